@@ -1,0 +1,91 @@
+# Everything a contributor types. `make` lists the targets. The work happens in .venv and build/.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+PYTHON ?= $(shell .ci/toolchain python)
+BUILD_TOOLS := scikit-build-core nanobind ninja cmake
+EXTRAS := torch,test,examples,dev
+TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
+CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
+CPP := $(shell find native -name '*.cpp' -o -name '*.h')
+# Directories too: removing a file changes only its folder's time.
+PACKAGE := $(shell find native src cmake -not -path '*/__pycache__*' -not -path 'native/tests*') \
+  CMakeLists.txt pyproject.toml README.md LICENSE
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv build demo test test-all lint format native-build native-test sanitize wheel clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1: \2/p' Makefile
+
+$(BIN)/python:
+	@.ci/toolchain check "$(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV)
+
+# torch has its own line: it is installed in exactly the pinned version, before anything that would ask for it loosely.
+$(VENV)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py | $(BIN)/python
+	@echo "installing the dependencies into $(VENV)"
+	@$(PIP) install -qq -c constraints.txt $(BUILD_TOOLS)
+	@$(PIP) install -qq -c constraints.txt "$(TORCH)"
+	@$(BIN)/python .ci/requirements.py $(EXTRAS) > $(VENV)/requirements.txt
+	@$(PIP) install -qq -c constraints.txt -r $(VENV)/requirements.txt
+	@touch $@
+
+$(VENV)/package.stamp: $(VENV)/dependencies.stamp $(PACKAGE)
+	@echo "building and installing slipstream"
+	@$(PIP) install -qq --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+venv: $(VENV)/dependencies.stamp  ## make .venv with every dependency
+
+build: $(VENV)/package.stamp  ## build the package and install it into .venv
+
+demo: build  ## train a real model on two workers
+	@$(BIN)/slipstream run -np 2 -- $(BIN)/python examples/torch_digits.py
+
+test: build native-test  ## native tests and Python tests, without the slow ones
+	@$(BIN)/python -m pytest -q
+
+test-all: build native-test  ## every test, the slow ones too
+	@$(BIN)/python -m pytest -q -m "slow or not slow"
+
+lint: venv  ## ruff, mypy, clang-format and the import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
+	@PYTHONPATH=src $(BIN)/lint-imports --no-cache --no-logo
+
+format: venv  ## format Python and C++
+	@$(BIN)/ruff check --fix-only -q .
+	@$(BIN)/ruff format -q .
+	@$(BIN)/clang-format -i $(CPP)
+
+native-build: venv
+	@$(BIN)/cmake -S . -B build/native -G Ninja -DSLIPSTREAM_TESTS=ON >/dev/null
+	@$(BIN)/cmake --build build/native
+
+native-test: native-build  ## the C++ tests
+	@$(CTEST) --test-dir build/native
+
+# TSan cannot place its shadow memory under some kernels' address randomisation: switch that off where allowed.
+sanitize: venv  ## the C++ tests under ASan with UBSan, then under TSan
+	@$(BIN)/cmake -S . -B build/asan -G Ninja -DSLIPSTREAM_TESTS=ON -DSLIPSTREAM_SANITIZE=address >/dev/null
+	@$(BIN)/cmake --build build/asan
+	@$(CTEST) --test-dir build/asan
+	@$(BIN)/cmake -S . -B build/tsan -G Ninja -DSLIPSTREAM_TESTS=ON -DSLIPSTREAM_SANITIZE=thread >/dev/null
+	@$(BIN)/cmake --build build/tsan
+	@$$(setarch -R true 2>/dev/null && echo setarch -R) $(CTEST) --test-dir build/tsan
+
+wheel: venv  ## build a wheel into dist/
+	@$(PIP) wheel -qq --no-build-isolation --no-deps --wheel-dir dist .
+	@ls -1t dist/*.whl | head -1
+
+clean:  ## remove what was built, and .venv
+	rm -rf build dist $(VENV)

@@ -1,0 +1,82 @@
+"""The machine that a benchmark ran on: its name for the record, and how fast its memory is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+__all__ = ["describe", "host_class", "memory_traffic", "versions"]
+
+_PROBE_BYTES = 64 << 20  # well beyond what a core's own cache holds
+_PROBES = 5
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith(("model name", "Model", "cpu model")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def describe() -> dict[str, Any]:
+    """CPU model, cores this process may use, memory (GiB), kernel, and the load of the last minute."""
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(pages * page / 2**30, 1),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "load_1min": round(os.getloadavg()[0], 2),
+    }
+
+
+def host_class(machine: dict[str, Any]) -> str:
+    """What may stand in a file name for machines of this kind: ``2-core-intel-xeon-processor``."""
+    name = re.sub(r"\((?:R|TM|r|tm)\)|@.*|\bCPU\b", " ", machine["cpu"])
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return f"{machine['cores']}-core-{slug or machine['architecture']}"
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python and of those of ``packages`` that are installed."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def memory_traffic(meet: Callable[[], object]) -> dict[str, float]:
+    """Bytes per second that this rank moves while every rank does the same; ``meet`` is a barrier.
+
+    ``copy`` and ``add`` are bytes of result per second of ``a = b`` and ``a += b`` on 64 MiB of float32;
+    ``traffic`` is the greater of the bytes they read and write: 2 per byte copied, 3 per byte added.
+    """
+    a = np.ones(_PROBE_BYTES // 4, dtype=np.float32)
+    b = np.zeros_like(a)
+    copy = _rate(lambda: np.copyto(a, b), meet)
+    add = _rate(lambda: np.add(a, b, out=a), meet)
+    return {"copy": copy, "add": add, "traffic": max(2 * copy, 3 * add)}
+
+
+def _rate(act: Callable[[], object], meet: Callable[[], object]) -> float:
+    act()
+    times = []
+    for _ in range(_PROBES):
+        meet()
+        start = time.perf_counter()
+        act()
+        times.append(time.perf_counter() - start)
+    return _PROBE_BYTES / statistics.median(times)

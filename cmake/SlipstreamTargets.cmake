@@ -1,0 +1,60 @@
+# Options every native target shares, and the functions that turn a folder into a target.
+
+find_package(Threads REQUIRED)
+
+add_library(slipstream_options INTERFACE)
+target_compile_features(slipstream_options INTERFACE cxx_std_20)
+target_compile_options(slipstream_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -fvisibility=hidden
+                                                    -fvisibility-inlines-hidden)
+target_compile_options(slipstream_options INTERFACE $<$<CONFIG:Release>:-O3>)
+target_link_libraries(slipstream_options INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
+if(SLIPSTREAM_WERROR)
+  target_compile_options(slipstream_options INTERFACE -Werror)
+endif()
+
+if(SLIPSTREAM_SANITIZE STREQUAL "address")
+  set(SLIPSTREAM_SANITIZE_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all)
+elseif(SLIPSTREAM_SANITIZE STREQUAL "thread")
+  set(SLIPSTREAM_SANITIZE_FLAGS -fsanitize=thread)
+elseif(SLIPSTREAM_SANITIZE)
+  message(FATAL_ERROR "SLIPSTREAM_SANITIZE=${SLIPSTREAM_SANITIZE}: use address, thread or nothing")
+endif()
+if(SLIPSTREAM_SANITIZE)
+  target_compile_options(slipstream_options INTERFACE ${SLIPSTREAM_SANITIZE_FLAGS} -O1 -g
+                                                      -fno-omit-frame-pointer)
+  target_link_options(slipstream_options INTERFACE ${SLIPSTREAM_SANITIZE_FLAGS})
+endif()
+
+# slipstream_layer(<folder> [lower targets...])
+#
+# One static library per folder of native/, linked to the layers it may use. A folder without sources yet is an
+# INTERFACE library, so that the layers above it configure all the same.
+function(slipstream_layer name)
+  set(target slipstream_${name})
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp")
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+    target_link_libraries(${target} PUBLIC slipstream_options ${ARGN})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE slipstream_options ${ARGN})
+  endif()
+endfunction()
+
+# Every native/tests/<name>_test.cpp is one program and one ctest test; it may use all layers below bindings.
+function(slipstream_tests)
+  file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*_test.cpp")
+  foreach(source IN LISTS tests)
+    get_filename_component(test ${source} NAME_WE)
+    add_executable(${test} ${source})
+    target_include_directories(${test} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+    # Tests use assert(); Release would otherwise define it away.
+    target_compile_options(${test} PRIVATE -UNDEBUG)
+    target_link_libraries(${test} PRIVATE slipstream_session slipstream_engine slipstream_transport
+                                          slipstream_kernels slipstream_base)
+    add_test(NAME ${test} COMMAND ${test})
+    set_tests_properties(${test} PROPERTIES TIMEOUT 300)
+  endforeach()
+endfunction()

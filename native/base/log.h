@@ -1,0 +1,10 @@
+// Warnings for people, on standard error, with the rank in front.
+#pragma once
+
+#include <string>
+
+namespace slipstream {
+
+void log_warning(int rank, const std::string& text);
+
+}  // namespace slipstream

@@ -1,0 +1,45 @@
+// Failures become Python exceptions made by a factory that slipstream.base.errors registers, so that the classes are
+// plain Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "base/error.h"
+#include "bindings/module.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+namespace {
+
+nb::object* factory = nullptr;  // never freed: it must outlive every module
+
+void raise(const Error& error) {
+  if (error.code == Code::invalid || factory == nullptr) {
+    PyErr_SetString(PyExc_ValueError, error.text.c_str());
+    return;
+  }
+  const nb::object exception = (*factory)(static_cast<int>(error.code), error.rank, error.host, error.text);
+  PyErr_SetObject(exception.type().ptr(), exception.ptr());
+}
+
+}  // namespace
+
+void bind_errors(nb::module_& m) {
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const Failure& failure) {
+      raise(failure.error());
+    }
+  });
+  m.def(
+      "set_error_factory",
+      [](nb::object f) {
+        delete factory;
+        factory = new nb::object(std::move(f));
+      },
+      nb::arg("factory"), "Registers factory(code, rank, host, text) -> exception.");
+}
+
+}  // namespace slipstream

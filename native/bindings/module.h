@@ -1,0 +1,12 @@
+// The areas of slipstream._core; one file each.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace slipstream {
+
+void bind_errors(nanobind::module_& m);
+void bind_kernels(nanobind::module_& m);
+void bind_session(nanobind::module_& m);
+
+}  // namespace slipstream

@@ -1,0 +1,224 @@
+#include "session/session.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings/module.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+namespace {
+
+using Int32s = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
+using Offsets = std::optional<std::vector<uint64_t>>;
+using PeerTuple = std::tuple<std::string, bool, std::string, std::vector<std::string>, uint16_t>;
+
+constexpr double kSignalSeconds = 0.2;  // how often a waiting thread lets Python handle signals (Ctrl-C)
+
+Time deadline_of(std::optional<double> timeout) { return timeout ? now() + seconds(*timeout) : Time::max(); }
+
+// Waits in slices; raises what Python's signal handlers raise. `step(deadline)` returns true when done.
+template <class Step>
+bool wait_in_slices(Time deadline, Step step) {
+  for (;;) {
+    bool done = false;
+    const Time slice = std::min(deadline, now() + seconds(kSignalSeconds));
+    {
+      nb::gil_scoped_release release;
+      done = step(slice);
+    }
+    if (done) return true;
+    if (now() >= deadline) return false;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+// A work and the session that runs it.
+struct Handle {
+  std::shared_ptr<Session> session;
+  WorkPtr work;
+
+  void raise_error() const {
+    if (work->error()) throw Failure(work->error());
+  }
+  bool wait(std::optional<double> timeout) const {
+    if (!work->done() &&
+        !wait_in_slices(deadline_of(timeout), [this](Time until) { return session->wait(*work, until); }))
+      return false;
+    raise_error();
+    return true;
+  }
+};
+
+Layout layout(uintptr_t address, uint64_t count, Offsets offsets, int blocks) {
+  if (offsets && offsets->size() != static_cast<size_t>(blocks) + 1)
+    throw Failure(Code::invalid, "a table of offsets needs one entry per block, and one");
+  return {reinterpret_cast<std::byte*>(address), count, offsets ? std::move(*offsets) : std::vector<uint64_t>{}};
+}
+
+struct Call {  // what submit() and run() take
+  static Request request(std::shared_ptr<const Group> group, std::shared_ptr<const Plan> plan, std::string operation,
+                         int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
+                         int root, std::string name, double prescale, double postscale, uint64_t divisor,
+                         Offsets in_offsets, Offsets out_offsets, uint64_t signed_count, uint64_t extra,
+                         double timeout) {
+    if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code");
+    Request r;
+    r.signature.operation = std::move(operation);
+    r.signature.name = std::move(name);
+    r.signature.dtype = static_cast<DType>(dtype);
+    r.signature.reduces = op >= 0;
+    if (op >= kOps) throw Failure(Code::invalid, "unknown op code");
+    if (op >= 0) {
+      r.signature.op = static_cast<Op>(op);
+      if (reduce_fn(r.signature.dtype, r.signature.op) == nullptr)
+        throw Failure(Code::invalid, std::string("op ") + name_of(r.signature.op) + " is not defined for " +
+                                         name_of(r.signature.dtype));
+    }
+    r.signature.count = signed_count;
+    r.signature.root = root;
+    r.signature.chunk_bytes = chunk_bytes;
+    r.signature.extra = extra;
+    r.chunk_bytes = std::clamp<uint32_t>(chunk_bytes, 64, kMaxPayload);
+    r.prescale = prescale;
+    r.postscale = postscale;
+    r.divisor = divisor;
+    r.timeout_seconds = timeout;
+    r.spaces[0] = layout(src, count, std::move(in_offsets), plan->blocks());
+    r.spaces[1] = layout(dst, count, std::move(out_offsets), plan->blocks());
+    r.spaces[2] = r.spaces[0];
+    r.spaces[2].data = nullptr;
+    r.plan = std::move(plan);
+    r.group = std::move(group);
+    return r;
+  }
+};
+
+template <class F>
+void define_call(nb::class_<Session>& c, const char* name, F f, const char* doc) {
+  c.def(name, f, nb::arg("group"), nb::arg("plan"), nb::arg("operation"), nb::arg("dtype"), nb::arg("op"),
+        nb::arg("src"), nb::arg("dst"), nb::arg("count"), nb::arg("chunk_bytes"), nb::arg("root") = -1,
+        nb::arg("name") = "", nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
+        nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("signed_count") = 0,
+        nb::arg("extra") = 0, nb::arg("timeout") = 0.0, nb::arg("channel") = 0, doc);
+}
+
+nb::object allocate(const std::shared_ptr<Session>& session, size_t bytes) {
+  struct Owner {
+    std::shared_ptr<Session> session;
+    std::shared_ptr<Region> region;
+  };
+  auto* owner = new Owner{session, session->allocate(bytes)};
+  nb::capsule capsule(owner, [](void* p) noexcept {
+    auto* o = static_cast<Owner*>(p);
+    o->session->free(o->region->id);
+    delete o;
+  });
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t>(owner->region->memory.data(), {bytes}, capsule));
+}
+
+void bind_handles(nb::module_& m) {
+  nb::class_<Plan>(m, "Plan", "A compiled plan of one rank; see slipstream.plan.")
+      .def_static(
+          "compile",
+          [](int rank, int size, int blocks, const Int32s& rows, const Int32s& deps) {
+            return std::const_pointer_cast<Plan>(
+                Plan::compile(rank, size, blocks, {rows.data(), rows.size()}, {deps.data(), deps.size()}));
+          },
+          nb::arg("rank"), nb::arg("size"), nb::arg("blocks"), nb::arg("rows"), nb::arg("deps"));
+  nb::class_<Group>(m, "Group", "The members of a group, by their global ranks.")
+      .def_ro("id", &Group::id)
+      .def_ro("rank", &Group::rank)
+      .def_ro("ranks", &Group::ranks);
+  nb::class_<Handle>(m, "Work", "A running operation.")
+      .def("done", [](const Handle& h) { return h.work->done(); })
+      .def("wait", &Handle::wait, nb::arg("timeout") = nb::none(),
+           "Waits; False if `timeout` seconds pass first. Raises the operation's error.");
+}
+
+}  // namespace
+
+void bind_session(nb::module_& m) {
+  bind_handles(m);
+  nb::class_<Session> session(m, "Session", "A rank's membership in a job.");
+  session
+      .def(
+          "__init__",
+          [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
+             int lanes, int spin_us) {
+            new (self) Session(SessionOptions{rank, size, std::move(job), std::string(secret.c_str(), secret.size()),
+                                              heartbeat, timeout, lanes, spin_us});
+          },
+          nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
+          nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0)
+      .def("listen_shm", &Session::listen_shm)
+      .def("listen_tcp", &Session::listen_tcp, nb::arg("address"))
+      .def(
+          "start",
+          [](Session& self, const std::vector<PeerTuple>& peers) {
+            std::vector<PeerAddress> addresses;
+            for (const auto& [host, same_host, name, list, port] : peers)
+              addresses.push_back({host, same_host, name, list, port});
+            self.start(std::move(addresses));
+          },
+          nb::arg("peers"), "peers: (host, same_host, shm_name, addresses, port) per rank.")
+      .def(
+          "make_group",
+          [](Session& self, uint64_t id, std::vector<int> ranks) {
+            return std::const_pointer_cast<Group>(self.make_group(id, std::move(ranks)));
+          },
+          nb::arg("id"), nb::arg("ranks"))
+      .def("allocate", &allocate, nb::arg("bytes"), "uint8 array in memory that ranks of this host can map.")
+      .def("abort", &Session::abort, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("links", &Session::links, nb::call_guard<nb::gil_scoped_release>(), "(tcp, shm) links that are up.")
+      .def(
+          "check",
+          [](const Session& self) {
+            if (const Error e = self.failure()) throw Failure(e);
+          },
+          "Raises the session's error, if it has failed.");
+  const auto submit = [](const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
+                         std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count,
+                         uint32_t chunk_bytes, int root, std::string name, double prescale, double postscale,
+                         uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t signed_count,
+                         uint64_t extra, double timeout, uint64_t channel) {
+    Handle handle{
+        self, self->prepare(Call::request(std::move(group), std::move(plan), std::move(operation), dtype, op, src, dst,
+                                          count, chunk_bytes, root, std::move(name), prescale, postscale, divisor,
+                                          std::move(in_offsets), std::move(out_offsets), signed_count, extra, timeout),
+                            channel)};
+    self->submit(handle.work);
+    return handle;
+  };
+  const auto run = [](const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
+                      std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count,
+                      uint32_t chunk_bytes, int root, std::string name, double prescale, double postscale,
+                      uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t signed_count, uint64_t extra,
+                      double timeout, uint64_t channel) {
+    const Handle handle{
+        self, self->prepare(Call::request(std::move(group), std::move(plan), std::move(operation), dtype, op, src, dst,
+                                          count, chunk_bytes, root, std::move(name), prescale, postscale, divisor,
+                                          std::move(in_offsets), std::move(out_offsets), signed_count, extra, timeout),
+                            channel)};
+    bool begun = false;
+    wait_in_slices(Time::max(), [&](Time until) {
+      return std::exchange(begun, true) ? self->wait(*handle.work, until) : self->run(handle.work, until);
+    });
+    handle.raise_error();
+  };
+  define_call(session, "submit", submit, "Begins an operation; returns its Work.");
+  define_call(session, "run", run, "Runs an operation to its end in this thread.");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,283 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/abort_frame.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr double kTickSeconds = 0.1;
+constexpr int kBulkAtOnce = 2;   // bulk works of one channel in flight together
+constexpr size_t kHistory = 64;  // finished works of a channel kept for comparison
+constexpr double kDescribeAgainSeconds = 5;
+
+Error gone_error(const Error& error, const Signature& signature) {
+  Error e = error;
+  e.text += "; pending: " + signature.describe();
+  return e;
+}
+
+}  // namespace
+
+Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions, Dialer& dialer, EngineOptions options)
+    : rank_(rank),
+      poller_(poller),
+      bell_(bell),
+      regions_(regions),
+      arena_(regions),
+      options_(options),
+      fabric_(rank, size, dialer, options.heartbeat_seconds) {}
+
+Engine::~Engine() = default;
+
+// ---- requests
+
+void Engine::submit(WorkPtr work) {
+  Error error;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    error = failure_;
+    if (!error) {
+      inbox_.push_back(std::move(work));
+      inbox_size_.store(inbox_.size(), std::memory_order_release);
+    }
+  }
+  if (error)
+    work->complete(error);
+  else
+    bell_.ring();
+}
+
+Error Engine::failure() const {
+  std::lock_guard lock(inbox_mutex_);
+  return failure_;
+}
+
+void Engine::take_inbox() {
+  std::deque<WorkPtr> taken;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    taken.swap(inbox_);
+    inbox_size_.store(0, std::memory_order_release);
+  }
+  for (WorkPtr& work : taken) {
+    Channel& channel = channels_[work->request.channel];
+    channel.waiting.push_back(std::move(work));
+    start_waiting(channel);
+  }
+}
+
+void Engine::start_waiting(Channel& channel) {
+  while (!channel.waiting.empty() && channel.running_bulk < kBulkAtOnce && !failed_) {
+    WorkPtr work = std::move(channel.waiting.front());
+    channel.waiting.pop_front();
+    begin(channel, std::move(work));
+  }
+}
+
+void Engine::begin(Channel& channel, WorkPtr work) {
+  const Request& request = work->request;
+  for (const Plan::Peer& peer : request.plan->peers()) {
+    const Error& gone = fabric_.gone(request.group->ranks[static_cast<size_t>(peer.rank)]);
+    if (!gone) continue;
+    const Error error = gone_error(gone, request.signature);
+    channel.waiting.push_front(std::move(work));
+    return fail(error);
+  }
+  auto owned = std::make_unique<Execution>(*this, work);
+  Execution& execution = *owned;
+  if (request.timeout_seconds > 0) execution.deadline = now() + seconds(request.timeout_seconds);
+  executions_.emplace(Key{request.channel, request.seq}, std::move(owned));
+  running_.push_back(&execution);
+  execution.start();
+  if (execution.bulk()) ++channel.running_bulk;
+  deliver_early(execution);
+}
+
+void Engine::deliver_early(Execution& execution) {
+  const Request& request = execution.work()->request;
+  const auto it = early_.find(Key{request.channel, request.seq});
+  if (it == early_.end()) return;
+  const auto frames = std::move(it->second);
+  early_.erase(it);
+  for (const Early& early : frames) {
+    if (failed_) return;
+    Link* link = fabric_.up(early.peer);
+    if (link == nullptr) continue;  // it went down: the suspicion is on its way
+    frame_for(execution, *link, early.frame, Payload{early.payload.data(), early.frame.length, true, 0});
+  }
+}
+
+void Engine::retire_finished() {
+  for (size_t i = 0; i < running_.size();) {
+    Execution* execution = running_[i];
+    if (!execution->finished()) {
+      ++i;
+      continue;
+    }
+    const WorkPtr work = execution->work();
+    const bool bulk = execution->bulk();
+    running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+    executions_.erase(Key{work->request.channel, work->request.seq});
+    Channel& channel = channels_[work->request.channel];
+    channel.history.emplace_back(work->request.seq, work->request.signature);
+    if (channel.history.size() > kHistory) channel.history.pop_front();
+    work->complete(Error{});
+    if (bulk) --channel.running_bulk;
+    start_waiting(channel);
+  }
+}
+
+// ---- the loop
+
+bool Engine::turn() {
+  if (inbox_size_.load(std::memory_order_acquire) > 0) take_inbox();
+  if (failed_ && !executions_.empty()) {  // not in close_with(): an execution may have been on the stack there
+    running_.clear();
+    executions_.clear();
+  }
+  bool moved = pump_->poll();
+  if (!moved)
+    for (size_t i = 0; i < running_.size(); ++i) moved |= running_[i]->start_chunk();
+  if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
+  if (!failed_) retire_finished();
+  fabric_.sweep();
+  return moved;
+}
+
+void Engine::sleep(Time until) {
+  bell_.arm();
+  if (must_turn()) return bell_.disarm();
+  int timeout = -1;
+  if (pump_->congested()) {
+    timeout = 1;
+  } else if (until != Time::max()) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - now()).count() + 1;
+    timeout = static_cast<int>(std::clamp<long long>(left, 0, 60'000));
+  }
+  poller_.wait(timeout);
+  bell_.disarm();
+}
+
+Time Engine::tick(Time now) {
+  if (now < next_tick_) return next_tick_;
+  Time next = pump_->tick(now);
+  if (suspicion_ && now >= suspicion_until_) fail(suspicion_);
+  if (suspicion_) next = std::min(next, suspicion_until_);
+  for (size_t i = 0; i < running_.size() && !failed_; ++i) watch(*running_[i], now);
+  if (!running_.empty()) next = std::min(next, now + seconds(kTickSeconds));
+  fabric_.sweep();
+  next_tick_ = running_.empty() && !suspicion_ ? now : std::min(next, now + seconds(kTickSeconds));
+  return next;
+}
+
+void Engine::watch(Execution& execution, Time now) {
+  if (execution.progress() != execution.progress_seen) {
+    execution.progress_seen = execution.progress();
+    execution.progress_at = now;
+  }
+  if (now >= execution.deadline) return expire(execution);
+  if (now - execution.progress_at < seconds(kTickSeconds)) return;
+  const Request& request = execution.work()->request;
+  const bool describe = now - execution.progress_at >= seconds(options_.stall_seconds) &&
+                        now - execution.described_at >= seconds(kDescribeAgainSeconds);
+  for (const int peer : execution.waiting_on()) {
+    const int global = request.group->ranks[static_cast<size_t>(peer)];
+    Error error = fabric_.gone(global);
+    if (!error) error = fabric_.watch(global, now);
+    if (error) return fail(gone_error(error, request.signature));
+    if (describe && fabric_.up(global) != nullptr)
+      send_description(request.channel, request.seq, request.signature, global);
+  }
+  if (describe) {
+    execution.described_at = now;
+    execution.nudge();
+  }
+}
+
+void Engine::expire(const Execution& execution) {
+  const Request& request = execution.work()->request;
+  std::string whom;
+  int culprit = -1;
+  for (const int peer : execution.waiting_on()) {
+    culprit = request.group->ranks[static_cast<size_t>(peer)];
+    whom += (whom.empty() ? "" : ", ") + fabric_.who(culprit);
+  }
+  char limit[32];
+  std::snprintf(limit, sizeof(limit), "%g s", request.timeout_seconds);
+  fail(Error{Code::timeout,
+             culprit,
+             {},
+             request.signature.describe() + " #" + std::to_string(request.seq) + " timed out after " + limit +
+                 " on rank " + std::to_string(rank_) + ", waiting for " + whom +
+                 ": they are alive but have not called it (a branch taken on some ranks only?); "
+                 "SLIPSTREAM_TIMEOUT sets the limit"});
+}
+
+// ---- failure
+
+void Engine::fail(const Error& error) {
+  if (failed_) return;
+  failed_ = true;
+  abort_ = encode_error(error);
+  fabric_.broadcast(abort_frame(), abort_);
+  fabric_.close_up();
+  fail_works(error);
+}
+
+Frame Engine::abort_frame() const {
+  Frame frame;
+  frame.type = FrameType::abort;
+  frame.length = static_cast<uint32_t>(abort_.size());
+  return frame;
+}
+
+void Engine::leave() {
+  if (!failed_) {
+    Frame frame;
+    frame.type = FrameType::goodbye;
+    fabric_.broadcast(frame, {});
+    failed_ = true;
+  }
+  fabric_.close_all();
+  fail_works(Error{Code::aborted,
+                   rank_,
+                   {},
+                   "slipstream was shut down on rank " + std::to_string(rank_) +
+                       " while operations were pending or before this one was called"});
+}
+
+// The links are closed by now: none may touch the works' memory once they are complete.
+void Engine::fail_works(const Error& error) {
+  suspicion_ = {};
+  std::deque<WorkPtr> pending;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    if (!failure_) failure_ = error;
+    pending.swap(inbox_);
+    inbox_size_.store(0, std::memory_order_release);
+  }
+  for (auto& [id, channel] : channels_) {
+    for (auto& work : channel.waiting) pending.push_back(std::move(work));
+    channel.waiting.clear();
+    channel.running_bulk = 0;
+  }
+  for (const Execution* execution : running_) pending.push_back(execution->work());
+  for (const auto& work : pending) work->complete(error);
+}
+
+uint64_t Engine::track_send(Execution& execution, uint32_t step, uint64_t chunk) {
+  if (free_sends_.empty()) {
+    free_sends_.push_back(sends_.size());
+    sends_.push_back({});
+  }
+  const uint64_t cookie = free_sends_.back();
+  free_sends_.pop_back();
+  sends_[cookie] = {&execution, step, chunk};
+  return cookie;
+}
+
+}  // namespace slipstream

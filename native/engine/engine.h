@@ -1,0 +1,159 @@
+// The single-threaded core: takes requests, runs their executions over the fabric's links, and fails as a whole.
+// Every method but submit() belongs to the driver (engine/runner.h decides who that is).
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/execution.h"
+#include "engine/fabric.h"
+#include "engine/work.h"
+#include "transport/bell.h"
+#include "transport/poller.h"
+#include "transport/region.h"
+
+namespace slipstream {
+
+struct EngineOptions {
+  double heartbeat_seconds = 10;
+  double stall_seconds = 2;        // without progress: compare notes with the ranks waited for
+  double suspicion_seconds = 0.1;  // after a closed connection: wait this long for the root cause from others
+};
+
+// What moves bytes, beside the poller: the session's transports.
+class Pump {
+ public:
+  virtual ~Pump() = default;
+  virtual bool poll() = 0;             // true if anything moved
+  virtual bool pending() const = 0;    // true if poll() would move something
+  virtual bool congested() const = 0;  // true if poll() must be tried again soon
+  virtual Time tick(Time now) = 0;     // returns when to call again
+};
+
+class Engine final : public Events {
+ public:
+  Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions, Dialer& dialer, EngineOptions options);
+  ~Engine() override;
+  void set_pump(Pump* pump) { pump_ = pump; }
+
+  // Any thread. The work fails at once if the session has failed.
+  void submit(WorkPtr work);
+  // Any thread. The session's sticky error, Code::ok while it is well.
+  Error failure() const;
+
+  // One turn without blocking. True if anything moved.
+  bool turn();
+  // Sleeps until something happens, or a timer is due. Returns at once if there is work.
+  void sleep(Time until);
+  // True while there are works to drive.
+  bool busy() const {
+    return !executions_.empty() || inbox_size_.load(std::memory_order_acquire) > 0 || static_cast<bool>(suspicion_);
+  }
+  // True if a turn would move something now. To be asked after Bell::arm.
+  bool must_turn() const { return pump_->pending() || inbox_size_.load(std::memory_order_seq_cst) > 0; }
+  bool congested() const { return pump_->congested(); }
+  // Runs what is due; returns when to call again.
+  Time tick(Time now);
+  // Fails every pending and later work with `error`, tells all linked ranks, and closes the links. Those that are
+  // still being set up are told when they come up.
+  void fail(const Error& error);
+  // Good order: says goodbye and closes the links. Works still pending fail with Code::aborted.
+  void leave();
+
+  // True while a failed session still has to tell ranks whose links are being set up.
+  bool must_tell() const { return !abort_.empty() && fabric_.connecting(); }
+
+  // Links.
+  void adopt(std::unique_ptr<Link> link);
+  void knocked(int rank, bool alive, const Error& why);
+  Fabric& fabric() { return fabric_; }
+
+  // For executions.
+  Arena& arena() { return arena_; }
+  const Regions& regions() const { return regions_; }
+  uint64_t track_send(Execution& execution, uint32_t step, uint64_t chunk);
+  void forget_send(uint64_t cookie) { free_sends_.push_back(cookie); }
+
+  // Events.
+  Landing land(Link& link, const Frame& frame) override;
+  void arrived(Link& link, const Frame& frame, const Payload& payload) override;
+  void sent(Link& link, uint64_t cookie) override;
+  void up(Link& link) override;
+  void down(Link& link, const Error& error) override;
+
+ private:
+  static constexpr size_t kMostEarlyWorks = 1 << 20;
+
+  struct Key {
+    uint64_t channel;
+    uint32_t seq;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& k) const { return (k.channel ^ k.seq) * 0x9e3779b97f4a7c15ULL >> 7; }
+  };
+  struct Early {  // came before its work was submitted
+    int peer;
+    Frame frame;
+    std::vector<std::byte> payload;
+  };
+  struct Channel {  // works of one channel in submission order
+    std::deque<WorkPtr> waiting;
+    int running_bulk = 0;
+    std::deque<std::pair<uint32_t, Signature>> history;
+  };
+  struct PendingSend {
+    Execution* execution;
+    uint32_t step;
+    uint64_t chunk;
+  };
+
+  void take_inbox();
+  void start_waiting(Channel& channel);
+  void begin(Channel& channel, WorkPtr work);
+  void retire_finished();
+  void deliver_early(Execution& execution);
+  void frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload);
+  int peer_index(const Execution& execution, int global_rank) const;
+  void down_without_link(const Error& error);
+  void send_description(uint64_t channel, uint32_t seq, const Signature& signature, int peer);
+  void described(int peer, const Frame& frame, const std::string& theirs);
+  void mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs);
+  void watch(Execution& execution, Time now);
+  void expire(const Execution& execution);
+  Frame abort_frame() const;
+  void fail_works(const Error& error);
+
+  int rank_;
+  Poller& poller_;
+  Bell& bell_;
+  Regions& regions_;
+  Arena arena_;
+  EngineOptions options_;
+  Fabric fabric_;
+  Pump* pump_ = nullptr;
+
+  mutable std::mutex inbox_mutex_;
+  std::deque<WorkPtr> inbox_;  // guarded by inbox_mutex_, as is failure_
+  std::atomic<size_t> inbox_size_{0};
+  Error failure_;
+  bool failed_ = false;
+  std::vector<std::byte> abort_;  // for links that come up after the failure
+
+  std::unordered_map<Key, std::unique_ptr<Execution>, KeyHash> executions_;
+  std::vector<Execution*> running_;  // the same, in order of submission
+  std::unordered_map<uint64_t, Channel> channels_;
+  std::unordered_map<Key, std::vector<Early>, KeyHash> early_;
+  std::vector<PendingSend> sends_;
+  std::vector<uint64_t> free_sends_;
+  Time next_tick_{};
+  uint32_t turns_ = 0;
+  Error suspicion_;
+  Time suspicion_until_{};
+};
+
+}  // namespace slipstream

@@ -1,0 +1,191 @@
+// The engine's upcalls: what its links tell it, and what it makes of frames that disagree.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/abort_frame.h"
+#include "engine/engine.h"
+
+namespace slipstream {
+
+int Engine::peer_index(const Execution& execution, int global_rank) const {
+  const Request& request = execution.work()->request;
+  const auto& ranks = request.group->ranks;
+  const auto it = std::find(ranks.begin(), ranks.end(), global_rank);
+  return it == ranks.end() ? -1 : request.plan->peer_index(static_cast<int>(it - ranks.begin()));
+}
+
+Events::Landing Engine::land(Link& link, const Frame& frame) {
+  if (failed_) return {};
+  const auto it = executions_.find(Key{frame.channel, frame.seq});
+  if (it == executions_.end()) return {};
+  Execution& execution = *it->second;
+  const int index = peer_index(execution, link.peer());
+  if (index < 0 || frame.signature != execution.work()->request.signature_hash) return {};
+  return execution.land(index, frame);
+}
+
+void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
+  if (failed_) return link.release(payload);
+  switch (frame.type) {
+    case FrameType::ping: {
+      Frame pong;
+      pong.type = FrameType::pong;
+      link.send(pong, nullptr, 0);
+      return;
+    }
+    case FrameType::credit:
+      return fabric_.repaid(link.peer(), frame.chunk);
+    case FrameType::abort:
+      if (const auto error = decode_error({payload.data, payload.size})) return fail(*error);
+      return fail(
+          Error{Code::internal, link.peer(), {}, fabric_.who(link.peer()) + " aborted with an unreadable reason"});
+    case FrameType::describe:
+      return described(link.peer(), frame, {reinterpret_cast<const char*>(payload.data), payload.size});
+    case FrameType::data:
+    case FrameType::ready:
+    case FrameType::request:
+      break;
+    case FrameType::pong:
+    case FrameType::goodbye:
+      return;
+  }
+  const Key key{frame.channel, frame.seq};
+  const auto it = executions_.find(key);
+  if (it != executions_.end()) return frame_for(*it->second, link, frame, payload);
+  const auto channel = channels_.find(frame.channel);
+  if (channel != channels_.end() && !channel->second.history.empty() &&
+      frame.seq <= channel->second.history.back().first)
+    for (const auto& [seq, signature] : channel->second.history)
+      if (seq == frame.seq) {  // we are done with it; at best the peer still wants an answer
+        link.release(payload);
+        if (signature.hash() != frame.signature) send_description(frame.channel, frame.seq, signature, link.peer());
+        return;
+      }
+  if (early_.size() >= kMostEarlyWorks)
+    return fail(
+        Error{Code::internal, link.peer(), {}, fabric_.who(link.peer()) + " is over a million operations ahead"});
+  Early early{link.peer(), frame, {}};
+  early.payload.assign(payload.data, payload.data + payload.size);
+  early_[key].push_back(std::move(early));
+  link.release(payload);
+}
+
+void Engine::frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload) {
+  const Request& request = execution.work()->request;
+  if (frame.signature != request.signature_hash) {
+    link.release(payload);
+    return send_description(request.channel, request.seq, request.signature, link.peer());
+  }
+  const int index = peer_index(execution, link.peer());
+  if (index < 0) {
+    link.release(payload);
+    return fail(Error{
+        Code::internal,
+        link.peer(),
+        {},
+        fabric_.who(link.peer()) + " sent a frame for " + request.signature.describe() + ", in which it has no part"});
+  }
+  switch (frame.type) {
+    case FrameType::data:
+      return execution.arrived(index, link, frame, payload);
+    case FrameType::ready:
+      return execution.peer_ready(index);
+    default: {  // request
+      Frame ready = frame;
+      ready.type = FrameType::ready;
+      link.send(ready, nullptr, 0);
+    }
+  }
+}
+
+void Engine::sent(Link&, uint64_t cookie) {
+  const PendingSend send = sends_[cookie];
+  free_sends_.push_back(cookie);
+  if (!failed_) send.execution->sent(send.step, send.chunk);
+}
+
+void Engine::up(Link& link) {
+  fabric_.came_up(link);
+  if (failed_) {
+    link.send(abort_frame(), abort_.data(), 0);
+    return link.close();
+  }
+  for (size_t i = 0; i < running_.size(); ++i) {
+    const int index = peer_index(*running_[i], link.peer());
+    if (index >= 0) running_[i]->link_up(index);
+  }
+}
+
+void Engine::down(Link& link, const Error& error) {
+  Error named = error;
+  const int peer = link.peer();
+  if (named.host.empty()) {
+    named.host = fabric_.host_of(peer);
+    const std::string rank = "rank " + std::to_string(peer);
+    const size_t at = named.text.find(rank);
+    if (at != std::string::npos) named.text.replace(at, rank.size(), fabric_.who(peer));
+  }
+  if (!fabric_.went_down(link, named) || failed_) return;
+  if (named.code == Code::aborted) {  // it left in good order: that hurts only works that wait for it
+    named.code = Code::peer_lost;
+    named.text += " while operations with it were pending";
+    fabric_.set_gone(peer, named);
+    return;
+  }
+  if (suspicion_) return;
+  suspicion_ = named;  // another rank may know better whose fault it is: see EngineOptions
+  suspicion_until_ = now() + seconds(options_.suspicion_seconds);
+  next_tick_ = {};
+}
+
+void Engine::adopt(std::unique_ptr<Link> link) { fabric_.adopt(std::move(link)); }
+
+void Engine::knocked(int rank, bool alive, const Error& why) {
+  if (const Error error = fabric_.knocked(rank, alive, why)) down_without_link(error);
+}
+
+void Engine::down_without_link(const Error& error) {
+  if (failed_ || suspicion_) return;
+  suspicion_ = error;
+  suspicion_until_ = now() + seconds(options_.suspicion_seconds);
+  next_tick_ = {};
+}
+
+// ---- disagreement
+
+void Engine::send_description(uint64_t channel, uint32_t seq, const Signature& signature, int peer) {
+  const std::string text = signature.describe().substr(0, 1000);
+  Frame frame;
+  frame.type = FrameType::describe;
+  frame.channel = channel;
+  frame.seq = seq;
+  frame.signature = signature.hash();
+  frame.length = static_cast<uint32_t>(text.size());
+  fabric_.send(peer, frame, std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void Engine::described(int peer, const Frame& frame, const std::string& theirs) {
+  const Key key{frame.channel, frame.seq};
+  const auto it = executions_.find(key);
+  if (it != executions_.end()) {
+    const Request& request = it->second->work()->request;
+    if (request.signature_hash != frame.signature) mismatch(frame.seq, request.signature, peer, theirs);
+    return;
+  }
+  const auto channel = channels_.find(frame.channel);
+  if (channel == channels_.end()) return;
+  for (const auto& [seq, signature] : channel->second.history)
+    if (seq == frame.seq && signature.hash() != frame.signature) return mismatch(seq, signature, peer, theirs);
+}
+
+void Engine::mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) {
+  fail(Error{Code::mismatch,
+             peer,
+             {},
+             "operation #" + std::to_string(seq) + " differs between ranks: " + fabric_.who(peer) + " called " +
+                 theirs + ", " + fabric_.who(rank_) + " called " + ours.describe() +
+                 "; all ranks of a group must call the same operations, in the same order, with the same shape, "
+                 "dtype and op"});
+}
+
+}  // namespace slipstream

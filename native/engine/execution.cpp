@@ -1,0 +1,397 @@
+#include "engine/execution.h"
+
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr uint8_t kEagerFlag = 1;
+constexpr size_t kStagingBudget = 2 << 20;  // per work: about a core's cache
+constexpr uint64_t kFewestChunks = 2;
+constexpr uint64_t kMostChunks = 32;
+constexpr uint64_t kFrameCost = 64;  // what an eager frame costs its receiver beside the payload
+
+Frame frame_of(const Request& request, FrameType type) {
+  Frame frame;
+  frame.type = type;
+  frame.channel = request.channel;
+  frame.seq = request.seq;
+  frame.signature = request.signature_hash;
+  return frame;
+}
+
+}  // namespace
+
+Execution::Execution(Engine& engine, WorkPtr work)
+    : engine_(engine), work_(std::move(work)), request_(work_->request), plan_(*request_.plan) {
+  element_ = size_of(request_.signature.dtype);
+  reduce_ = reduce_fn(request_.signature.dtype, request_.signature.op);
+  spaces_ = request_.spaces;
+  steps_ = plan_.steps().size();
+  measure();
+}
+
+Execution::~Execution() {
+  engine_.arena().give_back(staging_);
+  engine_.arena().give_back(scaled_);
+}
+
+// ---- geometry
+
+uint64_t Execution::block_offset(Space space, int block) const {
+  const Layout& layout = spaces_[static_cast<size_t>(space)];
+  if (!layout.offsets.empty()) return layout.offsets[static_cast<size_t>(block)];
+  return layout.count * static_cast<uint64_t>(block) / static_cast<uint64_t>(plan_.blocks());
+}
+
+uint64_t Execution::range_elements(Space space, const Step& step) const {
+  return block_offset(space, step.block + step.count) - block_offset(space, step.block);
+}
+
+std::byte* Execution::address(Space space, uint64_t element) const {
+  return spaces_[static_cast<size_t>(space)].data + element * element_;
+}
+
+Execution::Piece Execution::piece(Space space, const Step& step, uint64_t chunk, uint32_t index) const {
+  if (merged_) return {block_offset(space, step.block), range_elements(space, step)};
+  const int block = step.block + static_cast<int>(index);
+  const uint64_t begin = block_offset(space, block);
+  const uint64_t size = block_offset(space, block + 1) - begin;
+  const uint64_t from = std::min(size, chunk * chunk_elements_);
+  return {begin + from, std::min(size - from, chunk_elements_)};
+}
+
+void Execution::measure() {
+  chunk_elements_ = std::max<uint64_t>(1, request_.chunk_bytes / element_);
+  uint64_t largest = 0;
+  if (plan_.uses_tmp()) {
+    Layout& tmp = spaces_[static_cast<size_t>(Space::tmp)];
+    const uint64_t elements = tmp.offsets.empty() ? tmp.count : tmp.offsets.back();
+    tmp_.resize(elements * element_);
+    tmp.data = tmp_.data();
+  }
+  int widest = 1;
+  for (const Step& step : plan_.steps()) {
+    widest = std::max(widest, step.count);
+    const Space space = step.kind == StepKind::send ? step.src : step.dst;
+    for (int b = step.block; b < step.block + step.count; ++b)
+      largest = std::max(largest, block_offset(space, b + 1) - block_offset(space, b));
+  }
+  chunks_ = std::max<uint64_t>(1, (largest + chunk_elements_ - 1) / chunk_elements_);
+  const uint64_t chunk_bytes = chunk_elements_ * element_;
+  merged_ = chunks_ == 1 && widest > 1 && chunk_bytes * static_cast<uint64_t>(widest) <= kMaxPayload;
+  stage_bytes_ = chunk_bytes * static_cast<uint64_t>(plan_.widest_send());
+  const uint64_t per_chunk = std::max<uint64_t>(1, stage_bytes_ * plan_.batches());
+  window_ = std::min(chunks_, std::clamp<uint64_t>(kStagingBudget / per_chunk, kFewestChunks, kMostChunks));
+  deps_left_.resize(window_ * steps_);
+  pieces_left_.resize(window_ * steps_);
+  armed_.resize(window_ * steps_);
+  steps_left_.resize(window_);
+  staged_.resize(window_ * plan_.batches() * static_cast<size_t>(plan_.widest_send()));
+  gates_.resize(plan_.peers().size());
+}
+
+// ---- gates
+
+void Execution::start() {
+  if (request_.prescale != 1.0) {
+    Layout& in = spaces_[0];
+    const uint64_t elements = in.offsets.empty() ? in.count : in.offsets.back();
+    scaled_ = engine_.arena().take(std::max<size_t>(1, elements * element_));
+    scale(request_.signature.dtype, scaled_.data, in.data, elements, request_.prescale);
+    in.data = scaled_.data;
+  }
+  for (size_t i = 0; i < plan_.peers().size(); ++i) {
+    const Plan::Peer& peer = plan_.peers()[i];
+    const int global = request_.group->ranks[static_cast<size_t>(peer.rank)];
+    uint64_t out = 0, frames = 0, in = 0;
+    for (const uint32_t s : peer.sends) {
+      out += range_elements(plan_.steps()[s].src, plan_.steps()[s]) * element_;
+      frames += pieces(plan_.steps()[s]);
+    }
+    for (const uint32_t s : peer.recvs) in += range_elements(plan_.steps()[s].dst, plan_.steps()[s]) * element_;
+    Gate& gate = gates_[i];
+    bulk_ |= out > kEagerBytes || in > kEagerBytes;
+    engine_.fabric().want(global);
+    if (in > kEagerBytes) engine_.fabric().send(global, frame_of(request_, FrameType::ready));
+    if (out <= kEagerBytes) {
+      gate.eager = out == 0 || engine_.fabric().spend(global, out + frames * kFrameCost);
+      if (!gate.eager) engine_.fabric().send(global, frame_of(request_, FrameType::request));
+    }
+    try_open(static_cast<int>(i));
+  }
+  progress_at = now();
+  start_chunk();
+}
+
+void Execution::try_open(int peer_index) {
+  Gate& gate = gates_[static_cast<size_t>(peer_index)];
+  const int peer = plan_.peers()[static_cast<size_t>(peer_index)].rank;
+  if (gate.open || !(gate.ready || gate.eager)) return;
+  if (engine_.fabric().up(request_.group->ranks[static_cast<size_t>(peer)]) == nullptr) return;
+  gate.open = true;
+  ++progress_;
+  for (const auto& [step, chunk] : std::exchange(gate.blocked, {})) issue_send(step, chunk);
+  run_ready();
+}
+
+void Execution::peer_ready(int peer_index) {
+  gates_[static_cast<size_t>(peer_index)].ready = true;
+  try_open(peer_index);
+}
+
+void Execution::link_up(int peer_index) { try_open(peer_index); }
+
+void Execution::nudge() {
+  for (size_t i = 0; i < gates_.size(); ++i) {
+    if (gates_[i].open || gates_[i].blocked.empty()) continue;
+    const int peer = plan_.peers()[i].rank;
+    engine_.fabric().send(request_.group->ranks[static_cast<size_t>(peer)], frame_of(request_, FrameType::request));
+  }
+}
+
+// ---- the schedule
+
+bool Execution::start_chunk() {
+  if (begun_ >= chunks_ || begun_ - oldest_ >= window_) return false;
+  begin(begun_);
+  return true;
+}
+
+void Execution::begin(uint64_t chunk) {
+  const size_t first = slot(chunk, 0);
+  const auto& steps = plan_.steps();
+  for (size_t s = 0; s < steps_; ++s) deps_left_[first + s] = steps[s].deps;
+  std::fill_n(armed_.begin() + static_cast<ptrdiff_t>(first), steps_, uint8_t{0});
+  const size_t staged = plan_.batches() * static_cast<size_t>(plan_.widest_send());
+  std::fill_n(staged_.begin() + static_cast<ptrdiff_t>(chunk % window_ * staged), staged, uint8_t{0});
+  steps_left_[chunk % window_] = static_cast<uint32_t>(steps_);
+  ++begun_;
+  if (steps_ == 0) {
+    ++done_chunks_;
+    oldest_ = begun_;
+    return;
+  }
+  for (auto it = plan_.roots().rbegin(); it != plan_.roots().rend(); ++it) ready_.emplace_back(*it, chunk);
+  run_ready();
+}
+
+void Execution::run_ready() {
+  while (!ready_.empty()) {
+    const auto [step, chunk] = ready_.back();
+    ready_.pop_back();
+    issue(step, chunk);
+  }
+}
+
+void Execution::issue(uint32_t index, uint64_t chunk) {
+  const Step& step = plan_.steps()[index];
+  switch (step.kind) {
+    case StepKind::send:
+      return issue_send(index, chunk);
+    case StepKind::recv:
+    case StepKind::recv_reduce:
+      return issue_recv(index, chunk);
+    default:
+      issue_local(step, chunk);
+      complete(index, chunk);
+  }
+}
+
+void Execution::complete(uint32_t index, uint64_t chunk) {
+  const Step& step = plan_.steps()[index];
+  const size_t first = slot(chunk, 0);
+  ++progress_;
+  armed_[first + index] = 0;
+  for (const uint32_t d : plan_.dependents(step))
+    if (--deps_left_[first + d] == 0) ready_.emplace_back(d, chunk);
+  if (--steps_left_[chunk % window_] != 0) return;
+  ++done_chunks_;
+  while (oldest_ < begun_ && steps_left_[oldest_ % window_] == 0) ++oldest_;
+}
+
+void Execution::issue_local(const Step& step, uint64_t chunk) {
+  const DType dtype = request_.signature.dtype;
+  for (uint32_t j = 0; j < pieces(step); ++j) {
+    const Piece to = piece(step.dst, step, chunk, j);
+    if (to.count == 0) continue;
+    std::byte* dst = address(step.dst, to.offset);
+    if (step.kind == StepKind::finish) {
+      if (request_.divisor > 1) divide(dtype, dst, to.count, request_.divisor);
+      if (request_.postscale != 1.0) scale(dtype, dst, dst, to.count, request_.postscale);
+      continue;
+    }
+    const std::byte* src = address(step.src, piece(step.src, step, chunk, j).offset);
+    if (step.kind == StepKind::reduce)
+      reduce_(dst, dst, src, to.count);
+    else if (src != dst)
+      copy(dst, src, to.count * element_);
+  }
+}
+
+// ---- sending
+
+const std::byte* Execution::stage(const Step& step, uint64_t chunk, uint32_t index, const std::byte* data,
+                                  size_t bytes) {
+  if (engine_.regions().find(data, bytes)) return data;  // the peer can read it where it is
+  const size_t widest = static_cast<size_t>(plan_.widest_send());
+  const size_t batch = chunk % window_ * plan_.batches() + step.batch;
+  if (staging_.data == nullptr) staging_ = engine_.arena().take(window_ * plan_.batches() * stage_bytes_);
+  std::byte* place = staging_.data + batch * stage_bytes_ + index * (stage_bytes_ / widest);
+  uint8_t& staged = staged_[batch * widest + index];
+  if (staged == 0) copy(place, data, bytes);
+  staged = 1;
+  return place;
+}
+
+void Execution::issue_send(uint32_t index, uint64_t chunk) {
+  const Step& step = plan_.steps()[index];
+  const auto peer_index = static_cast<size_t>(plan_.peer_index(step.peer));
+  Gate& gate = gates_[peer_index];
+  if (!gate.open) {
+    if (range_elements(step.src, step) > 0) {
+      gate.blocked.emplace_back(index, chunk);
+      return;
+    }
+    return complete(index, chunk);
+  }
+  Link* link = engine_.fabric().up(request_.group->ranks[static_cast<size_t>(step.peer)]);
+  if (link == nullptr) return;  // it went down: the session is failing
+  Frame frame = frame_of(request_, FrameType::data);
+  frame.flags = gate.eager ? kEagerFlag : 0;
+  frame.stream = static_cast<uint16_t>(step.stream);
+  frame.chunk = static_cast<uint32_t>(chunk);
+  uint32_t& left = pieces_left_[slot(chunk, index)];
+  left = 1;
+  for (uint32_t j = 0; j < pieces(step); ++j) {
+    const Piece from = piece(step.src, step, chunk, j);
+    if (from.count == 0) continue;
+    frame.piece = static_cast<uint16_t>(j);
+    frame.length = static_cast<uint32_t>(from.count * element_);
+    const std::byte* data = address(step.src, from.offset);
+    const bool bulk = frame.length > kEagerBytes;
+    if (bulk && link->needs_shared_memory()) data = stage(step, chunk, j, data, frame.length);
+    const uint64_t cookie = bulk ? engine_.track_send(*this, index, chunk) : 0;
+    if (link->send(frame, data, cookie)) {
+      if (bulk) engine_.forget_send(cookie);
+    } else {
+      ++left;
+    }
+  }
+  if (--left == 0) complete(index, chunk);
+}
+
+void Execution::sent(uint32_t step, uint64_t chunk) {
+  if (--pieces_left_[slot(chunk, step)] != 0) return;
+  complete(step, chunk);
+  run_ready();
+}
+
+// ---- receiving
+
+void Execution::issue_recv(uint32_t index, uint64_t chunk) {
+  const Step& step = plan_.steps()[index];
+  uint32_t expected = 0;
+  for (uint32_t j = 0; j < pieces(step); ++j) expected += piece(step.dst, step, chunk, j).count > 0 ? 1 : 0;
+  if (expected == 0) return complete(index, chunk);
+  pieces_left_[slot(chunk, index)] = expected;
+  armed_[slot(chunk, index)] = 1;
+  const auto it = held_.find(key(index, chunk));
+  if (it == held_.end()) return;
+  const auto waiting = std::move(it->second);
+  held_.erase(it);
+  for (const Held& held : waiting) {
+    Payload payload = held.payload;
+    if (payload.transient) payload.data = held.copy.data();
+    consume(index, *held.link, held.frame, payload);
+  }
+}
+
+int Execution::step_of(int peer_index, const Frame& frame, uint32_t& expected_bytes) const {
+  const auto& recvs = plan_.peers()[static_cast<size_t>(peer_index)].recvs;
+  if (frame.stream >= recvs.size() || frame.chunk >= chunks_ || frame.chunk < oldest_) return -1;
+  const uint32_t index = recvs[frame.stream];
+  const Step& step = plan_.steps()[index];
+  if (frame.piece >= pieces(step)) return -1;
+  expected_bytes = static_cast<uint32_t>(piece(step.dst, step, frame.chunk, frame.piece).count * element_);
+  return frame.length == expected_bytes ? static_cast<int>(index) : -1;
+}
+
+Events::Landing Execution::land(int peer_index, const Frame& frame) {
+  uint32_t expected = 0;
+  const int index = step_of(peer_index, frame, expected);
+  if (index < 0) return {};  // arrived() reports it
+  while (begun_ <= frame.chunk && start_chunk()) {
+  }
+  const Step& step = plan_.steps()[static_cast<size_t>(index)];
+  if (step.kind != StepKind::recv || !ready_for(static_cast<uint32_t>(index), frame.chunk)) return {};
+  return {true, address(step.dst, piece(step.dst, step, frame.chunk, frame.piece).offset)};
+}
+
+void Execution::arrived(int peer_index, Link& link, const Frame& frame, const Payload& payload) {
+  uint32_t expected = 0;
+  const int found = step_of(peer_index, frame, expected);
+  if (found < 0) {
+    link.release(payload);
+    engine_.fail(Error{Code::mismatch,
+                       link.peer(),
+                       {},
+                       engine_.fabric().who(link.peer()) + " sent " + std::to_string(frame.length) +
+                           " bytes where this rank expects " + std::to_string(expected) + " in " +
+                           request_.signature.describe() + ": the ranks disagree on counts or splits"});
+    return;
+  }
+  const auto index = static_cast<uint32_t>(found);
+  while (begun_ <= frame.chunk && start_chunk()) {
+  }
+  if (!ready_for(index, frame.chunk)) {
+    Held held{&link, frame, payload, {}};
+    if (payload.transient) held.copy.assign(payload.data, payload.data + payload.size);
+    held_[key(index, frame.chunk)].push_back(std::move(held));
+    return;
+  }
+  consume(index, link, frame, payload);
+  run_ready();
+}
+
+void Execution::consume(uint32_t index, Link& link, const Frame& frame, const Payload& payload) {
+  const Step& step = plan_.steps()[index];
+  const Piece to = piece(step.dst, step, frame.chunk, frame.piece);
+  std::byte* dst = address(step.dst, to.offset);
+  if (step.kind == StepKind::recv) {
+    if (payload.data != dst) copy(dst, payload.data, payload.size);
+  } else {
+    const std::byte* own = address(step.src, piece(step.src, step, frame.chunk, frame.piece).offset);
+    const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left
+    reduce_(dst, lower ? payload.data : own, lower ? own : payload.data, to.count);
+  }
+  if (payload.hold != 0) link.release(payload);
+  if ((frame.flags & kEagerFlag) != 0) engine_.fabric().consumed(link.peer(), frame.length + kFrameCost);
+  ++progress_;
+  if (--pieces_left_[slot(frame.chunk, index)] == 0) complete(index, frame.chunk);
+}
+
+std::vector<int> Execution::waiting_on() const {
+  std::vector<int> ranks;
+  const auto add = [&](int peer) {
+    if (std::find(ranks.begin(), ranks.end(), peer) == ranks.end()) ranks.push_back(peer);
+  };
+  for (size_t i = 0; i < gates_.size(); ++i)
+    if (!gates_[i].blocked.empty()) add(plan_.peers()[i].rank);
+  const auto& steps = plan_.steps();
+  for (uint64_t chunk = oldest_; chunk < begun_; ++chunk)
+    for (uint32_t s = 0; s < steps_; ++s) {
+      if (steps_left_[chunk % window_] == 0) break;
+      const bool waits = armed_[slot(chunk, s)] != 0;
+      if (waits) add(steps[s].peer);
+    }
+  if (ranks.empty())  // only sends that the peers have not taken yet
+    for (const Plan::Peer& peer : plan_.peers())
+      if (!peer.sends.empty()) add(peer.rank);
+  return ranks;
+}
+
+}  // namespace slipstream

@@ -1,0 +1,128 @@
+// One work being executed: its plan's steps over its chunks, as bytes arrive and leave. Driver's thread only.
+//
+// Chunk k of a step runs when chunk k of every step it waits for is done; at most `window` chunks are in flight, so
+// staging memory is bounded. Arrivals are handled before new chunks are begun: a chunk goes through all its steps
+// while it is in cache.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "engine/work.h"
+#include "kernels/kernels.h"
+#include "transport/link.h"
+#include "transport/region.h"
+
+namespace slipstream {
+
+class Engine;
+
+class Execution {
+ public:
+  Execution(Engine& engine, WorkPtr work);
+  ~Execution();
+  Execution(const Execution&) = delete;
+
+  // Says `ready` for what comes in bulk, and begins what needs no leave.
+  void start();
+  // Begins the next chunk if the window allows. True if it did.
+  bool start_chunk();
+  bool finished() const { return done_chunks_ == chunks_; }
+
+  Events::Landing land(int peer_index, const Frame& frame);
+  void arrived(int peer_index, Link& link, const Frame& frame, const Payload& payload);
+  void sent(uint32_t step, uint64_t chunk);
+  void peer_ready(int peer_index);  // the peer has submitted this work
+  void link_up(int peer_index);
+  // Asks peers that have not said `ready` to say it if they can.
+  void nudge();
+
+  // Group ranks this work waits for now.
+  std::vector<int> waiting_on() const;
+  const WorkPtr& work() const { return work_; }
+  bool bulk() const { return bulk_; }
+  uint64_t progress() const { return progress_; }
+
+  // Set by the engine's watch over stalls.
+  uint64_t progress_seen = 0;
+  Time progress_at{};
+  Time described_at{};
+  Time deadline = Time::max();
+
+ private:
+  struct Gate {  // what a peer lets us send
+    bool ready = false;
+    bool open = false;
+    bool eager = false;
+    std::vector<std::pair<uint32_t, uint64_t>> blocked;  // (step, chunk)
+  };
+  struct Held {  // arrived before its turn
+    Link* link;
+    Frame frame;
+    Payload payload;
+    std::vector<std::byte> copy;
+  };
+  struct Piece {
+    uint64_t offset;  // elements into the space
+    uint64_t count;   // elements
+  };
+
+  void measure();
+  void try_open(int peer_index);
+  void begin(uint64_t chunk);
+  void run_ready();
+  void issue(uint32_t step, uint64_t chunk);
+  void issue_send(uint32_t step, uint64_t chunk);
+  void issue_recv(uint32_t step, uint64_t chunk);
+  void issue_local(const Step& step, uint64_t chunk);
+  void complete(uint32_t step, uint64_t chunk);
+  void consume(uint32_t step, Link& link, const Frame& frame, const Payload& payload);
+  const std::byte* stage(const Step& step, uint64_t chunk, uint32_t piece, const std::byte* data, size_t bytes);
+
+  uint64_t block_offset(Space space, int block) const;
+  uint64_t range_elements(Space space, const Step& step) const;
+  uint32_t pieces(const Step& step) const { return merged_ ? 1u : static_cast<uint32_t>(step.count); }
+  Piece piece(Space space, const Step& step, uint64_t chunk, uint32_t index) const;
+  std::byte* address(Space space, uint64_t element) const;
+  size_t slot(uint64_t chunk, uint32_t step) const { return (chunk % window_) * steps_ + step; }
+  // The step a data frame belongs to, -1 if the frame cannot be right.
+  int step_of(int peer_index, const Frame& frame, uint32_t& expected_bytes) const;
+  bool ready_for(uint32_t step, uint64_t chunk) const {
+    return chunk < begun_ && chunk >= oldest_ && armed_[slot(chunk, step)] != 0;
+  }
+  static uint64_t key(uint32_t step, uint64_t chunk) { return chunk << 24 | step; }
+
+  Engine& engine_;
+  WorkPtr work_;
+  const Request& request_;
+  const Plan& plan_;
+  ReduceFn reduce_ = nullptr;
+  size_t element_ = 1;
+  size_t steps_ = 0;
+  uint64_t chunk_elements_ = 1;
+  uint64_t chunks_ = 1;
+  uint64_t window_ = 1;
+  bool merged_ = false;
+  bool bulk_ = false;
+
+  std::array<Layout, 3> spaces_;
+  std::vector<std::byte> tmp_;
+  Arena::Block staging_{};
+  Arena::Block scaled_{};
+  size_t stage_bytes_ = 0;
+
+  uint64_t begun_ = 0;        // chunks begun
+  uint64_t oldest_ = 0;       // first chunk not done
+  uint64_t done_chunks_ = 0;  // chunks done
+  uint64_t progress_ = 0;
+  std::vector<uint32_t> deps_left_;
+  std::vector<uint32_t> pieces_left_;
+  std::vector<uint8_t> armed_;
+  std::vector<uint8_t> staged_;  // per (window, batch, piece)
+  std::vector<uint32_t> steps_left_;
+  std::vector<Gate> gates_;
+  std::vector<std::pair<uint32_t, uint64_t>> ready_;
+  std::unordered_map<uint64_t, std::vector<Held>> held_;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,166 @@
+#include "engine/fabric.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace slipstream {
+
+namespace {
+
+constexpr uint64_t kEagerCredit = 1 << 20;  // unconsumed eager bytes a link may hold
+constexpr uint64_t kCreditStep = kEagerCredit / 8;
+constexpr double kFirstKnockSeconds = 0.1;
+constexpr double kKnockSeconds = 2;
+
+std::string seconds_text(Clock::duration d) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g s", Seconds(d).count());
+  return text;
+}
+
+}  // namespace
+
+Fabric::Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds)
+    : rank_(rank), dialer_(dialer), heartbeat_(seconds(heartbeat_seconds)), peers_(static_cast<size_t>(size)) {}
+
+std::string Fabric::who(int rank) const {
+  const std::string host = dialer_.host_of(rank);
+  return "rank " + std::to_string(rank) + (host.empty() ? "" : " (host " + host + ")");
+}
+
+void Fabric::want(int rank) {
+  Peer& peer = at(rank);
+  if (peer.wanted || peer.gone) return;
+  peer.wanted = true;
+  if (peer.link) return;
+  if (rank_ < rank)
+    adopt(dialer_.dial(rank));
+  else
+    peer.next_knock = now() + seconds(kFirstKnockSeconds);
+}
+
+void Fabric::dial_back(int rank) {
+  if (rank_ < rank) want(rank);
+}
+
+void Fabric::adopt(std::unique_ptr<Link> link) {
+  Peer& peer = at(link->peer());
+  if (peer.link) graveyard_.push_back(std::move(peer.link));
+  peer.link = std::move(link);
+  peer.connecting = true;
+}
+
+void Fabric::came_up(Link& link) {
+  Peer& peer = at(link.peer());
+  if (peer.link.get() != &link) return;
+  peer.connecting = false;
+  for (const Queued& q : std::exchange(peer.queued, {})) link.send(q.frame, q.payload.data(), 0);
+}
+
+bool Fabric::went_down(Link& link, const Error& error) {
+  Peer& peer = at(link.peer());
+  if (peer.link.get() != &link) return false;
+  graveyard_.push_back(std::move(peer.link));
+  peer.gone = error;
+  peer.queued.clear();
+  return true;
+}
+
+Error Fabric::knocked(int rank, bool alive, const Error& why) {
+  Peer& peer = at(rank);
+  if (peer.link || peer.gone) return {};
+  if (!alive) {
+    peer.gone = why;
+    return why;
+  }
+  peer.next_knock = now() + seconds(kKnockSeconds);
+  return {};
+}
+
+void Fabric::send(int rank, const Frame& frame, std::span<const std::byte> payload) {
+  if (Link* link = up(rank)) {
+    link->send(frame, payload.data(), 0);
+    return;
+  }
+  Peer& peer = at(rank);
+  if (peer.gone) return;
+  peer.queued.push_back({frame, {payload.begin(), payload.end()}});
+  want(rank);
+}
+
+bool Fabric::spend(int rank, uint64_t bytes) {
+  Peer& peer = at(rank);
+  if (peer.eager_out + bytes > kEagerCredit) return false;
+  peer.eager_out += bytes;
+  return true;
+}
+
+void Fabric::repaid(int rank, uint64_t bytes) {
+  Peer& peer = at(rank);
+  peer.eager_out -= std::min(peer.eager_out, bytes);
+}
+
+void Fabric::consumed(int rank, uint64_t bytes) {
+  Peer& peer = at(rank);
+  peer.eager_in += bytes;
+  if (peer.eager_in < kCreditStep) return;
+  Frame frame;
+  frame.type = FrameType::credit;
+  frame.chunk = static_cast<uint32_t>(std::exchange(peer.eager_in, 0));
+  send(rank, frame);
+}
+
+Error Fabric::watch(int rank, Time now) {
+  Peer& peer = at(rank);
+  if (!peer.link) {
+    if (peer.wanted && rank < rank_ && now >= peer.next_knock) {
+      peer.next_knock = Time::max();  // until knocked() tells
+      dialer_.knock(rank);
+    }
+    return {};
+  }
+  if (!peer.link->up()) return {};  // the transport times its own set-up
+  const Time heard = peer.link->last_heard();
+  if (heard >= peer.pinged) peer.pinged = {};
+  if (now - heard < heartbeat_ / 4) return {};
+  if (peer.pinged == Time{}) peer.pinged = now;
+  if (now - peer.pinged >= heartbeat_ * 3 / 4) {
+    const std::string text = who(rank) + " has been silent for " + seconds_text(now - peer.pinged) +
+                             ": it is stopped, its machine is down or the network to it is cut "
+                             "(SLIPSTREAM_HEARTBEAT sets the limit)";
+    return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
+  }
+  if (now - peer.last_pinged >= heartbeat_ / 4) {
+    peer.last_pinged = now;
+    Frame frame;
+    frame.type = FrameType::ping;
+    peer.link->send(frame, nullptr, 0);
+  }
+  return {};
+}
+
+void Fabric::broadcast(const Frame& frame, std::span<const std::byte> payload) {
+  for (Peer& peer : peers_)
+    if (peer.link && peer.link->up()) peer.link->send(frame, payload.data(), 0);
+}
+
+void Fabric::close_up() {
+  for (Peer& peer : peers_) {
+    if (peer.link && peer.link->up()) peer.link->close();
+    peer.queued.clear();
+  }
+}
+
+bool Fabric::connecting() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.link && p.connecting; });
+}
+
+void Fabric::close_all() {
+  for (Peer& peer : peers_) {
+    if (peer.link) peer.link->close();
+    peer.queued.clear();
+  }
+}
+
+}  // namespace slipstream

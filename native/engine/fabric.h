@@ -1,0 +1,95 @@
+// The links of this rank: opened on first need, with what must wait until they are up, and watched while work waits
+// on them. Driver's thread only.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/link.h"
+
+namespace slipstream {
+
+// How the session reaches other ranks.
+class Dialer {
+ public:
+  virtual ~Dialer() = default;
+  virtual std::unique_ptr<Link> dial(int rank) = 0;
+  virtual void knock(int rank) = 0;  // Fabric::knocked() follows
+  virtual std::string host_of(int rank) const = 0;
+};
+
+class Fabric {
+ public:
+  Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds);
+
+  // Opens a link to `rank` if there is none: the lower rank dials, the higher waits and knocks.
+  void want(int rank);
+  // The peer asked us to dial.
+  void dial_back(int rank);
+  void adopt(std::unique_ptr<Link> link);
+  void came_up(Link& link);
+  // True if the loss matters (the link was this rank's current one).
+  bool went_down(Link& link, const Error& error);
+  Error knocked(int rank, bool alive, const Error& why);
+
+  Link* up(int rank) const {
+    Link* link = peers_[static_cast<size_t>(rank)].link.get();
+    return link != nullptr && link->up() ? link : nullptr;
+  }
+  // Why no link to `rank` can ever be had; Code::ok if it can.
+  const Error& gone(int rank) const { return peers_[static_cast<size_t>(rank)].gone; }
+
+  void set_gone(int rank, const Error& error) { at(rank).gone = error; }
+
+  // Sends a small frame now, or as soon as the link is up.
+  void send(int rank, const Frame& frame, std::span<const std::byte> payload = {});
+
+  // Eager flow control: true if `bytes` more may be sent before `rank` has consumed any.
+  bool spend(int rank, uint64_t bytes);
+  void repaid(int rank, uint64_t bytes);    // the peer consumed that much
+  void consumed(int rank, uint64_t bytes);  // we did; tells the peer now and then
+
+  // Pings `rank`, on which work waits; an error if it has been silent for too long.
+  Error watch(int rank, Time now);
+
+  void broadcast(const Frame& frame, std::span<const std::byte> payload);
+  // Closes the links that are up; those still being set up are left to come up.
+  void close_up();
+  void close_all();
+  bool connecting() const;
+  // Deletes links that went down. Never inside an upcall.
+  void sweep() { graveyard_.clear(); }
+
+  std::string who(int rank) const;  // "rank 3 (host b)"
+  std::string host_of(int rank) const { return dialer_.host_of(rank); }
+
+ private:
+  struct Queued {
+    Frame frame;
+    std::vector<std::byte> payload;
+  };
+  struct Peer {
+    std::unique_ptr<Link> link;
+    Error gone;
+    bool wanted = false;
+    bool connecting = false;  // it has a link that has not come up yet
+    Time next_knock{};
+    Time pinged{};       // first unanswered ping
+    Time last_pinged{};  // latest ping
+    std::vector<Queued> queued;
+    uint64_t eager_out = 0;
+    uint64_t eager_in = 0;
+  };
+
+  Peer& at(int rank) { return peers_[static_cast<size_t>(rank)]; }
+
+  int rank_;
+  Dialer& dialer_;
+  Clock::duration heartbeat_;
+  std::vector<Peer> peers_;
+  std::vector<std::unique_ptr<Link>> graveyard_;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,164 @@
+#include "engine/runner.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+namespace slipstream {
+
+namespace {
+
+constexpr auto kParkStep = std::chrono::milliseconds(2);
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Runner::Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us)
+    : engine_(engine), poller_(poller), bell_(bell), bell_handler_(bell), spin_(std::chrono::microseconds(spin_us)) {
+  poller_.add(bell_.event_fd(), EPOLLIN, &bell_handler_);
+}
+
+Runner::~Runner() {
+  stop();
+  poller_.remove(bell_.event_fd(), &bell_handler_);
+}
+
+void Runner::start() {
+  thread_ = std::thread([this] { loop(); });
+  pthread_setname_np(thread_.native_handle(), "slipstream");
+}
+
+void Runner::stop() {
+  stop_.store(true);
+  unpark();
+  bell_.ring_always();
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- the engine thread
+
+void Runner::loop() {
+  while (!stop_.load()) {
+    Time until = Time::max();
+    {
+      std::lock_guard lock(drive_);
+      drive_until_idle();
+      until = engine_.tick(now());
+      bell_.arm();
+      if (engine_.must_turn()) {
+        bell_.disarm();
+        continue;
+      }
+      if (engine_.congested()) until = std::min(until, now() + std::chrono::milliseconds(1));
+    }
+    idle_watch(until);
+    park();
+  }
+}
+
+void Runner::drive_until_idle() {
+  bell_.disarm();
+  engine_.turn();
+  while (!stop_.load() && engine_.busy()) {
+    const bool moved = engine_.turn();
+    const Time next = engine_.tick(now());
+    if (!moved && engine_.busy()) engine_.sleep(next);
+  }
+}
+
+void Runner::idle_watch(Time until) {
+  if (stop_.load()) return;
+  pollfd event{poller_.fd(), POLLIN, 0};
+  int timeout = -1;
+  if (until != Time::max()) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - now()).count() + 1;
+    timeout = static_cast<int>(std::clamp<long long>(left, 0, 60'000));
+  }
+  ::poll(&event, 1, timeout);
+}
+
+void Runner::park() {
+  std::unique_lock lock(park_mutex_);
+  while (!stop_.load() && !unparked_) {
+    if (!caller_drives_.load() && now() - Time(Clock::duration(caller_left_.load())) > kParkStep) break;
+    park_bell_.wait_for(lock, kParkStep);
+  }
+  unparked_ = false;
+}
+
+void Runner::unpark() {
+  std::lock_guard lock(park_mutex_);
+  unparked_ = true;
+  park_bell_.notify_one();
+}
+
+// ---- callers
+
+void Runner::submit(WorkPtr work) {
+  engine_.submit(std::move(work));
+  unpark();
+}
+
+bool Runner::run(WorkPtr work, Time deadline) {
+  if (!drive_.try_lock()) {
+    submit(work);
+    return wait(*work, deadline);
+  }
+  bell_.disarm();
+  engine_.submit(work);
+  const bool done = drive_for(*work, deadline);
+  drive_.unlock();
+  return done;
+}
+
+bool Runner::wait(Work& work, Time deadline) {
+  if (work.done()) return true;
+  if (!drive_.try_lock()) return work.sleep_until_done(deadline);
+  bell_.disarm();
+  const bool done = drive_for(work, deadline);
+  drive_.unlock();
+  return done;
+}
+
+bool Runner::drive_for(Work& work, Time deadline) {
+  caller_drives_.store(true);
+  Time idle_since{};
+  uint32_t turns = 0;
+  while (!work.done()) {
+    const bool moved = engine_.turn();
+    if (work.done()) break;
+    if (moved) {
+      idle_since = {};
+      if (++turns % 64 == 0) engine_.tick(now());
+      continue;
+    }
+    const Time t = now();
+    if (t >= deadline) break;
+    if (idle_since == Time{}) idle_since = t;
+    if (t - idle_since < spin_) {
+      relax();
+      continue;
+    }
+    engine_.sleep(std::min(deadline, engine_.tick(t)));
+    idle_since = {};
+  }
+  caller_left_.store(now().time_since_epoch().count());
+  caller_drives_.store(false);
+  bell_.arm();
+  if (engine_.must_turn() || engine_.busy()) {
+    bell_.ring();
+    unpark();
+  }
+  return work.done();
+}
+
+}  // namespace slipstream

@@ -1,0 +1,76 @@
+// Decides who drives the engine. One engine thread a session drives asynchronous work and watches while idle; a caller
+// that waits drives by itself if nobody else does, which saves two thread switches.
+//
+//   idle      the engine thread sleeps in poll() on the poller, without the lock; the bell is armed
+//   driving   one thread holds the lock: the engine thread while there is work, or a waiting caller
+//   parked    callers have driven within the last milliseconds: the engine thread does not even look at events,
+//             so that a loop of small synchronous operations runs undisturbed
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "engine/engine.h"
+
+namespace slipstream {
+
+class Runner {
+ public:
+  // `spin_us`: how long a caller looks again and again before it sleeps.
+  Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us);
+  ~Runner();
+  void start();
+  // Ends the engine thread; pending works stay as they are.
+  void stop();
+
+  // Any thread: hands the work to the engine thread.
+  void submit(WorkPtr work);
+  // Any thread: submits, and drives until the work is done or `deadline` passes. True if done.
+  bool run(WorkPtr work, Time deadline);
+  // Any thread: waits for a work submitted before. True if done.
+  bool wait(Work& work, Time deadline);
+
+  // Runs `f` as the driver.
+  template <class F>
+  void as_driver(F f) {
+    std::lock_guard lock(drive_);
+    f();
+  }
+
+ private:
+  class BellHandler : public Handler {
+   public:
+    explicit BellHandler(Bell& bell) : bell_(bell) {}
+    void ready(uint32_t) override { bell_.clear(); }
+
+   private:
+    Bell& bell_;
+  };
+
+  void loop();
+  void drive_until_idle();
+  void idle_watch(Time until);
+  void park();
+  void unpark();
+  // With the lock held: drives until `work` is done or the deadline passes, then hands over.
+  bool drive_for(Work& work, Time deadline);
+
+  Engine& engine_;
+  Poller& poller_;
+  Bell& bell_;
+  BellHandler bell_handler_;
+  Clock::duration spin_;
+  std::mutex drive_;
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+
+  std::atomic<bool> caller_drives_{false};
+  std::atomic<Clock::rep> caller_left_{0};  // when a caller last stopped driving
+  std::mutex park_mutex_;
+  std::condition_variable park_bell_;
+  bool unparked_ = false;  // guarded by park_mutex_
+};
+
+}  // namespace slipstream

@@ -1,0 +1,89 @@
+#include "engine/work.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+namespace slipstream {
+
+namespace {
+
+// FNV-1a, 64 bits: stable across processes and machines.
+class Hash {
+ public:
+  void bytes(const void* data, size_t n) {
+    const auto* p = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < n; ++i) h_ = (h_ ^ p[i]) * 0x100000001b3ULL;
+  }
+  void text(const std::string& s) {
+    number(s.size());
+    bytes(s.data(), s.size());
+  }
+  void number(uint64_t v) {
+    h_ = (h_ ^ v) * 0x9e3779b97f4a7c15ULL;
+    h_ ^= h_ >> 29;
+  }
+  uint32_t folded() const { return static_cast<uint32_t>(h_ ^ (h_ >> 32)); }
+
+ private:
+  uint64_t h_ = 0xcbf29ce484222325ULL;
+};
+
+}  // namespace
+
+uint32_t Signature::hash() const {
+  Hash h;
+  h.text(operation);
+  h.text(name);
+  h.number(static_cast<uint64_t>(dtype));
+  h.number(reduces ? static_cast<uint64_t>(op) + 1 : 0);
+  h.number(count);
+  h.number(static_cast<uint64_t>(static_cast<int64_t>(root)));
+  h.number(chunk_bytes);
+  h.number(extra);
+  return h.folded();
+}
+
+std::string Signature::describe() const {
+  std::string text = operation.substr(0, operation.find('/')) + "(";
+  if (!name.empty()) text += "name='" + name + "', ";
+  text += name_of(dtype);
+  if (count > 0) text += ", " + std::to_string(count) + " elements";
+  if (reduces) text += std::string(", op=") + name_of(op);
+  if (root >= 0) text += ", root=" + std::to_string(root);
+  text += ")";
+  if (extra != 0) text += " [options " + std::to_string(extra % 100000) + "]";
+  return text;
+}
+
+bool Work::sleep_until_done(Time deadline) {
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (state_.load(std::memory_order_seq_cst) == kPending) {
+    timespec relative{};
+    timespec* wait = nullptr;
+    if (deadline != Time::max()) {
+      const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - now()).count();
+      if (left <= 0) break;
+      relative.tv_sec = left / 1'000'000'000;
+      relative.tv_nsec = left % 1'000'000'000;
+      wait = &relative;
+    }
+    ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAIT_PRIVATE, kPending, wait, nullptr, 0);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  return done();
+}
+
+void Work::complete(const Error& error) {
+  if (done()) return;
+  error_ = error;
+  state_.store(kDone, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0)
+    ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace slipstream

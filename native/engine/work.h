@@ -1,0 +1,88 @@
+// What is asked of the engine (Request), and the handle of it while it runs (Work).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "engine/plan.h"
+
+namespace slipstream {
+
+// The ranks that take part, by their global numbers, in group order.
+struct Group {
+  uint64_t id = 0;
+  std::vector<int> ranks;
+  int rank = 0;  // ours in the group
+};
+
+// What all ranks of a work must agree on. Its hash travels in every frame.
+struct Signature {
+  std::string operation;  // "all_reduce", with the algorithm: "all_reduce/ring"
+  std::string name;       // the caller's, may be empty
+  DType dtype = DType::f32;
+  Op op = Op::sum;
+  bool reduces = false;
+  uint64_t count = 0;  // elements, 0 where ranks may differ
+  int root = -1;
+  uint32_t chunk_bytes = 0;
+  uint64_t extra = 0;  // hash of anything else that must agree (tables, scales)
+
+  uint32_t hash() const;
+  std::string describe() const;
+};
+
+// Where the blocks of one space lie.
+struct Layout {
+  std::byte* data = nullptr;
+  uint64_t count = 0;             // elements in all, cut equally ...
+  std::vector<uint64_t> offsets;  // ... or, if not empty, blocks + 1 offsets in elements
+};
+
+struct Request {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Group> group;
+  uint64_t channel = 0;
+  uint32_t seq = 0;
+  Signature signature;
+  uint32_t signature_hash = 0;
+  std::array<Layout, 3> spaces;  // tmp's data is allocated by the executor
+  uint32_t chunk_bytes = 64 << 10;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  uint64_t divisor = 1;  // AVG: exact division after the sum
+  double timeout_seconds = 0;
+};
+
+class Work {
+ public:
+  explicit Work(Request r) : request(std::move(r)) {}
+
+  bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
+  // After done(): the reason, or an error with Code::ok.
+  const Error& error() const { return error_; }
+  // Sleeps until done. False on time-out. Any thread.
+  bool sleep_until_done(Time deadline);
+
+  // Driver only; `error` may be ok. The second call and later ones do nothing.
+  void complete(const Error& error);
+
+  Request request;
+
+ private:
+  static constexpr uint32_t kPending = 0, kDone = 1;
+  std::atomic<uint32_t> state_{kPending};
+  std::atomic<uint32_t> sleepers_{0};
+  Error error_;
+};
+
+using WorkPtr = std::shared_ptr<Work>;
+
+}  // namespace slipstream

@@ -1,0 +1,265 @@
+// Casts, scaling, division and block quantisation. Part of level.inl.
+
+template <class F>
+void unpack_narrow(float* dst, const void* src, size_t count) {
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < count; ++i) dst[i] = F::unpack(load<typename F::Bits>(src, i));
+}
+
+template <class F>
+void pack_narrow(void* dst, const float* src, size_t count) {
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < count; ++i) store<typename F::Bits>(dst, i, F::pack(src[i]));
+}
+
+#if defined(SLIPSTREAM_F16C)
+template <>
+void unpack_narrow<F16>(float* dst, const void* src, size_t count) {
+  const char* s = static_cast<const char*>(src);
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store<vec>(dst + i, 0, load_f16(s + 2 * i));
+  if (i == count) return;
+  uint16_t tail[kLanes] = {};
+  __builtin_memcpy(tail, s + 2 * i, 2 * (count - i));
+  const vec wide = load_f16(reinterpret_cast<const char*>(tail));
+  __builtin_memcpy(dst + i, &wide, sizeof(float) * (count - i));
+}
+
+template <>
+void pack_narrow<F16>(void* dst, const float* src, size_t count) {
+  char* d = static_cast<char*>(dst);
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store_f16(d + 2 * i, load<vec>(src + i, 0));
+  if (i == count) return;
+  vec wide = {};
+  __builtin_memcpy(&wide, src + i, sizeof(float) * (count - i));
+  uint16_t tail[kLanes];
+  store_f16(reinterpret_cast<char*>(tail), wide);
+  __builtin_memcpy(d + 2 * i, tail, 2 * (count - i));
+}
+#endif
+
+void unpack_f32(float* dst, const void* src, size_t count) { __builtin_memmove(dst, src, count * sizeof(float)); }
+void pack_f32(void* dst, const float* src, size_t count) { __builtin_memmove(dst, src, count * sizeof(float)); }
+
+void unpack_f64(float* dst, const void* src, size_t count) {
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < count; ++i) dst[i] = round_to_odd(load<double>(src, i));
+}
+
+void pack_f64(void* dst, const float* src, size_t count) {
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < count; ++i) store<double>(dst, i, static_cast<double>(src[i]));
+}
+
+void round_f64(float* dst, const void* src, size_t count) {
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < count; ++i) dst[i] = static_cast<float>(load<double>(src, i));
+}
+
+// ---- scale and divide
+
+template <int kParts>
+void scale_f64(void* dst, const void* src, size_t count, double factor) {
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < kParts * count; ++i) store<double>(dst, i, load<double>(src, i) * factor);
+}
+
+template <int kParts>
+void scale_f32(void* dst, const void* src, size_t count, double factor) {
+  const float single = static_cast<float>(factor);
+  if (static_cast<double>(single) == factor) {  // the same bits, at twice the speed
+    SLIPSTREAM_LOOP
+    for (size_t i = 0; i < kParts * count; ++i) store<float>(dst, i, load<float>(src, i) * single);
+  } else {
+    SLIPSTREAM_LOOP
+    for (size_t i = 0; i < kParts * count; ++i)
+      store<float>(dst, i, static_cast<float>(static_cast<double>(load<float>(src, i)) * factor));
+  }
+}
+
+// f16, bf16 and f8 pass through f32 a block at a time: short enough to stay in the first-level cache.
+constexpr size_t kBlock = 512;
+
+template <class F, class Step>
+inline void by_blocks(void* dst, const void* src, size_t count, Step step) {
+  using Bits = typename F::Bits;
+  alignas(64) float wide[kBlock];
+  for (size_t done = 0; done < count; done += kBlock) {
+    const size_t n = count - done < kBlock ? count - done : kBlock;
+    unpack_narrow<F>(wide, static_cast<const char*>(src) + done * sizeof(Bits), n);
+    for (size_t i = 0; i < n; ++i) wide[i] = step(wide[i]);
+    pack_narrow<F>(static_cast<char*>(dst) + done * sizeof(Bits), wide, n);
+  }
+}
+
+template <class F>
+void scale_narrow(void* dst, const void* src, size_t count, double factor) {
+  const float single = static_cast<float>(factor);
+  by_blocks<F>(dst, src, count, [single](float x) { return x * single; });
+}
+
+template <class F>
+void divide_narrow(void* buf, size_t count, uint64_t divisor) {
+  const float single = static_cast<float>(divisor);
+  by_blocks<F>(buf, buf, count, [single](float x) { return x / single; });
+}
+
+// A 64-bit integer needs the mantissa of a long double; on the processors that have none beyond f64 the limits
+// 2^63 and 2^64 are still exact, which is why the upper comparison is made against max + 1.
+template <class T>
+void scale_integer(void* dst, const void* src, size_t count, double factor) {
+  using Wide = std::conditional_t<sizeof(T) == 8, long double, double>;
+  constexpr T kMax =
+      static_cast<T>(std::is_signed_v<T> ? ~uint64_t{0} >> (65 - 8 * sizeof(T)) : ~uint64_t{0} >> (64 - 8 * sizeof(T)));
+  constexpr T kMin = static_cast<T>(std::is_signed_v<T> ? -kMax - 1 : 0);
+  constexpr Wide kBeyond = static_cast<Wide>(kMax / 2 + 1) * 2;
+  constexpr Wide kLowest = static_cast<Wide>(kMin);
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < count; ++i) {
+    const Wide product = static_cast<Wide>(load<T>(src, i)) * static_cast<Wide>(factor);
+    const bool high = product >= kBeyond, low = product <= kLowest, fits = (product > kLowest) & !high;
+    const T inside = static_cast<T>(fits ? product : Wide{0});
+    store<T>(dst, i, high ? kMax : low ? kMin : inside);
+  }
+}
+
+void scale_bool(void* dst, const void* src, size_t count, double factor) {
+  if (factor == 0.0)
+    __builtin_memset(dst, 0, count);
+  else
+    __builtin_memmove(dst, src, count);
+}
+
+template <class T, int kParts>
+void divide_float(void* buf, size_t count, uint64_t divisor) {
+  const T by = static_cast<T>(divisor);
+  SLIPSTREAM_LOOP
+  for (size_t i = 0; i < kParts * count; ++i) store<T>(buf, i, load<T>(buf, i) / by);
+}
+
+template <class T>
+void divide_integer(void* buf, size_t count, uint64_t divisor) {
+  if constexpr (sizeof(T) == 8) {
+    for (size_t i = 0; i < count; ++i) {
+      const T value = load<T>(buf, i);
+      const uint64_t magnitude = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+      const uint64_t quotient = magnitude / divisor;
+      store<T>(buf, i, static_cast<T>(value < 0 ? 0 - quotient : quotient));
+    }
+  } else {
+    // Exact: a quotient of two 32-bit integers is farther from the next integer than f64 can round.
+    const double by = static_cast<double>(divisor);
+    SLIPSTREAM_LOOP
+    for (size_t i = 0; i < count; ++i) store<T>(buf, i, static_cast<T>(static_cast<double>(load<T>(buf, i)) / by));
+  }
+}
+
+void divide_bool(void*, size_t, uint64_t) {}
+
+// ---- block-int8
+
+// The largest magnitude as bits: integers compare as the floats do, NaN above infinity, and without an order of
+// evaluation to respect.
+inline int32_t largest_bits(const float* src, size_t count) {
+  int32_t largest = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t bits = static_cast<int32_t>(bits_of(src[i]) & 0x7fffffffu);
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+
+void quantise(const float* src, size_t count, void* dst) {
+  char* out = static_cast<char*>(dst);
+  for (size_t done = 0; done < count; done += kQuantBlock) {
+    const size_t n = count - done < kQuantBlock ? count - done : kQuantBlock;
+    const float* in = src + done;
+    const uint32_t bits = static_cast<uint32_t>(largest_bits(in, n));
+    const float largest = float_of(bits);
+    float unit = largest / 127.0f;
+    float inverse = 127.0f / largest;
+    if (bits >= kInfinity) {
+      unit = float_of(0x7fc00000u);
+      inverse = 0.0f;
+    } else if (bits_of(unit) < 0x00800000u) {
+      unit = inverse = 0.0f;
+    }
+    store<float>(out, 0, unit);
+    out += sizeof(float);
+    // Adding 1.5 * 2^23 rounds to an integer, nearest even, and leaves it in the low bits.
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t rounded = bits_of(in[i] * inverse + 12582912.0f);
+      store<int8_t>(out, i, static_cast<int8_t>(rounded));
+    }
+    out += n;
+  }
+}
+
+template <bool kAdd>
+void dequantise(const void* src, size_t count, float* dst) {
+  const char* in = static_cast<const char*>(src);
+  for (size_t done = 0; done < count; done += kQuantBlock) {
+    const size_t n = count - done < kQuantBlock ? count - done : kQuantBlock;
+    const float unit = load<float>(in, 0);
+    in += sizeof(float);
+    float* out = dst + done;
+    for (size_t i = 0; i < n; ++i) {
+      const float value = static_cast<float>(load<int8_t>(in, i)) * unit;
+      out[i] = kAdd ? out[i] + value : value;
+    }
+    in += n;
+  }
+}
+
+// ---- the table
+
+template <class T>
+constexpr void fill_integer(Table& table, DType t) {
+  table.scale[static_cast<int>(t)] = scale_integer<T>;
+  table.divide[static_cast<int>(t)] = divide_integer<T>;
+}
+
+template <class F>
+constexpr void fill_format(Table& table, DType t) {
+  table.unpack[static_cast<int>(t)] = unpack_narrow<F>;
+  table.pack[static_cast<int>(t)] = pack_narrow<F>;
+  table.scale[static_cast<int>(t)] = scale_narrow<F>;
+  table.divide[static_cast<int>(t)] = divide_narrow<F>;
+}
+
+constexpr Table make_table() {
+  Table table{};
+  fill_reductions(table);
+  table.unpack[static_cast<int>(DType::f64)] = unpack_f64;
+  table.pack[static_cast<int>(DType::f64)] = pack_f64;
+  table.unpack[static_cast<int>(DType::f32)] = unpack_f32;
+  table.pack[static_cast<int>(DType::f32)] = pack_f32;
+  table.round_f64 = round_f64;
+  table.scale[static_cast<int>(DType::f64)] = scale_f64<1>;
+  table.scale[static_cast<int>(DType::c128)] = scale_f64<2>;
+  table.scale[static_cast<int>(DType::f32)] = scale_f32<1>;
+  table.scale[static_cast<int>(DType::c64)] = scale_f32<2>;
+  table.scale[static_cast<int>(DType::boolean)] = scale_bool;
+  table.divide[static_cast<int>(DType::f64)] = divide_float<double, 1>;
+  table.divide[static_cast<int>(DType::c128)] = divide_float<double, 2>;
+  table.divide[static_cast<int>(DType::f32)] = divide_float<float, 1>;
+  table.divide[static_cast<int>(DType::c64)] = divide_float<float, 2>;
+  table.divide[static_cast<int>(DType::boolean)] = divide_bool;
+  fill_format<F16>(table, DType::f16);
+  fill_format<BF16>(table, DType::bf16);
+  fill_format<F8E4M3>(table, DType::f8e4m3);
+  fill_format<F8E5M2>(table, DType::f8e5m2);
+  fill_integer<int8_t>(table, DType::i8);
+  fill_integer<int16_t>(table, DType::i16);
+  fill_integer<int32_t>(table, DType::i32);
+  fill_integer<int64_t>(table, DType::i64);
+  fill_integer<uint8_t>(table, DType::u8);
+  fill_integer<uint16_t>(table, DType::u16);
+  fill_integer<uint32_t>(table, DType::u32);
+  fill_integer<uint64_t>(table, DType::u64);
+  table.quantise = quantise;
+  table.dequantise = dequantise<false>;
+  table.dequantise_add = dequantise<true>;
+  return table;
+}

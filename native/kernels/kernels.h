@@ -1,0 +1,59 @@
+// Arithmetic on buffers: reductions, scaling, casts and block quantisation. Types are erased above this folder: callers
+// hold addresses, a DType and an element count. Every function accepts unaligned addresses and a count of zero.
+//
+// Results do not depend on the instruction set chosen at run time, but for the payload bits of a NaN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace slipstream {
+
+// dst[i] = a[i] (op) b[i]. `dst` may be `a` or `b` themselves, but may not overlap them otherwise.
+using ReduceFn = void (*)(void* dst, const void* a, const void* b, size_t count);
+
+// The function for (dtype, op); nullptr where it has no meaning: min, max on complex numbers, bitwise on non-integers.
+//   - Integers wrap around. f16, bf16 and f8 compute in f32 and round to nearest even.
+//   - min and max give NaN if either operand is NaN.
+//   - bool: sum and max are "or", prod and min are "and"; any non-zero byte is true, results are 0 or 1.
+//   - avg is sum: `divide` does the rest, once, at the end.
+ReduceFn reduce_fn(DType dtype, Op op);
+
+// dst = srcs[0] (op) srcs[1] (op) ... from left to right in one pass through memory; the same bits as `n - 1` calls of
+// reduce_fn. `dst` may be any of `srcs`; n >= 1. Throws Failure(invalid) where reduce_fn gives nullptr.
+void reduce_many(DType dtype, Op op, void* dst, const void* const* srcs, int n, size_t count);
+
+// dst[i] = src[i] * factor; `dst` may be `src`. f64, c128: in f64. f32, c64: the exact product rounded once. f16, bf16,
+// f8: in f32. Integers: truncated toward zero, saturated at the limits of the type, 0 for NaN. bool: false if factor is
+// 0, else unchanged.
+void scale(DType dtype, void* dst, const void* src, size_t count, double factor);
+
+// buf[i] /= divisor (>= 1), as avg needs it: integers truncate toward zero, bool stays as it is.
+void divide(DType dtype, void* buf, size_t count, uint64_t divisor);
+
+// Converts between the floating dtypes f64 f32 f16 bf16 f8e4m3 f8e5m2, rounding once to nearest even; NaN stays NaN.
+// What f8e4m3 cannot hold, infinity included, becomes NaN: it has no infinity. Equal dtypes of any kind are copied;
+// anything else throws Failure(invalid). `dst` may be `src` if the target is not wider than the source.
+void cast(DType from, DType to, void* dst, const void* src, size_t count);
+
+// Block-int8: each run of 256 values becomes an f32 scale (largest magnitude / 127) and one int8 a value, block after
+// block, so any slice that starts at a multiple of 256 values stands alone. A block with NaN or infinity in it comes
+// back as NaN throughout; one whose scale would not be a normal number comes back as zeros.
+inline constexpr size_t kQuantBlock = 256;
+constexpr size_t quantised_size(size_t count) {
+  return count + (count + kQuantBlock - 1) / kQuantBlock * sizeof(float);
+}
+void quantise_i8(const float* src, size_t count, void* dst);
+void dequantise_i8(const void* src, size_t count, float* dst);
+void dequantise_add_i8(const void* src, size_t count, float* dst);  // dst[i] += value
+
+// The instruction set in use: "avx512", "avx2", "neon" or "baseline". SLIPSTREAM_CPU=baseline|avx2|avx512 asks for a
+// lower one than the processor has; any other value throws Failure(invalid).
+const char* cpu_level();
+
+// memcpy, for chunks that fit the cache.
+void copy(void* dst, const void* src, size_t bytes);
+
+}  // namespace slipstream

@@ -1,0 +1,159 @@
+#include "session/session.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "transport/sha256.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr double kReportSeconds = 0.5;
+constexpr size_t kMostReported = 10;  // strangers logged by name each time
+
+TcpOptions tcp_options(const SessionOptions& options) {
+  TcpOptions tcp;
+  tcp.lanes = options.lanes;
+  return tcp;
+}
+
+}  // namespace
+
+Identity Session::identity_of(const SessionOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size)
+    throw Failure(Code::invalid,
+                  "rank " + std::to_string(options.rank) + " is not in 0.." + std::to_string(options.size - 1));
+  if (options.size > 1 && options.secret.size() < 16)
+    throw Failure(Code::invalid, "the job's secret is shorter than 16 bytes");
+  Identity identity;
+  const auto digest = sha256(std::as_bytes(std::span(options.job.data(), options.job.size())));
+  std::copy_n(digest.begin(), identity.job.size(), identity.job.begin());
+  identity.secret = options.secret;
+  identity.rank = options.rank;
+  identity.size = options.size;
+  return identity;
+}
+
+Session::Session(SessionOptions options)
+    : options_(std::move(options)),
+      engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, EngineOptions{options_.heartbeat_seconds}),
+      shm_(poller_, engine_, *this, identity_of(options_), regions_, bell_),
+      tcp_(poller_, engine_, *this, identity_of(options_), tcp_options(options_)),
+      runner_(engine_, poller_, bell_, options_.spin_us) {
+  engine_.set_pump(this);
+}
+
+Session::~Session() { close(); }
+
+void Session::start(std::vector<PeerAddress> peers) {
+  if (peers.size() != static_cast<size_t>(options_.size))
+    throw Failure(Code::invalid, "there must be one address per rank");
+  peers_ = std::move(peers);
+  runner_.start();
+}
+
+std::shared_ptr<const Group> Session::make_group(uint64_t id, std::vector<int> ranks) {
+  auto group = std::make_shared<Group>();
+  group->id = id;
+  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank);
+  if (me == ranks.end()) throw Failure(Code::invalid, "this rank is not a member of the group");
+  group->rank = static_cast<int>(me - ranks.begin());
+  for (const int r : ranks)
+    if (r < 0 || r >= options_.size) throw Failure(Code::invalid, "the group names a rank that does not exist");
+  group->ranks = std::move(ranks);
+  return group;
+}
+
+WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
+  request.channel = tag_channel != 0 ? tag_channel : request.group->id;
+  request.signature_hash = request.signature.hash();
+  if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
+  {
+    std::lock_guard lock(sequence_mutex_);
+    request.seq = next_seq_[request.channel]++;
+  }
+  return std::make_shared<Work>(std::move(request));
+}
+
+void Session::abort(const std::string& why) {
+  runner_.as_driver([&] { engine_.fail(Error{Code::aborted, options_.rank, {}, why}); });
+}
+
+void Session::close() {
+  if (closed_.exchange(true)) return;
+  // A rank that fails and exits at once still owes the reason to ranks whose links are just being set up.
+  for (const Time limit = now() + seconds(0.5); now() < limit;) {
+    bool owing = false;
+    runner_.as_driver([&] {
+      owing = engine_.must_tell();
+      if (!owing) return;
+      poller_.wait(10);
+      engine_.turn();
+    });
+    if (!owing) break;
+  }
+  runner_.as_driver([&] { engine_.leave(); });
+  runner_.stop();
+  // What TCP links still hold goes out while they wait for the peers' end of stream.
+  const Time limit = now() + seconds(0.3);
+  while (now() < limit && tcp_.tick(now()) != Time::max()) poller_.wait(10);
+}
+
+std::pair<int, int> Session::links() {
+  std::pair<int, int> count{0, 0};
+  runner_.as_driver([&] {
+    for (int r = 0; r < options_.size; ++r)
+      if (const Link* link = engine_.fabric().up(r)) ++(link->kind() == Link::Kind::tcp ? count.first : count.second);
+  });
+  return count;
+}
+
+std::unique_ptr<Link> Session::dial(int rank) {
+  const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
+  if (peer.same_host) return shm_.dial(rank, peer.shm_name);
+  return tcp_.dial(rank, peer.addresses, peer.port);
+}
+
+void Session::knock(int rank) {
+  const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
+  if (peer.same_host) return shm_.knock(rank, peer.shm_name, *this);
+  tcp_.knock(rank, peer.addresses, peer.port, *this);
+}
+
+std::string Session::host_of(int rank) const {
+  const auto i = static_cast<size_t>(rank);
+  return i < peers_.size() ? peers_[i].host : std::string();
+}
+
+void Session::accepted(std::unique_ptr<Link> link) { engine_.adopt(std::move(link)); }
+
+void Session::knocked(int rank) { engine_.fabric().dial_back(rank); }
+
+void Session::stranger(const std::string& who, const std::string& why) {
+  strangers_.push_back(who + ": " + why);
+  if (strangers_due_ == Time::max()) strangers_due_ = now() + seconds(kReportSeconds);
+}
+
+Time Session::tick(Time now) {
+  const Time next = std::min(shm_.tick(now), tcp_.tick(now));
+  return std::min(next, report_strangers(now));
+}
+
+// Late and in bulk: a flood must not fill the log, and connections that break off because the whole job is failing
+// are no strangers.
+Time Session::report_strangers(Time now) {
+  if (now < strangers_due_) return strangers_due_;
+  strangers_due_ = Time::max();
+  const auto strangers = std::exchange(strangers_, {});
+  if (closed_ || engine_.failure()) return Time::max();
+  for (size_t i = 0; i < std::min(strangers.size(), kMostReported); ++i)
+    log_warning(options_.rank, "refused a connection from " + strangers[i]);
+  if (strangers.size() > kMostReported)
+    log_warning(options_.rank, "refused " + std::to_string(strangers.size() - kMostReported) + " more connections");
+  return Time::max();
+}
+
+void Session::knock_done(int peer, bool alive, const Error& why) { engine_.knocked(peer, alive, why); }
+
+}  // namespace slipstream

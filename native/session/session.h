@@ -1,0 +1,108 @@
+// A rank's membership in a job: its transports, its engine and the thread that runs it.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/runner.h"
+#include "transport/shm.h"
+#include "transport/tcp.h"
+
+namespace slipstream {
+
+struct SessionOptions {
+  int rank = 0;
+  int size = 1;
+  std::string job;     // its name
+  std::string secret;  // raw bytes
+  double heartbeat_seconds = 10;
+  double timeout_seconds = 1800;
+  int lanes = 2;
+  int spin_us = 0;
+};
+
+struct PeerAddress {
+  std::string host;  // for people
+  bool same_host = false;
+  std::string shm_name;
+  std::vector<std::string> addresses;
+  uint16_t port = 0;
+};
+
+class Session final : private Dialer, private Arrivals, private Pump, private TcpTransport::KnockDone {
+ public:
+  explicit Session(SessionOptions options);
+  ~Session() override;
+
+  std::string listen_shm() { return shm_.listen(); }
+  uint16_t listen_tcp(const std::string& address) { return tcp_.listen(address); }
+  // Once every rank's addresses are known: starts the engine thread.
+  void start(std::vector<PeerAddress> peers);
+
+  // `id` must be the same on all members and differ from other groups' ids.
+  std::shared_ptr<const Group> make_group(uint64_t id, std::vector<int> ranks);
+
+  // Fills in channel, number, hash and time-out. Point-to-point: `tag_channel` != 0 names the channel.
+  WorkPtr prepare(Request request, uint64_t tag_channel);
+  void submit(const WorkPtr& work) { runner_.submit(work); }
+  // True when done; never longer than until `deadline`.
+  bool run(const WorkPtr& work, Time deadline) { return runner_.run(work, deadline); }
+  bool wait(Work& work, Time deadline) { return runner_.wait(work, deadline); }
+
+  std::shared_ptr<Region> allocate(size_t bytes) { return regions_.create(bytes); }
+  void free(uint32_t region) { regions_.destroy(region); }
+
+  Error failure() const { return engine_.failure(); }
+  // Fails the session on all linked ranks.
+  void abort(const std::string& why);
+  // Leaves in good order; pending works fail. Waits at most 0.3 s for the last bytes to go out. Idempotent.
+  void close();
+  // Links that are up, by kind: {tcp, shm}.
+  std::pair<int, int> links();
+
+ private:
+  // Dialer
+  std::unique_ptr<Link> dial(int rank) override;
+  void knock(int rank) override;
+  std::string host_of(int rank) const override;
+  // Arrivals
+  void accepted(std::unique_ptr<Link> link) override;
+  void knocked(int rank) override;
+  void stranger(const std::string& who, const std::string& why) override;
+  // KnockDone
+  void knock_done(int peer, bool alive, const Error& why) override;
+  // Pump
+  bool poll() override { return shm_.poll(); }
+  bool pending() const override { return shm_.pending(); }
+  bool congested() const override { return shm_.congested(); }
+  Time tick(Time now) override;
+
+  // Logs the strangers of the last while.
+  Time report_strangers(Time now);
+
+  static Identity identity_of(const SessionOptions& options);
+
+  SessionOptions options_;
+  std::vector<PeerAddress> peers_;
+  Regions regions_;
+  Bell bell_;
+  Poller poller_;
+  Engine engine_;
+  ShmTransport shm_;
+  TcpTransport tcp_;
+  Runner runner_;
+  std::atomic<bool> closed_{false};
+  std::vector<std::string> strangers_;  // not logged yet
+  Time strangers_due_ = Time::max();
+
+  std::mutex sequence_mutex_;
+  std::unordered_map<uint64_t, uint32_t> next_seq_;  // by channel
+};
+
+}  // namespace slipstream

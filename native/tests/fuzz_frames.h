@@ -1,0 +1,100 @@
+// Hostile bytes against everything that parses frames, for the seeded test and for libFuzzer alike.
+#pragma once
+
+#include <cstdlib>
+#include <span>
+
+#include "tests/tcp_rig.h"
+#include "transport/tcp_frames.h"
+#include "transport/tcp_link.h"
+
+namespace slipstream::rig {
+
+// The reader alone, fed in steps of `step` bytes. Aborts if it breaks its promises.
+inline void fuzz_reader(std::span<const std::byte> bytes, size_t step) {
+  FrameReader reader;
+  while (!bytes.empty()) {
+    const auto space = reader.space();
+    if (space.empty()) std::abort();
+    const size_t n = std::min({bytes.size(), space.size(), std::max<size_t>(step, 1)});
+    std::copy_n(bytes.begin(), n, space.begin());
+    reader.filled(n);
+    bytes = bytes.subspan(n);
+    Frame f;
+    const std::byte* payload = nullptr;
+    FrameReader::Next next{};
+    while ((next = reader.next(f, payload)) == FrameReader::Next::frame) {
+      if (f.length > kEagerBytes || objection_to_control(f) != nullptr) std::abort();
+      volatile std::byte last{};  // the payload has to be readable to its end
+      if (f.length > 0) last = payload[f.length - 1];
+      (void)last;
+    }
+    if (next == FrameReader::Next::bad) return;
+  }
+}
+
+// What an authenticated peer can do to a link: `bytes` on its control lane, or on a bulk lane, then the end.
+class FuzzedLink : public Events {
+ public:
+  void feed(std::span<const std::byte> bytes, bool bulk) {
+    downs = 0;
+    auto core = std::make_shared<TcpCore>(poller_, *this, identity(0), TcpOptions{});
+    auto [ours, theirs] = pair();
+    auto [our_lane, their_lane] = pair();
+    TcpLink link(core, 1, 1, std::move(ours));
+    link.add_lane(std::move(our_lane));
+    link.come_up();
+    const Fd& fd = bulk ? their_lane : theirs;
+    while (!bytes.empty() && downs == 0) {
+      const ssize_t n = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n > 0) bytes = bytes.subspan(static_cast<size_t>(n));
+      poller_.wait(0);
+    }
+    their_lane.reset();
+    theirs.reset();
+    for (int i = 0; i < 1000 && downs == 0; ++i) poller_.wait(10);
+    if (downs != 1 || link.up()) std::abort();
+  }
+
+  int downs = 0;
+  Error last;
+
+ private:
+  static std::pair<Fd, Fd> pair() {
+    int fds[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) std::abort();
+    return {Fd(fds[0]), Fd(fds[1])};
+  }
+
+  Landing land(Link&, const Frame& f) override {
+    if (f.length <= kEagerBytes || f.length > kMaxPayload) std::abort();
+    return {f.seq % 8 != 0, nullptr};
+  }
+  void arrived(Link& link, const Frame& f, const Payload& payload) override {
+    if (payload.size != f.length) std::abort();
+    link.release(payload);
+  }
+  void sent(Link&, uint64_t) override {}
+  void up(Link&) override {}
+  void down(Link&, const Error& error) override {
+    ++downs;
+    last = error;
+  }
+
+  Poller poller_;
+};
+
+// The first byte chooses the parser, the rest is what it gets.
+inline void fuzz_one(std::span<const std::byte> input) {
+  if (input.empty()) return;
+  const auto choice = std::to_integer<unsigned>(input[0]);
+  const auto bytes = input.subspan(1);
+  if (choice % 4 != 0) {
+    fuzz_reader(bytes, choice);
+  } else {
+    FuzzedLink link;
+    link.feed(bytes, choice % 8 == 0);
+  }
+}
+
+}  // namespace slipstream::rig

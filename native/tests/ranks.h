@@ -1,0 +1,156 @@
+// Ranks as threads of one process, over the transport that is asked for.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/runner.h"
+#include "session/session.h"
+#include "transport/memory.h"
+
+namespace slipstream::testing {
+
+enum class Wire { memory, shm, tcp, mixed };
+
+inline const char* name_of(Wire w) {
+  const char* const names[] = {"memory", "shm", "tcp", "mixed"};
+  return names[static_cast<int>(w)];
+}
+
+// What a test does with a rank, whatever moves its bytes.
+class RankUnderTest {
+ public:
+  virtual ~RankUnderTest() = default;
+  virtual WorkPtr prepare(Request request) = 0;
+  virtual void submit(const WorkPtr& work) = 0;
+  virtual bool run(const WorkPtr& work, Time deadline) = 0;
+  virtual bool wait(Work& work, Time deadline) = 0;
+  virtual std::byte* allocate(size_t bytes) = 0;
+  virtual void leave() = 0;
+};
+
+class SessionRank final : public RankUnderTest {
+ public:
+  explicit SessionRank(SessionOptions options) : session(std::move(options)) {}
+  WorkPtr prepare(Request request) override { return session.prepare(std::move(request), 0); }
+  void submit(const WorkPtr& work) override { session.submit(work); }
+  bool run(const WorkPtr& work, Time deadline) override { return session.run(work, deadline); }
+  bool wait(Work& work, Time deadline) override { return session.wait(work, deadline); }
+  std::byte* allocate(size_t bytes) override {
+    regions.push_back(session.allocate(bytes));
+    return regions.back()->memory.data();
+  }
+  void leave() override { session.close(); }
+
+  Session session;
+  std::vector<std::shared_ptr<Region>> regions;
+};
+
+class MemoryRank final : public RankUnderTest, Dialer, Pump {
+ public:
+  MemoryRank(MemoryHub& hub, int rank, int size)
+      : engine_(rank, size, poller_, bell_, regions_, *this, EngineOptions{}),
+        transport_(hub, engine_, rank, bell_, [this](std::unique_ptr<Link> l) { engine_.adopt(std::move(l)); }),
+        runner_(engine_, poller_, bell_, 0) {
+    engine_.set_pump(this);
+    runner_.start();
+  }
+  ~MemoryRank() override { leave(); }
+  WorkPtr prepare(Request request) override {
+    request.channel = request.group->id;
+    request.signature_hash = request.signature.hash();
+    request.seq = seq_++;
+    return std::make_shared<Work>(std::move(request));
+  }
+  void submit(const WorkPtr& work) override { runner_.submit(work); }
+  bool run(const WorkPtr& work, Time deadline) override { return runner_.run(work, deadline); }
+  bool wait(Work& work, Time deadline) override { return runner_.wait(work, deadline); }
+  std::byte* allocate(size_t bytes) override { return regions_.create(bytes)->memory.data(); }
+  void leave() override {
+    runner_.as_driver([this] { engine_.leave(); });
+    runner_.stop();
+  }
+
+ private:
+  std::unique_ptr<Link> dial(int rank) override { return transport_.dial(rank); }
+  void knock(int) override {}
+  std::string host_of(int) const override { return ""; }
+  bool poll() override { return transport_.poll(); }
+  bool pending() const override { return const_cast<MemoryTransport&>(transport_).pending(); }
+  bool congested() const override { return false; }
+  Time tick(Time) override { return Time::max(); }
+
+  Regions regions_;
+  Bell bell_;
+  Poller poller_;
+  Engine engine_;
+  MemoryTransport transport_;
+  Runner runner_;
+  std::atomic<uint32_t> seq_{0};
+};
+
+class Ranks {
+ public:
+  Ranks(Wire wire, int size, int lanes = 2) : hub_(size) {
+    if (wire == Wire::memory) {
+      for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<MemoryRank>(hub_, r, size));
+      return;
+    }
+    std::vector<PeerAddress> all;
+    for (int r = 0; r < size; ++r) {
+      SessionOptions options;
+      options.rank = r;
+      options.size = size;
+      options.job = "native-test";
+      options.secret = std::string(32, 's');
+      options.lanes = lanes;
+      options.timeout_seconds = 60;
+      auto rank = std::make_unique<SessionRank>(options);
+      all.push_back({"here", false, rank->session.listen_shm(), {"127.0.0.1"}, rank->session.listen_tcp("127.0.0.1")});
+      ranks_.push_back(std::move(rank));
+    }
+    for (int r = 0; r < size; ++r) {
+      auto mine = all;
+      for (int p = 0; p < size; ++p)  // mixed: two hosts, even and odd
+        mine[static_cast<size_t>(p)].same_host = wire == Wire::shm || (wire == Wire::mixed && p % 2 == r % 2);
+      static_cast<SessionRank&>(at(r)).session.start(mine);
+    }
+  }
+  ~Ranks() {  // all leave at once, as processes would
+    each([](int, RankUnderTest& rank) { rank.leave(); });
+  }
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  RankUnderTest& at(int r) { return *ranks_[static_cast<size_t>(r)]; }
+
+  // Runs f(rank, RankUnderTest&) in a thread per rank; rethrows the first exception.
+  void each(const std::function<void(int, RankUnderTest&)>& f) {
+    std::vector<std::thread> threads;
+    std::mutex mutex;
+    std::exception_ptr first;
+    for (int r = 0; r < size(); ++r)
+      threads.emplace_back([&, r] {
+        try {
+          f(r, at(r));
+        } catch (...) {
+          std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+      });
+    for (auto& t : threads) t.join();
+    if (first) std::rethrow_exception(first);
+  }
+
+ private:
+  MemoryHub hub_;
+  std::vector<std::unique_ptr<RankUnderTest>> ranks_;
+};
+
+}  // namespace slipstream::testing

@@ -1,0 +1,157 @@
+// Ranks for the transport's tests: each has a poller, a transport, and a record of what it was told.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "transport/handshake.h"
+#include "transport/tcp.h"
+
+namespace slipstream::rig {
+
+inline Identity identity(int rank, const std::string& secret = "a secret of sixteen bytes or more") {
+  Identity id;
+  id.secret = secret;
+  id.rank = rank;
+  id.size = 16;
+  return id;
+}
+
+struct Received {
+  Frame frame;
+  std::vector<std::byte> bytes;
+};
+
+class Rank : public Events, public Arrivals, public TcpTransport::KnockDone {
+ public:
+  explicit Rank(int rank, TcpOptions options = {}, Identity id = identity(0)) {
+    id.rank = rank;
+    transport = std::make_unique<TcpTransport>(poller, *this, *this, std::move(id), options);
+    port = transport->listen("127.0.0.1");
+  }
+
+  Link* dial(const Rank& other, int rank) {
+    links.push_back(transport->dial(rank, {"127.0.0.1"}, other.port));
+    return links.back().get();
+  }
+
+  Landing land(Link&, const Frame& frame) override {
+    ++lands;
+    return on_land ? on_land(frame) : Landing{};
+  }
+  void arrived(Link& link, const Frame& frame, const Payload& payload) override {
+    received.push_back({frame, {payload.data, payload.data + payload.size}});
+    if (payload.hold != 0) {
+      if (keep)
+        held.push_back(payload);
+      else
+        link.release(payload);
+    }
+    if (on_arrived) on_arrived(link, frame);
+  }
+  void sent(Link&, uint64_t cookie) override { cookies.push_back(cookie); }
+  void up(Link& link) override { ups.push_back(&link); }
+  void down(Link&, const Error& error) override { downs.push_back(error); }
+  void accepted(std::unique_ptr<Link> link) override { links.push_back(std::move(link)); }
+  void knocked(int rank) override { knocks.push_back(rank); }
+  void stranger(const std::string& who, const std::string& why) override { strangers.push_back(who + " " + why); }
+  void knock_done(int, bool alive, const Error& why) override {
+    knock_results.push_back(alive);
+    knock_why = why.text;
+  }
+
+  Poller poller;
+  std::unique_ptr<TcpTransport> transport;
+  uint16_t port = 0;
+  std::vector<std::unique_ptr<Link>> links;
+  std::vector<Link*> ups;
+  std::vector<Error> downs;
+  std::vector<Received> received;
+  std::vector<uint64_t> cookies;
+  std::vector<int> knocks;
+  std::vector<std::string> strangers;
+  std::vector<bool> knock_results;
+  std::string knock_why;
+  std::vector<Payload> held;
+  bool keep = false;
+  int lands = 0;
+  std::function<Landing(const Frame&)> on_land;
+  std::function<void(Link&, const Frame&)> on_arrived;
+};
+
+// Runs the ranks in turn until `until` holds; false after `limit` seconds.
+inline bool run(std::initializer_list<Rank*> ranks, const std::function<bool()>& until, double limit = 20) {
+  const Time end = now() + seconds(limit);
+  while (!until()) {
+    if (now() > end) return false;
+    int called = 0;
+    for (Rank* rank : ranks) called += rank->poller.wait(0);
+    if (called == 0) (*ranks.begin())->poller.wait(1);
+  }
+  return true;
+}
+
+inline bool connect(Rank& a, Rank& b, int rank_of_b) {
+  a.dial(b, rank_of_b);
+  return run({&a, &b}, [&] { return !a.ups.empty() && !b.ups.empty(); });
+}
+
+inline Frame frame(FrameType type, uint32_t length, uint32_t seq = 0) {
+  Frame f;
+  f.type = type;
+  f.length = length;
+  f.seq = seq;
+  return f;
+}
+
+inline std::vector<std::byte> pattern(size_t size, uint32_t seed) {
+  std::vector<std::byte> bytes(size);
+  uint32_t x = seed * 2654435761u + 1;
+  for (std::byte& b : bytes) {
+    x = x * 1664525u + 1013904223u;
+    b = static_cast<std::byte>(x >> 24);
+  }
+  return bytes;
+}
+
+// A plain blocking client, for strangers and for peers that misbehave.
+inline Fd raw_connect(uint16_t port) {
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return {};
+  return fd;
+}
+
+inline void raw_send(const Fd& fd, const void* data, size_t size) {
+  (void)!::send(fd.get(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Authenticates a raw client as `rank`; the server side runs meanwhile.
+inline bool raw_handshake(Rank& server, const Fd& fd, int rank, int target, Purpose purpose, uint64_t token) {
+  auto handshake = Handshake::client(identity(rank), purpose, target, 1, token);
+  return run({&server}, [&] { return handshake.advance(fd.get()) == Handshake::State::done; });
+}
+
+// The other side has closed: nothing more comes, and the end has been seen.
+inline bool raw_closed(Rank& server, const Fd& fd) {
+  return run({&server}, [&] {
+    char byte = 0;
+    const ssize_t n = ::recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno == ECONNRESET);
+  });
+}
+
+}  // namespace slipstream::rig

@@ -1,0 +1,435 @@
+// The tcp transport between ranks of one process: traffic, lanes, and every way a link can end.
+#include "transport/tcp.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "tests/check.h"
+#include "tests/tcp_rig.h"
+#include "transport/tcp_pieces.h"
+#include "transport/tcp_timers.h"
+
+namespace {
+
+using namespace slipstream;
+using namespace slipstream::rig;
+
+TcpOptions with_lanes(int lanes) {
+  TcpOptions options;
+  options.lanes = lanes;
+  return options;
+}
+
+constexpr uint32_t kPiece = 1 << 20;
+
+}  // namespace
+
+TEST(piece_queue_is_first_in_first_out) {
+  PieceQueue queue;
+  CHECK(!queue.pull());
+  for (uint64_t i = 0; i < 3; ++i) queue.push({frame(FrameType::data, kPiece), nullptr, i, nullptr});
+  for (uint64_t i = 0; i < 3; ++i) CHECK_EQ(queue.pull()->cookie, i);
+  CHECK(queue.empty());
+}
+
+TEST(blocks_are_bounded_and_used_again) {
+  Blocks blocks;
+  std::vector<uint64_t> ids;
+  for (;;) {
+    const auto taken = blocks.take(kMaxPayload);
+    if (taken.id == 0) break;
+    ids.push_back(taken.id);
+  }
+  CHECK_EQ(ids.size(), Blocks::kLimit / kMaxPayload);
+  CHECK_EQ(blocks.take(1).id, 0u);
+  blocks.give(ids[0]);
+  blocks.give(ids[0]);  // a second time does nothing
+  CHECK_EQ(blocks.held(), Blocks::kLimit - kMaxPayload);
+  CHECK(blocks.take(kMaxPayload - 1).id != 0);
+  CHECK_EQ(blocks.take(1).id, 0u);
+}
+
+TEST(timers_run_in_order_and_can_be_moved) {
+  struct Note final : Timed {
+    std::vector<int>* log = nullptr;
+    int id = 0;
+    void due(Time) override { log->push_back(id); }
+  };
+  Poller poller;
+  Timers timers(poller);
+  std::vector<int> log;
+  Note a;
+  Note b;
+  a.log = b.log = &log;
+  a.id = 1;
+  b.id = 2;
+  const Time start = now();
+  timers.set(a, start + seconds(1000));
+  timers.set(b, start + seconds(2000));
+  timers.set(a, start + seconds(3000));
+  CHECK(timers.tick(start) == start + seconds(2000));
+  CHECK(timers.tick(start + seconds(2500)) == start + seconds(3000));
+  CHECK(timers.tick(start + seconds(3000)) == Time::max());
+  CHECK((log == std::vector<int>{2, 1}));
+  timers.set(a, start + seconds(5000));
+  timers.cancel(a);
+  CHECK(timers.tick(start + seconds(9000)) == Time::max());
+  timers.set(a, now());  // the poller alone wakes it
+  for (int i = 0; i < 1000 && log.size() < 3; ++i) poller.wait(10);
+  CHECK_EQ(log.size(), 3u);
+}
+
+TEST(ping_pong) {
+  Rank a(0);
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  CHECK(a.ups[0]->up());
+  CHECK_EQ(a.ups[0]->peer(), 1);
+  CHECK_EQ(b.ups[0]->peer(), 0);
+  const auto payload = pattern(100, 1);
+  b.on_arrived = [&](Link& link, const Frame& f) {
+    const Frame pong = frame(FrameType::pong, f.length, f.seq);
+    CHECK(link.send(pong, b.received.back().bytes.data(), 0));
+  };
+  for (uint32_t i = 0; i < 100; ++i) {
+    CHECK(a.ups[0]->send(frame(FrameType::ping, 100, i), payload.data(), 0));
+    CHECK(run({&a, &b}, [&] { return a.received.size() == i + 1; }));
+    CHECK_EQ(a.received.back().frame.seq, i);
+    CHECK(a.received.back().bytes == payload);
+  }
+  CHECK_EQ(b.lands, 0);
+  CHECK(a.ups[0]->last_heard() <= now());
+}
+
+TEST(many_small_frames_keep_their_order) {
+  Rank a(0);
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  // Far more than the sockets hold, so that most goes through the lane's own buffer.
+  constexpr uint32_t kFrames = 4000;
+  for (uint32_t i = 0; i < kFrames; ++i) {
+    const auto payload = pattern(i % (kEagerBytes + 1), i);
+    CHECK(a.ups[0]->send(frame(FrameType::data, i % (kEagerBytes + 1), i), payload.data(), 0));
+  }
+  CHECK(run({&a, &b}, [&] { return b.received.size() == kFrames; }));
+  for (uint32_t i = 0; i < kFrames; ++i) {
+    CHECK_EQ(b.received[i].frame.seq, i);
+    CHECK(b.received[i].bytes == pattern(i % (kEagerBytes + 1), i));
+  }
+}
+
+TEST(frames_sent_before_the_link_is_up_go_out) {
+  Rank a(0);
+  Rank b(1);
+  Link* link = a.dial(b, 1);
+  CHECK(!link->up());
+  const auto payload = pattern(kPiece, 3);
+  CHECK(link->send(frame(FrameType::ready, 0, 5), nullptr, 0));
+  CHECK(!link->send(frame(FrameType::data, kPiece, 6), payload.data(), 77));
+  CHECK(run({&a, &b}, [&] { return b.received.size() == 2 && a.cookies.size() == 1; }));
+  CHECK_EQ(a.cookies[0], 77u);
+  CHECK(b.received[1].bytes == payload);
+}
+
+namespace {
+
+// One direction of a transfer: sends all pieces, receives as many into place, in this thread.
+void transfer(Rank& self, std::vector<std::byte>& out, std::vector<std::byte>& in, std::atomic<int>& done) {
+  const size_t pieces = out.size() / kPiece;
+  size_t arrived = 0;
+  size_t pending = 0;
+  self.on_land = [&](const Frame& f) { return Events::Landing{true, in.data() + size_t{f.chunk} * kPiece}; };
+  self.on_arrived = [&](Link&, const Frame&) {
+    ++arrived;
+    self.received.clear();
+  };
+  for (size_t i = 0; i < pieces; ++i) {
+    Frame f = frame(FrameType::data, kPiece);
+    f.chunk = static_cast<uint32_t>(i);
+    if (!self.ups[0]->send(f, out.data() + i * kPiece, i)) ++pending;
+  }
+  run({&self}, [&] { return arrived == pieces && self.cookies.size() == pending; }, 60);
+  // The other side may still need us to read or write.
+  ++done;
+  run({&self}, [&] { return done.load() == 2; }, 60);
+}
+
+void both_directions(int lanes) {
+  Rank a(0, with_lanes(lanes));
+  Rank b(1, with_lanes(lanes));
+  CHECK(connect(a, b, 1));
+  constexpr size_t kBytes = 64 << 20;
+  auto a_out = pattern(kBytes, 1);
+  auto b_out = pattern(kBytes, 2);
+  std::vector<std::byte> a_in(kBytes);
+  std::vector<std::byte> b_in(kBytes);
+  std::atomic<int> done = 0;
+  std::thread other([&] { transfer(b, b_out, b_in, done); });
+  transfer(a, a_out, a_in, done);
+  other.join();
+  CHECK(a_in == b_out);
+  CHECK(b_in == a_out);
+  CHECK(a.downs.empty());
+  CHECK(b.downs.empty());
+}
+
+}  // namespace
+
+TEST(bulk_both_ways_over_one_lane) { both_directions(1); }
+TEST(bulk_both_ways_over_four_lanes) { both_directions(4); }
+
+TEST(pieces_without_a_place_wait_in_blocks_up_to_the_bound) {
+  Rank a(0, with_lanes(1));
+  Rank b(1);
+  b.keep = true;
+  CHECK(connect(a, b, 1));
+  const auto payload = pattern(kMaxPayload, 9);
+  const size_t most = Blocks::kLimit / kMaxPayload;
+  for (size_t i = 0; i < most + 4; ++i) a.ups[0]->send(frame(FrameType::data, kMaxPayload), payload.data(), i);
+  CHECK(run({&a, &b}, [&] { return b.held.size() == most; }));
+  // The control lane is alive; the bulk lane stands still.
+  CHECK(a.ups[0]->send(frame(FrameType::ping, 0), nullptr, 0));
+  CHECK(run({&a, &b}, [&] { return b.received.back().frame.type == FrameType::ping; }));
+  CHECK_EQ(b.held.size(), most);
+  for (size_t i = 0; i < 4; ++i) b.ups[0]->release(b.held[i]);
+  CHECK(run({&a, &b}, [&] { return b.held.size() == most + 4; }));
+  CHECK(b.received.back().bytes == payload);
+  CHECK(std::memcmp(b.held.back().data, payload.data(), payload.size()) == 0);
+  for (size_t i = 4; i < b.held.size(); ++i) b.ups[0]->release(b.held[i]);
+}
+
+TEST(the_owner_may_reject_a_piece) {
+  Rank a(0);
+  Rank b(1);
+  b.on_land = [](const Frame&) { return Events::Landing{false, nullptr}; };
+  CHECK(connect(a, b, 1));
+  const auto payload = pattern(kPiece, 9);
+  a.ups[0]->send(frame(FrameType::data, kPiece), payload.data(), 1);
+  CHECK(run({&a, &b}, [&] { return !b.downs.empty() && !a.downs.empty(); }));
+  CHECK(b.downs[0].code == Code::internal);
+  CHECK_EQ(b.downs[0].rank, 0);
+  CHECK(a.downs[0].code == Code::peer_lost);
+  CHECK(!a.ups[0]->up());
+}
+
+TEST(a_killed_peer_is_lost_once) {
+  auto a = std::make_unique<Rank>(0);
+  Rank b(1);
+  CHECK(connect(*a, b, 1));
+  const auto payload = pattern(kMaxPayload, 9);
+  for (uint64_t i = 0; i < 8; ++i) a->ups[0]->send(frame(FrameType::data, kMaxPayload), payload.data(), i);
+  CHECK(run({a.get(), &b}, [&] { return !b.received.empty(); }));
+  for (uint64_t i = 0; i < 8; ++i) b.ups[0]->send(frame(FrameType::data, kMaxPayload), payload.data(), i);
+  a.reset();  // every descriptor is closed at once, as when a process dies
+  CHECK(run({&b}, [&] { return !b.downs.empty(); }, 5));
+  for (int i = 0; i < 10; ++i) b.poller.wait(1);
+  CHECK_EQ(b.downs.size(), 1u);
+  CHECK(b.downs[0].code == Code::peer_lost);
+  CHECK_EQ(b.downs[0].rank, 0);
+  CHECK(b.downs[0].text.find("rank 0") != std::string::npos);
+  CHECK(b.ups[0]->send(frame(FrameType::ping, 0), nullptr, 0));
+}
+
+TEST(goodbye_is_not_a_loss_and_nothing_is_lost) {
+  Rank a(0, with_lanes(3));
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  const auto payload = pattern(kMaxPayload, 4);
+  for (uint64_t i = 0; i < 10; ++i) a.ups[0]->send(frame(FrameType::data, kMaxPayload), payload.data(), i);
+  a.ups[0]->send(frame(FrameType::goodbye, 0), nullptr, 0);
+  a.ups[0]->close();
+  CHECK(run({&a, &b}, [&] { return !b.downs.empty(); }));
+  CHECK(b.downs[0].code == Code::aborted);
+  CHECK(b.downs[0].text.find("left the job") != std::string::npos);
+  CHECK_EQ(b.received.size(), 10u);
+  for (const Received& r : b.received) CHECK(r.bytes == payload);
+  CHECK(run({&a, &b}, [&] { return !a.ups[0]->up(); }));
+  CHECK(a.downs.empty());
+}
+
+TEST(a_closed_link_needs_the_owners_memory_no_more) {
+  Rank a(0, with_lanes(2));
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  const auto original = pattern(kMaxPayload, 4);
+  // A lane has joined once something has come over it: the link is cut with a piece half sent.
+  a.ups[0]->send(frame(FrameType::data, kMaxPayload), original.data(), 0);
+  CHECK(run({&a, &b}, [&] { return b.received.size() == 1; }));
+  auto payload = original;
+  for (uint64_t i = 0; i < 10; ++i) a.ups[0]->send(frame(FrameType::data, kMaxPayload), payload.data(), i);
+  a.ups[0]->send(frame(FrameType::goodbye, 0), nullptr, 0);
+  a.ups[0]->close();
+  std::fill(payload.begin(), payload.end(), std::byte{0});
+  const size_t sent = a.cookies.size();
+  CHECK(run({&a, &b}, [&] { return !b.downs.empty() && !a.ups[0]->up(); }));
+  CHECK_EQ(b.received.size(), 11u);
+  for (const Received& r : b.received) CHECK(r.bytes == original);
+  CHECK_EQ(a.cookies.size(), sent);
+}
+
+TEST(a_closing_link_copies_within_bounds) {
+  PieceQueue queue;
+  const auto bytes = pattern(kPiece, 1);
+  for (uint64_t i = 0; i < 5; ++i) queue.push({frame(FrameType::data, kPiece), bytes.data(), i, nullptr});
+  queue.keep_copies(3 * kPiece + 1);
+  CHECK_EQ(queue.size(), 3u);
+  const auto piece = queue.pull();
+  CHECK(piece->data != bytes.data());
+  CHECK(std::memcmp(piece->data, bytes.data(), kPiece) == 0);
+}
+
+TEST(both_may_leave_at_the_same_time) {
+  Rank a(0);
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  for (Rank* rank : {&a, &b}) {
+    rank->ups[0]->send(frame(FrameType::goodbye, 0), nullptr, 0);
+    rank->ups[0]->close();
+  }
+  CHECK(run({&a, &b}, [&] { return !a.ups[0]->up() && !b.ups[0]->up(); }, 5));
+  CHECK(a.downs.empty());
+  CHECK(b.downs.empty());
+}
+
+TEST(closing_does_not_wait_for_a_silent_peer) {
+  Rank a(0);
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  a.ups[0]->send(frame(FrameType::goodbye, 0), nullptr, 0);
+  a.ups[0]->close();
+  CHECK(a.ups[0]->up());  // b does not run
+  CHECK(run({&a}, [&] { return !a.ups[0]->up(); }, 5));
+  CHECK(a.transport->tick(now()) == Time::max());
+}
+
+TEST(closing_from_inside_an_upcall) {
+  Rank a(0);
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  b.on_arrived = [](Link& link, const Frame&) {
+    link.send(frame(FrameType::goodbye, 0), nullptr, 0);
+    link.close();
+  };
+  const auto payload = pattern(kPiece, 4);
+  for (uint64_t i = 0; i < 20; ++i) a.ups[0]->send(frame(FrameType::data, kPiece), payload.data(), i);
+  CHECK(run({&a, &b}, [&] { return !a.downs.empty() && !b.ups[0]->up(); }));
+  CHECK_EQ(b.received.size(), 1u);
+  CHECK(a.downs[0].code == Code::aborted);
+  CHECK(b.downs.empty());
+}
+
+TEST(a_refused_connection_names_rank_and_address) {
+  Rank a(0);
+  uint16_t port = 0;
+  {
+    Rank gone(1);
+    port = gone.port;
+  }
+  a.links.push_back(a.transport->dial(1, {"127.0.0.1"}, port));
+  CHECK(a.downs.empty());
+  CHECK(run({&a}, [&] { return !a.downs.empty(); }));
+  CHECK(a.downs[0].code == Code::peer_lost);
+  CHECK_EQ(a.downs[0].rank, 1);
+  CHECK(a.downs[0].text.find("rank 1 at 127.0.0.1:" + std::to_string(port)) != std::string::npos);
+}
+
+TEST(addresses_are_tried_in_turn) {
+  Rank a(0);
+  Rank b(1);
+  // Nobody listens on the first; the second is no address; the third is another rank's.
+  Rank c(2);
+  a.links.push_back(a.transport->dial(1, {"127.0.0.9", "no address", "127.0.0.1"}, b.port));
+  CHECK(run({&a, &b}, [&] { return !a.ups.empty() && !b.ups.empty(); }));
+  // A different rank under the right address: silence, and then lost.
+  a.links.push_back(a.transport->dial(1, {"127.0.0.1"}, c.port));
+  CHECK(run({&a, &c}, [&] { return !a.downs.empty(); }));
+  CHECK(a.downs[0].code == Code::peer_lost);
+  CHECK(!c.strangers.empty());
+}
+
+TEST(a_wrong_secret_is_refused_with_the_cure) {
+  Rank a(0, {}, identity(0, "one secret"));
+  Rank b(1, {}, identity(0, "another secret"));
+  a.dial(b, 1);
+  CHECK(run({&a, &b}, [&] { return !a.downs.empty() && !b.strangers.empty(); }));
+  CHECK(a.downs[0].code == Code::refused);
+  CHECK(a.downs[0].text.find("SLIPSTREAM_SECRET") != std::string::npos);
+  CHECK(b.links.empty());
+}
+
+TEST(a_peer_that_accepts_and_says_nothing_is_lost) {
+  TcpOptions options;
+  options.connect_seconds = 1000;
+  Rank a(0, options);
+  const Rank silent(1);  // never runs
+  a.dial(silent, 1);
+  for (int i = 0; i < 20; ++i) a.poller.wait(5);
+  CHECK(a.downs.empty());
+  CHECK(a.transport->tick(now()) < Time::max());
+  a.transport->tick(now() + seconds(1001));
+  CHECK_EQ(a.downs.size(), 1u);
+  CHECK(a.downs[0].code == Code::peer_lost);
+}
+
+TEST(knock) {
+  Rank a(3);
+  Rank b(1);
+  a.transport->knock(1, {"127.0.0.1"}, b.port, a);
+  CHECK(run({&a, &b}, [&] { return !a.knock_results.empty() && !b.knocks.empty(); }));
+  CHECK(a.knock_results[0]);
+  CHECK_EQ(b.knocks[0], 3);
+  CHECK(b.links.empty());
+  b.transport.reset();
+  a.transport->knock(1, {"127.0.0.1"}, b.port, a);
+  CHECK(run({&a}, [&] { return a.knock_results.size() == 2; }));
+  CHECK(!a.knock_results[1]);
+  CHECK(a.knock_why.find("rank 1") != std::string::npos);
+}
+
+TEST(links_outlive_the_transport) {
+  Rank a(0);
+  Rank b(1);
+  CHECK(connect(a, b, 1));
+  a.dial(b, 1);  // still on its way
+  a.transport.reset();
+  CHECK(run({&a, &b}, [&] { return a.ups.size() == 2 && b.ups.size() == 2; }));
+  CHECK(a.ups[0]->send(frame(FrameType::ping, 0), nullptr, 0));
+  CHECK(run({&a, &b}, [&] { return b.received.size() == 1; }));
+  b.transport.reset();
+  b.links.clear();
+  CHECK(run({&a, &b}, [&] { return a.downs.size() == 2; }));
+}
+
+TEST(a_link_may_go_while_it_is_dialling) {
+  Rank a(0);
+  Rank b(1);
+  a.dial(b, 1);
+  a.links.clear();
+  a.dial(b, 1);
+  a.poller.wait(10);
+  a.links.clear();
+  CHECK(a.transport->tick(now()) == Time::max());
+  CHECK(connect(a, b, 1));
+}
+
+TEST(bad_options_are_refused) {
+  for (int lanes : {0, -1, 65}) {
+    bool thrown = false;
+    try {
+      Rank rank(0, with_lanes(lanes));
+    } catch (const Failure& failure) {
+      thrown = failure.error().code == Code::invalid;
+    }
+    CHECK(thrown);
+  }
+  bool thrown = false;
+  try {
+    TcpOptions options;
+    options.congestion = "no such control";
+    Rank rank(0, options);
+  } catch (const Failure& failure) {
+    thrown = failure.error().code == Code::invalid;
+  }
+  CHECK(thrown);
+}

@@ -1,0 +1,40 @@
+// The one frame that every transport carries: 32 bytes, little-endian, then `length` bytes of payload.
+#pragma once
+
+#include <cstdint>
+
+namespace slipstream {
+
+enum class FrameType : uint8_t {
+  data = 1,      // a piece of a collective's step
+  ready = 2,     // receiver -> sender: I have submitted this work, send its bulk
+  request = 3,   // sender -> receiver: tell me (with `ready`) when you have submitted this work
+  credit = 4,    // receiver -> sender: `chunk` bytes of eager data were consumed
+  describe = 5,  // payload: my description of this work; compare with yours
+  ping = 6,
+  pong = 7,
+  abort = 8,    // payload: an encoded Error; the sender's session has failed
+  goodbye = 9,  // the sender shuts down in good order; nothing follows
+};
+inline constexpr uint8_t kLastFrameType = 9;
+
+struct Frame {
+  FrameType type = FrameType::data;
+  uint8_t flags = 0;
+  uint16_t stream = 0;     // which of the sender's send steps to this peer, in plan order
+  uint32_t length = 0;     // payload bytes
+  uint64_t channel = 0;    // the group, or a point-to-point channel of it
+  uint32_t seq = 0;        // number of the work in its channel
+  uint32_t signature = 0;  // hash of what the sender believes the work to be
+  uint32_t chunk = 0;
+  uint16_t piece = 0;  // which block of the step's range
+  uint16_t reserved = 0;
+};
+static_assert(sizeof(Frame) == 32);
+
+// Payloads up to this size may travel at any time; larger ones only after `ready`.
+inline constexpr uint32_t kEagerBytes = 16 << 10;
+// No payload is larger, whoever sends it.
+inline constexpr uint32_t kMaxPayload = 4 << 20;
+
+}  // namespace slipstream

@@ -1,0 +1,172 @@
+#include "transport/handshake.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace slipstream {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it is");
+
+constexpr std::byte kAccepted{1};
+
+}  // namespace
+
+Handshake Handshake::client(const Identity& self, Purpose purpose, int target, uint32_t lane, uint64_t token) {
+  Handshake h(self, Stage::hello_out);
+  h.hello_.purpose = purpose;
+  h.hello_.job = self.job;
+  h.hello_.rank = static_cast<uint32_t>(self.rank);
+  h.hello_.target = static_cast<uint32_t>(target);
+  h.hello_.lane = lane;
+  h.hello_.token = token;
+  random_bytes(h.hello_.nonce);
+  h.put(Stage::hello_out, std::as_bytes(std::span(&h.hello_, 1)));
+  return h;
+}
+
+Handshake Handshake::server(const Identity& self, std::initializer_list<Purpose> allowed) {
+  Handshake h(self, Stage::hello_in);
+  for (const Purpose purpose : allowed) h.allowed_ |= 1u << static_cast<unsigned>(purpose);
+  h.expect(Stage::hello_in, sizeof(Hello));
+  return h;
+}
+
+bool Handshake::wants_write() const {
+  return stage_ == Stage::hello_out || stage_ == Stage::challenge_out || stage_ == Stage::proof_out ||
+         stage_ == Stage::accept_out;
+}
+
+Handshake::State Handshake::advance(int fd) {
+  while (state_ == State::going) {
+    const ssize_t n = wants_write() ? ::send(fd, buffer_.data() + at_, size_ - at_, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                    : ::recv(fd, buffer_.data() + at_, size_ - at_, MSG_DONTWAIT);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return state_;
+      return broken(errno_text(wants_write() ? "send" : "recv"));
+    }
+    if (n == 0) return broken("closed the connection");
+    at_ += static_cast<size_t>(n);
+    if (at_ == size_ && !passed()) return State::failed;
+  }
+  return state_;
+}
+
+bool Handshake::passed() {
+  const auto message = std::span(buffer_).first(size_);
+  switch (stage_) {
+    case Stage::hello_out:
+      expect(Stage::challenge_in, sizeof(server_nonce_) + sizeof(Digest));
+      return true;
+    case Stage::hello_in: {
+      std::memcpy(static_cast<void*>(&hello_), message.data(), sizeof(Hello));
+      if (std::string what = objection(); !what.empty()) return fail(std::move(what)) == State::done;
+      random_bytes(server_nonce_);
+      std::array<std::byte, 64> challenge{};
+      const Digest proof = mac("slipstream server");
+      std::copy(server_nonce_.begin(), server_nonce_.end(), challenge.begin());
+      std::copy(proof.begin(), proof.end(), challenge.begin() + 32);
+      put(Stage::challenge_out, challenge);
+      return true;
+    }
+    case Stage::challenge_out:
+      expect(Stage::proof_in, sizeof(Digest));
+      return true;
+    case Stage::challenge_in:
+      std::copy_n(message.begin(), server_nonce_.size(), server_nonce_.begin());
+      if (!equal_constant_time(message.subspan(32), mac("slipstream server")))
+        return fail("does not know our secret: SLIPSTREAM_SECRET must be the same on all ranks") == State::done;
+      put(Stage::proof_out, mac("slipstream client"));
+      return true;
+    case Stage::proof_out:
+      expect(Stage::accept_in, 1);
+      return true;
+    case Stage::proof_in:
+      if (!equal_constant_time(message, mac("slipstream client")))
+        return fail("does not know our secret: SLIPSTREAM_SECRET must be the same on all ranks") == State::done;
+      put(Stage::accept_out, std::span(&kAccepted, 1));
+      return true;
+    case Stage::accept_in:
+      if (message[0] != kAccepted) return fail("answered our proof with nonsense") == State::done;
+      [[fallthrough]];
+    case Stage::accept_out:
+      stage_ = Stage::end;
+      state_ = State::done;
+      return true;
+    case Stage::end:
+      break;
+  }
+  return true;
+}
+
+std::string Handshake::objection() const {
+  if (hello_.magic != Hello{}.magic) return "does not speak our protocol";
+  if (hello_.version != Hello{}.version)
+    return "speaks protocol version " + std::to_string(hello_.version) + ", we speak " +
+           std::to_string(Hello{}.version) + ": install the same slipstream on all hosts";
+  if (hello_.job != self_.job) return "belongs to another job";
+  if (!allows(hello_.purpose))
+    return "asks for something we do not serve here (purpose " + std::to_string(static_cast<int>(hello_.purpose)) + ")";
+  if (hello_.target != static_cast<uint32_t>(self_.rank))
+    return "looks for rank " + std::to_string(hello_.target) + ", we are rank " + std::to_string(self_.rank);
+  // The store speaks to clients that do not know yet how many they are.
+  if (hello_.purpose != Purpose::store && hello_.rank >= static_cast<uint32_t>(self_.size))
+    return "claims to be rank " + std::to_string(hello_.rank) + " of " + std::to_string(self_.size);
+  if (hello_.reserved != 0) return "sent a hello we do not understand";
+  return {};
+}
+
+bool Handshake::allows(Purpose purpose) const {
+  const auto bit = static_cast<unsigned>(purpose);
+  return bit < 32 && ((allowed_ >> bit) & 1u) != 0;
+}
+
+Digest Handshake::mac(const char* label) const {
+  HmacSha256 hmac(std::as_bytes(std::span(self_.secret.data(), self_.secret.size())));
+  hmac.update(std::string_view(label));
+  hmac.update(std::as_bytes(std::span(&hello_, 1)));
+  hmac.update(server_nonce_);
+  return hmac.finish();
+}
+
+Handshake::State Handshake::fail(std::string why) {
+  why_ = std::move(why);
+  state_ = State::failed;
+  return state_;
+}
+
+Handshake::State Handshake::broken(const std::string& how) {
+  closed_ = true;
+  switch (stage_) {
+    case Stage::hello_in:
+      return fail(at_ == 0 ? how + " without a word" : how + " in the middle of its hello");
+    case Stage::challenge_out:
+    case Stage::proof_in:
+      return fail(how + " before it proved that it knows our secret (is SLIPSTREAM_SECRET the same on all ranks?)");
+    case Stage::hello_out:
+    case Stage::challenge_in:
+      return fail(how + " when we said hello: it went away, or belongs to another job or rank");
+    default:
+      return fail(how + " during the handshake");
+  }
+}
+
+void Handshake::expect(Stage stage, size_t size) {
+  stage_ = stage;
+  size_ = size;
+  at_ = 0;
+}
+
+void Handshake::put(Stage stage, std::span<const std::byte> bytes) {
+  expect(stage, bytes.size());
+  std::copy(bytes.begin(), bytes.end(), buffer_.begin());
+}
+
+}  // namespace slipstream

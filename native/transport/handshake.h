@@ -1,0 +1,90 @@
+// The first bytes on every stream, TCP or unix: both sides prove that they know the job's secret before anything
+// else is parsed (docs/architecture.md, "Handshake"). A non-blocking state machine; it never reads a byte beyond
+// its own messages, so the stream can be handed on as it is.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "transport/identity.h"
+#include "transport/sha256.h"
+
+namespace slipstream {
+
+enum class Purpose : uint16_t { store = 1, link = 2, lane = 3, knock = 4, shm = 5 };
+
+// As on the wire: little-endian, no padding.
+struct Hello {
+  std::array<char, 4> magic{'S', 'L', 'I', 'P'};
+  uint16_t version = 1;
+  Purpose purpose = Purpose::link;
+  std::array<std::byte, 16> job{};
+  uint32_t rank = 0;    // who speaks
+  uint32_t target = 0;  // to whom
+  uint32_t lane = 0;
+  uint32_t reserved = 0;
+  uint64_t token = 0;  // which link a lane belongs to
+  std::array<std::byte, 32> nonce{};
+};
+static_assert(sizeof(Hello) == 80);
+
+class Handshake {
+ public:
+  enum class State { going, done, failed };
+
+  static Handshake client(const Identity& self, Purpose purpose, int target, uint32_t lane, uint64_t token);
+  static Handshake server(const Identity& self, std::initializer_list<Purpose> allowed);
+
+  // Reads and writes what it can; call again when `fd` is writable if wants_write(), else when it is readable.
+  State advance(int fd);
+  bool wants_write() const;
+
+  // On the server side: valid once done, and then true.
+  const Hello& hello() const { return hello_; }
+  // Why it failed, in words.
+  const std::string& why() const { return why_; }
+  // It failed because the stream ended or broke, not because of what the other side said.
+  bool closed() const { return closed_; }
+
+ private:
+  enum class Stage {
+    hello_out,
+    hello_in,
+    challenge_out,
+    challenge_in,
+    proof_out,
+    proof_in,
+    accept_out,
+    accept_in,
+    end
+  };
+
+  Handshake(const Identity& self, Stage first) : stage_(first), self_(self) {}
+
+  State fail(std::string why);
+  State broken(const std::string& how);
+  bool passed();                  // the message of the stage is complete: check it, prepare the next
+  std::string objection() const;  // to the client's hello; empty if there is none
+  bool allows(Purpose purpose) const;
+  Digest mac(const char* label) const;
+  void expect(Stage stage, size_t size);
+  void put(Stage stage, std::span<const std::byte> bytes);
+
+  Stage stage_;
+  State state_ = State::going;
+  Identity self_;
+  uint32_t allowed_ = 0;  // bit mask of purposes
+  Hello hello_;
+  std::array<std::byte, 32> server_nonce_{};
+  std::array<std::byte, 80> buffer_{};  // the one message under way
+  size_t size_ = 0;
+  size_t at_ = 0;
+  std::string why_;
+  bool closed_ = false;
+};
+
+}  // namespace slipstream

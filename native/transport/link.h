@@ -1,0 +1,82 @@
+// `Link` is all that joins two ranks; `Events` is what a link tells its owner. Knows nothing of collectives.
+//
+// Threads: every method here is called by one thread at a time, the *driver* (engine/engine.h); a link has no
+// locks. No method blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "transport/frame.h"
+
+namespace slipstream {
+
+// Bytes that have arrived. `transient` bytes are valid during Events::arrived() only; others until
+// Link::release(payload), which the owner calls exactly once for each payload with `hold != 0`.
+struct Payload {
+  const std::byte* data = nullptr;
+  uint32_t size = 0;
+  bool transient = false;
+  uint64_t hold = 0;
+};
+
+class Link {
+ public:
+  enum class Kind : uint8_t { tcp, shm, memory };
+
+  virtual ~Link() = default;
+
+  // Sends a frame and `frame.length` bytes at `data`. True: the bytes have been taken, `data` is free again.
+  // False: `data` must stay valid and unchanged until Events::sent(link, cookie).
+  // Frames other than bulk data (length > kEagerBytes) never wait behind bulk and are always taken at once.
+  virtual bool send(const Frame& frame, const std::byte* data, uint64_t cookie) = 0;
+
+  // Gives back a payload that arrived.
+  virtual void release(const Payload& payload) = 0;
+
+  // True if `data` of a bulk send has to lie in memory the peer can map (transport/region.h).
+  virtual bool needs_shared_memory() const { return false; }
+
+  // Sends what is queued and closes in good order; the link object lives on until its owner deletes it. When close()
+  // returns, the link needs none of the memory that was given to send() or land(), and makes no more upcalls.
+  virtual void close() = 0;
+
+  int peer() const { return peer_; }
+  Kind kind() const { return kind_; }
+  bool up() const { return up_; }
+  Time last_heard() const { return last_heard_; }  // when any byte last came from the peer
+
+ protected:
+  Link(int peer, Kind kind) : peer_(peer), kind_(kind), last_heard_(now()) {}
+
+  int peer_;
+  Kind kind_;
+  bool up_ = false;
+  Time last_heard_;
+};
+
+// Upcalls of a link, on the driver's thread.
+class Events {
+ public:
+  virtual ~Events() = default;
+
+  struct Landing {
+    bool ok = true;             // false: this frame cannot be right; the link fails with `internal`
+    std::byte* into = nullptr;  // final memory for the payload, or null: the link keeps it in a block of its own
+  };
+  // A data frame's header is here and its payload is next (stream transports only).
+  virtual Landing land(Link& link, const Frame& frame) = 0;
+  // A whole frame is here. If land() gave memory, payload.data is that memory.
+  virtual void arrived(Link& link, const Frame& frame, const Payload& payload) = 0;
+  // A send that returned false has been taken.
+  virtual void sent(Link& link, uint64_t cookie) = 0;
+  // The peer is authenticated and reachable.
+  virtual void up(Link& link) = 0;
+  // The link is gone: nothing more will come of it. Called once, never from inside send().
+  virtual void down(Link& link, const Error& error) = 0;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,62 @@
+#include "transport/poller.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace slipstream {
+
+struct Poller::Fetched {
+  epoll_event events[kBatch];
+  int count = 0;
+};
+
+Poller::Poller() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), fetched_(new Fetched) {
+  if (!epoll_) throw Failure(Code::internal, errno_text("epoll_create1"));
+}
+
+Poller::~Poller() { delete fetched_; }
+
+void Poller::add(int fd, uint32_t events, Handler* handler) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = handler;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    throw Failure(Code::internal, errno_text("epoll_ctl add"));
+}
+
+void Poller::modify(int fd, uint32_t events, Handler* handler) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = handler;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0)
+    throw Failure(Code::internal, errno_text("epoll_ctl mod"));
+}
+
+void Poller::remove(int fd, Handler* handler) {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  for (int i = 0; i < fetched_->count; ++i)
+    if (fetched_->events[i].data.ptr == handler) fetched_->events[i].data.ptr = nullptr;
+}
+
+int Poller::wait(int timeout_ms) {
+  const int n = ::epoll_wait(epoll_.get(), fetched_->events, kBatch, timeout_ms);
+  if (n < 0) {
+    if (errno == EINTR) return 0;
+    throw Failure(Code::internal, errno_text("epoll_wait"));
+  }
+  fetched_->count = n;
+  int called = 0;
+  for (int i = 0; i < fetched_->count; ++i) {
+    auto* handler = static_cast<Handler*>(fetched_->events[i].data.ptr);
+    if (handler == nullptr) continue;
+    handler->ready(fetched_->events[i].events);
+    ++called;
+  }
+  fetched_->count = 0;
+  return called;
+}
+
+}  // namespace slipstream

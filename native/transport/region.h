@@ -1,0 +1,80 @@
+// Memory that other processes of this host can map: anonymous files (memfd), so that a crash leaves nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/fd.h"
+
+namespace slipstream {
+
+// A mapping of a memfd, ours or a peer's.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(int fd, size_t bytes);  // throws Failure(internal)
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+Fd make_memfd(const char* name, size_t bytes);  // throws Failure(internal), naming the limit that was hit
+
+struct Region {
+  uint32_t id = 0;
+  Fd fd;
+  Mapping memory;
+};
+
+// The regions of one session. Thread-safe: Python allocates while the driver looks up.
+class Regions {
+ public:
+  std::shared_ptr<Region> create(size_t bytes);
+  // Peers are told to unmap at the driver's next turn.
+  void destroy(uint32_t id);
+  // The region that holds all of [data, data + bytes), or null.
+  std::shared_ptr<const Region> find(const std::byte* data, size_t bytes) const;
+  // Ids destroyed since the last call.
+  std::vector<uint32_t> take_destroyed();
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, std::shared_ptr<Region>> by_address_;
+  std::vector<uint32_t> destroyed_;
+  uint32_t next_id_ = 1;
+};
+
+// Staging memory in regions, in power-of-two blocks that are kept for the next work. Driver's thread only.
+class Arena {
+ public:
+  explicit Arena(Regions& regions) : regions_(regions) {}
+
+  struct Block {
+    std::byte* data = nullptr;
+    size_t size = 0;
+  };
+  Block take(size_t bytes);
+  void give_back(Block block);
+
+ private:
+  static constexpr size_t kSmallest = 64 << 10;
+  static constexpr size_t kRegion = 16 << 20;
+  Regions& regions_;
+  std::map<size_t, std::vector<std::byte*>> free_;
+  std::byte* fresh_ = nullptr;
+  size_t fresh_left_ = 0;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,349 @@
+#include "transport/shm_link.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace slipstream {
+
+namespace {
+
+enum RecordKind : uint32_t { kFrame = 1, kDescriptor = 2, kReleased = 3, kDropped = 4 };
+enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
+
+constexpr double kComeUpSeconds = 10;
+constexpr size_t kMaxFds = 4;
+
+struct DescriptorBody {
+  Frame frame;
+  uint64_t offset;
+};
+
+Error lost(int peer, const std::string& how) {
+  return Error{Code::peer_lost, peer, {}, "rank " + std::to_string(peer) + " " + how};
+}
+
+}  // namespace
+
+ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake, bool dialler)
+    : Link(peer, Kind::shm),
+      home_(std::move(home)),
+      socket_(std::move(socket)),
+      handshake_(std::move(handshake)),
+      dialler_(dialler),
+      phase_(dialler ? Phase::handshake : Phase::setup),
+      deadline_(now() + seconds(kComeUpSeconds)) {
+  home_->links.push_back(this);
+  home_->poller.add(socket_.get(), EPOLLIN | (dialler ? EPOLLOUT : 0u), this);
+}
+
+ShmLink::~ShmLink() {
+  close();
+  std::erase(home_->links, this);
+}
+
+void ShmLink::close() {
+  if (!open_) return;
+  if (phase_ == Phase::up) flush_backlog();
+  open_ = false;
+  up_ = false;
+  home_->poller.remove(socket_.get(), this);
+  socket_.reset();
+  if (peer_bell_) peer_bell_->ring();
+}
+
+void ShmLink::fail(Error error) {
+  if (!open_) return;
+  close();
+  home_->events.down(*this, error);
+}
+
+void ShmLink::refuse(Error error) {
+  refusal_ = std::move(error);
+  deadline_ = now();
+  home_->poller.remove(socket_.get(), this);
+}
+
+Time ShmLink::tick(Time now) {
+  if (!open_ || phase_ == Phase::up) return Time::max();
+  if (refusal_) {
+    fail(refusal_);
+    return Time::max();
+  }
+  if (now < deadline_) return deadline_;
+  fail(lost(peer_, "does not answer (no handshake within 10 s; is the process stopped?)"));
+  return Time::max();
+}
+
+// ---- the unix socket: handshake, set-up, regions, and the peer's death
+
+void ShmLink::ready(uint32_t) {
+  if (phase_ == Phase::handshake) continue_handshake();
+  while (open_ && phase_ != Phase::handshake && receive_message()) {
+  }
+}
+
+void ShmLink::continue_handshake() {
+  switch (handshake_.advance(socket_.get())) {
+    case Handshake::State::going:
+      home_->poller.modify(socket_.get(), EPOLLIN | (handshake_.wants_write() ? EPOLLOUT : 0u), this);
+      return;
+    case Handshake::State::failed:
+      if (handshake_.closed())
+        return fail(lost(peer_, "refused our handshake or died in it (" + handshake_.why() +
+                                    "); all ranks need the same SLIPSTREAM_SECRET and SLIPSTREAM_JOB"));
+      return fail(Error{Code::refused,
+                        peer_,
+                        {},
+                        "rank " + std::to_string(peer_) + ": " + handshake_.why() +
+                            "; all ranks need the same SLIPSTREAM_SECRET and SLIPSTREAM_JOB"});
+    case Handshake::State::done:
+      home_->poller.modify(socket_.get(), EPOLLIN, this);
+      phase_ = Phase::setup;
+      offer_setup();
+  }
+}
+
+void ShmLink::offer_setup() {
+  memory_fd_ = make_memfd("slipstream-link", sizeof(Pair));
+  send_message({kSetup, 0, sizeof(Pair)}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
+}
+
+void ShmLink::accept_setup(const Message& message, std::vector<Fd> fds) {
+  if (phase_ != Phase::setup || fds.size() != (dialler_ ? 2u : 3u) || (!dialler_ && message.size != sizeof(Pair)))
+    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed set-up message"});
+  if (dialler_) return become_up(std::move(memory_fd_), std::move(fds[0]), std::move(fds[1]));
+  send_message({kSetup, 0, 0}, {home_->bell.page_fd(), home_->bell.event_fd()});
+  if (open_) become_up(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
+}
+
+void ShmLink::become_up(Fd link_memory, Fd bell_page, Fd bell_event) {
+  memory_ = Mapping(link_memory.get(), sizeof(Pair));
+  auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
+  outgoing_ = Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor);
+  incoming_ = Ring(dialler_ ? &pair->from_acceptor : &pair->from_dialler);
+  peer_bell_ = std::make_unique<Bell>(std::move(bell_event), std::move(bell_page));
+  phase_ = Phase::up;
+  up_ = true;
+  last_heard_ = now();
+  home_->events.up(*this);
+}
+
+void ShmLink::send_message(const Message& message, std::initializer_list<int> fds) {
+  Message copy = message;
+  iovec iov{&copy, sizeof(copy)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &iov;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+  cmsghdr* c = CMSG_FIRSTHDR(&header);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(c), fds.begin(), fds.size() * sizeof(int));
+  if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(copy))) return;
+  if (errno == EPIPE || errno == ECONNRESET) return;  // the peer is gone; its EOF is on the way
+  throw Failure(Code::internal, errno_text("sendmsg to a rank of this host"));
+}
+
+bool ShmLink::receive_message() {
+  Message message{};
+  iovec iov{&message, sizeof(message)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+  msghdr header{};
+  header.msg_iov = &iov;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  const ssize_t n = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  std::vector<Fd> fds;
+  if (n > 0)
+    for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < count; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+        fds.emplace_back(fd);
+      }
+    }
+  if (n <= 0) {
+    peer_is_gone();
+    return false;
+  }
+  last_heard_ = now();
+  if (n == static_cast<ssize_t>(sizeof(message)) && message.kind == kSetup) {
+    accept_setup(message, std::move(fds));
+    return true;
+  }
+  if (n != static_cast<ssize_t>(sizeof(message)) || message.kind != kRegion || fds.size() != 1) {
+    fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed message"});
+    return false;
+  }
+  peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
+  return true;
+}
+
+void ShmLink::peer_is_gone() {
+  while (open_ && poll()) {  // what it sent before it went still counts
+  }
+  if (peer_said_goodbye_)
+    return fail(Error{Code::aborted, peer_, {}, "rank " + std::to_string(peer_) + " left the job"});
+  if (phase_ != Phase::up) return fail(lost(peer_, "died or closed the connection while it was being set up"));
+  fail(lost(peer_, "closed its connection (the process died or was killed)"));
+}
+
+// ---- the rings
+
+bool ShmLink::try_push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  std::byte* body = outgoing_.reserve(kind, value, a_bytes + b_bytes);
+  if (body == nullptr) return false;
+  if (a_bytes > 0) std::memcpy(body, a, a_bytes);
+  if (b_bytes > 0) std::memcpy(body + a_bytes, b, b_bytes);
+  outgoing_.commit();
+  return true;
+}
+
+void ShmLink::push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  if (!open_ || phase_ != Phase::up) return;
+  if (backlog_.empty() && try_push(kind, value, a, a_bytes, b, b_bytes)) {
+    peer_bell_->ring();
+    return;
+  }
+  Queued queued{kind, value, std::vector<std::byte>(a_bytes + b_bytes)};
+  if (a_bytes > 0) std::memcpy(queued.body.data(), a, a_bytes);
+  if (b_bytes > 0) std::memcpy(queued.body.data() + a_bytes, b, b_bytes);
+  backlog_.push_back(std::move(queued));
+}
+
+bool ShmLink::flush_backlog() {
+  bool moved = false;
+  while (!backlog_.empty()) {
+    const auto& q = backlog_.front();
+    if (!try_push(q.kind, q.value, q.body.data(), q.body.size(), nullptr, 0)) break;
+    backlog_.pop_front();
+    moved = true;
+  }
+  if (moved) peer_bell_->ring();
+  return moved;
+}
+
+bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
+  if (!open_) return true;  // Events::down has been told
+  if (frame.length <= kEagerBytes) {
+    push(kFrame, 0, &frame, sizeof(frame), data, frame.length);
+    return true;
+  }
+  const auto region = home_->regions.find(data, frame.length);
+  if (!region) throw Failure(Code::internal, "a bulk send over shared memory from memory that is not in a region");
+  if (announced_.insert(region->id).second)
+    send_message({kRegion, region->id, region->memory.size()}, {region->fd.get()});
+  uint32_t ticket = 0;
+  if (free_tickets_.empty()) {
+    ticket = static_cast<uint32_t>(tickets_.size());
+    tickets_.emplace_back(cookie);
+  } else {
+    ticket = free_tickets_.back();
+    free_tickets_.pop_back();
+    tickets_[ticket] = cookie;
+  }
+  const uint64_t offset = static_cast<uint64_t>(data - region->memory.data());
+  push(kDescriptor, uint64_t{ticket} << 32 | region->id, &frame, sizeof(frame), &offset, sizeof(offset));
+  return false;
+}
+
+void ShmLink::release(const Payload& payload) {
+  if (payload.hold != 0) push(kReleased, payload.hold - 1, nullptr, 0, nullptr, 0);
+}
+
+void ShmLink::drop_region(uint32_t id) {
+  if (announced_.erase(id) != 0) push(kDropped, id, nullptr, 0, nullptr, 0);
+}
+
+bool ShmLink::poll() {
+  if (!open_ || phase_ != Phase::up) return false;
+  bool moved = flush_backlog();
+  for (int i = 0; i < 32 && open_; ++i) {
+    Ring::Record record{};
+    const std::byte* body = nullptr;
+    const auto found = incoming_.peek(record, body);
+    if (found == Ring::Peek::none) break;
+    if (found == Ring::Peek::damaged || !handle(record, body)) {
+      fail(Error{
+          Code::internal, peer_, {}, "the shared-memory ring from rank " + std::to_string(peer_) + " is damaged"});
+      return true;
+    }
+    moved = true;
+  }
+  if (moved) last_heard_ = now();
+  return moved;
+}
+
+bool ShmLink::handle(const Ring::Record& record, const std::byte* body) {
+  const size_t bytes = record.size - sizeof(record);
+  switch (record.kind) {
+    case kFrame:
+      if (bytes < sizeof(Frame) || bytes > sizeof(Frame) + kEagerBytes) return false;
+      handle_frame(record, body);
+      return true;
+    case kDescriptor:
+      if (bytes != sizeof(Frame) + sizeof(uint64_t)) return false;
+      handle_descriptor(record, body);
+      return true;
+    case kReleased: {
+      incoming_.pop();
+      if (record.value >= tickets_.size() || !tickets_[record.value]) return false;
+      const uint64_t cookie = *std::exchange(tickets_[record.value], std::nullopt);
+      free_tickets_.push_back(static_cast<uint32_t>(record.value));
+      home_->events.sent(*this, cookie);
+      return true;
+    }
+    case kDropped:
+      incoming_.pop();
+      peer_regions_.erase(static_cast<uint32_t>(record.value));
+      return true;
+    default:
+      return false;
+  }
+}
+
+void ShmLink::handle_frame(const Ring::Record& record, const std::byte* body) {
+  Frame frame;
+  std::memcpy(&frame, body, sizeof(frame));
+  const size_t length = record.size - sizeof(record) - sizeof(frame);
+  if (frame.length != length || frame.type < FrameType::data || static_cast<uint8_t>(frame.type) > kLastFrameType)
+    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed frame"});
+  if (frame.type == FrameType::goodbye) {
+    peer_said_goodbye_ = true;
+    incoming_.pop();
+    return;
+  }
+  home_->events.arrived(*this, frame, Payload{body + sizeof(frame), frame.length, true, 0});
+  if (phase_ == Phase::up) incoming_.pop();
+}
+
+void ShmLink::handle_descriptor(const Ring::Record& record, const std::byte* body) {
+  DescriptorBody descriptor{};
+  std::memcpy(&descriptor.frame, body, sizeof(Frame));
+  std::memcpy(&descriptor.offset, body + sizeof(Frame), sizeof(uint64_t));
+  incoming_.pop();
+  const auto id = static_cast<uint32_t>(record.value);
+  const auto ticket = record.value >> 32;
+  auto it = peer_regions_.find(id);
+  while (it == peer_regions_.end() && open_ && receive_message()) it = peer_regions_.find(id);
+  if (!open_) return;
+  const Frame& frame = descriptor.frame;
+  if (it == peer_regions_.end() || frame.type != FrameType::data || frame.length > kMaxPayload ||
+      frame.length > it->second.size() || descriptor.offset > it->second.size() - frame.length)
+    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed descriptor"});
+  home_->events.arrived(*this, frame, Payload{it->second.data() + descriptor.offset, frame.length, false, ticket + 1});
+}
+
+}  // namespace slipstream

@@ -1,0 +1,161 @@
+#include "transport/sockets.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "base/error.h"
+
+namespace slipstream {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr int kSameMachineBuffer = 4 << 20;
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(sockaddr_storage);
+
+  sockaddr* raw() { return reinterpret_cast<sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+};
+
+bool parse(const std::string& text, uint16_t port, Address& out) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(text.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  std::memcpy(&out.storage, found->ai_addr, found->ai_addrlen);
+  out.size = found->ai_addrlen;
+  ::freeaddrinfo(found);
+  return true;
+}
+
+std::string numeric(const Address& address, uint16_t& port) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.family() == AF_INET) {
+    sockaddr_in in{};
+    std::memcpy(&in, &address.storage, sizeof(in));
+    ::inet_ntop(AF_INET, &in.sin_addr, text, sizeof(text));
+    port = ntohs(in.sin_port);
+  } else if (address.family() == AF_INET6) {
+    sockaddr_in6 in{};
+    std::memcpy(&in, &address.storage, sizeof(in));
+    ::inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof(text));
+    port = ntohs(in.sin6_port);
+  }
+  return text;
+}
+
+void set(int fd, int level, int name, int value) { (void)::setsockopt(fd, level, name, &value, sizeof(value)); }
+
+int read_limit(const char* path) {
+  std::ifstream file(path);
+  int value = 0;
+  return file >> value ? value : 0;
+}
+
+// A fixed buffer switches the kernel's autotuning off, so it must never end up smaller than what that gives.
+void set_buffer(int fd, int force, int plain, int limit) {
+  const int size = kSameMachineBuffer;
+  if (::setsockopt(fd, SOL_SOCKET, force, &size, sizeof(size)) == 0) return;
+  if (limit >= size) set(fd, SOL_SOCKET, plain, size);
+}
+
+}  // namespace
+
+Fd listen_tcp(const std::string& address, uint16_t port) {
+  Address at;
+  if (!parse(address, port, at)) throw Failure(Code::invalid, "not a numeric address to listen on: '" + address + "'");
+  Fd fd(::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw Failure(Code::internal, errno_text("socket"));
+  if (::bind(fd.get(), at.raw(), at.size) != 0)
+    throw Failure(Code::internal, errno_text(("bind " + address_name(address, port)).c_str()));
+  if (::listen(fd.get(), kBacklog) != 0) throw Failure(Code::internal, errno_text("listen"));
+  return fd;
+}
+
+uint16_t local_port(int fd) {
+  Address at;
+  uint16_t port = 0;
+  if (::getsockname(fd, at.raw(), &at.size) != 0) throw Failure(Code::internal, errno_text("getsockname"));
+  (void)numeric(at, port);
+  return port;
+}
+
+Fd connect_tcp(const std::string& address, uint16_t port, int& error) {
+  Address to;
+  if (!parse(address, port, to)) {
+    error = EADDRNOTAVAIL;
+    return {};
+  }
+  Fd fd(::socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  error = 0;
+  if (!fd || (::connect(fd.get(), to.raw(), to.size) != 0 && errno != EINPROGRESS)) {
+    error = errno;
+    return {};
+  }
+  return fd;
+}
+
+int connect_outcome(int fd) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  return error;
+}
+
+bool same_machine(int fd) {
+  Address here;
+  Address there;
+  if (::getsockname(fd, here.raw(), &here.size) != 0 || ::getpeername(fd, there.raw(), &there.size) != 0) return false;
+  uint16_t port = 0;
+  const std::string a = numeric(here, port);
+  return !a.empty() && a == numeric(there, port);
+}
+
+void tune_tcp(int fd, const SocketOptions& options) {
+  const bool near = same_machine(fd);
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (options.notsent_lowat > 0) set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, options.notsent_lowat);
+  // Pacing controllers (bbr) only slow down a path that is memory.
+  const std::string congestion = options.congestion.empty() && near ? "cubic" : options.congestion;
+  if (!congestion.empty())
+    (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion.data(), static_cast<socklen_t>(congestion.size()));
+  if (!near) return;
+  static const int send_limit = read_limit("/proc/sys/net/core/wmem_max");
+  static const int receive_limit = read_limit("/proc/sys/net/core/rmem_max");
+  set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, send_limit);
+  set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, receive_limit);
+}
+
+void check_congestion(const std::string& name) {
+  if (name.empty()) return;
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) throw Failure(Code::internal, errno_text("socket"));
+  if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) != 0)
+    throw Failure(Code::invalid, errno_text(("congestion control '" + name + "'").c_str()) +
+                                     " (see /proc/sys/net/ipv4/tcp_allowed_congestion_control)");
+}
+
+std::string peer_name(int fd) {
+  Address there;
+  uint16_t port = 0;
+  if (::getpeername(fd, there.raw(), &there.size) != 0) return "unknown";
+  const std::string text = numeric(there, port);
+  return text.empty() ? "unknown" : address_name(text, port);
+}
+
+std::string address_name(const std::string& address, uint16_t port) {
+  const bool v6 = address.find(':') != std::string::npos;
+  return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
+}
+
+}  // namespace slipstream

@@ -1,0 +1,40 @@
+// What the links, dials and guests of one TcpTransport share. Links hold it, so the transport may go first; the
+// poller and the events outlive both. Private to this folder.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "transport/identity.h"
+#include "transport/link.h"
+#include "transport/poller.h"
+#include "transport/sockets.h"
+#include "transport/tcp.h"
+#include "transport/tcp_timers.h"
+
+namespace slipstream {
+
+class TcpLink;
+
+// Far more than anybody needs, so that a bad option cannot exhaust file descriptors.
+inline constexpr int kMaxLanes = 64;
+
+struct TcpCore {
+  TcpCore(Poller& p, Events& e, Identity i, TcpOptions o)
+      : poller(p), events(e), identity(std::move(i)), options(std::move(o)), timers(p) {}
+
+  SocketOptions socket_options() const { return {options.congestion, options.notsent_lowat}; }
+
+  Poller& poller;
+  Events& events;
+  Identity identity;
+  TcpOptions options;
+  Timers timers;
+  // The links that were dialled by others, by (rank, token): where their bulk lanes belong.
+  std::map<std::pair<int, uint64_t>, TcpLink*> accepted;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,65 @@
+"""slipstream: fast distributed training on ordinary networks.
+
+    import numpy as np
+    import slipstream
+
+    slipstream.init()
+    total = slipstream.all_reduce(np.ones(4) * slipstream.rank())
+
+Names are loaded on first use: importing the package alone loads neither NumPy nor the native core.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from slipstream.base import errors as _errors
+from slipstream.base.errors import Aborted, Mismatch, PeerLost, Refused, SlipstreamError, Timeout
+
+try:
+    __version__ = version("slipstream")
+except PackageNotFoundError:  # run from a source tree
+    __version__ = "0+unknown"
+
+_COMM = (
+    "Group",
+    "Work",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "cross_rank",
+    "cross_size",
+    "empty",
+    "gather",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+    "shutdown",
+    "size",
+    "world",
+)
+_OPS = ("SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
+
+__all__ = sorted((*_errors.__all__, *_COMM, *_OPS))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _COMM:
+        value = getattr(importlib.import_module("slipstream.comm"), name)
+    elif name in _OPS:
+        value = importlib.import_module("slipstream.base.dtypes").Op[name]
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

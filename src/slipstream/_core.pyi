@@ -1,0 +1,99 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def set_error_factory(factory: Callable[[int, int, str, str], BaseException]) -> None: ...
+def cpu_level() -> str: ...
+def reduces(dtype: int, op: int) -> bool: ...
+def reduce(dtype: int, op: int, dst: int, a: int, b: int, count: int) -> None: ...
+def cast(source: int, target: int, dst: int, src: int, count: int) -> None: ...
+
+class Plan:
+    @staticmethod
+    def compile(
+        rank: int, size: int, blocks: int, rows: NDArray[np.int32], deps: NDArray[np.int32]
+    ) -> Plan: ...
+
+class Group:
+    @property
+    def id(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ranks(self) -> list[int]: ...
+
+class Work:
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+class Session:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        job: str,
+        secret: bytes,
+        heartbeat: float = 10.0,
+        timeout: float = 1800.0,
+        lanes: int = 2,
+        spin_us: int = 0,
+    ) -> None: ...
+    def listen_shm(self) -> str: ...
+    def listen_tcp(self, address: str) -> int: ...
+    def start(self, peers: Sequence[tuple[str, bool, str, list[str], int]]) -> None: ...
+    def make_group(self, id: int, ranks: list[int]) -> Group: ...
+    def allocate(self, bytes: int) -> NDArray[np.uint8]: ...
+    def abort(self, why: str) -> None: ...
+    def close(self) -> None: ...
+    def links(self) -> tuple[int, int]: ...
+    def check(self) -> None: ...
+    def submit(
+        self,
+        group: Group,
+        plan: Plan,
+        operation: str,
+        dtype: int,
+        op: int,
+        src: int,
+        dst: int,
+        count: int,
+        chunk_bytes: int,
+        root: int = -1,
+        name: str = "",
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        divisor: int = 1,
+        in_offsets: list[int] | None = None,
+        out_offsets: list[int] | None = None,
+        signed_count: int = 0,
+        extra: int = 0,
+        timeout: float = 0.0,
+        channel: int = 0,
+    ) -> Work: ...
+    def run(
+        self,
+        group: Group,
+        plan: Plan,
+        operation: str,
+        dtype: int,
+        op: int,
+        src: int,
+        dst: int,
+        count: int,
+        chunk_bytes: int,
+        root: int = -1,
+        name: str = "",
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        divisor: int = 1,
+        in_offsets: list[int] | None = None,
+        out_offsets: list[int] | None = None,
+        signed_count: int = 0,
+        extra: int = 0,
+        timeout: float = 0.0,
+        channel: int = 0,
+    ) -> None: ...
+
+def __getattr__(name: str) -> Any: ...

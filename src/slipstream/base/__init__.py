@@ -1,0 +1,1 @@
+"""What every layer above stands on: errors, settings, element types."""

@@ -1,0 +1,85 @@
+"""Element types and reductions, by the codes that the native core and the wire use (native/base/dtype.h)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+__all__ = ["DType", "Op", "from_numpy", "itemsize", "to_numpy"]
+
+
+class DType(IntEnum):
+    """An element type."""
+
+    F64 = 0
+    F32 = 1
+    F16 = 2
+    BF16 = 3
+    F8E4M3 = 4
+    F8E5M2 = 5
+    I8 = 6
+    I16 = 7
+    I32 = 8
+    I64 = 9
+    U8 = 10
+    U16 = 11
+    U32 = 12
+    U64 = 13
+    BOOL = 14
+    C64 = 15
+    C128 = 16
+
+
+class Op(IntEnum):
+    """A reduction. AVG divides the sum by the group's size (integers truncate toward zero)."""
+
+    SUM = 0
+    PROD = 1
+    MIN = 2
+    MAX = 3
+    AVG = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+
+
+_SIZES = (8, 4, 2, 2, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16)
+
+_NUMPY = {
+    "float64": DType.F64,
+    "float32": DType.F32,
+    "float16": DType.F16,
+    "bfloat16": DType.BF16,  # ml_dtypes names these three
+    "float8_e4m3fn": DType.F8E4M3,
+    "float8_e5m2": DType.F8E5M2,
+    "int8": DType.I8,
+    "int16": DType.I16,
+    "int32": DType.I32,
+    "int64": DType.I64,
+    "uint8": DType.U8,
+    "uint16": DType.U16,
+    "uint32": DType.U32,
+    "uint64": DType.U64,
+    "bool": DType.BOOL,
+    "complex64": DType.C64,
+    "complex128": DType.C128,
+}
+_NAMES = {code: name for name, code in _NUMPY.items()}
+
+
+def itemsize(dtype: int) -> int:
+    """Bytes of one element."""
+    return _SIZES[dtype]
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The code of a NumPy dtype; TypeError if it has none, or is not in native byte order."""
+    code = _NUMPY.get(dtype.name)
+    if code is None or not dtype.isnative:
+        raise TypeError(f"slipstream cannot communicate dtype {dtype!r}")
+    return code
+
+
+def to_numpy(dtype: DType) -> str:
+    """The NumPy (or ml_dtypes) name of a code."""
+    return _NAMES[dtype]

@@ -1,0 +1,155 @@
+"""Settings from ``SLIPSTREAM_*`` environment variables: read once, parsed strictly.
+
+Every field of `Settings` belongs to one variable and is documented beside it. A variable that is malformed or
+that slipstream does not know is an error naming the variable: a typing mistake never goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["PREFIX", "Settings", "parse_address", "parse_secret", "variables"]
+
+PREFIX = "SLIPSTREAM_"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Splits ``host:port`` or ``[v6]:port``; raises ValueError when it is neither."""
+    match = re.fullmatch(r"\[([0-9A-Fa-f:.%\w]+)\]:(\d{1,5})|([^:\s\[\]]+):(\d{1,5})", text)
+    if match is None:
+        raise ValueError("expected host:port or [ipv6]:port")
+    host, port = match[1] or match[3], int(match[2] or match[4])
+    if not 0 < port < 65536:
+        raise ValueError("the port must be 1..65535")
+    return host, port
+
+
+def parse_secret(text: str) -> bytes:
+    """The key that 32 or more hexadecimal digits stand for; raises ValueError without repeating the text."""
+    if not re.fullmatch(r"(?:[0-9A-Fa-f]{2}){16,512}", text):
+        raise ValueError("expected an even number of hexadecimal digits, 32 or more")
+    return bytes.fromhex(text)
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text) or not low <= int(text) <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and 0 < value <= 1e9):
+        raise ValueError("expected a positive number of seconds")
+    return value
+
+
+def _text(text: str) -> str:
+    if not text or len(text) > 4096 or not text.isprintable():
+        raise ValueError("expected printable text of at most 4096 characters")
+    return text
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError("expected one of " + ", ".join(choices))
+        return text
+
+    return parse
+
+
+def _rendezvous(text: str) -> str:
+    if not re.fullmatch(r"file://(/[^\0]+)", text):
+        raise ValueError("expected file:///absolute/path")
+    return text[len("file://") :]
+
+
+def _setting(parse: Callable[[str], Any], default: Any, doc: str, *, show: bool = True) -> Any:
+    return dataclasses.field(default=default, repr=show, metadata={"parse": parse, "doc": doc})
+
+
+_MAX_RANKS = 1 << 20
+_rank = _whole(0, _MAX_RANKS - 1)
+_size = _whole(1, _MAX_RANKS)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a process is told from outside. Field ``x`` is read from ``SLIPSTREAM_X``."""
+
+    rank: int | None = _setting(_rank, None, "number of this process in the job, from 0")
+    size: int | None = _setting(_size, None, "number of processes in the job")
+    local_rank: int | None = _setting(_rank, None, "number of this process on its host")
+    local_size: int | None = _setting(_size, None, "number of processes of the job on this host")
+    cross_rank: int | None = _setting(_rank, None, "number of this host among those with this local rank")
+    cross_size: int | None = _setting(_size, None, "number of hosts with this local rank")
+    store: tuple[str, int] | None = _setting(parse_address, None, "host:port of the launcher's store")
+    rendezvous: str | None = _setting(_rendezvous, None, "file:///path that tells the ranks where they meet")
+    port: int | None = _setting(_whole(1, 65535), None, "port of the store rank 0 hosts without a launcher")
+    secret: bytes | None = _setting(parse_secret, None, "the job's secret, 32 or more hex digits", show=False)
+    secret_file: str | None = _setting(_text, None, "a file of mode 0600 that holds the secret")
+    job: str = _setting(_text, "job", "name of the job")
+    interface: str | None = _setting(_text, None, "interface name or address to bind and advertise")
+    heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
+    timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
+    start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
+    lanes: int = _setting(_whole(1, 64), 2, "TCP connections of a link")
+    transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
+    host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Reads the settings (default: from ``os.environ``).
+
+        Raises ValueError naming the variable when one is unknown, malformed, or at odds with another.
+        """
+        environ = os.environ if environ is None else environ
+        fields = {PREFIX + field.name.upper(): field for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        for variable in sorted(environ):
+            if not variable.startswith(PREFIX):
+                continue
+            if variable not in fields:
+                close = difflib.get_close_matches(variable, fields, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise ValueError(f"{variable}: slipstream has no such variable{hint}")
+            field, text = fields[variable], environ[variable]
+            try:
+                values[field.name] = field.metadata["parse"](text)
+            except ValueError as error:
+                got = f", got {text!r:.80}" if field.repr else ""
+                raise ValueError(f"{variable}: {error}{got}") from None
+        settings = cls(**values)
+        settings._check_pairs()
+        return settings
+
+    def _check_pairs(self) -> None:
+        for low, high in (("rank", "size"), ("local_rank", "local_size"), ("cross_rank", "cross_size")):
+            number, count = getattr(self, low), getattr(self, high)
+            name, bound = PREFIX + low.upper(), PREFIX + high.upper()
+            if (number is None) != (count is None):
+                missing = name if number is None else bound
+                raise ValueError(f"{missing}: missing; {low} and {high} belong together")
+            if number is not None and number >= count:
+                raise ValueError(f"{name}: {number} is not below {bound}={count}")
+        if self.secret is not None and self.secret_file is not None:
+            raise ValueError(f"{PREFIX}SECRET_FILE: give it or {PREFIX}SECRET, not both")
+
+
+def variables() -> dict[str, str]:
+    """Every variable slipstream reads, with what it means."""
+    return {PREFIX + field.name.upper(): field.metadata["doc"] for field in dataclasses.fields(Settings)}

@@ -1,0 +1,149 @@
+"""The commands: run, check, version."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from slipstream.base.settings import Settings
+from slipstream.cli.check import Finding, inspect, installed_version, works
+from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
+from slipstream.launch.launcher import JobOptions, run_job
+
+__all__ = ["main"]
+
+_EPILOG_RUN = """\b
+Examples:
+  slipstream run -np 4 -- python train.py --epochs 3
+  slipstream run -np 8 -H node1:4,node2:4 -- python train.py
+  slipstream run -np 8 --hostfile hosts --output-dir logs -- python train.py
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(installed_version(), prog_name="slipstream", message="%(prog)s %(version)s")
+def main() -> None:
+    """Runs and inspects data-parallel training jobs.
+
+    \b
+    Examples:
+      slipstream run -np 2 -- python train.py
+      slipstream check
+    """
+
+
+@main.command(context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
+@click.option(
+    "-np", "--num-proc", "count", type=click.IntRange(min=1), required=True, help="Number of ranks."
+)
+@click.option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts and how many ranks each takes.")
+@click.option("--hostfile", type=click.Path(path_type=Path), help="File of lines 'host slots=N' or 'host:N'.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    help="Also write DIR/rank.N/stdout and DIR/rank.N/stderr.",
+)
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds for all ranks to start and to find each other. [default: 60]",
+)
+@click.option("--interface", help="Interface name or address to bind and advertise.")
+@click.option(
+    "-e", "--env", "variables", metavar="VAR=VAL", multiple=True, help="Set a variable for all ranks."
+)
+@click.option("--ssh-port", "-p", type=click.IntRange(1, 65535), help="Port of the ssh servers.")
+@click.option("--ssh-identity-file", "-i", metavar="FILE", help="Private key for ssh.")
+@click.option("--ssh-command", default="ssh", show_default=True, help="Command that reaches other hosts.")
+@click.option("--timestamps", is_flag=True, help="Put the time before each line.")
+@click.option("--no-prefix", is_flag=True, help="Do not put the rank before each line.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def run(
+    count: int,
+    hosts: str | None,
+    hostfile: Path | None,
+    output_dir: Path | None,
+    start_timeout: float | None,
+    interface: str | None,
+    variables: tuple[str, ...],
+    ssh_port: int | None,
+    ssh_identity_file: str | None,
+    ssh_command: str,
+    timestamps: bool,
+    no_prefix: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Runs COMMAND as the ranks of a job, here or on several hosts through ssh.
+
+    When a rank fails, the others are ended and its exit code is returned. Ctrl-C ends all ranks; a second one
+    kills them at once. The ranks get SLIPSTREAM_*, RANK, WORLD_SIZE, LOCAL_RANK and HOROVOD_* variables.
+    """
+    if hosts is not None and hostfile is not None:
+        raise click.UsageError("give -H or --hostfile, not both")
+    env = {}
+    for assignment in variables:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"-e {assignment}: expected VAR=VAL")
+        env[name] = value
+    try:
+        settings = Settings.from_environment()
+        given = [Host("localhost", count)]
+        if hosts is not None:
+            given = parse_hosts(hosts)
+        elif hostfile is not None:
+            given = parse_hostfile(hostfile)
+        options = JobOptions(
+            argv=list(command),
+            placed=place(count, given),
+            cwd=os.getcwd(),
+            env=env,
+            output_dir=output_dir,
+            start_timeout=start_timeout or settings.start_timeout,
+            interface=interface or settings.interface,
+            prefix=not no_prefix,
+            timestamps=timestamps,
+            ssh_command=ssh_command,
+            ssh_port=ssh_port,
+            ssh_identity_file=ssh_identity_file,
+        )
+        code = run_job(options)
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 141
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(code)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(as_json: bool) -> None:
+    """Prints what slipstream finds on this machine, and what to mend.
+
+    Exits with 1 if something will not work.
+    """
+    findings = inspect()
+    if as_json:
+        click.echo(json.dumps([finding.as_dict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            _show(finding)
+    sys.exit(0 if works(findings) else 1)
+
+
+def _show(finding: Finding) -> None:
+    colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.state]
+    click.echo(f"{click.style(f'{finding.state:<5}', fg=colour)} {finding.name:<16} {finding.text}")
+    if finding.cure:
+        click.echo(f"{'':<22} -> {finding.cure}")
+
+
+@main.command()
+def version() -> None:
+    """Prints the version."""
+    click.echo(f"slipstream {installed_version()}")

@@ -1,0 +1,50 @@
+"""The framework-neutral face: join a job, make groups, run collectives on arrays.
+
+Names are loaded on first use, so that the launcher can use the store without loading the native core.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "slipstream.comm.job": (
+        "init",
+        "shutdown",
+        "is_initialized",
+        "rank",
+        "size",
+        "local_rank",
+        "local_size",
+        "cross_rank",
+        "cross_size",
+    ),
+    "slipstream.comm.group": ("Group", "world"),
+    "slipstream.comm.arrays": ("empty",),
+    "slipstream.comm.work": ("Work",),
+    "slipstream.comm.collectives": (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "barrier",
+        "broadcast",
+        "gather",
+        "recv",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+        "send",
+    ),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

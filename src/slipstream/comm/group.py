@@ -1,0 +1,122 @@
+"""Groups of ranks, and the plans each group has made so far."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import _core
+from slipstream.comm import job
+from slipstream.plan.choose import choose
+from slipstream.plan.registry import build
+from slipstream.plan.steps import Kind, Space
+from slipstream.plan.topology import Topology
+
+__all__ = ["Compiled", "Group", "world"]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan ready to run: ``operation`` is "collective/algorithm"."""
+
+    native: _core.Plan
+    operation: str
+    chunk_bytes: int
+
+
+@dataclass(eq=False)
+class Group:
+    """An ordered set of ranks that run collectives together.
+
+    ``ranks``: global ranks, default all. Every member makes the group, in the same order as its other groups
+    with the same members. Raises ValueError if this rank is not a member or a rank is unknown or named twice.
+    """
+
+    ranks: Sequence[int] | None = None
+    rank: int = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        current = job.current()
+        ranks = list(range(current.size)) if self.ranks is None else [int(r) for r in self.ranks]
+        if len(set(ranks)) != len(ranks):
+            raise ValueError(f"a rank is named twice in {ranks}")
+        self.ranks = tuple(ranks)
+        self.session = current.session
+        self.native = current.session.make_group(current.next_group_id(ranks), ranks)
+        self.id = self.native.id
+        self.rank = self.native.rank
+        self.size = len(ranks)
+        hosts = [current.hosts[r] for r in ranks]
+        numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
+        self.topology = Topology(tuple(numbers[host] for host in hosts))
+        self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
+        self._plans: dict[tuple[str, int, int], Compiled] = {}
+        self._forced: dict[str, tuple[str, int]] = {}
+        self._lock = threading.Lock()
+
+    def compiled(self, collective: str, nbytes: int, root: int = 0) -> Compiled:
+        """The plan for ``nbytes`` of data, chosen and compiled once per power of two."""
+        key = (collective, nbytes.bit_length(), root)
+        found = self._plans.get(key)
+        if found is None:
+            with self._lock:
+                found = self._plans[key] = self._compile(*key)
+        return found
+
+    def _compile(self, collective: str, magnitude: int, root: int) -> Compiled:
+        forced = self._forced.get(collective)
+        if forced is not None:
+            return self.compile_as(collective, *forced, root)
+        choice = choose(collective, (1 << magnitude) >> 1, self.topology)
+        return self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
+
+    def compile_as(self, collective: str, algorithm: str, chunk_bytes: int, root: int = 0) -> Compiled:
+        """Compiles a named algorithm, for tests and benchmarks."""
+        plan = build(collective, algorithm, self.rank, self.size, root=root, hosts=self.topology.hosts)
+        rows, deps = plan.encode()
+        native = _core.Plan.compile(self.rank, self.size, plan.blocks, rows, deps)
+        return Compiled(native, f"{collective}/{algorithm}", chunk_bytes)
+
+    def use(self, collective: str, algorithm: str, chunk_bytes: int) -> None:
+        """Runs ``collective`` by this algorithm and chunk size from now on, whatever the size.
+
+        For tests and benchmarks; every member must do the same.
+        """
+        with self._lock:
+            self._plans = {key: plan for key, plan in self._plans.items() if key[0] != collective}
+            self._forced[collective] = (algorithm, chunk_bytes)
+
+    def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
+        """The one-step plan of a send to, or a receive from, ``peer``."""
+        key = (kind, peer, 0)
+        found = self._plans.get(key)
+        if found is None:
+            step = [Kind.SEND if kind == "send" else Kind.RECV, peer, 0, 1, Space.IN, Space.OUT, 0]
+            rows = np.array([step], dtype=np.int32)
+            native = _core.Plan.compile(self.rank, self.size, 1, rows, np.empty(0, dtype=np.int32))
+            found = self._plans[key] = Compiled(native, "send_recv", chunk_bytes)
+        return found
+
+    def channel(self, source: int, target: int, tag: int) -> int:
+        """The id of a point-to-point channel between two ranks of the group."""
+        text = f"{self.id}/{source}/{target}/{tag}"
+        return _stable_hash(text) | 1 << 63
+
+
+def _stable_hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def world() -> Group:
+    """The group of all ranks."""
+    current = job.current()
+    if current.world is None:
+        current.world = Group()
+    group: Group = current.world
+    return group

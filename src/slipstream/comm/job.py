@@ -1,0 +1,209 @@
+"""This process's membership in a job: `init`, `shutdown`, and who is who."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipstream import _core
+from slipstream.base import errors
+from slipstream.base.settings import Settings
+from slipstream.comm.discovery import advertised_addresses, bind_address
+from slipstream.comm.rendezvous import Membership, exchange, join
+
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "current",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]
+
+_SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
+_CLASSES = {
+    2: errors.Mismatch,
+    3: errors.Timeout,
+    4: errors.Refused,
+    5: errors.Aborted,
+}
+
+
+def _make_error(code: int, rank: int, host: str, text: str) -> BaseException:
+    if code == 1:
+        return errors.PeerLost(text, rank, host)
+    return _CLASSES.get(code, errors.SlipstreamError)(text)
+
+
+_core.set_error_factory(_make_error)
+
+
+@dataclass
+class Job:
+    """What `init` made."""
+
+    membership: Membership
+    session: _core.Session
+    hosts: tuple[str, ...]  # per rank: what can share memory has the same
+    world: Any = None  # the Group of all ranks, made on first use
+    _groups: Counter[tuple[int, ...]] = field(default_factory=Counter)
+
+    @property
+    def rank(self) -> int:
+        """This process's number."""
+        return self.membership.rank
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return self.membership.size
+
+    def next_group_id(self, ranks: Sequence[int]) -> int:
+        """The same number on every member: from the ranks, and how often they have made a group."""
+        members = tuple(ranks)
+        self._groups[members] += 1
+        text = f"{self.membership.epoch}/{members}/{self._groups[members]}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & ~(1 << 63)
+
+
+_job: Job | None = None
+_lock = threading.RLock()
+
+
+def current() -> Job:
+    """The running job; SlipstreamError if `init` has not been called."""
+    if _job is None:
+        raise errors.SlipstreamError("slipstream is not initialized: call slipstream.init() first")
+    return _job
+
+
+def init(
+    *, rank: int | None = None, size: int | None = None, store: Any = None, settings: Settings | None = None
+) -> None:
+    """Joins the job, once; a second call does nothing.
+
+    Rank, size and meeting point come from the environment (``slipstream run``, torchrun, Open MPI, Slurm, a
+    shared file; docs/architecture.md) unless ``rank`` and ``size`` are given; ``store`` is a
+    ``torch.distributed`` store to meet through. Without any of these the job is this process alone.
+    Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong
+    secret.
+    """
+    global _job
+    with _lock:
+        if _job is not None:
+            return
+        settings = settings or Settings.from_environment()
+        membership = join(settings, rank=rank, size=size, torch_store=store)
+        try:
+            _job = _enter(settings, membership)
+        finally:
+            membership.close()
+        atexit.register(shutdown)
+
+
+def _enter(settings: Settings, member: Membership) -> Job:
+    cores = len(os.sched_getaffinity(0))
+    session = _core.Session(
+        member.rank,
+        member.size,
+        f"{member.job}/{member.epoch}",
+        member.secret,
+        heartbeat=settings.heartbeat,
+        timeout=settings.timeout,
+        lanes=settings.lanes,
+        spin_us=_SPIN_US if member.local_size <= cores else 0,
+    )
+    try:
+        hosts = _open(settings, member, session)
+    except BaseException:
+        session.close()
+        raise
+    return Job(member, session, hosts)
+
+
+def _open(settings: Settings, member: Membership, session: _core.Session) -> tuple[str, ...]:
+    """Listens, tells the other ranks where, and starts the engine. Returns who shares memory with whom."""
+    one_host = len(set(member.host_ids)) == 1
+    if settings.transport == "shm" and not one_host:
+        raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
+    use_shm = settings.transport != "tcp"
+    use_tcp = member.size > 1 and not (use_shm and one_host)
+    mine: dict[str, Any] = {"host": socket.gethostname(), "shm": "", "addresses": [], "port": 0}
+    if use_shm and member.size > 1:
+        mine["shm"] = session.listen_shm()
+    if use_tcp:
+        bind = bind_address(settings.interface, one_host=one_host)
+        mine["port"] = session.listen_tcp(bind)
+        mine["addresses"] = [bind] if one_host else advertised_addresses(settings.interface)
+    everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode())]
+    peers = [
+        (
+            one["host"],
+            use_shm and host == member.host_ids[member.rank],
+            one["shm"],
+            one["addresses"],
+            one["port"],
+        )
+        for one, host in zip(everyone, member.host_ids, strict=True)
+    ]
+    session.start(peers)
+    if not use_shm:
+        return tuple(str(r) for r in range(member.size))
+    return tuple(member.host_ids)
+
+
+def shutdown() -> None:
+    """Leaves the job; operations that still run fail with Aborted. May be followed by another `init`."""
+    global _job
+    with _lock:
+        job, _job = _job, None
+    if job is not None:
+        atexit.unregister(shutdown)
+        job.session.close()
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a job."""
+    return _job is not None
+
+
+def rank() -> int:
+    """This process's number in the job, from 0."""
+    return current().membership.rank
+
+
+def size() -> int:
+    """Number of processes in the job."""
+    return current().membership.size
+
+
+def local_rank() -> int:
+    """This process's number on its host."""
+    return current().membership.local_rank
+
+
+def local_size() -> int:
+    """Number of the job's processes on this host."""
+    return current().membership.local_size
+
+
+def cross_rank() -> int:
+    """The number of this host among the hosts that have this local rank."""
+    return current().membership.cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have this local rank."""
+    return current().membership.cross_size

@@ -1,0 +1,439 @@
+"""Collectives on addresses: what the faces of the frameworks stand on.
+
+``src`` and ``dst`` are addresses of CPU memory, equal for an operation in place; counts are in elements;
+``dtype`` and ``op`` are the codes of `slipstream.base.dtypes`. ``keep`` holds objects that must live until the
+work is done. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a finished
+work.
+
+Every function raises ValueError for arguments that are wrong on this rank, and the session's error if it has
+failed; errors of the operation itself are raised by ``Work.wait``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from slipstream.base.dtypes import DType, Op, itemsize
+from slipstream.comm.group import Compiled, Group
+from slipstream.comm.work import DONE, Work
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+]
+
+_POINT_TO_POINT_CHUNK = 256 << 10
+_AVG = int(Op.AVG)
+
+
+def _issue(
+    group: Group,
+    compiled: Compiled,
+    dtype: int,
+    op: int,
+    src: int,
+    dst: int,
+    count: int,
+    keep: Any,
+    sync: bool,
+    name: str | None,
+    **options: Any,
+) -> Work:
+    call = group.session.run if sync else group.session.submit
+    native = call(
+        group.native,
+        compiled.native,
+        compiled.operation,
+        dtype,
+        op,
+        src,
+        dst,
+        count,
+        compiled.chunk_bytes,
+        name=name or "",
+        **options,
+    )
+    return DONE if native is None else Work(native, keep)
+
+
+def _offsets(counts: Sequence[int]) -> list[int]:
+    return [0, *accumulate(counts)]
+
+
+def _only(counts: Sequence[int], rank: int) -> list[int]:
+    """The table of a buffer that holds this rank's block alone."""
+    return [0] * (rank + 1) + [counts[rank]] * (len(counts) - rank)
+
+
+def _digest(counts: Sequence[int]) -> int:
+    return zlib.crc32(np.asarray(counts, dtype="<i8").tobytes())
+
+
+def _scales(prescale: float, postscale: float) -> int:
+    if prescale == 1.0 and postscale == 1.0:
+        return 0
+    return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
+
+
+def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
+    if len(counts) != group.size:
+        raise ValueError(f"{what} has {len(counts)} entries for {group.size} ranks")
+    if min(counts) < 0:
+        raise ValueError(f"{what} has a negative entry")
+
+
+def _check_root(group: Group, root: int) -> None:
+    if not 0 <= root < group.size:
+        raise ValueError(f"root {root} is not in 0..{group.size - 1}")
+
+
+def all_reduce(
+    group: Group,
+    src: int,
+    dst: int,
+    count: int,
+    dtype: int,
+    op: int,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """dst = reduction of every rank's src, ``count`` elements each."""
+    compiled = group.compiled("all_reduce", count * itemsize(dtype))
+    call = group.session.run if sync else group.session.submit
+    native = call(
+        group.native,
+        compiled.native,
+        compiled.operation,
+        dtype,
+        op,
+        src,
+        dst,
+        count,
+        compiled.chunk_bytes,
+        -1,
+        name or "",
+        prescale,
+        postscale,
+        group.size if op == _AVG else 1,
+        None,
+        None,
+        count,
+        _scales(prescale, postscale),
+    )
+    return DONE if native is None else Work(native, keep)
+
+
+def reduce_scatter(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    op: int,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
+    _check_counts(group, counts, "counts")
+    total = sum(counts)
+    return _issue(
+        group,
+        group.compiled("reduce_scatter", total * itemsize(dtype)),
+        dtype,
+        op,
+        src,
+        dst,
+        total,
+        keep,
+        sync,
+        name,
+        prescale=prescale,
+        postscale=postscale,
+        divisor=group.size if op == _AVG else 1,
+        in_offsets=_offsets(counts),
+        out_offsets=_only(counts, group.rank),
+        signed_count=total,
+        extra=_digest(counts) ^ _scales(prescale, postscale),
+    )
+
+
+def all_gather(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    *,
+    name: str | None = None,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
+    _check_counts(group, counts, "counts")
+    total = sum(counts)
+    return _issue(
+        group,
+        group.compiled("all_gather", total * itemsize(dtype)),
+        dtype,
+        -1,
+        src,
+        dst,
+        total,
+        keep,
+        sync,
+        name,
+        in_offsets=_only(counts, group.rank),
+        out_offsets=_offsets(counts),
+        signed_count=total,
+        extra=_digest(counts),
+    )
+
+
+def broadcast(
+    group: Group,
+    src: int,
+    dst: int,
+    count: int,
+    dtype: int,
+    root: int,
+    *,
+    name: str | None = None,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """dst = the root's src (which other ranks do not read), ``count`` elements."""
+    _check_root(group, root)
+    compiled = group.compiled("broadcast", count * itemsize(dtype), root)
+    return _issue(
+        group, compiled, dtype, -1, src, dst, count, keep, sync, name, root=root, signed_count=count
+    )
+
+
+def reduce(
+    group: Group,
+    src: int,
+    dst: int,
+    count: int,
+    dtype: int,
+    op: int,
+    root: int,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
+    _check_root(group, root)
+    return _issue(
+        group,
+        group.compiled("reduce", count * itemsize(dtype), root),
+        dtype,
+        op,
+        src,
+        dst,
+        count,
+        keep,
+        sync,
+        name,
+        root=root,
+        prescale=prescale,
+        postscale=postscale,
+        divisor=group.size if op == _AVG else 1,
+        signed_count=count,
+        extra=_scales(prescale, postscale),
+    )
+
+
+def gather(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    root: int,
+    *,
+    name: str | None = None,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """dst on the root = every rank's src, one after another; rank r sends ``counts[r]`` elements."""
+    _check_root(group, root)
+    _check_counts(group, counts, "counts")
+    total = sum(counts)
+    return _issue(
+        group,
+        group.compiled("gather", total * itemsize(dtype), root),
+        dtype,
+        -1,
+        src,
+        dst,
+        total,
+        keep,
+        sync,
+        name,
+        root=root,
+        in_offsets=_only(counts, group.rank),
+        out_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
+        signed_count=total,
+        extra=_digest(counts),
+    )
+
+
+def scatter(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    root: int,
+    *,
+    name: str | None = None,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """dst = this rank's block of the root's src, ``counts[r]`` elements for rank r."""
+    _check_root(group, root)
+    _check_counts(group, counts, "counts")
+    total = sum(counts)
+    return _issue(
+        group,
+        group.compiled("scatter", total * itemsize(dtype), root),
+        dtype,
+        -1,
+        src,
+        dst,
+        total,
+        keep,
+        sync,
+        name,
+        root=root,
+        in_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
+        out_offsets=_only(counts, group.rank),
+        signed_count=total,
+        extra=_digest(counts),
+    )
+
+
+def all_to_all(
+    group: Group,
+    src: int,
+    dst: int,
+    send_counts: Sequence[int],
+    recv_counts: Sequence[int],
+    dtype: int,
+    *,
+    name: str | None = None,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """Block p of src goes to rank p; block p of dst comes from rank p. Counts are elements per rank.
+
+    src and dst must not overlap.
+    """
+    _check_counts(group, send_counts, "send_counts")
+    _check_counts(group, recv_counts, "recv_counts")
+    if src == dst and sum(send_counts) > 0:
+        raise ValueError("all_to_all cannot work in place: src and dst must not overlap")
+    if send_counts[group.rank] != recv_counts[group.rank]:
+        raise ValueError("send_counts and recv_counts disagree about this rank's own block")
+    return _issue(
+        group,
+        # ranks may hold different totals, so nothing that depends on the size may choose the plan
+        group.compiled("all_to_all", 1 << 20),
+        dtype,
+        -1,
+        src,
+        dst,
+        0,
+        keep,
+        sync,
+        name,
+        in_offsets=_offsets(send_counts),
+        out_offsets=_offsets(recv_counts),
+    )
+
+
+def barrier(group: Group, *, name: str | None = None, sync: bool = False) -> Work:
+    """Done once every rank of the group has called it."""
+    address = group.token.ctypes.data
+    return all_reduce(
+        group, address, address, 1, DType.U8, Op.BOR, name=name or "barrier", keep=group, sync=sync
+    )
+
+
+def send(
+    group: Group,
+    src: int,
+    count: int,
+    dtype: int,
+    target: int,
+    tag: int = 0,
+    *,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """Sends ``count`` elements to rank ``target`` of the group, which must `recv` as many with this tag."""
+    return _point_to_point(group, "send", src, count, dtype, target, tag, keep, sync)
+
+
+def recv(
+    group: Group,
+    dst: int,
+    count: int,
+    dtype: int,
+    source: int,
+    tag: int = 0,
+    *,
+    keep: Any = (),
+    sync: bool = False,
+) -> Work:
+    """Receives what rank ``source`` of the group sends with this tag, in its order."""
+    return _point_to_point(group, "recv", dst, count, dtype, source, tag, keep, sync)
+
+
+def _point_to_point(
+    group: Group, kind: str, address: int, count: int, dtype: int, peer: int, tag: int, keep: Any, sync: bool
+) -> Work:
+    if not 0 <= peer < group.size or peer == group.rank:
+        raise ValueError(f"cannot {kind}: {peer} is not another rank of a group of {group.size}")
+    ends = (group.rank, peer) if kind == "send" else (peer, group.rank)
+    return _issue(
+        group,
+        group.point_to_point(kind, peer, _POINT_TO_POINT_CHUNK),
+        dtype,
+        -1,
+        address,
+        address,
+        count,
+        keep,
+        sync,
+        None,
+        signed_count=count,
+        extra=tag & 0xFFFFFFFF,
+        channel=group.channel(*ends, tag),
+    )

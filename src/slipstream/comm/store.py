@@ -1,0 +1,236 @@
+"""The job's key-value store, as its ranks see it; `StoreServer` serves it.
+
+Ranks use it to find each other at the start: it never carries tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
+from slipstream.comm import handshake, store_server
+from slipstream.comm.store_server import StoreServer
+
+__all__ = ["Store", "StoreServer", "connect_any"]
+
+_SILENT_TRIES = 6  # an honest server hangs up on a good caller only when it is flooded
+_ANSWER_SECONDS = 30.0  # beyond the time a request may wait in the server
+
+
+class Store:
+    """A connection to the store at ``host:port``; may be shared by threads.
+
+    ``secret`` is the raw key, ``timeout`` (seconds) bounds connecting and is the default for waiting.
+    Connecting is retried until then, as the server may start later. Raises Timeout when nothing answers,
+    Refused when the secret or the job is another. A request cut short (by an exception such as
+    KeyboardInterrupt) closes the connection; the next one opens a new one.
+    """
+
+    def __init__(
+        self, host: str, port: int, secret: bytes, job: str, timeout: float, *, rank: int | None = None
+    ) -> None:
+        self.host, self.port = host, port
+        self.timeout = timeout
+        self._secret = secret
+        self._job = job
+        self._rank = handshake.NOBODY if rank is None else rank
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = _connect(
+            lambda: [(host, port)], secret, self._hello, time.monotonic() + timeout
+        )
+
+    @property
+    def _hello(self) -> handshake.Hello:
+        return handshake.Hello(handshake.PURPOSE_STORE, handshake.job_id(self._job), rank=self._rank)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Stores up to 16 MiB under ``key``, replacing what was there."""
+        name = _encode(key)
+        if len(value) > store_server.MAX_VALUE:
+            limit = store_server.MAX_VALUE
+            raise ValueError(f"store: the value of {key!r} has {len(value)} bytes, more than {limit}")
+        self._request(store_server.SET, store_server.SET_HEAD.pack(len(name)) + name + value, 0.0)
+
+    def get(self, key: str, timeout: float | None = None) -> bytes:
+        """The value under ``key``, waiting up to ``timeout`` seconds until there is one; raises Timeout."""
+        wait = self._wait(timeout)
+        body = store_server.GET_HEAD.pack(_milliseconds(wait)) + _encode(key)
+        status, value = self._request(store_server.GET, body, wait)
+        if status == store_server.LATE:
+            raise Timeout(f"store: nobody has set {key!r} within {wait:g} s")
+        return value
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to the number under ``key`` (0 at first) and returns the sum; atomic."""
+        body = store_server.ADD_HEAD.pack(amount) + _encode(key)
+        _, value = self._request(store_server.ADD, body, 0.0)
+        total: int = store_server.ADD_HEAD.unpack(value)[0]
+        return total
+
+    def gather(self, prefix: str, n: int, timeout: float | None = None) -> list[bytes]:
+        """The values of ``prefix/0`` ... ``prefix/(n-1)``, in order; raises Timeout naming those missing."""
+        if not 0 < n <= store_server.MAX_GATHER:
+            raise ValueError(f"store: cannot gather {n} keys")
+        wait = self._wait(timeout)
+        body = store_server.GATHER_HEAD.pack(_milliseconds(wait), n) + _encode(prefix)
+        status, value = self._request(store_server.GATHER, body, wait)
+        if status == store_server.LATE:
+            missing = struct.unpack(f"<{len(value) // 4}I", value)
+            shown = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
+            what = "rank" if len(missing) == 1 else "ranks"
+            raise Timeout(f"{what} {shown} of {n} did not come within {wait:g} s ({prefix})")
+        values, at = [], 0
+        for _ in range(n):
+            (length,) = store_server.LENGTH.unpack_from(value, at)
+            at += store_server.LENGTH.size
+            values.append(value[at : at + length])
+            at += length
+        return values
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Removes every key that starts with ``prefix``; returns how many there were."""
+        _, value = self._request(store_server.DELETE, _encode(prefix), 0.0)
+        count: int = store_server.LENGTH.unpack(value)[0]
+        return count
+
+    def close(self) -> None:
+        """Closes the connection; a later request opens a new one."""
+        with self._lock:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _wait(self, timeout: float | None) -> float:
+        return max(0.0, self.timeout if timeout is None else timeout)
+
+    def _request(self, op: int, body: bytes, wait: float) -> tuple[int, bytes]:
+        with self._lock:
+            if self._sock is None:
+                self._sock = _connect(
+                    lambda: [(self.host, self.port)],
+                    self._secret,
+                    self._hello,
+                    time.monotonic() + self.timeout,
+                )
+            sock, whole = self._sock, False
+            try:
+                sock.settimeout(wait + _ANSWER_SECONDS)
+                sock.sendall(store_server.HEADER.pack(op, len(body)) + body)
+                status, length = store_server.HEADER.unpack(_receive(sock, store_server.HEADER.size))
+                # values and gathered replies with their lengths; more would be a broken server
+                if length > store_server.MAX_REPLY + 4 * store_server.MAX_GATHER:
+                    raise SlipstreamError(f"store: a reply of {length} bytes")
+                answer = _receive(sock, length)
+                whole = True
+            except TimeoutError:
+                raise Timeout(f"the store at {self.host} port {self.port} does not answer") from None
+            except OSError as error:
+                text = f"lost the connection to the store at {self.host} port {self.port}: {error}"
+                raise PeerLost(text, host=self.host) from None
+            finally:
+                if not whole:
+                    self._disconnect()
+        if status == store_server.ERROR:
+            raise SlipstreamError(f"store: {answer.decode(errors='replace')}")
+        return status, answer
+
+
+def connect_any(
+    addresses: Callable[[], Sequence[tuple[str, int]]],
+    secret: bytes,
+    job: str,
+    timeout: float,
+    rank: int,
+    otherwise: str,
+) -> Store:
+    """Connects to the first of the addresses that answers.
+
+    ``addresses`` is asked again before every round, as they may be published (or replaced) only later; the
+    Timeout says ``otherwise`` when it never gave one. Raises as `Store` does.
+    """
+    store = Store.__new__(Store)
+    store.timeout, store._secret, store._job, store._rank = timeout, secret, job, rank
+    store._lock = threading.Lock()
+    store._sock = sock = _connect(addresses, secret, store._hello, time.monotonic() + timeout, otherwise)
+    store.host, store.port = sock.getpeername()[:2]
+    return store
+
+
+def _connect(
+    addresses: Callable[[], Sequence[tuple[str, int]]],
+    secret: bytes,
+    hello: handshake.Hello,
+    deadline: float,
+    otherwise: str = "no address is known",
+) -> socket.socket:
+    pause, silent, last = 0.02, 0, otherwise
+    while True:
+        for host, port in addresses():
+            tried = f"the store at {host} port {port}"
+            try:
+                return _dial(host, port, secret, hello, deadline)
+            except Refused as error:
+                raise Refused(
+                    f"{tried} refused this process: {error}; all ranks must have the same SLIPSTREAM_SECRET "
+                    "(or SLIPSTREAM_SECRET_FILE) and SLIPSTREAM_JOB"
+                ) from None
+            except ConnectionResetError as error:
+                last, silent = f"cannot reach {tried}: {error}", silent + 1
+                if silent >= _SILENT_TRIES:
+                    raise Refused(
+                        f"{tried} closes the connection during the handshake: it belongs to another job "
+                        "or version (compare SLIPSTREAM_JOB), or something else listens there"
+                    ) from None
+            except OSError as error:
+                last = f"cannot reach {tried}: {error}"
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Timeout(last) from None
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.6, 0.5)
+
+
+def _dial(host: str, port: int, secret: bytes, hello: handshake.Hello, deadline: float) -> socket.socket:
+    left = max(0.05, deadline - time.monotonic())
+    sock = socket.create_connection((host, port), timeout=min(left, 10.0))
+    try:
+        if sock.getsockname() == sock.getpeername():  # TCP can connect an ephemeral port to itself
+            raise ConnectionRefusedError("nobody listens there")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(min(left, 15.0))
+        handshake.call(sock, secret, hello)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _receive(sock: socket.socket, count: int) -> bytes:
+    data = bytearray(count)
+    view, at = memoryview(data), 0
+    while at < count:
+        got = sock.recv_into(view[at:])
+        if got == 0:
+            raise ConnectionResetError("closed by the other side")
+        at += got
+    return bytes(data)
+
+
+def _encode(key: str) -> bytes:
+    name = key.encode()
+    if not 0 < len(name) <= store_server.MAX_KEY:
+        raise ValueError(f"store: a key has 1 to {store_server.MAX_KEY} bytes, got {len(name)}")
+    return name
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(math.ceil(seconds * 1000), 0xFFFFFFFF)

@@ -1,0 +1,501 @@
+"""The server of the job's key-value store: one thread, one selector, never blocked by one client.
+
+After the handshake a client sends one request at a time and reads one reply:
+
+    request   op u8, length u32, body      SET: key length u16, key, value     GET: milliseconds u32, key
+                                           ADD: i64, key                       DELETE: prefix
+                                           GATHER: milliseconds u32, n u32, prefix
+    reply     status u8, length u32, body  OK: result   LATE: (GATHER: missing ranks, u32 each)   ERROR: text
+
+Limits: key 512 B, value 16 MiB, 256 MiB in all (stored and being received), a gathered reply 64 MiB, 128
+callers that have not proved themselves, 5 s each. A client that sends while it is owed a reply is cut off, so
+what is held for a client is at most one request and one reply; replies to one gather share their bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from slipstream.base.errors import Refused
+from slipstream.comm import handshake
+
+__all__ = ["MAX_KEY", "MAX_REPLY", "MAX_TOTAL", "MAX_VALUE", "StoreServer"]
+
+MAX_KEY = 512
+MAX_VALUE = 16 << 20
+MAX_TOTAL = 256 << 20
+MAX_REPLY = 64 << 20
+MAX_GATHER = 1 << 20
+MAX_STRANGERS = 128
+STRANGER_SECONDS = 5.0
+STRANGER_GRACE = 0.25  # a full waiting room is not emptied faster than honest callers can answer
+KEY_OVERHEAD = 128  # what a stored pair costs beyond its bytes
+
+SET, GET, ADD, GATHER, DELETE = 1, 2, 3, 4, 5
+OK, LATE, ERROR = 0, 1, 2
+
+HEADER = struct.Struct("<BI")
+SET_HEAD = struct.Struct("<H")
+GET_HEAD = struct.Struct("<I")
+ADD_HEAD = struct.Struct("<q")
+GATHER_HEAD = struct.Struct("<II")
+LENGTH = struct.Struct("<I")
+
+_log = logging.getLogger("slipstream.store")
+
+
+class _Bad(Exception):
+    """The client broke the protocol: cut it off."""
+
+
+@dataclass(eq=False)
+class _Gather:
+    """All clients that wait for the same prefix and count, and which of its keys are missing."""
+
+    prefix: bytes
+    count: int
+    missing: set[int]
+    waiters: set[_Client] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class _Client:
+    sock: socket.socket
+    peer: str
+    born: float
+    hello: bytes = b""
+    nonce: bytes = b""
+    trusted: bool = False
+    inbox: bytearray = field(default_factory=bytearray)
+    reserved: int = 0  # bytes of the request being received, counted against MAX_TOTAL
+    outbox: list[memoryview] = field(default_factory=list)
+    waits_for: bytes | _Gather | None = None
+    deadline: float = 0.0
+    closed: bool = False
+
+    @property
+    def owed(self) -> bool:
+        return self.waits_for is not None or bool(self.outbox)
+
+
+class StoreServer:
+    """Serves the store of one job on ``bind`` (numeric address; port 0 means any) until `close`.
+
+    Every caller must prove that it knows ``secret`` (raw bytes) and belongs to ``job``. Raises OSError when
+    it cannot listen there. `address` is the (host, port) it listens on.
+    """
+
+    def __init__(self, bind: str, secret: bytes, job: str, port: int = 0) -> None:
+        self._secret = secret
+        self._job = handshake.job_id(job)
+        self._data: dict[bytes, bytes] = {}
+        self._used = 0
+        self._getters: dict[bytes, set[_Client]] = {}
+        self._gathers: dict[bytes, dict[int, _Gather]] = {}
+        self._strangers: OrderedDict[_Client, None] = OrderedDict()
+        self._clients: set[_Client] = set()
+        self._alarms: list[tuple[float, int, _Client]] = []
+        self._alarm_count = 0
+        self._log_credit, self._log_time = 20.0, time.monotonic()
+        self._listener = _listen(bind, port)
+        host, bound = self._listener.getsockname()[:2]
+        self.address: tuple[str, int] = (host, bound)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._accepting = True
+        self._accept_pause = 0.0
+        self._wake, self._woken = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._stop_at: float | None = None
+        self._thread = threading.Thread(target=self._serve, name="slipstream-store", daemon=True)
+        self._thread.start()
+
+    def close(self, linger: float = 0.0) -> None:
+        """Stops serving and closes every connection; harmless when repeated.
+
+        With ``linger`` it goes on until all clients have hung up, for at most that many seconds.
+        """
+        if self._stop_at is not None:
+            return
+        self._stop_at = time.monotonic() + linger
+        self._wake.send(b"x")
+        self._thread.join()
+
+    # ---- the thread ----
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopped():
+                self._turn()
+        finally:
+            for client in list(self._clients):
+                self._drop(client)
+            for sock in (self._listener, self._wake, self._woken):
+                sock.close()
+            self._selector.close()
+
+    def _stopped(self) -> bool:
+        if self._stop_at is None:
+            return False
+        members = len(self._clients) - len(self._strangers)
+        return members == 0 or time.monotonic() >= self._stop_at
+
+    def _turn(self) -> None:
+        self._set_accepting(time.monotonic())
+        accept = False
+        for key, events in self._selector.select(self._next_alarm()):
+            client = key.data
+            if client is None:
+                if key.fileobj is self._woken:
+                    self._woken.recv(16)
+                accept = accept or key.fileobj is self._listener
+            elif not client.closed:
+                self._attend(client, events)
+        now = time.monotonic()
+        if accept:  # after the known callers have been heard, so that a flood does not push honest ones out
+            self._accept(now)
+        while self._alarms and self._alarms[0][0] <= now:
+            _, _, client = heapq.heappop(self._alarms)
+            self._ring(client, now)
+
+    def _next_alarm(self) -> float | None:
+        now = time.monotonic()
+        times = [self._alarms[0][0]] if self._alarms else []
+        if self._stop_at is not None:
+            times.append(self._stop_at)
+        if not self._accepting:
+            times.append(self._accept_pause)
+        return max(0.0, min(times) - now) if times else None
+
+    def _alarm(self, client: _Client, when: float) -> None:
+        self._alarm_count += 1
+        heapq.heappush(self._alarms, (when, self._alarm_count, client))
+        if len(self._alarms) > 64 + 4 * len(self._clients):  # mostly of waits that ended early
+            self._alarms = [
+                alarm
+                for alarm in self._alarms
+                if not alarm[2].closed and (not alarm[2].trusted or alarm[0] == alarm[2].deadline)
+            ]
+            heapq.heapify(self._alarms)
+
+    def _ring(self, client: _Client, now: float) -> None:
+        if client.closed:
+            return
+        if not client.trusted:
+            if now >= client.born + STRANGER_SECONDS:
+                self._refuse(client, "it did not prove itself in time")
+        elif client.waits_for is not None and now >= client.deadline:
+            wanted = client.waits_for
+            missing = sorted(wanted.missing) if isinstance(wanted, _Gather) else []
+            self._unwait(client)
+            self._reply(client, LATE, struct.pack(f"<{len(missing)}I", *missing))
+
+    # ---- strangers ----
+
+    def _set_accepting(self, now: float) -> None:
+        accepting = now >= self._accept_pause
+        if len(self._strangers) >= MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            if now - oldest.born >= STRANGER_GRACE:
+                self._refuse(oldest, "too many callers have not proved themselves")
+            else:
+                accepting, self._accept_pause = False, oldest.born + STRANGER_GRACE
+        if accepting != self._accepting:
+            self._accepting = accepting
+            if accepting:
+                self._selector.register(self._listener, selectors.EVENT_READ)
+            else:
+                self._selector.unregister(self._listener)
+
+    def _accept(self, now: float) -> None:
+        for _ in range(16):
+            if len(self._strangers) >= MAX_STRANGERS:
+                return
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                _log.warning("store: cannot accept a connection: %s", error)
+                self._accept_pause = now + 0.1
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client = _Client(sock, f"{address[0]}:{address[1]}", now)
+            self._clients.add(client)
+            self._strangers[client] = None
+            self._selector.register(sock, selectors.EVENT_READ, client)
+            self._alarm(client, now + STRANGER_SECONDS)
+
+    def _refuse(self, client: _Client, why: str) -> None:
+        now = time.monotonic()
+        self._log_credit = min(20.0, self._log_credit + (now - self._log_time))
+        self._log_time = now
+        if self._log_credit >= 1.0:
+            self._log_credit -= 1.0
+            _log.warning("store: refused %s: %s", client.peer, why)
+        self._drop(client)
+
+    def _meet(self, client: _Client) -> None:
+        """Moves a stranger through the handshake as far as its bytes go."""
+        if not client.hello and len(client.inbox) >= handshake.HELLO_SIZE:
+            client.hello = bytes(client.inbox[: handshake.HELLO_SIZE])
+            del client.inbox[: handshake.HELLO_SIZE]
+            handshake.parse_hello(client.hello, job=self._job, purpose=handshake.PURPOSE_STORE, target=0)
+            client.nonce = os.urandom(handshake.NONCE_SIZE)
+            self._send(client, client.nonce + handshake.server_mac(self._secret, client.hello, client.nonce))
+        if client.hello and len(client.inbox) >= handshake.MAC_SIZE:
+            expected = handshake.client_mac(self._secret, client.hello, client.nonce)
+            if not handshake.macs_equal(bytes(client.inbox), expected):
+                raise Refused("it does not know the secret of this job")
+            client.inbox.clear()
+            client.trusted = True
+            del self._strangers[client]
+            self._send(client, handshake.ACCEPTED)
+
+    # ---- bytes ----
+
+    def _attend(self, client: _Client, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(client)
+            if events & selectors.EVENT_READ and not client.closed:
+                self._read(client)
+        except (Refused, _Bad) as error:
+            self._refuse(client, str(error))
+        except OSError as error:
+            if client.trusted:
+                self._drop(client)
+            else:
+                self._refuse(client, f"connection failed: {error}")
+
+    def _read(self, client: _Client) -> None:
+        if not client.trusted:
+            bound = handshake.MAC_SIZE if client.hello else handshake.HELLO_SIZE
+        elif client.reserved:
+            bound = HEADER.size + client.reserved
+        else:
+            bound = HEADER.size
+        want = bound - len(client.inbox)
+        try:
+            data = client.sock.recv(min(want, 1 << 20))
+        except (BlockingIOError, InterruptedError):
+            return
+        if not data:
+            if client.trusted:
+                self._drop(client)
+            else:
+                self._refuse(client, "it hung up before proving itself")
+            return
+        client.inbox += data
+        if not client.trusted:
+            self._meet(client)
+            return
+        if client.owed:
+            raise _Bad("it sent a request while one was pending")
+        if not client.reserved and len(client.inbox) == HEADER.size:
+            self._admit(client)
+        if client.reserved and len(client.inbox) == HEADER.size + client.reserved:
+            op, body = client.inbox[0], memoryview(bytes(client.inbox))[HEADER.size :]
+            self._used -= client.reserved
+            client.reserved = 0
+            client.inbox.clear()
+            self._execute(client, op, body)
+
+    def _admit(self, client: _Client) -> None:
+        op, length = HEADER.unpack(client.inbox)
+        if op not in (SET, GET, ADD, GATHER, DELETE):
+            raise _Bad(f"unknown request {op}")
+        limit = SET_HEAD.size + MAX_KEY + MAX_VALUE if op == SET else GATHER_HEAD.size + MAX_KEY
+        if not 0 < length <= limit:
+            raise _Bad(f"a request of {length} bytes")
+        if self._used + length > MAX_TOTAL:
+            raise _Bad(f"the store is full ({MAX_TOTAL >> 20} MiB)")
+        client.reserved = length
+        self._used += length
+
+    def _reply(self, client: _Client, status: int, body: bytes = b"") -> None:
+        self._send(client, HEADER.pack(status, len(body)), body)
+
+    def _send(self, client: _Client, *parts: bytes) -> None:
+        client.outbox += [memoryview(part) for part in parts if part]
+        try:
+            self._flush(client)
+        except OSError:
+            self._drop(client)
+
+    def _flush(self, client: _Client) -> None:
+        while client.outbox:
+            try:
+                sent = client.sock.sendmsg(client.outbox)
+            except (BlockingIOError, InterruptedError):
+                break
+            while client.outbox and sent >= len(client.outbox[0]):
+                sent -= len(client.outbox.pop(0))
+            if sent:
+                client.outbox[0] = client.outbox[0][sent:]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.outbox else 0)
+        if self._selector.get_key(client.sock).events != events:
+            self._selector.modify(client.sock, events, client)
+
+    def _drop(self, client: _Client) -> None:
+        if client.closed:
+            return
+        client.closed = True
+        self._unwait(client)
+        self._used -= client.reserved
+        self._strangers.pop(client, None)
+        self._clients.discard(client)
+        self._selector.unregister(client.sock)
+        client.sock.close()
+
+    # ---- requests ----
+
+    def _execute(self, client: _Client, op: int, body: memoryview) -> None:
+        try:
+            if op == SET:
+                (length,) = SET_HEAD.unpack_from(body)
+                key, value = bytes(body[2 : 2 + length]), bytes(body[2 + length :])
+                if len(key) != length:
+                    raise _Bad("a malformed request")
+                self._reply(client, *self._put(_key(key), value))
+            elif op == GET:
+                (wait,) = GET_HEAD.unpack_from(body)
+                self._get(client, _key(bytes(body[GET_HEAD.size :])), wait / 1000)
+            elif op == ADD:
+                (amount,) = ADD_HEAD.unpack_from(body)
+                self._reply(client, *self._add(_key(bytes(body[ADD_HEAD.size :])), amount))
+            elif op == GATHER:
+                wait, count = GATHER_HEAD.unpack_from(body)
+                self._gather(client, _key(bytes(body[GATHER_HEAD.size :])), count, wait / 1000)
+            else:
+                self._reply(client, OK, LENGTH.pack(self._delete(_key(bytes(body)))))
+        except struct.error:
+            raise _Bad("a malformed request") from None
+
+    def _put(self, key: bytes, value: bytes) -> tuple[int, bytes]:
+        if len(value) > MAX_VALUE:
+            return ERROR, f"the value has more than {MAX_VALUE} bytes".encode()
+        old = self._data.get(key)
+        more = len(value) - len(old) if old is not None else len(key) + len(value) + KEY_OVERHEAD
+        if self._used + more > MAX_TOTAL:
+            return ERROR, f"the store is full ({MAX_TOTAL >> 20} MiB)".encode()
+        self._used += more
+        self._data[key] = value
+        for getter in list(self._getters.get(key, ())):
+            self._unwait(getter)
+            self._reply(getter, OK, value)
+        prefix, _, number = key.rpartition(b"/")
+        if prefix in self._gathers and number.isdigit():
+            for gather in list(self._gathers[prefix].values()):
+                gather.missing.discard(int(number))
+                if not gather.missing:
+                    self._finish(gather)
+        return OK, b""
+
+    def _add(self, key: bytes, amount: int) -> tuple[int, bytes]:
+        try:
+            total = int(self._data.get(key, b"0")) + amount
+        except ValueError:
+            return ERROR, b"add on a value that is no number"
+        if not -(1 << 63) <= total < 1 << 63:
+            return ERROR, b"add overflows 64 bits"
+        status, text = self._put(key, b"%d" % total)
+        return (status, text) if status != OK else (OK, ADD_HEAD.pack(total))
+
+    def _get(self, client: _Client, key: bytes, wait: float) -> None:
+        if key in self._data:
+            self._reply(client, OK, self._data[key])
+            return
+        self._getters.setdefault(key, set()).add(client)
+        self._wait(client, key, wait)
+
+    def _gather(self, client: _Client, prefix: bytes, count: int, wait: float) -> None:
+        if not 0 < count <= MAX_GATHER:
+            self._reply(client, ERROR, f"gather of {count} keys".encode())
+            return
+        gather = self._gathers.setdefault(prefix, {}).get(count)
+        if gather is None:
+            missing = {i for i in range(count) if b"%s/%d" % (prefix, i) not in self._data}
+            gather = self._gathers[prefix][count] = _Gather(prefix, count, missing)
+        gather.waiters.add(client)
+        self._wait(client, gather, wait)
+        if not gather.missing:
+            self._finish(gather)
+
+    def _finish(self, gather: _Gather) -> None:
+        values = [self._data.get(b"%s/%d" % (gather.prefix, i)) for i in range(gather.count)]
+        gather.missing = {i for i, value in enumerate(values) if value is None}
+        if gather.missing:  # deleted meanwhile
+            return
+        present = [value for value in values if value is not None]
+        if sum(map(len, present)) > MAX_REPLY:
+            status, body = ERROR, f"gather of more than {MAX_REPLY} bytes".encode()
+        else:
+            parts = (part for value in present for part in (LENGTH.pack(len(value)), value))
+            status, body = OK, b"".join(parts)
+        for client in list(gather.waiters):
+            self._unwait(client)
+            self._reply(client, status, body)
+
+    def _delete(self, prefix: bytes) -> int:
+        keys = [key for key in self._data if key.startswith(prefix)]
+        for key in keys:
+            self._used -= len(key) + len(self._data.pop(key)) + KEY_OVERHEAD
+        for gathers in self._gathers.values():
+            for gather in gathers.values():
+                gather.missing = {
+                    i for i in range(gather.count) if b"%s/%d" % (gather.prefix, i) not in self._data
+                }
+        return len(keys)
+
+    def _wait(self, client: _Client, wanted: bytes | _Gather, wait: float) -> None:
+        client.waits_for = wanted
+        client.deadline = time.monotonic() + wait
+        self._alarm(client, client.deadline)
+
+    def _unwait(self, client: _Client) -> None:
+        wanted, client.waits_for = client.waits_for, None
+        if isinstance(wanted, bytes):
+            getters = self._getters[wanted]
+            getters.discard(client)
+            if not getters:
+                del self._getters[wanted]
+        elif isinstance(wanted, _Gather):
+            wanted.waiters.discard(client)
+            if not wanted.waiters:
+                del self._gathers[wanted.prefix][wanted.count]
+                if not self._gathers[wanted.prefix]:
+                    del self._gathers[wanted.prefix]
+
+
+def _key(key: bytes) -> bytes:
+    if not 0 < len(key) <= MAX_KEY:
+        raise _Bad(f"a key of {len(key)} bytes")
+    return key
+
+
+def _listen(bind: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind((bind, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {bind} port {port}: {error.strerror}") from None
+    return listener

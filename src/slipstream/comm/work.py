@@ -1,0 +1,67 @@
+"""The handle of a running operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from slipstream import _core
+from slipstream.base.errors import Timeout
+
+__all__ = ["DONE", "Work"]
+
+# Works dropped before they were done, with the memory they use: kept until they are.
+_orphans: list[tuple[_core.Work, Any]] = []
+
+
+class Work:
+    """A running operation. It keeps the memory it works on alive."""
+
+    __slots__ = ("_finish", "_keep", "_native", "_result")
+
+    def __init__(
+        self,
+        native: _core.Work | None,
+        keep: Any = (),
+        result: Any = None,
+        finish: Callable[[], Any] | None = None,
+    ) -> None:
+        self._native = native
+        self._keep = keep
+        self._result = result
+        self._finish = finish
+
+    def done(self) -> bool:
+        """True once `wait` would not block (also if the operation failed)."""
+        return self._native is None or self._native.done()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Waits and returns the operation's result; all errors of the operation are raised here.
+
+        ``timeout`` (seconds) limits this wait, not the operation: Timeout is raised and it goes on.
+        """
+        native = self._native
+        if native is not None:
+            if not native.wait(timeout):
+                raise Timeout(f"the operation is not done after {timeout:g} s")
+            self._native = None
+            self._keep = ()
+        if self._finish is not None:
+            self._result = self._finish()
+            self._finish = None
+        return self._result
+
+    def holding(self, keep: Any, result: Any) -> Work:
+        """This work, made to keep ``keep`` alive and to give ``result``."""
+        self._keep, self._result = keep, result
+        return self
+
+    def __del__(self) -> None:
+        native = self._native
+        if native is not None and not native.done():
+            _orphans[:] = [(n, keep) for n, keep in _orphans if not n.done()]
+            _orphans.append((native, self._keep))
+
+
+DONE = Work(None)
+"""A finished work without a result."""

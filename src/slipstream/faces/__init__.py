@@ -1,0 +1,1 @@
+"""Faces: each adapts one framework's tensors and lifecycle to `slipstream.comm`, and nothing else."""

@@ -1,0 +1,435 @@
+"""The synchronous and asynchronous operations of `horovod.torch`, with autograd where Horovod has it.
+
+Every asynchronous operation returns an integer handle for `poll` and `synchronize`. In every operation
+``name`` is optional, and at any time only one operation of a kind may use a name (ValueError).
+``process_set`` limits an operation to some ranks; calling it on others is a ValueError. All ranks of the set
+must start the same operations in the same order; where they differ in shape, dtype or operation, every rank
+raises Mismatch (a RuntimeError). Tensors may have any dtype the engine knows, any strides, and may lie on
+another device: then they are copied to the host and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from slipstream.comm import raw
+from slipstream.faces.torch.autograd import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    GroupedAllReduce,
+    ReduceScatter,
+)
+from slipstream.faces.torch.compression import Compression, Compressor
+from slipstream.faces.torch.exchanges import (
+    start_all_gather,
+    start_all_to_all,
+    start_broadcast,
+    start_grouped_all_gather,
+)
+from slipstream.faces.torch.handles import Grouped, claim_name, give, synchronize, unclaim_name
+from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
+from slipstream.faces.torch.reductions import (
+    Average,
+    Sum,
+    choose_op,
+    start_all_reduce,
+    start_grouped_all_reduce,
+    start_reduce_scatter,
+)
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+]
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks; returns a new one of its shape and dtype.
+
+    ``op`` defaults to Average (integers truncate toward zero); ``average`` is its deprecated forerunner. The
+    factors multiply what goes in and what comes out. Differentiable for Average and Sum.
+    """
+    op = choose_op(op, average)
+    if compression is Compression.none and not tensor.requires_grad:
+        pending = start_all_reduce(
+            tensor, False, name, op, prescale_factor, postscale_factor, process_set, sync=True
+        )
+        return pending.wait()  # type: ignore[no-any-return]
+    small, ctx = compression.compress(tensor)
+    result = AllReduce.apply(  # type: ignore[no-untyped-call]
+        small, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return compression.decompress(result, ctx)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `allreduce`; the tensor must not change until the handle is synchronised."""
+    op = choose_op(op, average)
+    return give(start_all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks, in place; returns it. Not differentiable."""
+    op = choose_op(op, average)
+    pending = start_all_reduce(
+        tensor, True, name, op, prescale_factor, postscale_factor, process_set, sync=True
+    )
+    return pending.wait()  # type: ignore[no-any-return]
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `allreduce_`."""
+    op = choose_op(op, average)
+    return give(start_all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors at once; returns the list of results. Otherwise as `allreduce`."""
+    op = choose_op(op, average)
+    small = [compression.compress(tensor) for tensor in tensors]
+    results = GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
+        name, op, prescale_factor, postscale_factor, process_set, *(tensor for tensor, _ in small)
+    )
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `grouped_allreduce`; one handle stands for all tensors."""
+    op = choose_op(op, average)
+    return give(
+        start_grouped_all_reduce(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors at once, in place; returns the list of them."""
+    op = choose_op(op, average)
+    grouped = start_grouped_all_reduce(
+        tensors, True, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return grouped.wait()  # type: ignore[no-any-return]
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `grouped_allreduce_`."""
+    op = choose_op(op, average)
+    return give(
+        start_grouped_all_reduce(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Starts the Sum or Average of a sparse COO tensor; returns a function that waits for the sparse result.
+
+    ``name`` is accepted for Horovod's sake. Indices and values are gathered, and those of equal place are
+    added.
+    """
+    if op not in (Sum, Average):
+        raise ValueError("sparse tensors can be reduced with Sum and Average only")
+    sparse = tensor.detach().coalesce()
+    started = start_grouped_all_gather([sparse.indices().t(), sparse.values()], None, process_set)
+    shape = sparse.shape
+    divisor = process_set.group.size if op == Average else 1
+
+    def finish() -> torch.Tensor:
+        indices, values = started.wait()
+        if divisor > 1:
+            values = values / divisor
+        return torch.sparse_coo_tensor(indices.t(), values, shape).coalesce()
+
+    return finish
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Concatenates the tensors of all ranks along dim 0, in which they may differ; 0-dim tensors count as one
+    row.
+
+    Differentiable: each rank gets the average over the ranks of the gradient of its rows.
+    """
+    if tensor.requires_grad:
+        return AllGather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
+    return start_all_gather(tensor, name, process_set).wait()  # type: ignore[no-any-return]
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Starts `allgather`; returns when all ranks have started it, since it takes their sizes to begin."""
+    return give(start_all_gather(tensor, name, process_set))
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """Runs `allgather` for several tensors; returns the list of results."""
+    if any(tensor.requires_grad for tensor in tensors):
+        return [allgather(tensor, None, process_set) for tensor in tensors]
+    return start_grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Starts `grouped_allgather`; one handle stands for all tensors."""
+    return give(start_grouped_all_gather(tensors, name, process_set))
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns a new tensor with the values of ``tensor`` on ``root_rank`` (its number in the job).
+
+    ValueError when ``root_rank`` is not in the set. Differentiable: the root gets the average of the
+    gradients.
+    """
+    if tensor.requires_grad:
+        return Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
+    return start_broadcast(tensor, False, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `broadcast`."""
+    return give(start_broadcast(tensor, False, root_rank, name, process_set))
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrites a tensor with the values it has on ``root_rank``; returns it. Not differentiable."""
+    return start_broadcast(tensor, True, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `broadcast_`."""
+    return give(start_broadcast(tensor, True, root_rank, name, process_set))
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends rows to every rank and receives rows from every rank, in rank order.
+
+    ``splits``: how many rows each rank gets, in order; default equal shares. Returns the tensor, or with
+    ``splits`` the pair (tensor, received splits). ValueError when the splits do not fit. Differentiable.
+    """
+    if tensor.requires_grad:
+        result, received = AllToAll.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
+    else:
+        result, received = start_all_to_all(tensor, splits, name, process_set).wait()
+    return result if splits is None else (result, received)
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `alltoall`, whose result `synchronize` returns; waits until all ranks have started it."""
+    started = start_all_to_all(tensor, splits, name, process_set)
+    if splits is None:
+        pair = started.collect
+        started.collect = lambda results: pair(results)[0]
+    return give(started)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks and gives each an even share of the rows, the first ranks one more.
+
+    ValueError for 0-dim tensors. Differentiable for Average and Sum.
+    """
+    small, ctx = compression.compress(tensor)
+    if tensor.requires_grad:
+        result = ReduceScatter.apply(  # type: ignore[no-untyped-call]
+            small, name, op, prescale_factor, postscale_factor, process_set
+        )
+    else:
+        result = start_reduce_scatter(
+            small, name, op, prescale_factor, postscale_factor, process_set, sync=True
+        ).wait()
+    return compression.decompress(result, ctx)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts `reducescatter`."""
+    return give(start_reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Runs `reducescatter` for several tensors; returns the list of results."""
+    if any(tensor.requires_grad for tensor in tensors):
+        return [
+            reducescatter(tensor, None, compression, op, process_set, prescale_factor, postscale_factor)
+            for tensor in tensors
+        ]
+    small = [compression.compress(tensor) for tensor in tensors]
+    handle = grouped_reducescatter_async(
+        [tensor for tensor, _ in small], name, op, process_set, prescale_factor, postscale_factor
+    )
+    results = synchronize(handle)
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts `grouped_reducescatter`; one handle stands for all tensors."""
+    key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
+    try:
+        parts = [
+            start_reduce_scatter(tensor, None, op, prescale_factor, postscale_factor, process_set)
+            for tensor in tensors
+        ]
+    except BaseException:
+        unclaim_name(key)
+        raise
+    return give(Grouped(parts, key))
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the set has called it."""
+    raw.barrier(process_set.group, sync=True)

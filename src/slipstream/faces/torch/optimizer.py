@@ -1,0 +1,254 @@
+"""`DistributedOptimizer`: any PyTorch optimizer, stepping on gradients reduced over the job."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from slipstream.faces.torch.compression import Compression, Compressor
+from slipstream.faces.torch.gradients import GradientExchange
+from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
+from slipstream.faces.torch.reductions import Average, engine_op
+
+__all__ = ["DistributedOptimizer"]
+
+# Attributes of an instance that would hide the methods below; learning-rate schedulers set them.
+_HIDING = ("step", "zero_grad", "synchronize", "load_state_dict", "add_param_group")
+
+
+class _Distributed:
+    """Comes before the user's optimizer class in the classes made by `DistributedOptimizer`."""
+
+    param_groups: list[dict[str, Any]]
+    _exchange: GradientExchange | None
+    _settings: dict[str, Any]
+    _synchronized: bool
+    _should_synchronize: bool
+    backward_passes_per_step: int
+
+    def _watch(self) -> None:
+        """Hooks up the parameters that there are now."""
+        if self._exchange is not None:
+            self._exchange.detach()
+            self._exchange = None
+        process_set: ProcessSet = self._settings["process_set"]
+        if not process_set.included() or process_set.group.size == 1:
+            return
+        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        settings = dict(self._settings)
+        groups = _as_indices(params, settings.pop("groups"), settings.pop("num_groups"))
+        self._exchange = GradientExchange(
+            params, groups=groups, passes=self.backward_passes_per_step, **settings
+        )
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many backward passes are accumulated locally before gradients are reduced."""
+        self.backward_passes_per_step = passes
+        if self._exchange is not None:
+            self._exchange.set_passes(passes)
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced; for what must come before `step`, such as clipping.
+
+        Every rank calls it. Raises SlipstreamError when the job has failed.
+        """
+        if self._exchange is not None:
+            self._exchange.synchronize()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Generator[None, None, None]:
+        """Within it `step` does not synchronise, because `synchronize` has been called."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps on the reduced gradients; returns what the closure returns.
+
+        A ``closure`` computes the loss and calls backward; its gradients are reduced each time it has run.
+        """
+        step: Callable[..., Any] = super().step  # type: ignore[misc]
+        if not self._should_synchronize:
+            self._synchronized = False
+            return step() if closure is None else step(closure)
+        if closure is not None:
+            inner = closure
+
+            def reduced() -> Any:
+                with torch.enable_grad():
+                    loss = inner()
+                self.synchronize()
+                return loss
+
+            if self._exchange is not None and self._exchange.touched:
+                self.synchronize()
+            result = step(reduced)
+            self._synchronized = False
+            return result
+        again = self._exchange is None or self._exchange.touched
+        if self._synchronized:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(). Use `with optimizer.skip_synchronize(): optimizer.step()` there.",
+                stacklevel=2,
+            )
+        if again or not self._synchronized:
+            self.synchronize()
+        self._synchronized = False
+        return step()
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clears the gradients; AssertionError between backward and `step` or `synchronize`, when they
+        travel.
+        """
+        if self._exchange is not None and self._exchange.touched:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+            )
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Loads a state; a step under way is forgotten. The parameter group objects stay the same."""
+        if self._exchange is not None:
+            self._exchange.reset()
+        self._synchronized = False
+        kept = self.param_groups
+        super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
+        # Schedulers made for the optimizer before it was wrapped hold on to these.
+        for old, new in zip(kept, self.param_groups, strict=True):
+            old.clear()
+            old.update(new)
+        self.param_groups = kept
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, reduced like the others. Every rank calls it, between steps."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        self._watch()
+
+
+# Without this mark Optimizer.__setstate__ would wrap this step too, and hooks around steps would run twice.
+_Distributed.step.hooked = True  # type: ignore[attr-defined]
+
+
+def _as_indices(
+    params: Sequence[torch.Tensor], groups: Sequence[Sequence[torch.Tensor]] | None, num_groups: int
+) -> list[list[int]]:
+    """The groups as indices into ``params``."""
+    if groups is not None:
+        number_of = {id(param): index for index, param in enumerate(params)}
+        return [[number_of[id(p)] for p in group if id(p) in number_of] for group in groups]
+    if num_groups <= 0:
+        return []
+    count = len(params)
+    bounds = [count * number // num_groups for number in range(num_groups + 1)]
+    return [list(range(low, high)) for low, high in itertools.pairwise(bounds) if low < high]
+
+
+def _check_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None) -> None:
+    if named_parameters is None:
+        return
+    named = list(named_parameters)
+    if any(not isinstance(entry, tuple) for entry in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise ValueError(
+            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}"
+        )
+    known = {id(param) for _, param in named}
+    unnamed = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
+    if unnamed:
+        raise ValueError(
+            f"named_parameters was specified, but {unnamed} parameters of the optimizer were not named."
+        )
+
+
+def _check_groups(groups: Any, num_groups: int) -> tuple[list[list[torch.Tensor]] | None, int]:
+    if num_groups:
+        warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=3)
+    if groups is None:
+        return None, num_groups
+    if isinstance(groups, int) and groups >= 0:
+        return None, groups
+    if not isinstance(groups, list) or not all(
+        isinstance(group, list | tuple) and all(isinstance(p, torch.Tensor) for p in group)
+        for group in groups
+    ):
+        raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
+    members = [id(p) for group in groups for p in group]
+    if len(set(members)) < len(members):
+        raise ValueError("A parameter can only appear once in groups.")
+    return [list(group) for group in groups], 0
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | list[list[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Wraps an optimizer so that it steps on gradients reduced over the ranks, sent while backward runs.
+
+    Returns an instance of a new subclass of the optimizer's class, which shares its parameter groups and
+    state, with ``synchronize``, ``skip_synchronize`` and ``set_backward_passes_per_step`` added.
+
+    named_parameters: checked to be complete and unique, otherwise not needed
+    compression: what travels, see `Compression`; sums of 16-bit gradients are formed in float32
+    backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
+    op: Average, Sum, Min, Max or Product
+    gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after
+    groups: number of groups, or lists of parameters, whose gradients travel together; num_groups is its old
+    name
+    sparse_as_dense: sparse gradients are made dense before they travel
+    process_set: the ranks to reduce over; on others the optimizer works alone
+
+    All ranks must have the same parameters in the same order. Gradients live in memory shared by the ranks of
+    a host; one kept from an earlier step stays as it was, views of it do not. Raises ValueError for names or
+    groups that do not fit, NotImplementedError for Adasum.
+    """
+    engine_op(op)
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if backward_passes_per_step < 1:
+        raise ValueError("backward_passes_per_step must be at least 1")
+    _check_names(optimizer, named_parameters)
+    group_lists, group_count = _check_groups(groups, num_groups)
+    made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    wrapped: Any = made.__new__(made)
+    wrapped.__dict__.update(
+        {name: value for name, value in optimizer.__dict__.items() if name not in _HIDING}
+    )
+    wrapped.backward_passes_per_step = backward_passes_per_step
+    wrapped._exchange = None
+    wrapped._synchronized = False
+    wrapped._should_synchronize = True
+    wrapped._settings = {
+        "compression": compression,
+        "op": op,
+        "predivide": gradient_predivide_factor,
+        "groups": group_lists,
+        "num_groups": group_count,
+        "sparse_as_dense": sparse_as_dense,
+        "process_set": process_set,
+    }
+    wrapped._watch()
+    return wrapped

@@ -1,0 +1,96 @@
+"""Equal beginnings: parameters and optimizer state as one rank has them, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from slipstream.faces.torch.exchanges import start_broadcast
+from slipstream.faces.torch.objects import broadcast_object
+from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
+
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Overwrites parameters with those of ``root_rank``.
+
+    ``params``: a state dict, ``model.named_parameters()`` or ``model.parameters()``; entries that are no
+    tensors are left alone. Raises ValueError for anything else.
+    """
+    if isinstance(params, Mapping):
+        entries: list[Any] = [params[name] for name in sorted(params)]
+    elif isinstance(params, Iterable) and not isinstance(params, str | torch.Tensor):
+        entries = [entry[1] if isinstance(entry, tuple) else entry for entry in params]
+    else:
+        raise ValueError(f"invalid params of type: {type(params)}")
+    tensors = [entry for entry in entries if isinstance(entry, torch.Tensor)]
+    _broadcast_all(tensors, root_rank, process_set)
+
+
+def _broadcast_all(tensors: list[torch.Tensor], root_rank: int, process_set: ProcessSet) -> None:
+    started = [start_broadcast(tensor, True, root_rank, None, process_set) for tensor in tensors]
+    for pending in started:
+        pending.wait()
+
+
+@dataclass(frozen=True)
+class _Hole:
+    """Stands in a pickled state for a tensor, which follows on its own."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+
+
+def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """``value`` with its tensors replaced by holes and appended to ``tensors``."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        tensors.append(value.detach())
+        return _Hole(tuple(value.shape), value.dtype, value.device.type)
+    if type(value) is dict:
+        return {key: _take_tensors(inner, tensors) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_take_tensors(inner, tensors) for inner in value)
+    return value
+
+
+def _fill_holes(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """``value`` with its holes replaced by new tensors, which are also appended to ``tensors``."""
+    if isinstance(value, _Hole):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.device))
+        return tensors[-1]
+    if type(value) is dict:
+        return {key: _fill_holes(inner, tensors) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_fill_holes(inner, tensors) for inner in value)
+    return value
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives an optimizer the state of the one on ``root_rank``: moments, step counts, learning rates, all
+    options.
+
+    The state may be empty here or there, and nested; the parameter groups must be the same everywhere.
+    ``model`` is accepted for Horovod's sake. Raises ValueError when the groups differ.
+    """
+    group = process_set.group
+    is_root = group.ranks[group.rank] == root_rank
+    tensors: list[torch.Tensor] = []
+    holey = _take_tensors(optimizer.state_dict(), tensors) if is_root else None
+    holey = broadcast_object(holey, root_rank, process_set=process_set)
+    if not is_root:
+        state = _fill_holes(holey, tensors)
+    _broadcast_all(tensors, root_rank, process_set)
+    if not is_root:
+        optimizer.load_state_dict(state)

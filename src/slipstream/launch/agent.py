@@ -1,0 +1,244 @@
+"""The process on each host that starts the ranks there, passes on their output, and outlives none of them.
+
+One thread, one selector. Its standard input is the launcher's hand: when that closes, for whatever reason,
+every process below the agent is killed. Nothing below it can get away: orphans become the agent's children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+
+from slipstream.launch import wire
+from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_descendants
+from slipstream.launch.wire import Frames, Spec, SpecRank, frame
+
+_BACKLOG = 1 << 20  # unsent output beyond which the ranks have to wait
+_DRAIN_SECONDS = 5.0  # to hand over the last output once all processes are gone
+_CHUNK = 65536
+
+
+@dataclass
+class _Rank:
+    number: int
+    pid: int
+    status: int | None = None
+    pipes: dict[int, int] = field(default_factory=dict)  # fd -> frame kind
+
+
+class _Agent:
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.frames = Frames(preamble=False)
+        self.ranks: dict[int, _Rank] = {}  # by pid
+        self.started = False
+        self.running = 0
+        self.outbox = bytearray(wire.PREAMBLE)
+        self.cut_off = False  # the launcher is gone
+        self.paused = False
+        self.kill_at: float | None = None
+
+    # ---- the loop ----
+
+    def run(self) -> int:
+        self._watch_signals()
+        for fd in (0, 1):
+            os.set_blocking(fd, False)
+        self.selector.register(0, selectors.EVENT_READ, self._on_launcher)
+        while not self.cut_off and not (self.started and self.running == 0):
+            self._flush()
+            wait = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
+            for key, _ in self.selector.select(wait):
+                if key.fd in self.selector.get_map():
+                    key.data(key.fd)
+            if self.kill_at is not None and time.monotonic() >= self.kill_at:
+                break
+        gone = kill_descendants(self._reaped)
+        if not self.cut_off:
+            self._finish()
+        return 0 if gone else 1
+
+    def _watch_signals(self) -> None:
+        reader, writer = socket.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._signal_pair = reader, writer
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self.selector.register(reader, selectors.EVENT_READ, self._on_signal)
+
+    def _on_signal(self, _: int) -> None:
+        numbers = self._signal_pair[0].recv(4096)
+        if set(numbers) - {signal.SIGCHLD}:
+            self.cut_off = True
+        self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._reaped(pid, status)
+
+    def _reaped(self, pid: int, status: int) -> None:
+        rank = self.ranks.get(pid)
+        if rank is None or rank.status is not None:
+            return  # an adopted orphan
+        rank.status = status
+        self.running -= 1
+        self._drain(rank)  # what it has written comes before the news that it ended
+        self._send(wire.EXITED, rank.number, wire.CODE.pack(os.waitstatus_to_exitcode(status)))
+
+    # ---- the launcher ----
+
+    def _on_launcher(self, fd: int) -> None:
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.cut_off = True
+            return
+        for kind, _, payload in self.frames.feed(data):
+            if kind == wire.SPEC:
+                self._start(Spec.unpack(payload))
+            elif kind == wire.SIGNAL:
+                number, grace = wire.SIGNAL_BODY.unpack(payload)
+                self._signal(number)
+                when = time.monotonic() + grace
+                self.kill_at = when if self.kill_at is None else min(self.kill_at, when)
+            elif kind == wire.KILL:
+                self.kill_at = time.monotonic()
+
+    def _signal(self, number: int) -> None:
+        for rank in self.ranks.values():
+            if rank.status is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(rank.pid, number)
+
+    def _send(self, kind: int, rank: int, payload: bytes) -> None:
+        self.outbox += frame(kind, rank, payload)
+
+    def _flush(self) -> None:
+        """Writes what the launcher takes now, and lets the ranks wait while too much is left."""
+        try:
+            while self.outbox:
+                del self.outbox[: os.write(1, self.outbox[:_CHUNK])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.cut_off = True
+            self.outbox.clear()
+        if bool(self.outbox) != (1 in self.selector.get_map()):
+            if self.outbox:
+                self.selector.register(1, selectors.EVENT_WRITE, lambda _: self._flush())
+            else:
+                self.selector.unregister(1)
+        if self.paused != (len(self.outbox) > _BACKLOG):
+            self.paused = not self.paused
+            for rank in self.ranks.values():
+                for fd in rank.pipes:
+                    if self.paused:
+                        self.selector.unregister(fd)
+                    else:
+                        self.selector.register(fd, selectors.EVENT_READ, self._on_output)
+
+    def _finish(self) -> None:
+        for rank in self.ranks.values():
+            self._drain(rank)
+        self._send(wire.DONE, 0, b"")
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self.outbox and not self.cut_off and time.monotonic() < deadline:
+            self._flush()
+            if self.outbox:
+                self.selector.select(0.1)
+
+    # ---- the ranks ----
+
+    def _start(self, spec: Spec) -> None:
+        common = {**os.environ, **spec.env} if spec.inherit else dict(spec.env)
+        cores = len(os.sched_getaffinity(0))
+        common.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(spec.ranks))))
+        common.setdefault("PYTHONUNBUFFERED", "1")
+        self.started, self.running = True, len(spec.ranks)
+        for rank in spec.ranks:
+            try:
+                self._start_rank(rank, spec, {**common, **rank.env})
+            except (OSError, subprocess.SubprocessError, ValueError) as error:
+                self.running -= 1
+                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {error}"
+                self._send(wire.FAILED, rank.rank, text.encode(errors="replace"))
+
+    def _start_rank(self, rank: SpecRank, spec: Spec, env: dict[str, str]) -> None:
+        agent = os.getpid()
+        process = subprocess.Popen(
+            spec.argv,
+            cwd=spec.cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL, agent),  # safe: one thread
+        )
+        # The loop reaps by waitpid, so Popen must neither wait nor warn.
+        process.returncode = 0
+        started = self.ranks[process.pid] = _Rank(rank.rank, process.pid)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for pipe, kind in ((process.stdout, wire.OUT), (process.stderr, wire.ERR)):
+            fd = os.dup(pipe.fileno())
+            pipe.close()
+            os.set_blocking(fd, False)
+            started.pipes[fd] = kind
+            if not self.paused:
+                self.selector.register(fd, selectors.EVENT_READ, self._on_output)
+        self._send(wire.STARTED, rank.rank, wire.PID.pack(process.pid))
+
+    def _drain(self, rank: _Rank) -> None:
+        for fd in list(rank.pipes):
+            for _ in range(_BACKLOG // _CHUNK):  # bounded, as a process it left behind may write without end
+                if not self._on_output(fd):
+                    break
+
+    def _on_output(self, fd: int) -> bool:
+        """Passes on one chunk of a rank's output; False when there is no more for now."""
+        rank = next(rank for rank in self.ranks.values() if fd in rank.pipes)
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            kind = rank.pipes.pop(fd)
+            if fd in self.selector.get_map():
+                self.selector.unregister(fd)
+            os.close(fd)
+            self._send(kind, rank.number, b"")  # the end of this stream
+            return False
+        self._send(rank.pipes[fd], rank.number, data)
+        return True
+
+
+def main() -> int:
+    """Runs the agent of one host until its ranks are gone."""
+    adopt_orphans()
+    if "--local" in sys.argv[1:]:
+        die_with_parent(signal.SIGTERM, os.getppid())
+    return _Agent().run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

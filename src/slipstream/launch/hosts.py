@@ -1,0 +1,98 @@
+"""Which ranks run where: ``-H``, host files, and the places they give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Host", "Placed", "parse_hostfile", "parse_hosts", "place"]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host and how many ranks it takes."""
+
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One rank: its host and its local and cross numbers (cross: among hosts with that local rank)."""
+
+    rank: int
+    host: str
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+# A name that begins with "-" would be an option to ssh.
+_ENTRY = re.compile(r"((?:[\w.-]+@)?\w[\w.-]*|\[[0-9A-Fa-f:]+\])(?::(\d{1,6}))?")
+
+
+def _host(text: str, where: str) -> Host:
+    match = _ENTRY.fullmatch(text)
+    if match is None or match[2] == "0":
+        raise ValueError(f"{where}: expected host or host:slots, got {text!r:.80}")
+    return Host(match[1].strip("[]"), int(match[2] or 1))
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Reads ``-H host:slots,host:slots``; a host without slots takes one. Raises ValueError."""
+    return _merge([_host(entry.strip(), "-H") for entry in text.split(",")])
+
+
+def parse_hostfile(path: Path) -> list[Host]:
+    """Reads lines of ``host``, ``host:4`` or ``host slots=4``; ``#`` begins a comment. Raises ValueError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--hostfile: cannot read {path}: {error}") from None
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        where = f"{path}:{number}"
+        host = _host(words[0], where)
+        for word in words[1:]:
+            slots = re.fullmatch(r"slots=([1-9]\d{0,5})", word)
+            if slots is None:
+                raise ValueError(f"{where}: expected slots=N, got {word!r:.80}")
+            host = Host(host.name, int(slots[1]))
+        hosts.append(host)
+    if not hosts:
+        raise ValueError(f"--hostfile: {path} names no host")
+    return _merge(hosts)
+
+
+def _merge(hosts: list[Host]) -> list[Host]:
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.name] = slots.get(host.name, 0) + host.slots
+    return [Host(name, count) for name, count in slots.items()]
+
+
+def place(count: int, hosts: list[Host]) -> list[Placed]:
+    """Fills the hosts in order with ranks 0..count-1; raises ValueError when there are not enough slots."""
+    available = sum(host.slots for host in hosts)
+    if count > available:
+        given = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
+        raise ValueError(
+            f"{count} ranks do not fit the {available} slots given ({given}); raise slots or lower -np"
+        )
+    taken: list[tuple[str, int]] = []
+    left = count
+    for host in hosts:
+        if left:
+            taken.append((host.name, min(left, host.slots)))
+            left -= taken[-1][1]
+    placed: list[Placed] = []
+    for index, (name, size) in enumerate(taken):
+        for local in range(size):
+            cross = [i for i, (_, other) in enumerate(taken) if other > local]
+            placed.append(Placed(len(placed), name, local, size, cross.index(index), len(cross)))
+    return placed

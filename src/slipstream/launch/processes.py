@@ -1,0 +1,74 @@
+"""Linux processes: descendants, and making sure that none outlives its job."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+
+__all__ = ["adopt_orphans", "descendants", "die_with_parent", "kill_descendants"]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def adopt_orphans() -> None:
+    """Makes descendants whose parent dies our children, instead of init's: they cannot slip away."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(number: int, parent: int) -> None:
+    """Has the kernel send this process a signal when its parent (process id ``parent``) dies."""
+    _prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call
+        os.kill(os.getpid(), number)
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+                parents[int(name)] = int(fields[1])
+    return parents
+
+
+def descendants(root: int) -> list[int]:
+    """The processes below ``root``, parents before children; includes zombies."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents().items():
+        children.setdefault(parent, []).append(pid)
+    found, queue = [], [root]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        found += below
+        queue += below
+    return found
+
+
+def kill_descendants(reaped: Callable[[int, int], None], limit: float = 10.0) -> bool:
+    """Kills and reaps everything below this process; False if something was left after ``limit`` seconds.
+
+    ``reaped(pid, status)`` is called for each child. New processes that appear meanwhile are found by looking
+    again until there are none, which works because orphans are adopted (`adopt_orphans`).
+    """
+    deadline = time.monotonic() + limit
+    while True:
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                break
+            reaped(pid, status)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)

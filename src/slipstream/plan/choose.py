@@ -1,0 +1,237 @@
+"""Picks an algorithm by what it would cost: latencies, message overheads, bytes, reductions.
+
+A pure function of its arguments, so all ranks of a group agree without talking. The costs are the closed
+forms of the alpha-beta model (Thakur, Rabenseifner and Gropp 2005), for pipelined chunks: the slowest
+resource counts. ``predict.virtual_time`` plays the plans themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from slipstream.plan.halving_doubling import power_of_two_below
+from slipstream.plan.topology import Network, Topology, members_of_hosts
+
+__all__ = ["Choice", "Network", "Topology", "choose", "estimate"]
+
+SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
+MIXED_CHUNK = 128 << 10
+TCP_CHUNK = 256 << 10
+# Far pairs cross the whole network at once; a ring only ever loads neighbours.
+CONGESTION = 1.2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An algorithm of ``registry``, the size of chunks in bytes, and why."""
+
+    algorithm: str
+    chunk_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A topology in numbers: ``local`` ranks on the fullest host, or on every one if ``even``."""
+
+    size: int
+    hosts: int
+    local: int
+    even: bool
+    network: Network
+
+    @property
+    def inner(self) -> float:
+        """Seconds of latency and overhead of a message within a host."""
+        return self.network.intra_alpha + self.network.intra_overhead
+
+    @property
+    def outer(self) -> float:
+        """Seconds of latency and overhead of a message over the slowest way there is."""
+        if self.hosts == 1:
+            return self.inner
+        return self.network.inter_alpha + self.network.inter_overhead
+
+    def all_pairs(self) -> float:
+        """Seconds in which every rank sends one empty message to every other."""
+        others = self.size - self.local
+        inner = (self.local - 1) * self.network.intra_overhead
+        return self.outer - self._overhead() + inner + others * self.network.inter_overhead
+
+    def _overhead(self) -> float:
+        return self.network.intra_overhead if self.hosts == 1 else self.network.inter_overhead
+
+    def transfer(self, rank_bytes: float, host_bytes: float, reduced: float = 0.0) -> float:
+        """Seconds of moving bytes, per rank within hosts and per host between them, and of reducing."""
+        intra = rank_bytes * self.network.intra_beta + reduced * self.network.gamma
+        inter = host_bytes * self.network.inter_beta if self.hosts > 1 else 0.0
+        return max(intra, inter)
+
+
+Cost = Callable[[_Shape, float], float]  # (shape, bytes) -> seconds
+
+
+def _rounds(size: int) -> int:
+    return (size - 1).bit_length()
+
+
+def _doubling_latency(s: _Shape) -> float:
+    """One exchange with each partner; folding adds two messages over the slowest way."""
+    inner = _rounds(s.local) if s.hosts == 1 or (s.even and s.local == power_of_two_below(s.local)) else 0
+    inner = min(inner, _rounds(power_of_two_below(s.size)))
+    outer = _rounds(power_of_two_below(s.size)) - inner
+    folds = 0 if s.size == power_of_two_below(s.size) else 2
+    return inner * s.inner + (outer + folds) * s.outer
+
+
+def _recursive_doubling(s: _Shape, m: float) -> float:
+    # Nothing is pipelined: a round is over when the whole buffer is there.
+    power = power_of_two_below(s.size)
+    rounds = _rounds(power) + (0 if power == s.size else 2)
+    outer = rounds if s.hosts > 1 else 0
+    data = rounds * m * (s.network.intra_beta + s.network.gamma) + outer * m * s.local * s.network.inter_beta
+    return _doubling_latency(s) + data
+
+
+def _halving_doubling(s: _Shape, m: float) -> float:
+    power = power_of_two_below(s.size)
+    moved = 2 * m * (power - 1) / power + (0 if power == s.size else 2 * m)
+    crossing = moved if s.local == 1 else 2 * m * s.local
+    folds = 0 if power == s.size else 2 * s.outer  # once, not in each direction
+    return 2 * _doubling_latency(s) - folds + CONGESTION * s.transfer(moved, crossing, moved / 2)
+
+
+def _ring(s: _Shape, m: float) -> float:
+    moved = 2 * m * (s.size - 1) / s.size
+    return 2 * (s.size - 1) * s.outer + s.transfer(moved, moved, moved / 2)
+
+
+def _direct(s: _Shape, m: float) -> float:
+    moved = 2 * m * (s.size - 1) / s.size
+    crossing = 2 * m * s.local * (s.size - s.local) / s.size
+    congestion = CONGESTION if s.hosts > 1 else 1.0
+    return 2 * s.all_pairs() + congestion * s.transfer(moved, crossing, moved / 2)
+
+
+def _hierarchical(s: _Shape, m: float) -> float:
+    within, across = 2 * m * (s.local - 1) / s.local, 2 * m * (s.hosts - 1) / s.hosts
+    host = 2 * (s.inner + (s.local - 1) * s.network.intra_overhead)
+    return host + 2 * (s.hosts - 1) * s.outer + s.transfer(within, across, within / 2)
+
+
+def _hierarchical_halving(s: _Shape, m: float) -> float:
+    within = 2 * m * (s.local - 1) / s.local
+    power = power_of_two_below(s.hosts)
+    across = 2 * m * (power - 1) / power + (0 if power == s.hosts else 2 * m)
+    host = 2 * (s.inner + (s.local - 1) * s.network.intra_overhead)
+    rounds = 2 * _rounds(power) + (0 if power == s.hosts else 2)
+    return host + rounds * s.outer + CONGESTION * s.transfer(within, across, within / 2)
+
+
+def _ring_half(s: _Shape, m: float) -> float:
+    return _ring(s, m) / 2
+
+
+def _direct_half(s: _Shape, m: float) -> float:
+    return _direct(s, m) / 2
+
+
+def _direct_broadcast(s: _Shape, m: float) -> float:
+    return s.all_pairs() + s.transfer(m, m * (s.size - s.local))
+
+
+def _binomial(s: _Shape, m: float) -> float:
+    rounds = _rounds(s.size)
+    return rounds * s.outer + s.transfer(m * rounds, m * rounds, m * rounds)
+
+
+def _chain(s: _Shape, m: float) -> float:
+    # The last rank starts when the first chunk has passed all others.
+    chunk = min(m, TCP_CHUNK)
+    hop = s.outer + chunk * (s.network.inter_beta if s.hosts > 1 else s.network.intra_beta)
+    return (s.size - 1) * hop + s.transfer(m, m)
+
+
+def _scatter_gather(s: _Shape, m: float) -> float:
+    moved = 2 * m * (s.size - 1) / s.size
+    # What the root receives comes one by one.
+    return _direct_half(s, m) + s.all_pairs() + s.transfer(moved / 2, moved / 2)
+
+
+# On one host `direct` stands for all large data: rings and trees are for networks.
+_ONE_HOST: dict[str, dict[str, Cost]] = {
+    "all_reduce": {"recursive_doubling": _recursive_doubling, "direct": _direct},
+    "reduce_scatter": {"direct": _direct_half},
+    "all_gather": {"direct": _direct_half},
+    "broadcast": {"direct": _direct_broadcast},
+    "reduce": {"binomial": _binomial, "scatter_gather": _scatter_gather},
+    "gather": {"linear": _direct_half},
+    "scatter": {"linear": _direct_half},
+    "all_to_all": {"pairwise": _direct_half},
+}
+_MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
+    "all_reduce": {
+        "recursive_doubling": _recursive_doubling,
+        "ring": _ring,
+        "halving_doubling": _halving_doubling,
+        "hierarchical": _hierarchical,
+        "hierarchical_halving": _hierarchical_halving,
+    },
+    "reduce_scatter": {"direct": _direct_half, "ring": _ring_half},
+    "all_gather": {"direct": _direct_half, "ring": _ring_half},
+    "broadcast": {"binomial": _binomial, "chain": _chain},
+}
+# On one host up to here a message costs more than its bytes, whatever the machine.
+_SMALL_ON_ONE_HOST = 32 << 10
+
+
+def _shape(topology: Topology) -> _Shape:
+    sizes = [len(members) for members in members_of_hosts(topology.size, topology.hosts)]
+    return _Shape(topology.size, len(sizes), max(sizes), min(sizes) == max(sizes), topology.network)
+
+
+def estimate(collective: str, nbytes: int, topology: Topology) -> dict[str, float]:
+    """Return the algorithms worth considering and the seconds each is expected to take.
+
+    ``nbytes``: the largest buffer of any rank (the output of an all-gather, the input of a reduce-scatter).
+    Raises ValueError for an unknown collective or a negative size.
+    """
+    if collective not in _ONE_HOST:
+        raise ValueError(f"no collective is called {collective!r}; there are: {', '.join(_ONE_HOST)}")
+    if nbytes < 0:
+        raise ValueError(f"{nbytes} bytes")
+    shape = _shape(topology)
+    costs = (_ONE_HOST if shape.hosts == 1 else _MANY_HOSTS)[collective]
+    composed = shape.even and shape.local > 1
+    return {
+        name: cost(shape, nbytes)
+        for name, cost in costs.items()
+        if composed or not name.startswith("hierarchical")
+    }
+
+
+@lru_cache(maxsize=4096)
+def choose(collective: str, nbytes: int, topology: Topology) -> Choice:
+    """Return the algorithm of least estimated time, the same on every rank that asks the same.
+
+    ``nbytes`` as for ``estimate``, which see for errors. Of equals the first in the table wins.
+    """
+    shape = _shape(topology)
+    times = estimate(collective, nbytes, topology)
+    where = "one host" if shape.hosts == 1 else f"{shape.hosts} hosts of up to {shape.local}"
+    if len(times) == 1:
+        name, reason = next(iter(times)), f"the way of {where}"
+    elif collective == "all_reduce" and shape.hosts == 1:
+        name = "recursive_doubling" if nbytes <= _SMALL_ON_ONE_HOST else "direct"
+        reason = f"{nbytes} bytes on one host"
+    else:
+        name = min(times, key=lambda n: times[n])
+        others = ", ".join(f"{n} {t * 1e6:.0f} us" for n, t in times.items() if n != name)
+        reason = f"{times[name] * 1e6:.0f} us for {nbytes} bytes on {where} (else {others})"
+    if shape.hosts == 1:
+        chunk = SHM_CHUNK
+    else:
+        chunk = MIXED_CHUNK if name.startswith("hierarchical") else TCP_CHUNK
+    return Choice(name, chunk, reason)

@@ -1,0 +1,57 @@
+"""Where the ranks of a group live and what messages between them cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Network", "Topology", "by_host", "members_of_hosts"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """Costs of messages: ``alpha`` seconds each, ``beta`` seconds a byte, ``overhead`` seconds of a CPU each.
+
+    A full-duplex port of every rank serves its host, one of every host serves the others. ``gamma``: seconds
+    to reduce a byte. The defaults are shared memory with sleeping peers, and 10 Gbit/s Ethernet.
+    """
+
+    intra_alpha: float = 15e-6
+    intra_beta: float = 1 / 5e9
+    intra_overhead: float = 3e-6
+    inter_alpha: float = 50e-6
+    inter_beta: float = 1 / 1.25e9
+    inter_overhead: float = 8e-6
+    gamma: float = 1 / 6e9
+
+
+@dataclass(frozen=True)
+class Topology:
+    """``hosts[r]``: the number of the host of rank r of a group, any integers. Raises ValueError if empty."""
+
+    hosts: tuple[int, ...]
+    network: Network = field(default_factory=Network)
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise ValueError("a topology has one rank at least")
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.hosts)
+
+
+def members_of_hosts(size: int, hosts: Sequence[int] | None) -> list[list[int]]:
+    """Return the ranks of each host, hosts in order of first appearance; None: all ranks share one host."""
+    if hosts is None:
+        return [list(range(size))]
+    members: dict[int, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        members.setdefault(host, []).append(rank)
+    return list(members.values())
+
+
+def by_host(size: int, hosts: Sequence[int] | None) -> list[int]:
+    """Return the ranks, those of a host side by side, so that a ring enters each host once."""
+    return [rank for members in members_of_hosts(size, hosts) for rank in members]

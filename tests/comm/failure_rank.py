@@ -1,0 +1,81 @@
+"""One rank of the failure tests: all-reduces until an error comes, and reports it as a line of JSON.
+
+failure_rank.py loop BYTES       all-reduce for ever
+failure_rank.py mismatch WHAT    rank 1 differs in shape, dtype, op, order or root
+failure_rank.py absent           rank 1 leaves without taking part
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+import slipstream
+from slipstream import MAX, SUM, SlipstreamError
+
+
+def loop(nbytes: int) -> None:
+    data = np.ones(nbytes // 4, dtype=np.float32)
+    for i in range(1 << 40):
+        slipstream.all_reduce(data)
+        if i == 3:
+            print("running", flush=True)
+
+
+def mismatch(what: str) -> None:
+    odd = slipstream.rank() == 1
+    count, dtype, op = 1000, np.float32, SUM
+    if what == "shape" and odd:
+        count = 1001
+    if what == "large-shape":
+        count = 1_000_000 + odd
+    if what == "dtype" and odd:
+        dtype = np.float64
+    if what == "op" and odd:
+        op = MAX
+    data = np.ones(count, dtype=dtype)
+    if what == "order" and odd:
+        slipstream.broadcast(data)
+    if what == "root":
+        slipstream.broadcast(data, 1 if odd else 0)
+    slipstream.all_reduce(data, op)
+    slipstream.barrier()
+
+
+def absent() -> None:
+    slipstream.barrier()
+    if slipstream.rank() == 1:
+        return
+    slipstream.all_reduce(np.ones(100_000))
+
+
+def main() -> None:
+    slipstream.init()
+    try:
+        if sys.argv[1] == "loop":
+            loop(int(sys.argv[2]))
+        elif sys.argv[1] == "mismatch":
+            mismatch(sys.argv[2])
+        else:
+            absent()
+    except SlipstreamError as error:
+        report = {
+            "error": type(error).__name__,
+            "rank": getattr(error, "rank", None),
+            "text": str(error),
+            "at": time.monotonic(),
+        }
+        print(json.dumps(report), flush=True)
+        try:  # the error is sticky
+            slipstream.barrier()
+        except SlipstreamError as again:
+            if type(again) is not type(error):
+                raise AssertionError(f"{again!r} instead of {error!r}") from None
+        else:
+            raise AssertionError("the session works after an error") from None
+
+
+main()

@@ -1,0 +1,123 @@
+"""Starts the ranks of a small job as processes, without the launcher: a store in this process, one script each."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.comm.store import StoreServer
+
+TRANSPORTS = ("tcp", "shm", "mixed")
+PYTHON = sys.executable
+
+
+@dataclass
+class Rank:
+    """A started rank; its output goes to files, so that it can never block on a full pipe."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+
+def transport_environment(transport: str, rank: int) -> dict[str, str]:
+    """tcp, shm (all on one host), or mixed (even and odd ranks pretend to be two hosts)."""
+    if transport == "mixed":
+        return {"SLIPSTREAM_HOST_ID": f"pretended-{rank % 2}", "SLIPSTREAM_INTERFACE": "lo"}
+    return {"SLIPSTREAM_TRANSPORT": transport}
+
+
+@contextmanager
+def started(
+    script: Path,
+    n: int,
+    *,
+    transport: str = "shm",
+    args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    prefix: Mapping[int, Sequence[str]] | None = None,
+    store_process: Sequence[str] | None = None,
+) -> Iterator[list[Rank]]:
+    """Runs ``script`` as ``n`` ranks; whatever is left of them is killed at the end.
+
+    ``prefix``: per rank, a command to put in front (``ip netns exec ...``). ``store_process``: a command that
+    serves the store and prints its address, instead of a store in this process.
+    """
+    secret = secrets.token_bytes(32)
+    ranks: list[Rank] = []
+    with _store(secret, store_process) as store, tempfile.TemporaryDirectory() as folder:
+        try:
+            for r in range(n):
+                environment = {
+                    **os.environ,
+                    "SLIPSTREAM_STORE": store,
+                    "SLIPSTREAM_SECRET": secret.hex(),
+                    "SLIPSTREAM_RANK": str(r),
+                    "SLIPSTREAM_SIZE": str(n),
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONUNBUFFERED": "1",
+                    **transport_environment(transport, r),
+                    **(env or {}),
+                }
+                output = Path(folder) / f"rank{r}"
+                command = [*(prefix or {}).get(r, ()), sys.executable, str(script), *args]
+                with output.open("wb") as file:
+                    process = subprocess.Popen(
+                        command,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                    )
+                ranks.append(Rank(r, process, output))
+            yield ranks
+        finally:
+            for rank in ranks:
+                if rank.process.poll() is None:
+                    rank.process.kill()
+                rank.process.wait()
+
+
+@contextmanager
+def _store(secret: bytes, command: Sequence[str] | None) -> Iterator[str]:
+    if command is None:
+        server = StoreServer("127.0.0.1", secret, "job")
+        try:
+            yield "{}:{}".format(*server.address[:2])
+        finally:
+            server.close()
+        return
+    env = {**os.environ, "SLIPSTREAM_SECRET": secret.hex()}
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def run(script: Path, n: int, *, timeout: float = 120, **options: object) -> list[str]:
+    """Runs ``script`` as ``n`` ranks to their end; returns what each printed. AssertionError if one fails."""
+    with started(script, n, **options) as ranks:  # type: ignore[arg-type]
+        for rank in ranks:
+            try:
+                rank.process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                outputs = "\n".join(f"--- rank {r.number}\n{r.text()}" for r in ranks)
+                raise AssertionError(f"rank {rank.number} is not done after {timeout} s\n{outputs}") from None
+        failed = [r for r in ranks if r.process.returncode != 0]
+        outputs = "\n".join(f"--- rank {r.number} (exit {r.process.returncode})\n{r.text()}" for r in failed)
+        assert not failed, outputs
+        return [r.text() for r in ranks]

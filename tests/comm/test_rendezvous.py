@@ -1,0 +1,326 @@
+"""Finding each other: every kind of environment, in real processes, and what goes wrong in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import slipstream.comm.rendezvous
+from slipstream.base.errors import Refused
+from slipstream.base.settings import Settings, variables
+from slipstream.comm.rank_sources import expand_nodelist, find_placement, slurm_port
+from slipstream.comm.rendezvous import local_layout
+from slipstream.comm.secret import find_secret, private_directory
+
+SECRET = "ab" * 32
+SOURCE = Path(slipstream.comm.rendezvous.__file__).parents[2]
+
+JOIN = """
+import json, sys
+from slipstream.base.settings import Settings
+from slipstream.comm.rendezvous import exchange, join
+for round in range(int(sys.argv[1])):
+    member = join(Settings.from_environment())
+    seen = [text.decode() for text in exchange(member, b"%d of %d" % (member.rank, round))]
+    assert seen == [f"{r} of {round}" for r in range(member.size)], seen
+    keys = member.store.get("epoch/1/exchange/1/0", 0) if round == 0 and member.store else None
+    exchange(member, b"")
+    member.close()
+print(json.dumps([member.rank, member.size, member.local_rank, member.local_size, member.cross_rank,
+                  member.cross_size]))
+"""
+
+
+def environment(tmp_path: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    paths = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+    plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": paths}
+    return plain | extra
+
+
+def start(tmp_path: Path, extra: Mapping[str, str], rounds: int = 3) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", JOIN, str(rounds)],
+        env=environment(tmp_path, extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> list[int]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    result: list[int] = json.loads(out)
+    return result
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+ONE_HOST = [[0, 3, 0, 3, 0, 1], [1, 3, 1, 3, 0, 1], [2, 3, 2, 3, 0, 1]]
+
+
+def test_alone(tmp_path: Path) -> None:
+    assert finish(start(tmp_path, {})) == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), ("SLIPSTREAM_RANK", "SLIPSTREAM_SIZE")])
+def test_shared_file(tmp_path: Path, names: tuple[str, str]) -> None:
+    path = tmp_path / "meet"
+    path.write_text('{"hosts": ["127.0.0.1"], "port": 1}')  # left by an earlier job that was killed
+    common = {"SLIPSTREAM_RENDEZVOUS": f"file://{path}", "SLIPSTREAM_SECRET": SECRET}
+    ranks = [start(tmp_path, common | {names[0]: str(r), names[1]: "3"}) for r in (2, 1, 0)]
+    assert sorted(map(finish, ranks)) == ONE_HOST
+    assert not path.exists()
+
+
+def test_master_address(tmp_path: Path) -> None:
+    """Like torchrun without its own store; the secret is a file each user has, made on first use."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "3"}
+    ranks = [start(tmp_path, common | {"RANK": str(r)}) for r in (2, 1, 0)]
+    assert sorted(map(finish, ranks)) == ONE_HOST
+    secret = tmp_path / ".config" / "slipstream" / "secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_open_mpi_on_one_host(tmp_path: Path) -> None:
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    ranks = []
+    for r in (2, 1, 0):
+        values = {f"OMPI_COMM_WORLD_{n}": str(v) for n, v in zip(names, (r, 3, r, 3), strict=True)}
+        ranks.append(start(tmp_path, values | {"PMIX_NAMESPACE": "job.7@1"}))
+    assert sorted(map(finish, ranks)) == ONE_HOST
+
+
+def test_open_mpi_on_several_hosts_says_what_it_needs(tmp_path: Path) -> None:
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    values = {f"OMPI_COMM_WORLD_{n}": str(v) for n, v in zip(names, (0, 4, 0, 2), strict=True)}
+    process = start(tmp_path, values)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "SLIPSTREAM_RENDEZVOUS" in err
+    assert "MASTER_ADDR" in err
+
+
+def test_slurm(tmp_path: Path) -> None:
+    common = {
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_NUM_TASKS": "3",
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLIPSTREAM_PORT": str(free_port()),
+    }
+    ranks = [start(tmp_path, common | {"SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)}) for r in (2, 1, 0)]
+    assert sorted(map(finish, ranks)) == ONE_HOST
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_the_store_of_torchrun(tmp_path: Path) -> None:
+    import torch.distributed
+
+    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port), "WORLD_SIZE": "2"}
+    common |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "x"}
+    ranks = [start(tmp_path, common | {"RANK": str(r)}) for r in (1, 0)]
+    assert sorted(map(finish, ranks)) == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]
+
+
+def test_hosts_are_told_apart(tmp_path: Path) -> None:
+    common = {
+        "SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet",
+        "SLIPSTREAM_SECRET": SECRET,
+        "WORLD_SIZE": "3",
+    }
+    ranks = [start(tmp_path, common | {"RANK": str(r), "SLIPSTREAM_HOST_ID": "abb"[r]}) for r in (2, 1, 0)]
+    assert sorted(map(finish, ranks)) == [[0, 3, 0, 1, 0, 2], [1, 3, 0, 2, 1, 2], [2, 3, 1, 2, 0, 1]]
+
+
+def test_a_missing_rank_is_named(tmp_path: Path) -> None:
+    common = {
+        "SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet",
+        "SLIPSTREAM_SECRET": SECRET,
+        "WORLD_SIZE": "3",
+    }
+    common["SLIPSTREAM_START_TIMEOUT"] = "1"
+    ranks = [start(tmp_path, common | {"RANK": str(r)}) for r in (0, 2)]
+    for process in ranks:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "Timeout" in err
+        assert "rank 1 of 3 did not come" in err
+
+
+def test_another_secret_is_refused(tmp_path: Path) -> None:
+    common = {"SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet", "WORLD_SIZE": "2"}
+    first = start(
+        tmp_path, common | {"RANK": "0", "SLIPSTREAM_SECRET": SECRET, "SLIPSTREAM_START_TIMEOUT": "2"}
+    )
+    other = start(tmp_path, common | {"RANK": "1", "SLIPSTREAM_SECRET": "cd" * 32})
+    _, err = other.communicate(timeout=60)
+    assert other.returncode == 1
+    assert "Refused" in err
+    assert "SLIPSTREAM_SECRET" in err
+    first.communicate(timeout=60)
+
+
+def test_different_sizes_are_a_mismatch(tmp_path: Path) -> None:
+    common = {"SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet", "SLIPSTREAM_SECRET": SECRET}
+    common["SLIPSTREAM_START_TIMEOUT"] = "3"
+    small = start(tmp_path, common | {"RANK": "0", "WORLD_SIZE": "2"})
+    large = start(tmp_path, common | {"RANK": "1", "WORLD_SIZE": "3"})
+    _, err = small.communicate(timeout=60)
+    assert small.returncode == 1
+    assert "Mismatch: the ranks were started with different sizes: [2, 3]" in err
+    _, err = large.communicate(timeout=60)
+    assert large.returncode == 1
+    assert "rank 2 of 3 did not come" in err
+
+
+@given(hosts=st.lists(st.sampled_from("abcd"), min_size=1, max_size=16))
+def test_layout_numbers_every_rank_once(hosts: list[str]) -> None:
+    layouts = [local_layout(hosts, rank) for rank in range(len(hosts))]
+    for host in set(hosts):
+        here = [layout for layout, other in zip(layouts, hosts, strict=True) if other == host]
+        assert [layout.local_rank for layout in here] == list(range(len(here)))
+        assert {layout.local_size for layout in here} == {len(here)}
+    for local_rank in {layout.local_rank for layout in layouts}:
+        across = [layout for layout in layouts if layout.local_rank == local_rank]
+        assert [layout.cross_rank for layout in across] == list(range(len(across)))
+        assert {layout.cross_size for layout in across} == {len(across)}
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node1", ["node1"]),
+        ("gpu[01-03,7],login", ["gpu01", "gpu02", "gpu03", "gpu7", "login"]),
+        ("r[1-2]n[09-10]", ["r1n09", "r1n10", "r2n09", "r2n10"]),
+        ("a,b-c.d,e[5]x", ["a", "b-c.d", "e5x"]),
+    ],
+)
+def test_nodelist(text: str, hosts: list[str]) -> None:
+    assert expand_nodelist(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["", "a[1-", "a[3-1]", "a b", "a[-]"])
+def test_bad_nodelist(text: str) -> None:
+    with pytest.raises(ValueError, match="SLURM_STEP_NODELIST"):
+        expand_nodelist(text)
+
+
+def test_slurm_ports_are_below_the_ephemeral_ones() -> None:
+    assert all(10000 <= slurm_port({"SLURM_JOB_ID": str(job)}) < 30000 for job in range(0, 10**6, 997))
+
+
+@pytest.mark.parametrize(
+    ("environ", "source", "rank"),
+    [
+        ({}, "none", 0),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "none", 0),  # a batch script, not a step
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "a"}, "slurm", 3),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6"},
+            "env",
+            1,
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6"}, "openmpi", 5),
+    ],
+)
+def test_which_source_counts(environ: dict[str, str], source: str, rank: int) -> None:
+    found = find_placement(Settings(), environ)
+    assert (found.source, found.rank) == (source, rank)
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({"RANK": "1"}, "WORLD_SIZE"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
+    ],
+)
+def test_a_broken_environment_is_named(environ: dict[str, str], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        find_placement(Settings(), environ)
+
+
+def test_secret_files_must_be_private(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text(SECRET + "\n")
+    settings = Settings(secret_file=str(path))
+    path.chmod(0o640)
+    with pytest.raises(Refused, match="chmod 600"):
+        find_secret(settings)
+    path.chmod(0o600)
+    assert find_secret(settings) == bytes.fromhex(SECRET)
+    path.write_text("short")
+    with pytest.raises(Refused, match="hexadecimal"):
+        find_secret(settings)
+
+
+def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(Refused):
+        private_directory(tmp_path / "open")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(Refused):
+        private_directory(tmp_path / "link")
+
+
+GOOD = {
+    "SLIPSTREAM_STORE": "[::1]:80",
+    "SLIPSTREAM_SECRET": SECRET,
+    "SLIPSTREAM_LANES": "64",
+    "SLIPSTREAM_TRANSPORT": "tcp",
+    "SLIPSTREAM_HEARTBEAT": "0.5",
+    "SLIPSTREAM_RENDEZVOUS": "file:///a/b",
+}
+
+
+def test_settings() -> None:
+    found = Settings.from_environment(GOOD | {"OTHER": "x"})
+    assert (found.store, found.lanes, found.transport) == (("::1", 80), 64, "tcp")
+    assert (found.secret, found.heartbeat, found.rendezvous) == (bytes.fromhex(SECRET), 0.5, "/a/b")
+    assert SECRET not in repr(found)
+    assert repr(found.secret) not in repr(found)
+    assert all(variables().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLIPSTREAM_LANE", "2"),
+        ("SLIPSTREAM_LANES", "0"),
+        ("SLIPSTREAM_LANES", "2x"),
+        ("SLIPSTREAM_LANES", ""),
+        ("SLIPSTREAM_TRANSPORT", "TCP"),
+        ("SLIPSTREAM_HEARTBEAT", "nan"),
+        ("SLIPSTREAM_TIMEOUT", "-1"),
+        ("SLIPSTREAM_STORE", "host"),
+        ("SLIPSTREAM_STORE", "host:0"),
+        ("SLIPSTREAM_SECRET", "ab" * 15),
+        ("SLIPSTREAM_RENDEZVOUS", "http://x"),
+        ("SLIPSTREAM_RANK", "1"),
+    ],
+)
+def test_malformed_settings_are_named(name: str, value: str) -> None:
+    expected = "SLIPSTREAM_SIZE" if name == "SLIPSTREAM_RANK" else name
+    with pytest.raises(ValueError, match=expected) as caught:
+        Settings.from_environment({name: value})
+    if name == "SLIPSTREAM_SECRET":
+        assert value not in str(caught.value)

@@ -1,0 +1,65 @@
+"""`slipstream check` and `slipstream version`, and that starting them loads nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import slipstream.launch
+from slipstream.cli.check import Finding, works
+from slipstream.cli.main import main
+
+SOURCE = Path(slipstream.launch.__file__).parents[2]
+
+
+def test_check_lists_everything() -> None:
+    result = CliRunner().invoke(main, ["check", "--json"])
+    findings = json.loads(result.stdout)
+    names = {finding["name"] for finding in findings}
+    expected = {"slipstream", "python", "engine", "cpu", "settings", "interface", "network", "frameworks"}
+    assert names >= expected | {"open files", "locked memory", "shared memory", "congestion"}
+    assert all(finding["state"] in ("ok", "warn", "fail") for finding in findings)
+    assert result.exit_code == int(any(finding["state"] == "fail" for finding in findings))
+
+
+def test_check_names_a_wrong_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_LANE", "2")
+    result = CliRunner().invoke(main, ["check"])
+    assert result.exit_code == 1
+    assert "SLIPSTREAM_LANE: slipstream has no such variable; did you mean SLIPSTREAM_LANES?" in result.stdout
+
+
+def test_warnings_do_not_fail() -> None:
+    assert works([Finding("a", "ok", ""), Finding("b", "warn", "")])
+    assert not works([Finding("a", "fail", "")])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"]])
+def test_help(arguments: list[str]) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0
+    assert "slipstream" in result.stdout
+
+
+def test_versions_agree() -> None:
+    long = CliRunner().invoke(main, ["version"]).stdout
+    assert long == CliRunner().invoke(main, ["--version"]).stdout
+    assert long.startswith("slipstream ")
+
+
+@pytest.mark.parametrize("module", ["slipstream.cli.main", "slipstream.launch.agent"])
+def test_starting_loads_nothing_heavy(module: str) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(SOURCE)!r})
+import {module}
+heavy = {{"numpy", "torch", "slipstream._core", "slipstream.faces"}} & set(sys.modules)
+sys.exit(repr(heavy) if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,182 @@
+"""Choices: the rules of thumb hold, all ranks agree, and predictions agree with the closed forms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import slipstream
+from plan.reference import plans_of
+from slipstream.plan.choose import Network, Topology, choose, estimate
+from slipstream.plan.predict import virtual_time
+from slipstream.plan.registry import algorithms, build, collectives
+from slipstream.plan.topology import by_host
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def topology(*local_sizes: int) -> Topology:
+    """Return a topology with so many ranks on each host."""
+    return Topology(tuple(host for host, local in enumerate(local_sizes) for _ in range(local)))
+
+
+@pytest.mark.parametrize("size", range(2, 17))
+def test_all_reduce_on_one_host(size: int) -> None:
+    for nbytes in (0, 4, 4 * KIB, 32 * KIB):
+        assert choose("all_reduce", nbytes, topology(size)).algorithm == "recursive_doubling"
+    for nbytes in (64 * KIB, MIB, 1 << 40):
+        choice = choose("all_reduce", nbytes, topology(size))
+        assert choice.algorithm == "direct"
+        assert 32 * KIB <= choice.chunk_bytes <= 64 * KIB
+
+
+@pytest.mark.parametrize(
+    ("local_sizes", "nbytes", "algorithm"),
+    [
+        ((1,) * 4, 4, "recursive_doubling"),
+        ((2,) * 4, 4 * KIB, "recursive_doubling"),
+        ((1, 2, 3), 4, "recursive_doubling"),
+        ((4,) * 4, 64 * MIB, "hierarchical"),
+        ((2,) * 2, 64 * MIB, "hierarchical"),
+        ((1,) * 4, 64 * MIB, "ring"),
+        ((4, 4, 3), 64 * MIB, "ring"),
+        ((1,) * 64, MIB, "halving_doubling"),
+    ],
+)
+def test_all_reduce_on_many_hosts(local_sizes: tuple[int, ...], nbytes: int, algorithm: str) -> None:
+    choice = choose("all_reduce", nbytes, topology(*local_sizes))
+    assert choice.algorithm == algorithm
+    assert str(nbytes) in choice.reason
+    assert choice.chunk_bytes == (128 * KIB if algorithm == "hierarchical" else 256 * KIB)
+
+
+def test_other_collectives() -> None:
+    one, many = topology(4), topology(*[1] * 16)
+    for collective in ("reduce_scatter", "all_gather"):
+        assert choose(collective, MIB, one).algorithm == "direct"
+        assert choose(collective, 64 * MIB, many).algorithm == "ring"
+        assert choose(collective, 16, many).algorithm == "direct"
+    assert choose("broadcast", 64 * MIB, one).algorithm == "direct"
+    assert choose("broadcast", 64, many).algorithm == "binomial"
+    assert choose("broadcast", 256 * MIB, many).algorithm == "chain"
+    assert choose("reduce", 64, many).algorithm == "binomial"
+    assert choose("reduce", 64 * MIB, many).algorithm == "scatter_gather"
+    assert choose("all_to_all", MIB, many).algorithm == "pairwise"
+
+
+@given(
+    hosts=st.lists(st.integers(0, 3), min_size=1, max_size=16).map(tuple),
+    nbytes=st.integers(0, 1 << 34),
+    collective=st.sampled_from(collectives()),
+)
+def test_every_choice_can_be_built_and_is_the_same_for_equal_arguments(
+    hosts: tuple[int, ...], nbytes: int, collective: str
+) -> None:
+    choice = choose(collective, nbytes, Topology(hosts))
+    choose.cache_clear()
+    assert choose(collective, nbytes, Topology(tuple(hosts), Network())) == choice
+    # What the hosts are called is of no account: ranks may number them differently.
+    renamed = Topology(tuple(7 - host for host in hosts))
+    assert choose(collective, nbytes, renamed) == choice
+    assert choice.algorithm in algorithms(collective)
+    for rank in range(len(hosts)):
+        build(collective, choice.algorithm, rank, len(hosts), hosts=hosts)
+
+
+def test_a_slower_network_moves_the_choice() -> None:
+    """Where bytes cost nothing, fewer rounds win at any size."""
+    free = Topology((0, 1, 2, 3), Network(inter_beta=0.0, intra_beta=0.0, gamma=0.0))
+    assert choose("all_reduce", 1 << 30, free).algorithm == "recursive_doubling"
+    costly = Topology((0, 1, 2, 3), Network(inter_beta=1.0))
+    assert choose("all_reduce", 4096, costly).algorithm == "ring"
+
+
+def test_wrong_questions_are_refused() -> None:
+    with pytest.raises(ValueError, match="no collective"):
+        choose("all_reduced", 4, topology(2))
+    with pytest.raises(ValueError, match="bytes"):
+        choose("all_reduce", -1, topology(2))
+    with pytest.raises(ValueError, match="one rank"):
+        Topology(())
+
+
+@given(hosts=st.lists(st.integers(0, 4), min_size=1, max_size=20))
+def test_by_host_keeps_hosts_together(hosts: list[int]) -> None:
+    order = by_host(len(hosts), hosts)
+    assert sorted(order) == list(range(len(hosts)))
+    changes = sum(hosts[a] != hosts[b] for a, b in pairwise(order))
+    assert changes == len(set(hosts)) - 1
+
+
+PLAIN = Network(inter_alpha=50e-6, inter_beta=1e-9, inter_overhead=0.0, gamma=0.0)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_virtual_time_of_one_chunk_is_the_alpha_beta_formula(size: int) -> None:
+    spread = Topology(tuple(range(size)), PLAIN)
+    nbytes = 840 * KIB
+    ring = virtual_time(plans_of("all_reduce", "ring", size), nbytes, spread, chunk_bytes=1 << 30)
+    rounds = 2 * (size - 1)
+    assert ring == pytest.approx(rounds * (PLAIN.inter_alpha + nbytes / size * PLAIN.inter_beta))
+    if size & (size - 1) == 0:
+        doubling = virtual_time(
+            plans_of("all_reduce", "recursive_doubling", size), nbytes, spread, chunk_bytes=1 << 30
+        )
+        rounds = size.bit_length() - 1
+        assert doubling == pytest.approx(rounds * (PLAIN.inter_alpha + nbytes * PLAIN.inter_beta))
+
+
+def test_virtual_time_of_many_chunks_is_that_of_the_bytes() -> None:
+    spread = Topology((0, 1, 2, 3), PLAIN)
+    nbytes = 64 * MIB
+    time = virtual_time(plans_of("all_reduce", "ring", 4), nbytes, spread)
+    moved = 1.5 * nbytes * PLAIN.inter_beta
+    assert moved <= time <= 1.02 * moved
+
+
+def test_virtual_time_shares_the_port_of_a_host() -> None:
+    """Two pairs across the same two hosts take twice as long as one pair."""
+    pair = virtual_time(plans_of("all_to_all", "pairwise", 2), MIB, Topology((0, 1), PLAIN))
+    four = Topology(
+        (0, 0, 1, 1), Network(intra_beta=0.0, inter_alpha=0.0, inter_beta=1e-9, inter_overhead=0.0)
+    )
+    crossing = virtual_time(plans_of("all_to_all", "pairwise", 4), 2 * MIB, four)
+    assert crossing == pytest.approx(4 * (pair - PLAIN.inter_alpha), rel=0.1)
+
+
+@pytest.mark.parametrize("nbytes", [4, 64 * KIB, 8 * MIB])
+@pytest.mark.parametrize("local_sizes", [(1,) * 4, (1,) * 8, (2, 2), (4, 4)])
+def test_the_choice_is_near_the_best_on_the_virtual_clock(local_sizes: tuple[int, ...], nbytes: int) -> None:
+    there = topology(*local_sizes)
+    choice = choose("all_reduce", nbytes, there)
+    times = {
+        name: virtual_time(
+            plans_of("all_reduce", name, there.size, hosts=there.hosts), nbytes, there, choice.chunk_bytes
+        )
+        for name in estimate("all_reduce", nbytes, there)
+    }
+    assert times[choice.algorithm] <= 1.3 * min(times.values())
+
+
+def test_virtual_time_wants_the_topology_of_the_plans() -> None:
+    with pytest.raises(ValueError, match="2 plans for 3 ranks"):
+        virtual_time(plans_of("all_reduce", "ring", 2), 4, topology(3))
+
+
+def test_choosing_and_building_load_no_numpy() -> None:
+    code = (
+        "import sys; from slipstream.plan import choose, registry; "
+        "registry.build('all_reduce', 'ring', 0, 4); "
+        "choose.choose('all_reduce', 4, choose.Topology((0, 1))); "
+        "sys.exit('numpy' in sys.modules)"
+    )
+    source = str(Path(slipstream.__file__).resolve().parent.parent)
+    assert (
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}, check=False).returncode == 0
+    )
