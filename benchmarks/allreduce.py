@@ -3,7 +3,7 @@
     python benchmarks/allreduce.py                      # 2 and 4 processes, all sizes: a few minutes
     python benchmarks/allreduce.py --np 2 --sizes 64M --repeats 5
     python benchmarks/allreduce.py --json - > result.json
-    python benchmarks/allreduce.py --save               # keep the result in benchmarks/results/
+    python benchmarks/allreduce.py --save               # keep it: benchmarks/results/, docs/benchmarks.md
 
 The contenders share the processes and take turns, batch by batch; see docs/benchmarks.md. Ends with code 1
 if a result was wrong, 2 if a job failed, and with ``--strict`` 3 if a target was missed.
@@ -25,6 +25,7 @@ import machine
 import report
 
 _HERE = Path(__file__).resolve().parent
+_DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
 _RANK = _HERE / "allreduce_rank.py"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -79,7 +80,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--transport", default="shm", choices=("shm", "tcp"))
     parser.add_argument("--json", metavar="FILE", help="write all samples there; - for standard output")
-    parser.add_argument("--save", action="store_true", help="write them into benchmarks/results/")
+    parser.add_argument("--save", action="store_true", help="keep them, and renew docs/benchmarks.md")
     parser.add_argument("--strict", action="store_true", help="end with code 3 if a target was missed")
     parser.add_argument("--limit", default=1800.0, type=float, help="seconds a job may take (1800)")
     parser.add_argument("--inject-error", action="store_true", help="spoil results: the check must see it")
@@ -111,23 +112,7 @@ def _run(options: argparse.Namespace, missing: dict[str, str]) -> tuple[list[dic
     return summaries, versions
 
 
-def _print(record: dict[str, Any], targets: list[report.Target]) -> None:
-    host, versions = record["machine"], record["versions"]
-    print(f"{record['date']}, {host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, ", end="")
-    print(f"Linux {host['kernel']}, load {host['load_1min']}")
-    print(", ".join(f"{name} {version}" for name, version in versions.items()))
-    for name, reason in record["missing"].items():
-        print(f"missing: {name} ({reason})")
-    for job in record["jobs"]:
-        memory = " ".join(f"{kind} {rate / 1e9:.1f}" for kind, rate in job["memory"].items())
-        print(f"\n{job['processes']} processes, {record['transport']}; ", end="")
-        print(f"memory, all ranks at once, GB/s: {memory}\n")
-        print(report.job_table(job))
-    if targets:
-        print(f"\n{report.target_table(targets)}")
-
-
-def _write(record: dict[str, Any], options: argparse.Namespace) -> None:
+def _write(record: dict[str, Any], tables: str, options: argparse.Namespace) -> None:
     text = json.dumps(record, indent=1) + "\n"
     if options.json == "-":
         print(text, end="")
@@ -139,6 +124,8 @@ def _write(record: dict[str, Any], options: argparse.Namespace) -> None:
         kind = "allreduce" if record["transport"] == "shm" else f"allreduce-{record['transport']}"
         path = folder / f"{record['date']}-{kind}-{machine.host_class(record['machine'])}.json"
         path.write_text(text)
+        if record["transport"] == "shm":
+            _DOCUMENT.write_text(report.replace_results(_DOCUMENT.read_text(), tables))
         print(f"saved {path.relative_to(_HERE.parent)}", file=sys.stderr)
 
 
@@ -164,15 +151,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "targets": [{"target": t.text, "measured": t.value, "bound": t.bound, "met": t.met} for t in targets],
         "jobs": summaries,
     }
+    tables = report.record_text(record, targets)
     if options.json != "-":
-        _print(record, targets)
+        print(tables)
     mistakes = [mistake for job in summaries for mistake in job["mistakes"]]
     for mistake in mistakes[:20]:
         print(f"WRONG RESULT: {mistake}", file=sys.stderr)
     if mistakes:
         print(f"allreduce: {len(mistakes)} wrong results; nothing saved", file=sys.stderr)
         return 1
-    _write(record, options)
+    _write(record, tables, options)
     return 3 if options.strict and not all(target.met for target in targets) else 0
 
 

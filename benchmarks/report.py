@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Target", "check_targets", "job_table", "size_text", "summarise", "table", "target_table"]
+__all__ = ["Target", "check_targets", "record_text", "replace_results", "size_text", "summarise", "table"]
 
 # Below this the caches decide, and the speed of memory is no limit.
 _LIMIT_FROM_BYTES = 4 << 20
+_BEGIN, _END = "<!-- allreduce: begin -->", "<!-- allreduce: end -->"
 _KIB, _MIB = 1 << 10, 1 << 20
 
 
@@ -112,7 +113,7 @@ def _time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
 
 
-def job_table(job: Mapping[str, Any]) -> str:
+def _job_table(job: Mapping[str, Any]) -> str:
     """One job as a Markdown table."""
     head = ["size", "contender", "median", "min", "p90"]
     head += ["algbw GB/s", "busbw GB/s", "vs gloo", "vs mpi", "limit"]
@@ -130,7 +131,7 @@ def job_table(job: Mapping[str, Any]) -> str:
     return table(head, rows)
 
 
-def target_table(targets: Sequence[Target]) -> str:
+def _target_table(targets: Sequence[Target]) -> str:
     """The targets as a Markdown table."""
     rows = []
     for target in targets:
@@ -139,6 +140,36 @@ def target_table(targets: Sequence[Target]) -> str:
         value = f"{target.value:.2f}{unit}"
         rows.append((target.text, bound, value, "met" if target.met else "NOT MET"))
     return table(("target", "wanted", "measured", ""), rows)
+
+
+def record_text(record: Mapping[str, Any], targets: Sequence[Target]) -> str:
+    """A whole run in Markdown: the machine, what was missing, the tables."""
+    host, versions = record["machine"], record["versions"]
+    parts = [
+        f"{record['date']}: {host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, Linux {host['kernel']}, "
+        f"load before the run {host['load_1min']}; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + f"; {record['repeats']} repeats."
+    ]
+    parts += [f"Missing: {name} ({reason})." for name, reason in record["missing"].items()]
+    for job in record["jobs"]:
+        memory = ", ".join(f"{kind} {rate / 1e9:.1f}" for kind, rate in job["memory"].items())
+        parts.append(
+            f"{job['processes']} processes, {record['transport']}; memory, all ranks at once, GB/s: {memory}."
+        )
+        parts.append(_job_table(job))
+    if targets:
+        parts.append(_target_table(targets))
+    return "\n\n".join(parts)
+
+
+def replace_results(document: str, text: str) -> str:
+    """``document`` with ``text`` between its marks; ValueError if it has none."""
+    before, begin, rest = document.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not end:
+        raise ValueError(f"the document lacks {_BEGIN} and {_END}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -20,6 +20,7 @@ import allreduce_rank
 import jobs
 import report
 
+RECORD_MACHINE = {"cpu": "a", "cores": 2, "memory_gib": 1, "kernel": "6", "load_1min": 0.0}
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
@@ -56,12 +57,31 @@ def test_bandwidth_target(seconds: float, met: bool) -> None:
     bandwidth, idle = report.check_targets([job])
     assert bandwidth.met is met
     assert idle.met
-    assert ("NOT MET" in report.target_table([bandwidth])) is not met
+    record = {
+        "date": "",
+        "machine": RECORD_MACHINE,
+        "versions": {"python": "3"},
+        "missing": {"mpi": "no mpirun"},
+    }
+    text = report.record_text(record | {"transport": "shm", "repeats": 1, "jobs": [job]}, [bandwidth])
+    assert ("NOT MET" in text) is not met
+    assert "Missing: mpi (no mpirun)." in text
 
 
 def test_idle_target_is_missed_by_a_busy_engine() -> None:
     busy = _rank({"slipstream": [1.0]}) | {"idle_cpu": 0.01}
     assert [t.met for t in report.check_targets([report.summarise([busy, busy])])] == [False]
+
+
+def test_saved_results_replace_those_of_the_document() -> None:
+    path = Path(report.__file__).parent.parent / "docs" / "benchmarks.md"
+    once = report.replace_results(path.read_text(), "first table")
+    twice = report.replace_results(once, "second table")
+    assert "first table" in once
+    assert "first table" not in twice
+    assert twice == once.replace("first", "second")
+    with pytest.raises(ValueError, match="lacks"):
+        report.replace_results("no marks", "table")
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("4", 4), ("4K", 4096), ("64m", 64 << 20), ("1G", 1 << 30)])

@@ -64,6 +64,10 @@ void Engine::take_inbox() {
     inbox_size_.store(0, std::memory_order_release);
   }
   for (WorkPtr& work : taken) {
+    if (failed_) {  // by the work before this one
+      work->complete(failure_);
+      continue;
+    }
     Channel& channel = channels_[work->request.channel];
     channel.waiting.push_back(std::move(work));
     start_waiting(channel);
@@ -219,7 +223,7 @@ void Engine::expire(const Execution& execution) {
 
 // ---- failure
 
-void Engine::fail(const Error& error) {
+void Engine::fail(Error error) {
   if (failed_) return;
   failed_ = true;
   abort_ = encode_error(error);

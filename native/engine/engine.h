@@ -60,7 +60,7 @@ class Engine final : public Events {
   Time tick(Time now);
   // Fails every pending and later work with `error`, tells all linked ranks, and closes the links. Those that are
   // still being set up are told when they come up.
-  void fail(const Error& error);
+  void fail(Error error);
   // Good order: says goodbye and closes the links. Works still pending fail with Code::aborted.
   void leave();
 

@@ -2,42 +2,27 @@
 
 template <class F>
 void unpack_narrow(float* dst, const void* src, size_t count) {
+  size_t i = 0;
+  if constexpr (kHasVectors<F>) {
+    using V = typename VectorsOf<F>::Type;
+    const char* s = static_cast<const char*>(src);
+    for (; i + V::kLanes <= count; i += V::kLanes) store<typename V::Vec>(dst + i, 0, V::load(s + 2 * i));
+  }
   SLIPSTREAM_LOOP
-  for (size_t i = 0; i < count; ++i) dst[i] = F::unpack(load<typename F::Bits>(src, i));
+  for (; i < count; ++i) dst[i] = F::unpack(load<typename F::Bits>(src, i));
 }
 
 template <class F>
 void pack_narrow(void* dst, const float* src, size_t count) {
+  size_t i = 0;
+  if constexpr (kHasVectors<F>) {
+    using V = typename VectorsOf<F>::Type;
+    char* d = static_cast<char*>(dst);
+    for (; i + V::kLanes <= count; i += V::kLanes) V::store(d + 2 * i, load<typename V::Vec>(src + i, 0));
+  }
   SLIPSTREAM_LOOP
-  for (size_t i = 0; i < count; ++i) store<typename F::Bits>(dst, i, F::pack(src[i]));
+  for (; i < count; ++i) store<typename F::Bits>(dst, i, F::pack(src[i]));
 }
-
-#if defined(SLIPSTREAM_F16C)
-template <>
-void unpack_narrow<F16>(float* dst, const void* src, size_t count) {
-  const char* s = static_cast<const char*>(src);
-  size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store<vec>(dst + i, 0, load_f16(s + 2 * i));
-  if (i == count) return;
-  uint16_t tail[kLanes] = {};
-  __builtin_memcpy(tail, s + 2 * i, 2 * (count - i));
-  const vec wide = load_f16(reinterpret_cast<const char*>(tail));
-  __builtin_memcpy(dst + i, &wide, sizeof(float) * (count - i));
-}
-
-template <>
-void pack_narrow<F16>(void* dst, const float* src, size_t count) {
-  char* d = static_cast<char*>(dst);
-  size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store_f16(d + 2 * i, load<vec>(src + i, 0));
-  if (i == count) return;
-  vec wide = {};
-  __builtin_memcpy(&wide, src + i, sizeof(float) * (count - i));
-  uint16_t tail[kLanes];
-  store_f16(reinterpret_cast<char*>(tail), wide);
-  __builtin_memcpy(d + 2 * i, tail, 2 * (count - i));
-}
-#endif
 
 void unpack_f32(float* dst, const void* src, size_t count) { __builtin_memmove(dst, src, count * sizeof(float)); }
 void pack_f32(void* dst, const float* src, size_t count) { __builtin_memmove(dst, src, count * sizeof(float)); }

@@ -98,6 +98,26 @@ struct F8E5M2 {
   }
 };
 
+// Conversions by hand, between memory and a vector of f32, for the formats that the instruction set favours.
+struct NoVectors {};
+template <class F>
+struct VectorsOf {
+  using Type = NoVectors;
+};
+#if defined(SLIPSTREAM_VECTORS)
+template <>
+struct VectorsOf<F16> {
+  using Type = VectorF16;
+};
+template <>
+struct VectorsOf<BF16> {
+  using Type = VectorBF16;
+};
+#endif
+
+template <class F>
+constexpr bool kHasVectors = !std::is_same_v<typename VectorsOf<F>::Type, NoVectors>;
+
 // f32 with every bit that was lost gathered in the last place. Two more bits than the target has are enough for a
 // second rounding to be right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
 inline float round_to_odd(double d) {

@@ -1,7 +1,6 @@
 // The kernels of one instruction set: include this in a file compiled for it, after defining
 //   SLIPSTREAM_TABLE   the name of the Table to define
-//   SLIPSTREAM_F16C    if the set converts f16 in hardware (level_avx2.cpp, level_avx512.cpp); and then vec, kLanes,
-//                      load_f16, store_f16
+//   SLIPSTREAM_VECTORS if the set has hand-written conversions, the structs VectorF16 and VectorBF16
 // Everything is in an unnamed namespace, and nothing may call a function of the standard library that is not a
 // built-in: the linker would be free to give the whole program the copy that was compiled for the newest processor.
 
@@ -22,9 +21,11 @@
 namespace slipstream::kernels {
 namespace {
 
-#include "kernels/convert.inl"
+// clang-format off: each needs those before it
 #include "kernels/formats.inl"
 #include "kernels/reduce.inl"
+#include "kernels/convert.inl"
+// clang-format on
 
 }  // namespace
 

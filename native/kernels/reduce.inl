@@ -111,28 +111,22 @@ void reduce_narrow(void* dst, const void* a, const void* b, size_t count) {
   }
 }
 
-#if defined(SLIPSTREAM_F16C)
-template <class O>
-void reduce_f16(void* dst, const void* a, const void* b, size_t count) {
+template <class V, class O>
+void reduce_vectors(void* dst, const void* a, const void* b, size_t count) {
+  using Vec = typename V::Vec;
+  constexpr size_t kStep = V::kLanes * sizeof(uint16_t);
   char* d = static_cast<char*>(dst);
   const char *p = static_cast<const char*>(a), *q = static_cast<const char*>(b);
-  constexpr size_t kStep = kLanes * sizeof(uint16_t);
   size_t bytes = count * sizeof(uint16_t);
   for (; bytes >= kStep; bytes -= kStep, d += kStep, p += kStep, q += kStep)
-    store_f16(d, O::template of<vec>(load_f16(p), load_f16(q)));
+    V::store(d, O::template of<Vec>(V::load(p), V::load(q)));
   if (bytes == 0) return;
   char x[kStep] = {}, y[kStep] = {};
   __builtin_memcpy(x, p, bytes);
   __builtin_memcpy(y, q, bytes);
-  store_f16(x, O::template of<vec>(load_f16(x), load_f16(y)));
+  V::store(x, O::template of<Vec>(V::load(x), V::load(y)));
   __builtin_memcpy(d, x, bytes);
 }
-#else
-template <class O>
-void reduce_f16(void* dst, const void* a, const void* b, size_t count) {
-  reduce_narrow<F16, O>(dst, a, b, count);
-}
-#endif
 
 constexpr void fill_row(ReduceFn* row, ReduceFn sum, ReduceFn prod, ReduceFn min, ReduceFn max) {
   row[static_cast<int>(Op::sum)] = row[static_cast<int>(Op::avg)] = sum;
@@ -157,15 +151,19 @@ constexpr void fill_plain(Table& table, DType t) {
 
 template <class F>
 constexpr void fill_narrow(Table& table, DType t) {
-  fill_row(table.reduce[static_cast<int>(t)], reduce_narrow<F, Sum>, reduce_narrow<F, Prod>, reduce_narrow<F, Min>,
-           reduce_narrow<F, Max>);
+  ReduceFn* row = table.reduce[static_cast<int>(t)];
+  if constexpr (kHasVectors<F>) {
+    using V = typename VectorsOf<F>::Type;
+    fill_row(row, reduce_vectors<V, Sum>, reduce_vectors<V, Prod>, reduce_vectors<V, Min>, reduce_vectors<V, Max>);
+  } else {
+    fill_row(row, reduce_narrow<F, Sum>, reduce_narrow<F, Prod>, reduce_narrow<F, Min>, reduce_narrow<F, Max>);
+  }
 }
 
 constexpr void fill_reductions(Table& table) {
   fill_plain<double>(table, DType::f64);
   fill_plain<float>(table, DType::f32);
-  fill_row(table.reduce[static_cast<int>(DType::f16)], reduce_f16<Sum>, reduce_f16<Prod>, reduce_f16<Min>,
-           reduce_f16<Max>);
+  fill_narrow<F16>(table, DType::f16);
   fill_narrow<BF16>(table, DType::bf16);
   fill_narrow<F8E4M3>(table, DType::f8e4m3);
   fill_narrow<F8E5M2>(table, DType::f8e5m2);

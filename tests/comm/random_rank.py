@@ -8,6 +8,7 @@ allows it. Every result is compared with NumPy.
 from __future__ import annotations
 
 import faulthandler
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -111,6 +112,8 @@ class Rank:
         self.own = np.random.default_rng((seed, slipstream.rank()))
         self.open: list[tuple[Operation, slipstream.Work, Check]] = []
         self.waits_cut_short = 0
+        self.compared = 0
+        self.most_open = 0
 
     def run(self, free: bool, batch: list[Operation]) -> None:
         queues = [
@@ -122,6 +125,7 @@ class Rank:
             queue = queues[self.own.integers(len(queues))] if free else min(queues, key=lambda q: q[0].number)
             operation = queue.pop(0)
             getattr(self, operation.kind)(operation, self.groups[operation.group])
+            self.most_open = max(self.most_open, len(self.open))
             if self.open and self.own.random() < 0.4:
                 self.wait_for_one(briefly=free)
             while not free and len(self.open) > IN_FLIGHT:
@@ -161,7 +165,11 @@ class Rank:
             check(got)
 
     def expect(self, o: Operation, expected: Array) -> Check:
-        return lambda got: same(f"{o} on rank {slipstream.rank()}", got, expected)
+        def check(got: Any) -> None:
+            same(f"{o} on rank {slipstream.rank()}", got, expected)
+            self.compared += 1
+
+        return check
 
     def reduced(self, o: Operation, size: int) -> Array:
         return reduce_arrays([self.data.of(o, r) for r in range(size)], o.dtype, o.op)
@@ -270,7 +278,8 @@ def main() -> None:
     rank.finish()
     slipstream.barrier()
     slipstream.shutdown()
-    print(f"{count} operations, {rank.waits_cut_short} waits cut short")
+    counts = {name: getattr(rank, name) for name in ("compared", "most_open", "waits_cut_short")}
+    print(json.dumps(counts))
 
 
 main()
