@@ -84,17 +84,22 @@ def _start(
         launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
         if os.geteuid() == 0:
             launcher.append("--allow-run-as-root")
-        return [subprocess.Popen([*launcher, *command], env=environment, stdin=subprocess.DEVNULL)]
+        return [_popen([*launcher, *command], environment)]
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
             variables = environment | {name: str(value) for name, value in place.items()}
-            processes.append(subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL))
+            processes.append(_popen(command, variables))
     except BaseException:
         _end(processes)
         raise
     return processes
+
+
+def _popen(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    # Standard output may be asked to hold JSON and nothing else: libraries that are talkative talk to stderr.
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=2)
 
 
 def _await(processes: list[subprocess.Popen[bytes]], deadline: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import statistics
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -58,20 +57,22 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def memory_traffic(meet: Callable[[], object]) -> dict[str, float]:
-    """Bytes per second that this rank moves while every rank does the same; ``meet`` is a barrier.
+def memory_traffic(meet: Callable[[], object]) -> dict[str, Any]:
+    """Times this rank's part of moving memory while every rank does the same; ``meet`` is a barrier.
 
-    ``copy`` and ``add`` are bytes of result per second of ``a = b`` and ``a += b`` on 64 MiB of float32;
-    ``traffic`` is the greater of the bytes they read and write: 2 per byte copied, 3 per byte added.
+    Returns the bytes of one array and, per repeat, the seconds of ``a = b`` (``copy``) and ``a += b`` (``add``)
+    on float32.
     """
     a = np.ones(_PROBE_BYTES // 4, dtype=np.float32)
     b = np.zeros_like(a)
-    copy = _rate(lambda: np.copyto(a, b), meet)
-    add = _rate(lambda: np.add(a, b, out=a), meet)
-    return {"copy": copy, "add": add, "traffic": max(2 * copy, 3 * add)}
+    return {
+        "bytes": _PROBE_BYTES,
+        "copy": _seconds(lambda: np.copyto(a, b), meet),
+        "add": _seconds(lambda: np.add(a, b, out=a), meet),
+    }
 
 
-def _rate(act: Callable[[], object], meet: Callable[[], object]) -> float:
+def _seconds(act: Callable[[], object], meet: Callable[[], object]) -> list[float]:
     act()
     times = []
     for _ in range(_PROBES):
@@ -79,4 +80,4 @@ def _rate(act: Callable[[], object], meet: Callable[[], object]) -> float:
         start = time.perf_counter()
         act()
         times.append(time.perf_counter() - start)
-    return _PROBE_BYTES / statistics.median(times)
+    return times

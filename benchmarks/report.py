@@ -24,28 +24,44 @@ def summarise(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     memory once and writes the result once, at the rate at which all ranks together move memory.
     """
     n = len(ranks)
-    traffic = sum(rank["memory"]["traffic"] for rank in ranks)
+    memory = _memory([rank["memory"] for rank in ranks])
     sizes = []
     for index, first in enumerate(ranks[0]["sizes"]):
         nbytes = first["bytes"]
         per_rank = [rank["sizes"][index]["seconds"] for rank in ranks]
         rows = {}
         for name in first["seconds"]:
-            slowest = [max(samples) for samples in zip(*(one[name] for one in per_rank), strict=True)]
-            rows[name] = _row(slowest, nbytes, n)
+            rows[name] = _row(_slowest([one[name] for one in per_rank]), nbytes, n)
         for row in rows.values():
             row["ratio"] = {
                 peer: rows[peer]["median"] / row["median"] for peer in ("gloo", "mpi") if peer in rows
             }
-        limit = 2 * nbytes * n / traffic if nbytes >= _LIMIT_FROM_BYTES else None
+        limit = 2 * nbytes * n / memory["traffic"] if nbytes >= _LIMIT_FROM_BYTES else None
         sizes.append({"bytes": nbytes, "calls": first["calls"], "limit": limit, "contenders": rows})
     return {
         "processes": n,
         "idle_cpu": max(rank["idle_cpu"] for rank in ranks),
-        "memory": {kind: sum(rank["memory"][kind] for rank in ranks) for kind in ("copy", "add", "traffic")},
+        "memory": memory,
         "mistakes": [mistake for rank in ranks for mistake in rank["mistakes"]],
         "sizes": sizes,
     }
+
+
+def _slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
+    """Per repeat, the time of the slowest rank."""
+    return [max(samples) for samples in zip(*ranks, strict=True)]
+
+
+def _memory(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Bytes per second of all ranks together: copied, added in place, and the greater of what these move.
+
+    A copy reads and writes 2 bytes per byte, an addition in place 3.
+    """
+    rates = {
+        kind: len(ranks) * ranks[0]["bytes"] / statistics.median(_slowest([rank[kind] for rank in ranks]))
+        for kind in ("copy", "add")
+    }
+    return rates | {"traffic": max(2 * rates["copy"], 3 * rates["add"])}
 
 
 def _row(samples: list[float], nbytes: int, n: int) -> dict[str, Any]:

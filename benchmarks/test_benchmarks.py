@@ -27,7 +27,7 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 def _rank(seconds: dict[str, list[float]], nbytes: int = 64 << 20) -> dict[str, Any]:
     return {
         "sizes": [{"bytes": nbytes, "calls": 1, "seconds": seconds}],
-        "memory": {"copy": 4e9, "add": 5e9, "traffic": 15e9},
+        "memory": {"bytes": 10**9, "copy": [0.2, 0.1, 0.3], "add": [0.1, 0.2, 0.2]},
         "idle_cpu": 0.001,
         "mistakes": [],
         "versions": {},
@@ -45,7 +45,10 @@ def test_a_repeat_lasts_as_long_as_its_slowest_rank() -> None:
 
 
 def test_the_limit_is_one_read_and_one_write_of_all_ranks() -> None:
-    job = report.summarise([_rank({"slipstream": [1.0]})] * 2)
+    slow = _rank({"slipstream": [1.0]})
+    slow["memory"]["copy"] = [0.1, 0.4, 0.5]  # with the other rank: 0.2, 0.4, 0.5
+    job = report.summarise([_rank({"slipstream": [1.0]}), slow])
+    assert job["memory"] == pytest.approx({"copy": 5e9, "add": 10e9, "traffic": 30e9})
     assert job["sizes"][0]["limit"] == pytest.approx(2 * 2 * (64 << 20) / 30e9)
     small = report.summarise([_rank({"slipstream": [1.0]}, 4)] * 2)
     assert small["sizes"][0]["limit"] is None

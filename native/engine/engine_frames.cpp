@@ -89,10 +89,11 @@ void Engine::frame_for(Execution& execution, Link& link, const Frame& frame, con
     case FrameType::data:
       return execution.arrived(index, link, frame, payload);
     case FrameType::ready:
-      return execution.peer_ready(index);
+      return execution.peer_ready(index, link, {payload.data, payload.size});
     default: {  // request
       Frame ready = frame;
       ready.type = FrameType::ready;
+      ready.length = 0;
       link.send(ready, nullptr, 0);
     }
   }

@@ -1,6 +1,7 @@
 #include "engine/execution.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/engine.h"
 
@@ -9,6 +10,8 @@ namespace slipstream {
 namespace {
 
 constexpr uint8_t kEagerFlag = 1;
+constexpr uint8_t kPlacedFlag = 2;  // the bytes are in the receiver's memory already
+constexpr uint64_t kNowhere = ~uint64_t{0};
 constexpr size_t kStagingBudget = 2 << 20;  // per work: about a core's cache
 constexpr uint64_t kFewestChunks = 2;
 constexpr uint64_t kMostChunks = 32;
@@ -116,7 +119,8 @@ void Execution::start() {
     Gate& gate = gates_[i];
     bulk_ |= out > kEagerBytes || in > kEagerBytes;
     engine_.fabric().want(global);
-    if (in > kEagerBytes) engine_.fabric().send(global, frame_of(request_, FrameType::ready));
+    gate.must_say_ready = in > kEagerBytes;
+    say_ready(static_cast<int>(i));
     if (out <= kEagerBytes) {
       gate.eager = out == 0 || engine_.fabric().spend(global, out + frames * kFrameCost);
       if (!gate.eager) engine_.fabric().send(global, frame_of(request_, FrameType::request));
@@ -138,12 +142,53 @@ void Execution::try_open(int peer_index) {
   run_ready();
 }
 
-void Execution::peer_ready(int peer_index) {
-  gates_[static_cast<size_t>(peer_index)].ready = true;
+// A receive that waits for no other step may be written at any time, so the sender can do it where it can reach OUT.
+void Execution::say_ready(int peer_index) {
+  Gate& gate = gates_[static_cast<size_t>(peer_index)];
+  const Plan::Peer& peer = plan_.peers()[static_cast<size_t>(peer_index)];
+  Link* link = engine_.fabric().up(request_.group->ranks[static_cast<size_t>(peer.rank)]);
+  if (!gate.must_say_ready || link == nullptr) return;
+  gate.must_say_ready = false;
+  std::vector<uint64_t> places;
+  const Layout& out = spaces_[static_cast<size_t>(Space::out)];
+  const uint64_t bytes = (out.offsets.empty() ? out.count : out.offsets.back()) * element_;
+  const auto shared = peer.recvs.size() < kEagerBytes / 16 ? link->share(out.data, bytes) : std::nullopt;
+  if (shared) {
+    places = {shared->region, shared->offset, bytes};
+    for (const uint32_t s : peer.recvs) {
+      const Step& step = plan_.steps()[s];
+      const bool open = step.kind == StepKind::recv && step.deps == 0 && step.count == 1 && step.dst == Space::out;
+      places.push_back(open ? block_offset(step.dst, step.block) * element_ : kNowhere);
+    }
+  }
+  Frame frame = frame_of(request_, FrameType::ready);
+  frame.length = static_cast<uint32_t>(places.size() * sizeof(uint64_t));
+  link->send(frame, reinterpret_cast<const std::byte*>(places.data()), 0);
+}
+
+void Execution::peer_ready(int peer_index, Link& link, std::span<const std::byte> places) {
+  Gate& gate = gates_[static_cast<size_t>(peer_index)];
+  const auto& sends = plan_.peers()[static_cast<size_t>(peer_index)].sends;
+  gate.ready = true;
+  std::vector<uint64_t> table(places.size() / sizeof(uint64_t));
+  if (table.size() == sends.size() + 3) {
+    std::memcpy(table.data(), places.data(), table.size() * sizeof(uint64_t));
+    std::byte* out = link.remote({table[0], table[1]}, table[2]);
+    if (out != nullptr) gate.places.assign(sends.size(), nullptr);
+    for (size_t i = 0; out != nullptr && i < sends.size(); ++i) {
+      const Step& step = plan_.steps()[sends[i]];
+      const uint64_t bytes = range_elements(step.src, step) * element_;
+      const uint64_t offset = table[i + 3];
+      if (step.count == 1 && offset <= table[2] && bytes <= table[2] - offset) gate.places[i] = out + offset;
+    }
+  }
   try_open(peer_index);
 }
 
-void Execution::link_up(int peer_index) { try_open(peer_index); }
+void Execution::link_up(int peer_index) {
+  say_ready(peer_index);
+  try_open(peer_index);
+}
 
 void Execution::nudge() {
   for (size_t i = 0; i < gates_.size(); ++i) {
@@ -272,6 +317,13 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
     frame.piece = static_cast<uint16_t>(j);
     frame.length = static_cast<uint32_t>(from.count * element_);
     const std::byte* data = address(step.src, from.offset);
+    if (!gate.places.empty() && gate.places[step.stream] != nullptr) {
+      copy(gate.places[step.stream] + chunk * chunk_elements_ * element_, data, frame.length);
+      frame.flags |= kPlacedFlag;
+      frame.length = 0;
+      link->send(frame, nullptr, 0);
+      continue;
+    }
     const bool bulk = frame.length > kEagerBytes;
     if (bulk && link->needs_shared_memory()) data = stage(step, chunk, j, data, frame.length);
     const uint64_t cookie = bulk ? engine_.track_send(*this, index, chunk) : 0;
@@ -317,7 +369,8 @@ int Execution::step_of(int peer_index, const Frame& frame, uint32_t& expected_by
   const Step& step = plan_.steps()[index];
   if (frame.piece >= pieces(step)) return -1;
   expected_bytes = static_cast<uint32_t>(piece(step.dst, step, frame.chunk, frame.piece).count * element_);
-  return frame.length == expected_bytes ? static_cast<int>(index) : -1;
+  const bool placed = (frame.flags & kPlacedFlag) != 0 && step.deps == 0;
+  return frame.length == (placed ? 0 : expected_bytes) ? static_cast<int>(index) : -1;
 }
 
 Events::Landing Execution::land(int peer_index, const Frame& frame) {
@@ -362,7 +415,7 @@ void Execution::consume(uint32_t index, Link& link, const Frame& frame, const Pa
   const Piece to = piece(step.dst, step, frame.chunk, frame.piece);
   std::byte* dst = address(step.dst, to.offset);
   if (step.kind == StepKind::recv) {
-    if (payload.data != dst) copy(dst, payload.data, payload.size);
+    if (payload.data != dst && payload.size > 0) copy(dst, payload.data, payload.size);
   } else {
     const std::byte* own = address(step.src, piece(step.src, step, frame.chunk, frame.piece).offset);
     const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left

@@ -5,6 +5,7 @@
 // while it is in cache.
 #pragma once
 
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -32,7 +33,8 @@ class Execution {
   Events::Landing land(int peer_index, const Frame& frame);
   void arrived(int peer_index, Link& link, const Frame& frame, const Payload& payload);
   void sent(uint32_t step, uint64_t chunk);
-  void peer_ready(int peer_index);  // the peer has submitted this work
+  // The peer has submitted this work; `places` is what its say_ready() sent.
+  void peer_ready(int peer_index, Link& link, std::span<const std::byte> places);
   void link_up(int peer_index);
   // Asks peers that have not said `ready` to say it if they can.
   void nudge();
@@ -54,6 +56,8 @@ class Execution {
     bool ready = false;
     bool open = false;
     bool eager = false;
+    bool must_say_ready = false;
+    std::vector<std::byte*> places;  // by stream: where in the peer's memory our bytes may be put, null if nowhere
     std::vector<std::pair<uint32_t, uint64_t>> blocked;  // (step, chunk)
   };
   struct Held {  // arrived before its turn
@@ -68,6 +72,8 @@ class Execution {
   };
 
   void measure();
+  // Tells the peer that its bulk may come, and where in shared memory it may put it.
+  void say_ready(int peer_index);
   void try_open(int peer_index);
   void begin(uint64_t chunk);
   void run_ready();

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@ namespace slipstream {
 namespace {
 
 constexpr auto kParkStep = std::chrono::milliseconds(2);
+constexpr auto kPause = std::chrono::microseconds(1);
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -145,7 +147,11 @@ bool Runner::drive_for(Work& work, Time deadline) {
     if (t >= deadline) break;
     if (idle_since == Time{}) idle_since = t;
     if (t - idle_since < spin_) {
-      relax();
+      // The rank waited for may be queued behind us on this core: after a moment, let it run.
+      if (t - idle_since < kPause)
+        relax();
+      else
+        ::sched_yield();
       continue;
     }
     engine_.sleep(std::min(deadline, engine_.tick(t)));

@@ -463,7 +463,7 @@ TEST(block_int8_shows_what_it_cannot_hold) {
   CHECK_EQ(out[2 * kQuantBlock], 127.0f);
   CHECK_EQ(out[2 * kQuantBlock + 1], -64.0f);
   CHECK_EQ(out.back(), 1.0f);
-  std::vector<float> tiny(300, 1e-39f);
+  std::vector<float> tiny(300, 1e-36f);
   tiny[299] = 0.0f;
   quantise_i8(tiny.data(), tiny.size(), packed.data());
   dequantise_add_i8(packed.data(), tiny.size(), out.data() + 2 * kQuantBlock - 44);

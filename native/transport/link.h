@@ -40,6 +40,15 @@ class Link {
   // True if `data` of a bulk send has to lie in memory the peer can map (transport/region.h).
   virtual bool needs_shared_memory() const { return false; }
 
+  // Memory of this rank that the peer may write to, by a name that remote() understands on its side. Null if it cannot.
+  struct Shared {
+    uint64_t region = 0;
+    uint64_t offset = 0;
+  };
+  virtual std::optional<Shared> share(const std::byte* /*data*/, size_t /*bytes*/) { return std::nullopt; }
+  // Where `bytes` bytes that the peer has shared lie in this process; null if they do not.
+  virtual std::byte* remote(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }
+
   // Sends what is queued and closes in good order; the link object lives on until its owner deletes it. When close()
   // returns, the link needs none of the memory that was given to send() or land(), and makes no more upcalls.
   virtual void close() = 0;

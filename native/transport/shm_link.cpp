@@ -243,8 +243,7 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   }
   const auto region = home_->regions.find(data, frame.length);
   if (!region) throw Failure(Code::internal, "a bulk send over shared memory from memory that is not in a region");
-  if (announced_.insert(region->id).second)
-    send_message({kRegion, region->id, region->memory.size()}, {region->fd.get()});
+  announce(*region);
   uint32_t ticket = 0;
   if (free_tickets_.empty()) {
     ticket = static_cast<uint32_t>(tickets_.size());
@@ -257,6 +256,29 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   const uint64_t offset = static_cast<uint64_t>(data - region->memory.data());
   push(kDescriptor, uint64_t{ticket} << 32 | region->id, &frame, sizeof(frame), &offset, sizeof(offset));
   return false;
+}
+
+void ShmLink::announce(const Region& region) {
+  if (announced_.insert(region.id).second) send_message({kRegion, region.id, region.memory.size()}, {region.fd.get()});
+}
+
+const Mapping* ShmLink::find_region(uint32_t id) {
+  auto it = peer_regions_.find(id);
+  while (it == peer_regions_.end() && open_ && receive_message()) it = peer_regions_.find(id);
+  return open_ && it != peer_regions_.end() ? &it->second : nullptr;
+}
+
+std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) {
+  const auto region = home_->regions.find(data, bytes);
+  if (!region || !open_) return std::nullopt;
+  announce(*region);
+  return Shared{region->id, static_cast<uint64_t>(data - region->memory.data())};
+}
+
+std::byte* ShmLink::remote(const Shared& shared, size_t bytes) {
+  const Mapping* region = find_region(static_cast<uint32_t>(shared.region));
+  if (region == nullptr || bytes > region->size() || shared.offset > region->size() - bytes) return nullptr;
+  return region->data() + shared.offset;
 }
 
 void ShmLink::release(const Payload& payload) {
@@ -336,14 +358,13 @@ void ShmLink::handle_descriptor(const Ring::Record& record, const std::byte* bod
   incoming_.pop();
   const auto id = static_cast<uint32_t>(record.value);
   const auto ticket = record.value >> 32;
-  auto it = peer_regions_.find(id);
-  while (it == peer_regions_.end() && open_ && receive_message()) it = peer_regions_.find(id);
+  const Mapping* region = find_region(id);
   if (!open_) return;
   const Frame& frame = descriptor.frame;
-  if (it == peer_regions_.end() || frame.type != FrameType::data || frame.length > kMaxPayload ||
-      frame.length > it->second.size() || descriptor.offset > it->second.size() - frame.length)
+  if (region == nullptr || frame.type != FrameType::data || frame.length > kMaxPayload ||
+      frame.length > region->size() || descriptor.offset > region->size() - frame.length)
     return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed descriptor"});
-  home_->events.arrived(*this, frame, Payload{it->second.data() + descriptor.offset, frame.length, false, ticket + 1});
+  home_->events.arrived(*this, frame, Payload{region->data() + descriptor.offset, frame.length, false, ticket + 1});
 }
 
 }  // namespace slipstream

@@ -23,6 +23,8 @@ class ShmLink final : public Link, private Handler {
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
   void release(const Payload& payload) override;
   bool needs_shared_memory() const override { return true; }
+  std::optional<Shared> share(const std::byte* data, size_t bytes) override;
+  std::byte* remote(const Shared& shared, size_t bytes) override;
   void close() override;
 
   bool poll();
@@ -59,6 +61,9 @@ class ShmLink final : public Link, private Handler {
   void accept_setup(const Message& message, std::vector<Fd> fds);
   void become_up(Fd link_memory, Fd bell_page, Fd bell_event);
   void send_message(const Message& message, std::initializer_list<int> fds);
+  void announce(const Region& region);
+  // The peer's region, or null; reads its announcement if that is still in the socket.
+  const Mapping* find_region(uint32_t id);
   void peer_is_gone();
   void fail(Error error);
 

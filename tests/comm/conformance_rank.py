@@ -142,6 +142,31 @@ def scales(rank: int, n: int) -> None:
     same("shared memory", shared, total.reshape(100, 50))
 
 
+def shared_memory(rank: int, n: int) -> None:
+    """Buffers of slipstream.empty, where ranks of a host read and write each other's memory."""
+    every = [data(r, LARGE, DType.F32) for r in range(n)]
+    total = np.sum(every, axis=0, dtype=np.float32)
+    place, source = slipstream.empty(LARGE), slipstream.empty(LARGE)
+    joined = slipstream.empty(LARGE * n)
+    for _ in range(3):
+        place[...] = source[...] = every[rank]
+        slipstream.all_reduce(place, out=place)
+        same("all_reduce in place in shared memory", place, total)
+        slipstream.all_reduce(source, out=place)
+        same("all_reduce in shared memory", place, total)
+        slipstream.all_reduce(every[rank], out=place)
+        same("all_reduce from private into shared memory", place, total)
+        slipstream.broadcast(source, n - 1, out=place)
+        same("broadcast in shared memory", place, every[n - 1])
+        slipstream.all_gather(source, out=joined)
+        same("all_gather in shared memory", joined, np.concatenate(every))
+        rows = [LARGE // n + (r < LARGE % n) for r in range(n)]
+        own = slipstream.empty(rows[rank])
+        slipstream.reduce_scatter(source, out=own)
+        same("reduce_scatter in shared memory", own, total[sum(rows[:rank]) :][: rows[rank]])
+        same("the source is untouched", source, every[rank])
+
+
 def main() -> None:
     slipstream.init()
     rank, n = slipstream.rank(), slipstream.size()
@@ -149,6 +174,7 @@ def main() -> None:
     movements(rank, n)
     floats(rank, n)
     scales(rank, n)
+    shared_memory(rank, n)
     slipstream.barrier()
     slipstream.shutdown()
 

@@ -25,6 +25,7 @@ class Rank:
     number: int
     process: subprocess.Popen[bytes]
     output: Path
+    environment: dict[str, str]
 
     def text(self) -> str:
         return self.output.read_text(errors="replace")
@@ -79,7 +80,7 @@ def started(
                         stdout=file,
                         stderr=subprocess.STDOUT,
                     )
-                ranks.append(Rank(r, process, output))
+                ranks.append(Rank(r, process, output, environment))
             yield ranks
         finally:
             for rank in ranks:

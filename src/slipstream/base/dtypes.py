@@ -64,6 +64,7 @@ _NUMPY = {
     "complex64": DType.C64,
     "complex128": DType.C128,
 }
+_seen: dict[Any, DType] = {}  # by NumPy dtype: asking one for its name takes longer than a small all-reduce
 _NAMES = {code: name for name, code in _NUMPY.items()}
 
 
@@ -74,9 +75,12 @@ def itemsize(dtype: int) -> int:
 
 def from_numpy(dtype: Any) -> DType:
     """The code of a NumPy dtype; TypeError if it has none, or is not in native byte order."""
-    code = _NUMPY.get(dtype.name)
-    if code is None or not dtype.isnative:
-        raise TypeError(f"slipstream cannot communicate dtype {dtype!r}")
+    code = _seen.get(dtype)
+    if code is None:
+        code = _NUMPY.get(dtype.name)
+        if code is None or not dtype.isnative:
+            raise TypeError(f"slipstream cannot communicate dtype {dtype!r}")
+        _seen[dtype] = code
     return code
 
 

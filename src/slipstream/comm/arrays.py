@@ -32,7 +32,9 @@ def view(x: Buffer) -> NDArray[Any]:
 
 def contiguous(x: Buffer) -> tuple[NDArray[Any], DType]:
     """``x`` as a C-contiguous array (copied only if it must be) with the code of its dtype."""
-    array = np.ascontiguousarray(view(x)).reshape(np.shape(x))
+    array = view(x)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
     return array, from_numpy(array.dtype)
 
 

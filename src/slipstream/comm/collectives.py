@@ -78,10 +78,11 @@ def all_reduce(
     group = group or world()
     array, dtype = contiguous(x)
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
+    source = array.ctypes.data
     work = raw.all_reduce(
         group,
-        array.ctypes.data,
-        result.ctypes.data,
+        source,
+        source if result is array else result.ctypes.data,
         array.size,
         dtype,
         op,

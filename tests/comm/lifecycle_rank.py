@@ -1,0 +1,253 @@
+"""One rank of the life-cycle tests: lifecycle_rank.py CASE, where CASE is a function below."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import slipstream
+from slipstream import AVG, BAND, SUM
+from slipstream.comm import job
+
+
+def resources() -> dict[str, int]:
+    """What a leak would make grow: open files, threads, mappings, resident memory in MiB."""
+    gc.collect()
+    status = Path("/proc/self/status").read_text().splitlines()
+    resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    return {
+        "files": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+        "resident": resident >> 10,
+    }
+
+
+def regions_mapped(nbytes: int) -> int:
+    """How many mappings of a shared region of this size the process has, its own or another rank's."""
+    found = 0
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "slipstream-region" in line:
+            start, end = (int(part, 16) for part in line.split()[0].split("-"))
+            found += end - start == nbytes
+    return found
+
+
+def total(n: int) -> int:
+    return n * (n + 1) // 2
+
+
+def some_operations() -> None:
+    """Small and large, on the world and on a group, waited for and forgotten, in shared memory too."""
+    n = slipstream.size()
+    mine = np.full(300_000, slipstream.rank() + 1.0)
+    assert (slipstream.all_reduce(mine) == total(n)).all()
+    shared = slipstream.empty(100_000)
+    shared[...] = 1
+    slipstream.all_reduce(shared, out=shared)
+    assert (shared == n).all()
+    work = slipstream.all_reduce(mine, group=slipstream.Group(range(n)), async_op=True)
+    assert (slipstream.broadcast(mine, n - 1) == n).all()
+    assert (work.wait() == total(n)).all()
+    slipstream.barrier()
+
+
+def again() -> None:
+    """init and shutdown 100 times: the last 80 leave nothing behind."""
+    before: dict[str, int] = {}
+    for turn in range(100):
+        slipstream.init()
+        assert slipstream.is_initialized()
+        some_operations()
+        slipstream.shutdown()
+        assert not slipstream.is_initialized()
+        if turn == 19:
+            before = resources()
+    after = resources()
+    assert after["files"] == before["files"], (before, after)
+    assert after["threads"] == before["threads"], (before, after)
+    assert after["mappings"] <= before["mappings"] + 8, (before, after)  # the C library's arenas come and go
+    assert after["resident"] <= before["resident"] + 32, (before, after)
+
+
+def ring() -> None:
+    """A ring opens a link to either neighbour, and no other."""
+    slipstream.init()
+    world = slipstream.world()
+    world.use("all_reduce", "ring", 1 << 18)
+    assert job.current().session.links() == (0, 0)
+    result = slipstream.all_reduce(np.full(100_000, slipstream.rank() + 1.0))
+    assert (result == total(world.size)).all()
+    tcp, shm = job.current().session.links()
+    neighbours = min(2, world.size - 1)
+    assert (tcp, shm) == ((0, neighbours) if os.environ["SLIPSTREAM_TRANSPORT"] == "shm" else (neighbours, 0))
+    slipstream.all_reduce(np.ones(1))
+    slipstream.shutdown()
+
+
+def idle() -> None:
+    """A session with nothing to do takes no processor time, all its threads together."""
+    slipstream.init()
+    some_operations()
+    some_operations()
+    time.sleep(0.3)  # the engine may look around for a while after the last operation
+    spent = []
+    for _ in range(3):  # the least of three: a neighbour on the machine may charge us an interrupt
+        before = os.times()
+        time.sleep(1)  # what is measured: nothing happens in this second
+        after = os.times()
+        spent.append(after.user + after.system - before.user - before.system)
+    assert min(spent) <= 0.02, f"an idle second takes {spent} s of processor time"
+    some_operations()
+    slipstream.shutdown()
+
+
+def dropped() -> None:
+    """Works nobody waits for run to their end on memory nobody holds."""
+    slipstream.init()
+    n = slipstream.size()
+    for turn in range(200):
+        data = np.full(20_000, slipstream.rank() + 1.0)
+        work = slipstream.all_reduce(data, out=data, async_op=True)
+        if turn % 2:
+            slipstream.all_reduce(np.ones(10), async_op=True)
+        del work, data
+        noise = np.full(20_000, np.nan)  # would take the place of memory freed too early
+        del noise
+    assert (slipstream.all_reduce(np.full(20_000, slipstream.rank() + 1.0)) == total(n)).all()
+    for _ in range(10):
+        slipstream.all_reduce(np.ones(1000), async_op=True)
+    slipstream.shutdown()  # with works under way
+    slipstream.init()
+    some_operations()
+    slipstream.shutdown()
+
+
+def too_early() -> None:
+    """A wait that is too short raises Timeout, and the operation goes on."""
+    slipstream.init()
+    rank = slipstream.rank()
+    ready = np.zeros(1)
+    if rank == 0:
+        work = slipstream.all_reduce(np.ones(50_000), async_op=True)
+        for timeout in (0.05, 0.0):
+            try:
+                work.wait(timeout)
+            except slipstream.Timeout as error:
+                assert isinstance(error, TimeoutError)
+            else:
+                raise AssertionError("the operation cannot be done yet")
+        assert not work.done()
+        slipstream.send(ready, 1)
+    else:
+        slipstream.recv(ready, 0)  # rank 0 has given up waiting
+        work = slipstream.all_reduce(np.ones(50_000), async_op=True)
+    assert (work.wait(60) == 2).all()
+    assert work.done()
+    assert (work.wait() == 2).all()  # as often as one likes
+    some_operations()
+    slipstream.shutdown()
+
+
+def wrong_arguments() -> None:
+    """What is wrong on this rank alone is an error here, and nothing happens elsewhere."""
+    slipstream.init()
+    n = slipstream.size()
+    ones = np.ones(6)
+    locked = np.ones(6)
+    locked.flags.writeable = False
+    cases: list[tuple[type[Exception], Callable[[], Any]]] = [
+        (ValueError, lambda: slipstream.all_reduce(ones, out=np.ones(5))),
+        (ValueError, lambda: slipstream.all_reduce(ones, out=np.ones(6, dtype=np.float32))),
+        (ValueError, lambda: slipstream.all_reduce(ones, out=np.ones(12)[::2])),
+        (ValueError, lambda: slipstream.all_reduce(ones, out=locked)),
+        (ValueError, lambda: slipstream.all_reduce(ones, BAND)),
+        (ValueError, lambda: slipstream.all_reduce(ones.astype(complex), slipstream.MAX)),
+        (TypeError, lambda: slipstream.all_reduce(object())),
+        (TypeError, lambda: slipstream.all_reduce(np.array(["text"]))),
+        (TypeError, lambda: slipstream.all_reduce(ones.astype(">f8"))),
+        (ValueError, lambda: slipstream.broadcast(ones, n)),
+        (ValueError, lambda: slipstream.broadcast(ones, -1)),
+        (ValueError, lambda: slipstream.reduce(ones, n)),
+        (ValueError, lambda: slipstream.reduce_scatter(ones, counts=[6] * n)),
+        (ValueError, lambda: slipstream.reduce_scatter(ones, counts=[6])),
+        (ValueError, lambda: slipstream.all_to_all(ones, splits=[6] * n)),
+        (ValueError, lambda: slipstream.all_to_all(np.ones(n + 1))),
+        (ValueError, lambda: slipstream.all_to_all(np.ones(2), splits=[4, -2])),
+        (ValueError, lambda: slipstream.send(ones, slipstream.rank())),
+        (ValueError, lambda: slipstream.recv(ones, n)),
+        (ValueError, lambda: slipstream.recv(locked, (slipstream.rank() + 1) % n)),
+        (ValueError, lambda: slipstream.Group([slipstream.rank(), slipstream.rank()])),
+        (ValueError, lambda: slipstream.Group([slipstream.rank(), n])),
+        (ValueError, lambda: slipstream.Group([slipstream.rank(), -1])),
+        (ValueError, lambda: slipstream.Group([(slipstream.rank() + 1) % n])),
+    ]
+    for turn in range(2):
+        for i, (kind, call) in enumerate(cases):
+            if (i + turn) % n == slipstream.rank() or turn == 0:  # also when only one rank makes the mistake
+                try:
+                    call()
+                except kind:
+                    pass
+                else:
+                    raise AssertionError(f"case {i} is accepted")
+        some_operations()
+    assert (slipstream.all_reduce(ones, AVG) == 1).all()
+    slipstream.shutdown()
+    for call in (slipstream.rank, slipstream.barrier, lambda: slipstream.all_reduce(ones)):
+        try:
+            call()
+        except slipstream.SlipstreamError as error:
+            assert "init" in str(error)
+        else:
+            raise AssertionError("a call works after shutdown")
+    slipstream.shutdown()  # once more is no error
+
+
+def freed() -> None:
+    """Memory from empty() that is dropped is unmapped here and on all ranks that mapped it."""
+    slipstream.init()
+    n = slipstream.size()
+    count = 1_234_944  # a multiple of 1024 elements: of whole pages
+    arrays = [slipstream.empty(count) for _ in range(3)]
+    before = len(os.listdir("/proc/self/fd"))
+    slipstream.world().use("all_reduce", "direct", 1 << 16)
+    for array in arrays:
+        array[...] = 1
+        slipstream.all_reduce(array, SUM, out=array)
+        assert (array == n).all()
+    nbytes = count * 4
+    mapped = int(slipstream.all_reduce(np.array([regions_mapped(nbytes)]))[0])
+    assert mapped > 3 * n, f"{mapped} mappings: no rank has read another's memory"  # the test would be void
+    view = arrays[0][10:20]
+    del arrays, array
+    assert regions_mapped(nbytes) >= 1  # a view keeps its array
+    view[...] = 7
+    del view
+    for _ in range(1000):
+        if slipstream.all_reduce(np.array([regions_mapped(nbytes)]))[0] == 0:
+            break
+    else:
+        raise AssertionError(f"rank {slipstream.rank()} still maps {regions_mapped(nbytes)} freed arrays")
+    assert len(os.listdir("/proc/self/fd")) == before - 3
+    kept = slipstream.empty(1000)
+    slipstream.shutdown()
+    kept[...] = 3  # outlives the session
+    assert kept.sum() == 3000
+
+
+def main() -> None:
+    faulthandler.dump_traceback_later(100, exit=True)
+    globals()[sys.argv[1]]()
+    print("done")
+
+
+main()
