@@ -47,7 +47,7 @@ venv: $(VENV)/dependencies.stamp  ## make .venv with every dependency
 build: $(VENV)/package.stamp  ## build the package and install it into .venv
 
 demo: build  ## train a real model on two workers
-	@$(BIN)/slipstream run -np 2 -- $(BIN)/python examples/torch_digits.py
+	@$(BIN)/slipstream run -np 2 --no-prefix -- $(BIN)/python examples/torch_digits.py
 
 test: build native-test  ## native tests and Python tests, without the slow ones
 	@$(BIN)/python -m pytest -q

@@ -66,43 +66,59 @@ Layout layout(uintptr_t address, uint64_t count, Offsets offsets, int blocks) {
   return {reinterpret_cast<std::byte*>(address), count, offsets ? std::move(*offsets) : std::vector<uint64_t>{}};
 }
 
-struct Call {  // what submit() and run() take
-  static Request request(std::shared_ptr<const Group> group, std::shared_ptr<const Plan> plan, std::string operation,
-                         int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
-                         int root, std::string name, double prescale, double postscale, uint64_t divisor,
-                         Offsets in_offsets, Offsets out_offsets, uint64_t signed_count, uint64_t extra,
-                         double timeout) {
-    if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code");
-    Request r;
-    r.signature.operation = std::move(operation);
-    r.signature.name = std::move(name);
-    r.signature.dtype = static_cast<DType>(dtype);
-    r.signature.reduces = op >= 0;
-    if (op >= kOps) throw Failure(Code::invalid, "unknown op code");
-    if (op >= 0) {
-      r.signature.op = static_cast<Op>(op);
-      if (reduce_fn(r.signature.dtype, r.signature.op) == nullptr)
-        throw Failure(Code::invalid, std::string("op ") + name_of(r.signature.op) + " is not defined for " +
-                                         name_of(r.signature.dtype));
-    }
-    r.signature.count = signed_count;
-    r.signature.root = root;
-    r.signature.chunk_bytes = chunk_bytes;
-    r.signature.extra = extra;
-    r.chunk_bytes = std::clamp<uint32_t>(chunk_bytes, 64, kMaxPayload);
-    r.prescale = prescale;
-    r.postscale = postscale;
-    r.divisor = divisor;
-    r.timeout_seconds = timeout;
-    r.spaces[0] = layout(src, count, std::move(in_offsets), plan->blocks());
-    r.spaces[1] = layout(dst, count, std::move(out_offsets), plan->blocks());
-    r.spaces[2] = r.spaces[0];
-    r.spaces[2].data = nullptr;
-    r.plan = std::move(plan);
-    r.group = std::move(group);
-    return r;
+Request make_request(std::shared_ptr<const Group> group, std::shared_ptr<const Plan> plan, Signature signature,
+                     uintptr_t src, uintptr_t dst, uint64_t count, Offsets in_offsets, Offsets out_offsets) {
+  if (signature.reduces && reduce_fn(signature.dtype, signature.op) == nullptr)
+    throw Failure(Code::invalid,
+                  std::string("op ") + name_of(signature.op) + " is not defined for " + name_of(signature.dtype));
+  Request r;
+  r.chunk_bytes = std::clamp<uint32_t>(signature.chunk_bytes, 64, kMaxPayload);
+  r.signature = std::move(signature);
+  r.spaces[0] = layout(src, count, std::move(in_offsets), plan->blocks());
+  r.spaces[1] = layout(dst, count, std::move(out_offsets), plan->blocks());
+  r.spaces[2] = r.spaces[0];
+  r.spaces[2].data = nullptr;
+  r.plan = std::move(plan);
+  r.group = std::move(group);
+  return r;
+}
+
+// submit() and run(): the arguments are those of define_call().
+template <bool kRun>
+auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
+           std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
+           int root, std::string name, double prescale, double postscale, uint64_t divisor, Offsets in_offsets,
+           Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel) {
+  if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
+  if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
+  const Op known = op >= 0 ? static_cast<Op>(op) : Op::sum;
+  Signature signature{std::move(operation),
+                      std::move(name),
+                      static_cast<DType>(dtype),
+                      known,
+                      op >= 0,
+                      signed_count,
+                      root,
+                      chunk_bytes,
+                      extra};
+  Request request = make_request(std::move(group), std::move(plan), std::move(signature), src, dst, count,
+                                 std::move(in_offsets), std::move(out_offsets));
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.divisor = divisor;
+  request.timeout_seconds = timeout;
+  const Handle handle{self, self->prepare(std::move(request), channel)};
+  if constexpr (kRun) {
+    bool begun = false;
+    wait_in_slices(Time::max(), [&](Time until) {
+      return std::exchange(begun, true) ? self->wait(*handle.work, until) : self->run(handle.work, until);
+    });
+    handle.raise_error();
+  } else {
+    self->submit(handle.work);
+    return handle;
   }
-};
+}
 
 template <class F>
 void define_call(nb::class_<Session>& c, const char* name, F f, const char* doc) {
@@ -188,37 +204,8 @@ void bind_session(nb::module_& m) {
             if (const Error e = self.failure()) throw Failure(e);
           },
           "Raises the session's error, if it has failed.");
-  const auto submit = [](const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
-                         std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count,
-                         uint32_t chunk_bytes, int root, std::string name, double prescale, double postscale,
-                         uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t signed_count,
-                         uint64_t extra, double timeout, uint64_t channel) {
-    Handle handle{
-        self, self->prepare(Call::request(std::move(group), std::move(plan), std::move(operation), dtype, op, src, dst,
-                                          count, chunk_bytes, root, std::move(name), prescale, postscale, divisor,
-                                          std::move(in_offsets), std::move(out_offsets), signed_count, extra, timeout),
-                            channel)};
-    self->submit(handle.work);
-    return handle;
-  };
-  const auto run = [](const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
-                      std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count,
-                      uint32_t chunk_bytes, int root, std::string name, double prescale, double postscale,
-                      uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t signed_count, uint64_t extra,
-                      double timeout, uint64_t channel) {
-    const Handle handle{
-        self, self->prepare(Call::request(std::move(group), std::move(plan), std::move(operation), dtype, op, src, dst,
-                                          count, chunk_bytes, root, std::move(name), prescale, postscale, divisor,
-                                          std::move(in_offsets), std::move(out_offsets), signed_count, extra, timeout),
-                            channel)};
-    bool begun = false;
-    wait_in_slices(Time::max(), [&](Time until) {
-      return std::exchange(begun, true) ? self->wait(*handle.work, until) : self->run(handle.work, until);
-    });
-    handle.raise_error();
-  };
-  define_call(session, "submit", submit, "Begins an operation; returns its Work.");
-  define_call(session, "run", run, "Runs an operation to its end in this thread.");
+  define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
+  define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
 }
 
 }  // namespace slipstream

@@ -35,7 +35,7 @@ struct PeerAddress {
   uint16_t port = 0;
 };
 
-class Session final : private Dialer, private Arrivals, private Pump, private TcpTransport::KnockDone {
+class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
  public:
   explicit Session(SessionOptions options);
   ~Session() override;

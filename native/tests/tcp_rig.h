@@ -32,7 +32,7 @@ struct Received {
   std::vector<std::byte> bytes;
 };
 
-class Rank : public Events, public Arrivals, public TcpTransport::KnockDone {
+class Rank : public Events, public Arrivals, public KnockDone {
  public:
   explicit Rank(int rank, TcpOptions options = {}, Identity id = identity(0)) {
     id.rank = rank;

@@ -56,7 +56,7 @@ struct ShmTransport::Impl::Greeting : Handler {
 };
 
 struct ShmTransport::Impl::Knock : Handler {
-  Knock(Impl& h, int p, Fd f, TcpTransport::KnockDone& d)
+  Knock(Impl& h, int p, Fd f, KnockDone& d)
       : home(h),
         peer(p),
         socket(std::move(f)),
@@ -81,7 +81,7 @@ struct ShmTransport::Impl::Knock : Handler {
   int peer;
   Fd socket;
   Handshake handshake;
-  TcpTransport::KnockDone& done;
+  KnockDone& done;
   Time deadline;
 };
 
@@ -133,7 +133,7 @@ std::unique_ptr<Link> ShmTransport::dial(int peer, const std::string& name) {
   return link;
 }
 
-void ShmTransport::knock(int peer, const std::string& name, TcpTransport::KnockDone& done) {
+void ShmTransport::knock(int peer, const std::string& name, KnockDone& done) {
   Fd fd = unix_socket();
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);

@@ -8,12 +8,12 @@
 #include <memory>
 #include <string>
 
+#include "transport/arrivals.h"
 #include "transport/bell.h"
 #include "transport/identity.h"
 #include "transport/link.h"
 #include "transport/poller.h"
 #include "transport/region.h"
-#include "transport/tcp.h"
 
 namespace slipstream {
 
@@ -29,7 +29,7 @@ class ShmTransport {
   std::unique_ptr<Link> dial(int peer, const std::string& name);
 
   // Proves that `peer` lives and asks it to dial us. Outcome through `done`, never from inside the call.
-  void knock(int peer, const std::string& name, TcpTransport::KnockDone& done);
+  void knock(int peer, const std::string& name, KnockDone& done);
 
   // Handles what the rings hold. True if anything moved.
   bool poll();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/arrivals.h"
 #include "transport/identity.h"
 #include "transport/link.h"
 #include "transport/poller.h"
@@ -22,18 +23,6 @@ struct TcpOptions {
   int max_unauthenticated = 128;
 };
 
-// What arrives at a listener, beside the Events of each link.
-class Arrivals {
- public:
-  virtual ~Arrivals() = default;
-  // `rank` has dialled us and is authenticated. The owner keeps the link; Events::up follows at once.
-  virtual void accepted(std::unique_ptr<Link> link) = 0;
-  // `rank` needs a link with us and asks us to dial (it is the higher rank).
-  virtual void knocked(int rank) = 0;
-  // Somebody failed to authenticate, or sent nonsense, and was cut off. For the log.
-  virtual void stranger(const std::string& who, const std::string& why) = 0;
-};
-
 class TcpTransport {
  public:
   TcpTransport(Poller& poller, Events& events, Arrivals& arrivals, Identity identity, TcpOptions options);
@@ -46,12 +35,7 @@ class TcpTransport {
   // Events::up or Events::down (peer_lost if refused or silent, refused if authentication fails) follows.
   std::unique_ptr<Link> dial(int peer, const std::vector<std::string>& addresses, uint16_t port);
 
-  // Proves that `peer` lives and asks it to dial us. Outcome through `done(ok, error)`.
-  class KnockDone {
-   public:
-    virtual ~KnockDone() = default;
-    virtual void knock_done(int peer, bool alive, const Error& why) = 0;
-  };
+  // Proves that `peer` lives and asks it to dial us. The outcome comes through `done`.
   void knock(int peer, const std::vector<std::string>& addresses, uint16_t port, KnockDone& done);
 
   // Expires handshakes and dials. Call at least when the returned time comes; Time::max() if nothing is timed.

@@ -1,7 +1,8 @@
 """One rank of a job under attack: steady_rank.py FOLDER
 
-First ranks 0 and 1 all-reduce on a group of their own until FOLDER/all exists, so that links to rank 2 are made while
-strangers are about; then all ranks do until FOLDER/stop exists. Every result is checked. Prints where this rank listens.
+First ranks 0 and 1 all-reduce on a group of their own until FOLDER/all exists, so that links to rank 2 are made
+while strangers are about; then all ranks do until FOLDER/stop exists. Every result is checked. Each rank prints
+where it listens.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ def view(x: Buffer) -> NDArray[Any]:
         return x
     if hasattr(x, "__dlpack__") and not isinstance(x, np.generic):
         return np.from_dlpack(x)
-    array = np.asarray(x)
+    # NumPy would take bytes for text
+    array = np.asarray(memoryview(x) if isinstance(x, bytes) else x)
     if array.dtype == object:
         raise TypeError(
             f"slipstream cannot communicate {type(x).__name__}: not an array, buffer or DLPack tensor"
@@ -52,9 +53,13 @@ def empty(shape: int | tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]
     """An uninitialised array in memory that the ranks of this host share: collectives on it copy nothing.
 
     Each such array is a mapping of its own (4 KiB pages): use it for large, long-lived buffers.
+    Raises ValueError for a negative dimension, TypeError for a dtype that cannot be communicated.
     """
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(n < 0 for n in dims):
+        raise ValueError(f"negative dimension in {list(dims)}")
     kind = np.dtype(dtype)
+    from_numpy(kind)
     nbytes = int(np.prod(dims, dtype=np.int64)) * kind.itemsize
     memory = job.current().session.allocate(max(nbytes, 1))
     array: NDArray[Any] = memory[:nbytes].view(kind).reshape(dims)
