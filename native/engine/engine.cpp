@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.h"
 #include "engine/abort_frame.h"
 
 namespace slipstream {
@@ -200,25 +201,33 @@ void Engine::watch(Execution& execution, Time now) {
     execution.described_at = now;
     execution.nudge();
   }
+  if (now - execution.progress_at >= seconds(options_.warn_seconds) &&
+      now - execution.warned_at >= seconds(options_.warn_seconds)) {
+    execution.warned_at = now;
+    log_warning(rank_, describe_wait(execution, now - execution.progress_at));
+  }
+}
+
+std::string Engine::describe_wait(const Execution& execution, Clock::duration waited) const {
+  const Request& request = execution.work()->request;
+  std::string whom;
+  for (const int peer : execution.waiting_on())
+    whom += (whom.empty() ? "" : ", ") + fabric_.who(request.group->ranks[static_cast<size_t>(peer)]);
+  char time[32];
+  std::snprintf(time, sizeof(time), "%.0f s", Seconds(waited).count());
+  return request.signature.describe() + " #" + std::to_string(request.seq) + " has waited " + time + " for " + whom +
+         ", alive but not taking part: has a branch been taken on some ranks only, or are they still computing?";
 }
 
 void Engine::expire(const Execution& execution) {
   const Request& request = execution.work()->request;
-  std::string whom;
-  int culprit = -1;
-  for (const int peer : execution.waiting_on()) {
-    culprit = request.group->ranks[static_cast<size_t>(peer)];
-    whom += (whom.empty() ? "" : ", ") + fabric_.who(culprit);
-  }
-  char limit[32];
-  std::snprintf(limit, sizeof(limit), "%g s", request.timeout_seconds);
+  const auto waiting = execution.waiting_on();
+  const int culprit = waiting.empty() ? -1 : request.group->ranks[static_cast<size_t>(waiting.front())];
   fail(Error{Code::timeout,
              culprit,
              {},
-             request.signature.describe() + " #" + std::to_string(request.seq) + " timed out after " + limit +
-                 " on rank " + std::to_string(rank_) + ", waiting for " + whom +
-                 ": they are alive but have not called it (a branch taken on some ranks only?); "
-                 "SLIPSTREAM_TIMEOUT sets the limit"});
+             describe_wait(execution, now() - execution.progress_at) + " Timed out on rank " + std::to_string(rank_) +
+                 " (SLIPSTREAM_TIMEOUT sets the limit)"});
 }
 
 // ---- failure
@@ -227,6 +236,7 @@ void Engine::fail(Error error) {
   if (failed_) return;
   failed_ = true;
   abort_ = encode_error(error);
+  remember_untold(error);
   fabric_.broadcast(abort_frame(), abort_);
   fabric_.close_up();
   fail_works(error);
@@ -252,6 +262,18 @@ void Engine::leave() {
                    {},
                    "slipstream was shut down on rank " + std::to_string(rank_) +
                        " while operations were pending or before this one was called"});
+}
+
+void Engine::remember_untold(const Error& error) {
+  const auto add = [&](const WorkPtr& work) {
+    for (const int r : work->request.group->ranks) {
+      const bool lost = fabric_.gone(r) || (error.code == Code::peer_lost && error.rank == r);
+      if (r != rank_ && !lost && fabric_.up(r) == nullptr) untold_.insert(r);
+    }
+  };
+  for (const Execution* execution : running_) add(execution->work());
+  for (const auto& [id, channel] : channels_)
+    for (const auto& work : channel.waiting) add(work);
 }
 
 // The links are closed by now: none may touch the works' memory once they are complete.

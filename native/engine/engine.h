@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace slipstream {
 struct EngineOptions {
   double heartbeat_seconds = 10;
   double stall_seconds = 2;        // without progress: compare notes with the ranks waited for
+  double warn_seconds = 60;        // without progress: tell people who is waited for, and again each time
   double suspicion_seconds = 0.1;  // after a closed connection: wait this long for the root cause from others
 };
 
@@ -64,8 +66,9 @@ class Engine final : public Events {
   // Good order: says goodbye and closes the links. Works still pending fail with Code::aborted.
   void leave();
 
-  // True while a failed session still has to tell ranks whose links are being set up.
-  bool must_tell() const { return !abort_.empty() && fabric_.connecting(); }
+  // True while a failed session still has to tell ranks that run, or will run, one of the failed works: they may come
+  // only after our process would have gone, and would take that for the reason.
+  bool must_tell() const { return !abort_.empty() && (fabric_.connecting() || !untold_.empty()); }
 
   // Links.
   void adopt(std::unique_ptr<Link> link);
@@ -125,8 +128,10 @@ class Engine final : public Events {
   void mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs);
   void watch(Execution& execution, Time now);
   void expire(const Execution& execution);
+  std::string describe_wait(const Execution& execution, Clock::duration waited) const;
   Frame abort_frame() const;
   void fail_works(const Error& error);
+  void remember_untold(const Error& error);
 
   int rank_;
   Poller& poller_;
@@ -143,6 +148,7 @@ class Engine final : public Events {
   Error failure_;
   bool failed_ = false;
   std::vector<std::byte> abort_;  // for links that come up after the failure
+  std::set<int> untold_;          // ranks of failed works that had no link to us at the failure and came not yet
 
   std::unordered_map<Key, std::unique_ptr<Execution>, KeyHash> executions_;
   std::vector<Execution*> running_;  // the same, in order of submission

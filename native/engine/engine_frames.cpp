@@ -108,6 +108,7 @@ void Engine::sent(Link&, uint64_t cookie) {
 void Engine::up(Link& link) {
   fabric_.came_up(link);
   if (failed_) {
+    untold_.erase(link.peer());
     link.send(abort_frame(), abort_.data(), 0);
     return link.close();
   }
@@ -126,6 +127,7 @@ void Engine::down(Link& link, const Error& error) {
     const size_t at = named.text.find(rank);
     if (at != std::string::npos) named.text.replace(at, rank.size(), fabric_.who(peer));
   }
+  untold_.erase(peer);
   if (!fabric_.went_down(link, named) || failed_) return;
   if (named.code == Code::aborted) {  // it left in good order: that hurts only works that wait for it
     named.code = Code::peer_lost;

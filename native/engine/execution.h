@@ -49,6 +49,7 @@ class Execution {
   uint64_t progress_seen = 0;
   Time progress_at{};
   Time described_at{};
+  Time warned_at{};
   Time deadline = Time::max();
 
  private:

@@ -10,6 +10,7 @@ namespace slipstream {
 namespace {
 
 constexpr double kReportSeconds = 0.5;
+constexpr double kTellSeconds = 2;
 constexpr size_t kMostReported = 10;  // strangers logged by name each time
 
 TcpOptions tcp_options(const SessionOptions& options) {
@@ -82,8 +83,8 @@ void Session::abort(const std::string& why) {
 
 void Session::close() {
   if (closed_.exchange(true)) return;
-  // A rank that fails and exits at once still owes the reason to ranks whose links are just being set up.
-  for (const Time limit = now() + seconds(0.5); now() < limit;) {
+  // A rank that fails and exits at once still owes the reason to ranks that were to get a link to us and have none yet.
+  for (const Time limit = now() + seconds(kTellSeconds); now() < limit;) {
     bool owing = false;
     runner_.as_driver([&] {
       owing = engine_.must_tell();

@@ -139,4 +139,25 @@ TEST(a_rank_that_leaves_is_lost_to_those_who_wait_for_it) {
   }
 }
 
+TEST(a_work_that_a_rank_never_calls_times_out_on_all_and_names_it) {
+  for (const Wire wire : kWires) {
+    Ranks ranks(wire, 3);
+    check_all_reduce(ranks, ring_all_reduce, 10, true, false);
+    ranks.each([&](int r, RankUnderTest& rank) {
+      if (r == 2) return;
+      std::vector<float> data(100'000);
+      Request request = all_reduce(r, 3, ring_all_reduce(r, 3), data.data(), data.data(), data.size());
+      request.timeout_seconds = 0.3;
+      const auto work = rank.prepare(std::move(request));
+      CHECK(rank.run(work, now() + seconds(30)));
+      CHECK(work->error().code == Code::timeout);
+      CHECK(work->error().text.find("rank 2") != std::string::npos);
+    });
+    std::vector<float> data(10);
+    const auto late = ranks.at(2).prepare(all_reduce(2, 3, ring_all_reduce(2, 3), data.data(), data.data(), 10));
+    CHECK(ranks.at(2).run(late, now() + seconds(30)));
+    CHECK(late->error().code == Code::timeout);
+  }
+}
+
 }  // namespace slipstream::testing

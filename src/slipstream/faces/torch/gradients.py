@@ -31,6 +31,16 @@ from slipstream.faces.torch.tensors import dtype_code
 __all__ = ["GradientExchange"]
 
 
+def _own_references() -> int:
+    holder = [object()]
+    held = holder[0]
+    return sys.getrefcount(held)
+
+
+_OWN_REFERENCES = _own_references()
+"""What getrefcount says of an object that one list and one variable hold; interpreters count differently."""
+
+
 class GradientExchange:
     """Reduces the gradients of some parameters over a process set, again and again.
 
@@ -190,8 +200,8 @@ class GradientExchange:
         grad = self.params[index].grad
         if grad is not view:
             # A gradient kept from an earlier step must not change when its place is written again: it takes
-            # its values with it to memory of its own. (Three: the bucket's list, `view`, the argument.)
-            if self._in_place(index, view) and sys.getrefcount(view) > 3:
+            # its values with it to memory of its own.
+            if self._in_place(index, view) and sys.getrefcount(view) > _OWN_REFERENCES:
                 bucket.views[slot] = view.view_as(view)
                 view.set_(view.clone())  # type: ignore[call-overload]
                 view = bucket.views[slot]
