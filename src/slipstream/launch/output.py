@@ -100,7 +100,9 @@ class Console:
 
 def _fit(text: bytes, used: int) -> bytes:
     """Cuts a transient to the width of the terminal: one that wraps cannot be painted over."""
-    width = shutil.get_terminal_size().columns - used - 1
+    # a new terminal may say that it has 0 columns, and Python 3.10 passes that on
+    columns = shutil.get_terminal_size().columns or 80
+    width = columns - used - 1
     shown = text.decode(errors="replace")
     if b"\x1b" in text or len(shown) <= width:
         return text
