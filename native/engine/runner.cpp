@@ -12,6 +12,7 @@ namespace slipstream {
 namespace {
 
 constexpr auto kParkStep = std::chrono::milliseconds(2);
+constexpr uint32_t kTurnsPerTick = 64;
 constexpr auto kPause = std::chrono::microseconds(1);
 
 inline void relax() {
@@ -134,13 +135,12 @@ bool Runner::wait(Work& work, Time deadline) {
 bool Runner::drive_for(Work& work, Time deadline) {
   caller_drives_.store(true);
   Time idle_since{};
-  uint32_t turns = 0;
   while (!work.done()) {
     const bool moved = engine_.turn();
     if (work.done()) break;
     if (moved) {
       idle_since = {};
-      if (++turns % 64 == 0) engine_.tick(now());
+      if (++caller_turns_ % kTurnsPerTick == 0) engine_.tick(now());
       continue;
     }
     const Time t = now();

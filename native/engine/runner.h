@@ -67,6 +67,7 @@ class Runner {
   std::atomic<bool> stop_{false};
 
   std::atomic<bool> caller_drives_{false};
+  uint32_t caller_turns_ = 0;               // of all callers, so that timers run also in a loop of short operations
   std::atomic<Clock::rep> caller_left_{0};  // when a caller last stopped driving
   std::mutex park_mutex_;
   std::condition_variable park_bell_;

@@ -94,7 +94,10 @@ void Session::close() {
     });
     if (!owing) break;
   }
-  runner_.as_driver([&] { engine_.leave(); });
+  runner_.as_driver([&] {
+    report_strangers(Time::max());
+    engine_.leave();
+  });
   runner_.stop();
   // What TCP links still hold goes out while they wait for the peers' end of stream.
   const Time limit = now() + seconds(0.3);
@@ -147,7 +150,7 @@ Time Session::report_strangers(Time now) {
   if (now < strangers_due_) return strangers_due_;
   strangers_due_ = Time::max();
   const auto strangers = std::exchange(strangers_, {});
-  if (closed_ || engine_.failure()) return Time::max();
+  if (engine_.failure()) return Time::max();
   for (size_t i = 0; i < std::min(strangers.size(), kMostReported); ++i)
     log_warning(options_.rank, "refused a connection from " + strangers[i]);
   if (strangers.size() > kMostReported)
