@@ -166,6 +166,9 @@ void bind_handles(nb::module_& m) {
 
 void bind_session(nb::module_& m) {
   bind_handles(m);
+  m.def(
+      "leak", [](nb::object o) { o.inc_ref(); }, nb::arg("object"),
+      "Keeps an object for ever: a forked child must not run the destructor of its parent's session.");
   nb::class_<Session> session(m, "Session", "A rank's membership in a job.");
   session
       .def(

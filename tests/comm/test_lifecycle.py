@@ -53,3 +53,9 @@ def test_wrong_arguments_harm_nobody(n: int) -> None:
 
 def test_freed_memory_is_unmapped_on_all_ranks() -> None:
     ranks.run(SCRIPT, 3, args=["freed"])
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_forked_child_neither_takes_part_nor_harms(transport: str) -> None:
+    for text in ranks.run(Path(__file__).with_name("fork_rank.py"), 2, transport=transport):
+        assert "in the child: slipstream is not initialized" in text

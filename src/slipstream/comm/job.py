@@ -82,6 +82,18 @@ _job: Job | None = None
 _lock = threading.RLock()
 
 
+def _forget_after_fork() -> None:
+    """A forked child (a data loader's worker, say) is no rank: it has its parent's sockets but not its threads."""
+    global _job, _lock
+    _lock = threading.RLock()
+    if _job is not None:
+        _core.leak(_job.session)
+        _job = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 def current() -> Job:
     """The running job; SlipstreamError if `init` has not been called."""
     if _job is None:
