@@ -79,7 +79,13 @@ void Engine::start_waiting(Channel& channel) {
   while (!channel.waiting.empty() && channel.running_bulk < kBulkAtOnce && !failed_) {
     WorkPtr work = std::move(channel.waiting.front());
     channel.waiting.pop_front();
-    begin(channel, std::move(work));
+    try {
+      begin(channel, work);
+    } catch (const std::exception& e) {  // no memory for it, say; nobody else knows of this work yet
+      const Error error{Code::internal, rank_, {}, work->request.signature.describe() + " cannot start: " + e.what()};
+      work->complete(error);
+      fail(error);
+    }
   }
 }
 

@@ -47,6 +47,38 @@ void Runner::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+// ---- guards
+
+void Runner::broke(const std::exception& e) {
+  engine_.fail(Error{Code::internal, -1, {}, std::string("the engine failed: ") + e.what()});
+}
+
+bool Runner::turn() {
+  try {
+    return engine_.turn();
+  } catch (const std::exception& e) {
+    broke(e);
+    return true;
+  }
+}
+
+Time Runner::tick(Time now) {
+  try {
+    return engine_.tick(now);
+  } catch (const std::exception& e) {
+    broke(e);
+    return now;
+  }
+}
+
+void Runner::sleep(Time until) {
+  try {
+    engine_.sleep(until);
+  } catch (const std::exception& e) {
+    broke(e);
+  }
+}
+
 // ---- the engine thread
 
 void Runner::loop() {
@@ -55,7 +87,7 @@ void Runner::loop() {
     {
       std::lock_guard lock(drive_);
       drive_until_idle();
-      until = engine_.tick(now());
+      until = tick(now());
       bell_.arm();
       if (engine_.must_turn()) {
         bell_.disarm();
@@ -70,11 +102,11 @@ void Runner::loop() {
 
 void Runner::drive_until_idle() {
   bell_.disarm();
-  engine_.turn();
+  turn();
   while (!stop_.load() && engine_.busy()) {
-    const bool moved = engine_.turn();
-    const Time next = engine_.tick(now());
-    if (!moved && engine_.busy()) engine_.sleep(next);
+    const bool moved = turn();
+    const Time next = tick(now());
+    if (!moved && engine_.busy()) sleep(next);
   }
 }
 
@@ -112,35 +144,33 @@ void Runner::submit(WorkPtr work) {
 }
 
 bool Runner::run(WorkPtr work, Time deadline) {
-  if (!drive_.try_lock()) {
+  const std::unique_lock lock(drive_, std::try_to_lock);
+  if (!lock.owns_lock()) {
     submit(work);
     return wait(*work, deadline);
   }
   bell_.disarm();
   engine_.submit(work);
-  const bool done = drive_for(*work, deadline);
-  drive_.unlock();
-  return done;
+  return drive_for(*work, deadline);
 }
 
 bool Runner::wait(Work& work, Time deadline) {
   if (work.done()) return true;
-  if (!drive_.try_lock()) return work.sleep_until_done(deadline);
+  const std::unique_lock lock(drive_, std::try_to_lock);
+  if (!lock.owns_lock()) return work.sleep_until_done(deadline);
   bell_.disarm();
-  const bool done = drive_for(work, deadline);
-  drive_.unlock();
-  return done;
+  return drive_for(work, deadline);
 }
 
 bool Runner::drive_for(Work& work, Time deadline) {
   caller_drives_.store(true);
   Time idle_since{};
   while (!work.done()) {
-    const bool moved = engine_.turn();
+    const bool moved = turn();
     if (work.done()) break;
     if (moved) {
       idle_since = {};
-      if (++caller_turns_ % kTurnsPerTick == 0) engine_.tick(now());
+      if (++caller_turns_ % kTurnsPerTick == 0) tick(now());
       continue;
     }
     const Time t = now();
@@ -154,7 +184,7 @@ bool Runner::drive_for(Work& work, Time deadline) {
         ::sched_yield();
       continue;
     }
-    engine_.sleep(std::min(deadline, engine_.tick(t)));
+    sleep(std::min(deadline, tick(t)));
     idle_since = {};
   }
   caller_left_.store(now().time_since_epoch().count());

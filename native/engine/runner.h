@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 
@@ -48,6 +49,12 @@ class Runner {
    private:
     Bell& bell_;
   };
+
+  // The engine's, but what they throw fails the session: no thread may end, and no lock stay held, because of it.
+  bool turn();
+  Time tick(Time now);
+  void sleep(Time until);
+  void broke(const std::exception& e);
 
   void loop();
   void drive_until_idle();

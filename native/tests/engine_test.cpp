@@ -139,6 +139,29 @@ TEST(a_rank_that_leaves_is_lost_to_those_who_wait_for_it) {
   }
 }
 
+TEST(a_work_that_cannot_start_fails_on_all_instead_of_hanging) {
+  for (const Wire wire : kWires) {
+    Ranks ranks(wire, 2);
+    check_all_reduce(ranks, ring_all_reduce, 10, true, false);
+    ranks.each([&](int r, RankUnderTest& rank) {
+      std::vector<float> data(10);
+      auto plan = ring_all_reduce(r, 2);
+      if (r == 1) {  // a plan that needs temporary memory, of a size that cannot be had
+        PlanBuilder b(r, 2, 1);
+        b.add(StepKind::copy, -1, 0, {}, Space::tmp);
+        plan = b.build();
+      }
+      Request request = all_reduce(r, 2, plan, data.data(), data.data(), data.size());
+      if (r == 1) request.spaces[2].count = uint64_t{1} << 61;
+      const auto work = rank.prepare(std::move(request));
+      if (r == 1) rank.submit(work);  // in the engine thread, which must survive
+      CHECK(r == 1 ? rank.wait(*work, now() + seconds(30)) : rank.run(work, now() + seconds(30)));
+      CHECK(work->error().code == Code::internal);
+      CHECK(work->error().text.find("cannot start") != std::string::npos);
+    });
+  }
+}
+
 TEST(a_work_that_a_rank_never_calls_times_out_on_all_and_names_it) {
   for (const Wire wire : kWires) {
     Ranks ranks(wire, 3);
