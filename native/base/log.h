@@ -5,6 +5,7 @@
 
 namespace slipstream {
 
+// `text` may have several lines.
 void log_warning(int rank, const std::string& text);
 
 }  // namespace slipstream

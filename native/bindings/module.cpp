@@ -5,4 +5,5 @@ NB_MODULE(_core, m) {
   slipstream::bind_errors(m);
   slipstream::bind_kernels(m);
   slipstream::bind_session(m);
+  slipstream::bind_completions(m);
 }

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "bindings/handle.h"
 #include "bindings/module.h"
 
 namespace nb = nanobind;
@@ -22,43 +23,6 @@ namespace {
 using Int32s = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 using Offsets = std::optional<std::vector<uint64_t>>;
 using PeerTuple = std::tuple<std::string, bool, std::string, std::vector<std::string>, uint16_t>;
-
-constexpr double kSignalSeconds = 0.2;  // how often a waiting thread lets Python handle signals (Ctrl-C)
-
-Time deadline_of(std::optional<double> timeout) { return timeout ? now() + seconds(*timeout) : Time::max(); }
-
-// Waits in slices; raises what Python's signal handlers raise. `step(deadline)` returns true when done.
-template <class Step>
-bool wait_in_slices(Time deadline, Step step) {
-  for (;;) {
-    bool done = false;
-    const Time slice = std::min(deadline, now() + seconds(kSignalSeconds));
-    {
-      nb::gil_scoped_release release;
-      done = step(slice);
-    }
-    if (done) return true;
-    if (now() >= deadline) return false;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
-}
-
-// A work and the session that runs it.
-struct Handle {
-  std::shared_ptr<Session> session;
-  WorkPtr work;
-
-  void raise_error() const {
-    if (work->error()) throw Failure(work->error());
-  }
-  bool wait(std::optional<double> timeout) const {
-    if (!work->done() &&
-        !wait_in_slices(deadline_of(timeout), [this](Time until) { return session->wait(*work, until); }))
-      return false;
-    raise_error();
-    return true;
-  }
-};
 
 Layout layout(uintptr_t address, uint64_t count, Offsets offsets, int blocks) {
   if (offsets && offsets->size() != static_cast<size_t>(blocks) + 1)
@@ -120,6 +84,32 @@ auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, s
   }
 }
 
+// A receive from whichever of the plans' peers sends first; `channels` are those of the plans.
+Handle receive_any(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group,
+                   const std::vector<std::shared_ptr<Plan>>& plans, const std::vector<uint64_t>& channels,
+                   std::string operation, int dtype, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
+                   uint64_t signed_count, uint64_t extra, double timeout) {
+  if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
+  if (plans.empty() || plans.size() != channels.size())
+    throw Failure(Code::invalid, "a receive needs at least one source, and one channel per source");
+  Signature signature;
+  signature.operation = std::move(operation);
+  signature.dtype = static_cast<DType>(dtype);
+  signature.count = signed_count;
+  signature.chunk_bytes = chunk_bytes;
+  signature.extra = extra;
+  Request request = make_request(std::move(group), plans.front(), std::move(signature), dst, dst, count, {}, {});
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i]->peers().size() != 1 || plans[i]->blocks() != 1)
+      throw Failure(Code::invalid, "the plan of a receive has one step");
+    request.candidates.push_back({channels[i], plans[i]});
+  }
+  request.timeout_seconds = timeout;
+  const Handle handle{self, self->prepare(std::move(request), channels.front())};
+  self->submit(handle.work);
+  return handle;
+}
+
 template <class F>
 void define_call(nb::class_<Session>& c, const char* name, F f, const char* doc) {
   c.def(name, f, nb::arg("group"), nb::arg("plan"), nb::arg("operation"), nb::arg("dtype"), nb::arg("op"),
@@ -158,6 +148,8 @@ void bind_handles(nb::module_& m) {
       .def_ro("ranks", &Group::ranks);
   nb::class_<Handle>(m, "Work", "A running operation.")
       .def("done", [](const Handle& h) { return h.work->done(); })
+      .def("source", &Handle::source,
+           "The rank of the group that a finished send or receive talked to; -1 before, and for works of several.")
       .def("wait", &Handle::wait, nb::arg("timeout") = nb::none(),
            "Waits; False if `timeout` seconds pass first. Raises the operation's error.");
 }
@@ -201,6 +193,8 @@ void bind_session(nb::module_& m) {
       .def("abort", &Session::abort, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>())
       .def("links", &Session::links, nb::call_guard<nb::gil_scoped_release>(), "(tcp, shm) links that are up.")
+      .def("report", &Session::report, nb::call_guard<nb::gil_scoped_release>(),
+           "What this rank waits for, from whom and since when, and its last operations; several lines.")
       .def(
           "check",
           [](const Session& self) {
@@ -208,6 +202,10 @@ void bind_session(nb::module_& m) {
           },
           "Raises the session's error, if it has failed.");
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
+  session.def("receive_any", &receive_any, nb::arg("group"), nb::arg("plans"), nb::arg("channels"),
+              nb::arg("operation"), nb::arg("dtype"), nb::arg("dst"), nb::arg("count"), nb::arg("chunk_bytes"),
+              nb::arg("signed_count"), nb::arg("extra"), nb::arg("timeout") = 0.0,
+              "Begins a receive from whichever source sends first; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
 }
 

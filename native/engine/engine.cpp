@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/abort_frame.h"
+#include "engine/texts.h"
 
 namespace slipstream {
 
@@ -13,13 +14,6 @@ namespace {
 constexpr double kTickSeconds = 0.1;
 constexpr int kBulkAtOnce = 2;   // bulk works of one channel in flight together
 constexpr size_t kHistory = 64;  // finished works of a channel kept for comparison
-constexpr double kDescribeAgainSeconds = 5;
-
-Error gone_error(const Error& error, const Signature& signature) {
-  Error e = error;
-  e.text += "; pending: " + signature.describe();
-  return e;
-}
 
 }  // namespace
 
@@ -69,10 +63,17 @@ void Engine::take_inbox() {
       work->complete(failure_);
       continue;
     }
-    Channel& channel = channels_[work->request.channel];
-    channel.waiting.push_back(std::move(work));
-    start_waiting(channel);
+    if (work->request.candidates.empty())
+      enqueue(std::move(work));
+    else
+      await_source(std::move(work));
   }
+}
+
+void Engine::enqueue(WorkPtr work) {
+  Channel& channel = channels_[work->request.channel];
+  channel.waiting.push_back(std::move(work));
+  start_waiting(channel);
 }
 
 void Engine::start_waiting(Channel& channel) {
@@ -92,15 +93,20 @@ void Engine::start_waiting(Channel& channel) {
 void Engine::begin(Channel& channel, WorkPtr work) {
   const Request& request = work->request;
   for (const Plan::Peer& peer : request.plan->peers()) {
-    const Error& gone = fabric_.gone(request.group->ranks[static_cast<size_t>(peer.rank)]);
-    if (!gone) continue;
+    const int global = request.group->ranks[static_cast<size_t>(peer.rank)];
+    const Error& gone = fabric_.gone(global);
+    if (!gone || (peer.sends.empty() && came_before(request, global))) continue;
     const Error error = gone_error(gone, request.signature);
     channel.waiting.push_front(std::move(work));
     return fail(error);
   }
   auto owned = std::make_unique<Execution>(*this, work);
   Execution& execution = *owned;
-  if (request.timeout_seconds > 0) execution.deadline = now() + seconds(request.timeout_seconds);
+  const Time start = now();
+  execution.stall.progress_at = start;
+  execution.stall.set_deadline(request.awaited_since == Time{} ? start : request.awaited_since,
+                               request.timeout_seconds);
+  work->begun.store(true, std::memory_order_relaxed);
   executions_.emplace(Key{request.channel, request.seq}, std::move(owned));
   running_.push_back(&execution);
   execution.start();
@@ -117,9 +123,16 @@ void Engine::deliver_early(Execution& execution) {
   for (const Early& early : frames) {
     if (failed_) return;
     Link* link = fabric_.up(early.peer);
-    if (link == nullptr) continue;  // it went down: the suspicion is on its way
+    if (link == nullptr) link = &fabric_.past(early.peer);
     frame_for(execution, *link, early.frame, Payload{early.payload.data(), early.frame.length, true, 0});
   }
+}
+
+// True if a rank that has left in good order had sent something for this work; if that is not all, the watch tells.
+bool Engine::came_before(const Request& request, int global_rank) const {
+  const auto it = early_.find(Key{request.channel, request.seq});
+  return it != early_.end() && std::any_of(it->second.begin(), it->second.end(),
+                                           [&](const Early& early) { return early.peer == global_rank; });
 }
 
 void Engine::retire_finished() {
@@ -134,7 +147,7 @@ void Engine::retire_finished() {
     running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
     executions_.erase(Key{work->request.channel, work->request.seq});
     Channel& channel = channels_[work->request.channel];
-    channel.history.emplace_back(work->request.seq, work->request.signature);
+    channel.history.push_back({work->request.seq, work->request.signature, coarse_now()});
     if (channel.history.size() > kHistory) channel.history.pop_front();
     work->complete(Error{});
     if (bulk) --channel.running_bulk;
@@ -179,71 +192,24 @@ Time Engine::tick(Time now) {
   if (suspicion_ && now >= suspicion_until_) fail(suspicion_);
   if (suspicion_) next = std::min(next, suspicion_until_);
   for (size_t i = 0; i < running_.size() && !failed_; ++i) watch(*running_[i], now);
-  if (!running_.empty()) next = std::min(next, now + seconds(kTickSeconds));
+  for (auto it = receives_.all().begin(); !failed_ && it != receives_.all().end();) watch(*it++, now);
+  const bool waits = !running_.empty() || !receives_.empty();
+  if (waits) next = std::min(next, now + seconds(kTickSeconds));
   fabric_.sweep();
-  next_tick_ = running_.empty() && !suspicion_ ? now : std::min(next, now + seconds(kTickSeconds));
+  next_tick_ = !waits && !suspicion_ ? now : std::min(next, now + seconds(kTickSeconds));
   return next;
-}
-
-void Engine::watch(Execution& execution, Time now) {
-  if (execution.progress() != execution.progress_seen) {
-    execution.progress_seen = execution.progress();
-    execution.progress_at = now;
-  }
-  if (now >= execution.deadline) return expire(execution);
-  if (now - execution.progress_at < seconds(kTickSeconds)) return;
-  const Request& request = execution.work()->request;
-  const bool describe = now - execution.progress_at >= seconds(options_.stall_seconds) &&
-                        now - execution.described_at >= seconds(kDescribeAgainSeconds);
-  for (const int peer : execution.waiting_on()) {
-    const int global = request.group->ranks[static_cast<size_t>(peer)];
-    Error error = fabric_.gone(global);
-    if (!error) error = fabric_.watch(global, now);
-    if (error) return fail(gone_error(error, request.signature));
-    if (describe && fabric_.up(global) != nullptr)
-      send_description(request.channel, request.seq, request.signature, global);
-  }
-  if (describe) {
-    execution.described_at = now;
-    execution.nudge();
-  }
-  if (now - execution.progress_at >= seconds(options_.warn_seconds) &&
-      now - execution.warned_at >= seconds(options_.warn_seconds)) {
-    execution.warned_at = now;
-    log_warning(rank_, describe_wait(execution, now - execution.progress_at));
-  }
-}
-
-std::string Engine::describe_wait(const Execution& execution, Clock::duration waited) const {
-  const Request& request = execution.work()->request;
-  std::string whom;
-  for (const int peer : execution.waiting_on())
-    whom += (whom.empty() ? "" : ", ") + fabric_.who(request.group->ranks[static_cast<size_t>(peer)]);
-  char time[32];
-  std::snprintf(time, sizeof(time), "%.0f s", Seconds(waited).count());
-  return request.signature.describe() + " #" + std::to_string(request.seq) + " has waited " + time + " for " + whom +
-         ", alive but not taking part: has a branch been taken on some ranks only, or are they still computing?";
-}
-
-void Engine::expire(const Execution& execution) {
-  const Request& request = execution.work()->request;
-  const auto waiting = execution.waiting_on();
-  const int culprit = waiting.empty() ? -1 : request.group->ranks[static_cast<size_t>(waiting.front())];
-  fail(Error{Code::timeout,
-             culprit,
-             {},
-             describe_wait(execution, now() - execution.progress_at) + " Timed out on rank " + std::to_string(rank_) +
-                 " (SLIPSTREAM_TIMEOUT sets the limit)"});
 }
 
 // ---- failure
 
 void Engine::fail(Error error) {
   if (failed_) return;
+  const std::string told = error.code == Code::timeout ? report() : std::string();
   failed_ = true;
   abort_ = encode_error(error);
   remember_untold(error);
   fabric_.broadcast(abort_frame(), abort_);
+  if (!told.empty()) log_warning(rank_, told);
   fabric_.close_up();
   fail_works(error);
 }
@@ -280,6 +246,7 @@ void Engine::remember_untold(const Error& error) {
   for (const Execution* execution : running_) add(execution->work());
   for (const auto& [id, channel] : channels_)
     for (const auto& work : channel.waiting) add(work);
+  for (const auto& pending : receives_.all()) add(pending.work);
 }
 
 // The links are closed by now: none may touch the works' memory once they are complete.
@@ -298,6 +265,8 @@ void Engine::fail_works(const Error& error) {
     channel.running_bulk = 0;
   }
   for (const Execution* execution : running_) pending.push_back(execution->work());
+  for (const auto& receive : receives_.all()) pending.push_back(receive.work);
+  receives_.clear();
   for (const auto& work : pending) work->complete(error);
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -12,6 +13,8 @@
 
 #include "engine/execution.h"
 #include "engine/fabric.h"
+#include "engine/ledger.h"
+#include "engine/receives.h"
 #include "engine/work.h"
 #include "transport/bell.h"
 #include "transport/poller.h"
@@ -42,6 +45,8 @@ class Engine final : public Events {
   ~Engine() override;
   void set_pump(Pump* pump) { pump_ = pump; }
 
+  // Any thread. What comes before submit().
+  Ledger& ledger() { return ledger_; }
   // Any thread. The work fails at once if the session has failed.
   void submit(WorkPtr work);
   // Any thread. The session's sticky error, Code::ok while it is well.
@@ -53,7 +58,8 @@ class Engine final : public Events {
   void sleep(Time until);
   // True while there are works to drive.
   bool busy() const {
-    return !executions_.empty() || inbox_size_.load(std::memory_order_acquire) > 0 || static_cast<bool>(suspicion_);
+    return !executions_.empty() || !receives_.empty() || inbox_size_.load(std::memory_order_acquire) > 0 ||
+           static_cast<bool>(suspicion_);
   }
   // True if a turn would move something now. To be asked after Bell::arm.
   bool must_turn() const { return pump_->pending() || inbox_size_.load(std::memory_order_seq_cst) > 0; }
@@ -69,6 +75,9 @@ class Engine final : public Events {
   // True while a failed session still has to tell ranks that run, or will run, one of the failed works: they may come
   // only after our process would have gone, and would take that for the reason.
   bool must_tell() const { return !abort_.empty() && (fabric_.connecting() || !untold_.empty()); }
+
+  // For people: what this rank waits for, from whom and since when, and its last operations. Several lines.
+  std::string report();
 
   // Links.
   void adopt(std::unique_ptr<Link> link);
@@ -101,13 +110,19 @@ class Engine final : public Events {
   };
   struct Early {  // came before its work was submitted
     int peer;
+    uint64_t order;  // of arrival
     Frame frame;
     std::vector<std::byte> payload;
+  };
+  struct Past {  // a work that is done
+    uint32_t seq;
+    Signature signature;
+    Time at;
   };
   struct Channel {  // works of one channel in submission order
     std::deque<WorkPtr> waiting;
     int running_bulk = 0;
-    std::deque<std::pair<uint32_t, Signature>> history;
+    std::deque<Past> history;
   };
   struct PendingSend {
     Execution* execution;
@@ -116,19 +131,40 @@ class Engine final : public Events {
   };
 
   void take_inbox();
+  void enqueue(WorkPtr work);
   void start_waiting(Channel& channel);
   void begin(Channel& channel, WorkPtr work);
   void retire_finished();
   void deliver_early(Execution& execution);
+  bool came_before(const Request& request, int global_rank) const;
+  void await_source(WorkPtr work);
+  void settle(std::deque<uint64_t> channels);
+  bool needs(int global_rank) const;
   void frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload);
   int peer_index(const Execution& execution, int global_rank) const;
-  void down_without_link(const Error& error);
-  void send_description(uint64_t channel, uint32_t seq, const Signature& signature, int peer);
+  void down_without_link(int rank, const Error& error);
+
+  void send_description(uint64_t channel, uint32_t seq, const Signature& signature, int peer, bool compare = true);
   void described(int peer, const Frame& frame, const std::string& theirs);
   void mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs);
+  std::vector<int> global_waiting_on(const Execution& execution) const;
   void watch(Execution& execution, Time now);
-  void expire(const Execution& execution);
-  std::string describe_wait(const Execution& execution, Clock::duration waited) const;
+  void watch(Receives::Pending& pending, Time now);
+  bool must_ask(const Stall& stall, Time now) const;
+  void expire(const Stall& stall, const std::vector<int>& waiting_on, const std::string& wait);
+  std::string describe_wait(const Execution& execution, Time now) const;
+  std::string describe_wait(const Receives::Pending& pending, Time now) const;
+  void warn(Stall& stall, Time now, const std::function<std::string()>& wait) const;
+  std::string who(const std::vector<int>& ranks) const;
+  std::string members(const Group& group) const;
+  std::string dissent(const Stall& stall, Time now) const;
+  void answer(int peer, const Frame& frame);
+  void send_answer(int to, const Frame& asked, int subject, bool takes_part, const std::string& text);
+  void answered(int peer, const Frame& frame, const std::string& text);
+  Stall* stall_of(const Frame& frame, int subject);
+  bool may_answer(int peer, Time now);
+  std::string absence(const Frame& asked, Time now) const;
+  std::string occupation(Time now) const;
   Frame abort_frame() const;
   void fail_works(const Error& error);
   void remember_untold(const Error& error);
@@ -154,6 +190,10 @@ class Engine final : public Events {
   std::vector<Execution*> running_;  // the same, in order of submission
   std::unordered_map<uint64_t, Channel> channels_;
   std::unordered_map<Key, std::vector<Early>, KeyHash> early_;
+  uint64_t early_count_ = 0;
+  Ledger ledger_;
+  Receives receives_;
+  std::unordered_map<int, std::pair<Time, int>> answers_;  // by rank asked for: in the second since then, how many
   std::vector<PendingSend> sends_;
   std::vector<uint64_t> free_sends_;
   Time next_tick_{};

@@ -41,6 +41,11 @@ void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
           Error{Code::internal, link.peer(), {}, fabric_.who(link.peer()) + " aborted with an unreadable reason"});
     case FrameType::describe:
       return described(link.peer(), frame, {reinterpret_cast<const char*>(payload.data), payload.size});
+    case FrameType::status:
+      return answered(link.peer(), frame, {reinterpret_cast<const char*>(payload.data), payload.size});
+    case FrameType::announce:  // only of use to a receive that has no number yet
+      if (frame.seq < ledger_.next(frame.channel)) return;
+      break;
     case FrameType::data:
     case FrameType::ready:
     case FrameType::request:
@@ -53,21 +58,22 @@ void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
   const auto it = executions_.find(key);
   if (it != executions_.end()) return frame_for(*it->second, link, frame, payload);
   const auto channel = channels_.find(frame.channel);
-  if (channel != channels_.end() && !channel->second.history.empty() &&
-      frame.seq <= channel->second.history.back().first)
-    for (const auto& [seq, signature] : channel->second.history)
-      if (seq == frame.seq) {  // we are done with it; at best the peer still wants an answer
+  if (channel != channels_.end() && !channel->second.history.empty() && frame.seq <= channel->second.history.back().seq)
+    for (const Past& past : channel->second.history)
+      if (past.seq == frame.seq) {  // we are done with it; at best the peer still wants an answer
         link.release(payload);
-        if (signature.hash() != frame.signature) send_description(frame.channel, frame.seq, signature, link.peer());
+        if (past.signature.hash() != frame.signature)
+          send_description(frame.channel, frame.seq, past.signature, link.peer());
         return;
       }
   if (early_.size() >= kMostEarlyWorks)
     return fail(
         Error{Code::internal, link.peer(), {}, fabric_.who(link.peer()) + " is over a million operations ahead"});
-  Early early{link.peer(), frame, {}};
+  Early early{link.peer(), early_count_++, frame, {}};
   early.payload.assign(payload.data, payload.data + payload.size);
   early_[key].push_back(std::move(early));
   link.release(payload);
+  if (receives_.first(frame.channel) != nullptr) settle({frame.channel});
 }
 
 void Engine::frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload) {
@@ -90,6 +96,8 @@ void Engine::frame_for(Execution& execution, Link& link, const Frame& frame, con
       return execution.arrived(index, link, frame, payload);
     case FrameType::ready:
       return execution.peer_ready(index, link, {payload.data, payload.size});
+    case FrameType::announce:
+      return;
     default: {  // request
       Frame ready = frame;
       ready.type = FrameType::ready;
@@ -128,6 +136,7 @@ void Engine::down(Link& link, const Error& error) {
     if (at != std::string::npos) named.text.replace(at, rank.size(), fabric_.who(peer));
   }
   untold_.erase(peer);
+  const bool stranger = fabric_.never_up(link) && !needs(peer);
   if (!fabric_.went_down(link, named) || failed_) return;
   if (named.code == Code::aborted) {  // it left in good order: that hurts only works that wait for it
     named.code = Code::peer_lost;
@@ -135,7 +144,7 @@ void Engine::down(Link& link, const Error& error) {
     fabric_.set_gone(peer, named);
     return;
   }
-  if (suspicion_) return;
+  if (suspicion_ || stranger) return;
   suspicion_ = named;  // another rank may know better whose fault it is: see EngineOptions
   suspicion_until_ = now() + seconds(options_.suspicion_seconds);
   next_tick_ = {};
@@ -144,51 +153,14 @@ void Engine::down(Link& link, const Error& error) {
 void Engine::adopt(std::unique_ptr<Link> link) { fabric_.adopt(std::move(link)); }
 
 void Engine::knocked(int rank, bool alive, const Error& why) {
-  if (const Error error = fabric_.knocked(rank, alive, why)) down_without_link(error);
+  if (const Error error = fabric_.knocked(rank, alive, why)) down_without_link(rank, error);
 }
 
-void Engine::down_without_link(const Error& error) {
-  if (failed_ || suspicion_) return;
+void Engine::down_without_link(int rank, const Error& error) {
+  if (failed_ || suspicion_ || !needs(rank)) return;
   suspicion_ = error;
   suspicion_until_ = now() + seconds(options_.suspicion_seconds);
   next_tick_ = {};
-}
-
-// ---- disagreement
-
-void Engine::send_description(uint64_t channel, uint32_t seq, const Signature& signature, int peer) {
-  const std::string text = signature.describe().substr(0, 1000);
-  Frame frame;
-  frame.type = FrameType::describe;
-  frame.channel = channel;
-  frame.seq = seq;
-  frame.signature = signature.hash();
-  frame.length = static_cast<uint32_t>(text.size());
-  fabric_.send(peer, frame, std::as_bytes(std::span(text.data(), text.size())));
-}
-
-void Engine::described(int peer, const Frame& frame, const std::string& theirs) {
-  const Key key{frame.channel, frame.seq};
-  const auto it = executions_.find(key);
-  if (it != executions_.end()) {
-    const Request& request = it->second->work()->request;
-    if (request.signature_hash != frame.signature) mismatch(frame.seq, request.signature, peer, theirs);
-    return;
-  }
-  const auto channel = channels_.find(frame.channel);
-  if (channel == channels_.end()) return;
-  for (const auto& [seq, signature] : channel->second.history)
-    if (seq == frame.seq && signature.hash() != frame.signature) return mismatch(seq, signature, peer, theirs);
-}
-
-void Engine::mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) {
-  fail(Error{Code::mismatch,
-             peer,
-             {},
-             "operation #" + std::to_string(seq) + " differs between ranks: " + fabric_.who(peer) + " called " +
-                 theirs + ", " + fabric_.who(rank_) + " called " + ours.describe() +
-                 "; all ranks of a group must call the same operations, in the same order, with the same shape, "
-                 "dtype and op"});
 }
 
 }  // namespace slipstream

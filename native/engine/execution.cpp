@@ -117,6 +117,9 @@ void Execution::start() {
     }
     for (const uint32_t s : peer.recvs) in += range_elements(plan_.steps()[s].dst, plan_.steps()[s]) * element_;
     Gate& gate = gates_[i];
+    const bool silent = out == 0 || out > kEagerBytes;  // nothing of ours travels before the receiver moves
+    if (silent && !peer.sends.empty() && request_.channel != request_.group->id)
+      engine_.fabric().send(global, frame_of(request_, FrameType::announce));
     bulk_ |= out > kEagerBytes || in > kEagerBytes;
     engine_.fabric().want(global);
     gate.must_say_ready = in > kEagerBytes;
@@ -127,7 +130,6 @@ void Execution::start() {
     }
     try_open(static_cast<int>(i));
   }
-  progress_at = now();
   start_chunk();
 }
 

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/stall.h"
 #include "engine/work.h"
 #include "kernels/kernels.h"
 #include "transport/link.h"
@@ -45,12 +46,7 @@ class Execution {
   bool bulk() const { return bulk_; }
   uint64_t progress() const { return progress_; }
 
-  // Set by the engine's watch over stalls.
-  uint64_t progress_seen = 0;
-  Time progress_at{};
-  Time described_at{};
-  Time warned_at{};
-  Time deadline = Time::max();
+  Stall stall;  // the engine's
 
  private:
   struct Gate {  // what a peer lets us send

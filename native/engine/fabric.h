@@ -30,6 +30,11 @@ class Fabric {
   void dial_back(int rank);
   void adopt(std::unique_ptr<Link> link);
   void came_up(Link& link);
+  // True if this is the rank's link and has never been up.
+  bool never_up(const Link& link) const {
+    const Peer& peer = peers_[static_cast<size_t>(link.peer())];
+    return peer.link.get() == &link && peer.connecting;
+  }
   // True if the loss matters (the link was this rank's current one).
   bool went_down(Link& link, const Error& error);
   Error knocked(int rank, bool alive, const Error& why);
@@ -40,6 +45,9 @@ class Fabric {
   }
   // Why no link to `rank` can ever be had; Code::ok if it can.
   const Error& gone(int rank) const { return peers_[static_cast<size_t>(rank)].gone; }
+
+  // Stands for a link that is gone, to what came over it.
+  Link& past(int rank);
 
   void set_gone(int rank, const Error& error) { at(rank).gone = error; }
 
@@ -72,6 +80,7 @@ class Fabric {
   };
   struct Peer {
     std::unique_ptr<Link> link;
+    std::unique_ptr<Link> past;
     Error gone;
     bool wanted = false;
     bool connecting = false;  // it has a link that has not come up yet

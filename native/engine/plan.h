@@ -25,7 +25,8 @@ struct Step {
   uint32_t dependents_end = 0;
 };
 
-class Plan {
+// A shared pointer that Python hands us is the plan's own one, so that whoever drops it last needs no Python.
+class Plan : public std::enable_shared_from_this<Plan> {
  public:
   static constexpr int kColumns = 7;  // kind, peer, block, count, src, dst, number of deps
 

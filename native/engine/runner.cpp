@@ -83,10 +83,12 @@ void Runner::sleep(Time until) {
 
 void Runner::loop() {
   while (!stop_.load()) {
+    let_guests_in();
     Time until = Time::max();
     {
       std::lock_guard lock(drive_);
       drive_until_idle();
+      if (guests_.load() > 0) continue;
       until = tick(now());
       bell_.arm();
       if (engine_.must_turn()) {
@@ -103,7 +105,7 @@ void Runner::loop() {
 void Runner::drive_until_idle() {
   bell_.disarm();
   turn();
-  while (!stop_.load() && engine_.busy()) {
+  while (!stop_.load() && engine_.busy() && guests_.load() == 0) {
     const bool moved = turn();
     const Time next = tick(now());
     if (!moved && engine_.busy()) sleep(next);
@@ -144,28 +146,38 @@ void Runner::submit(WorkPtr work) {
 }
 
 bool Runner::run(WorkPtr work, Time deadline) {
-  const std::unique_lock lock(drive_, std::try_to_lock);
-  if (!lock.owns_lock()) {
-    submit(work);
-    return wait(*work, deadline);
+  {
+    const std::unique_lock lock(drive_, std::try_to_lock);
+    if (lock.owns_lock()) {
+      bell_.disarm();
+      engine_.submit(work);
+      if (drive_for(*work, deadline)) return true;
+    } else {
+      submit(work);
+    }
   }
-  bell_.disarm();
-  engine_.submit(work);
-  return drive_for(*work, deadline);
+  return wait(*work, deadline);
 }
 
 bool Runner::wait(Work& work, Time deadline) {
-  if (work.done()) return true;
-  const std::unique_lock lock(drive_, std::try_to_lock);
-  if (!lock.owns_lock()) return work.sleep_until_done(deadline);
-  bell_.disarm();
-  return drive_for(work, deadline);
+  while (!work.done()) {
+    let_guests_in();
+    const std::unique_lock lock(drive_, std::try_to_lock);
+    if (!lock.owns_lock()) return work.sleep_until_done(deadline);
+    bell_.disarm();
+    if (drive_for(work, deadline) || now() >= deadline) break;
+  }
+  return work.done();
+}
+
+void Runner::let_guests_in() {
+  for (int guests = guests_.load(); guests > 0; guests = guests_.load()) guests_.wait(guests);
 }
 
 bool Runner::drive_for(Work& work, Time deadline) {
   caller_drives_.store(true);
   Time idle_since{};
-  while (!work.done()) {
+  while (!work.done() && guests_.load(std::memory_order_relaxed) == 0) {
     const bool moved = turn();
     if (work.done()) break;
     if (moved) {

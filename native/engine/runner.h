@@ -33,10 +33,14 @@ class Runner {
   // Any thread: waits for a work submitted before. True if done.
   bool wait(Work& work, Time deadline);
 
-  // Runs `f` as the driver.
+  // Any thread but one that drives: runs `f` as the driver. Whoever drives now makes room at once.
   template <class F>
   void as_driver(F f) {
+    guests_.fetch_add(1);
+    bell_.ring_always();
     std::lock_guard lock(drive_);
+    guests_.fetch_sub(1);
+    guests_.notify_all();
     f();
   }
 
@@ -61,7 +65,9 @@ class Runner {
   void idle_watch(Time until);
   void park();
   void unpark();
-  // With the lock held: drives until `work` is done or the deadline passes, then hands over.
+  // Without the lock: lets those in who want to be the driver for a moment.
+  void let_guests_in();
+  // With the lock held: drives until `work` is done, the deadline passes or a guest comes, then hands over.
   bool drive_for(Work& work, Time deadline);
 
   Engine& engine_;
@@ -70,6 +76,7 @@ class Runner {
   BellHandler bell_handler_;
   Clock::duration spin_;
   std::mutex drive_;
+  std::atomic<int> guests_{0};  // threads in as_driver() that have not got the lock yet
   std::thread thread_;
   std::atomic<bool> stop_{false};
 

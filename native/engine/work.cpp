@@ -60,6 +60,31 @@ std::string Signature::describe() const {
   return text;
 }
 
+Work::~Work() {
+  for (Listener* next = listeners_.load(); next != nullptr;) {
+    const std::unique_ptr<Listener> untold(next);
+    next = untold->next_;
+  }
+}
+
+// The listener is in the list before this looks at the state, and complete() sets the state before it looks at the
+// list: one of them sees the other.
+void Work::listen(std::unique_ptr<Listener> listener) {
+  Listener* added = listener.release();
+  added->next_ = listeners_.load(std::memory_order_relaxed);
+  while (!listeners_.compare_exchange_weak(added->next_, added, std::memory_order_seq_cst)) {
+  }
+  if (state_.load(std::memory_order_seq_cst) != kPending) tell_listeners();
+}
+
+void Work::tell_listeners() {
+  for (Listener* next = listeners_.exchange(nullptr, std::memory_order_seq_cst); next != nullptr;) {
+    const std::unique_ptr<Listener> told(next);
+    next = told->next_;
+    told->work_done();
+  }
+}
+
 bool Work::sleep_until_done(Time deadline) {
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   while (state_.load(std::memory_order_seq_cst) == kPending) {
@@ -78,12 +103,19 @@ bool Work::sleep_until_done(Time deadline) {
   return done();
 }
 
+int Work::peer() const {
+  const Plan* plan = request.plan.get();
+  return plan != nullptr && plan->peers().size() == 1 ? plan->peers().front().rank : -1;
+}
+
 void Work::complete(const Error& error) {
   if (done()) return;
   error_ = error;
+  finished = coarse_now();
   state_.store(kDone, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0)
     ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  if (listeners_.load(std::memory_order_seq_cst) != nullptr) tell_listeners();
 }
 
 }  // namespace slipstream

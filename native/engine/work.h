@@ -17,7 +17,7 @@
 namespace slipstream {
 
 // The ranks that take part, by their global numbers, in group order.
-struct Group {
+struct Group : std::enable_shared_from_this<Group> {
   uint64_t id = 0;
   std::vector<int> ranks;
   int rank = 0;  // ours in the group
@@ -46,11 +46,20 @@ struct Layout {
   std::vector<uint64_t> offsets;  // ... or, if not empty, blocks + 1 offsets in elements
 };
 
+// A channel that a receive may take its message from.
+struct Candidate {
+  uint64_t channel = 0;
+  std::shared_ptr<const Plan> plan;  // receives from one rank, the sender
+  int source() const { return plan->peers().front().rank; }
+};
+
 struct Request {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Group> group;
   uint64_t channel = 0;
   uint32_t seq = 0;
+  std::vector<Candidate> candidates;  // not empty: a receive that has no plan, channel and seq yet (ledger.h)
+  Time awaited_since{};               // when such a receive began to wait for its source
   Signature signature;
   uint32_t signature_hash = 0;
   std::array<Layout, 3> spaces;  // tmp's data is allocated by the executor
@@ -61,25 +70,50 @@ struct Request {
   double timeout_seconds = 0;
 };
 
+// Told once when a work is done: by the driver, or by the thread that listens too late. Must be quick.
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual void work_done() = 0;
+
+ private:
+  friend class Work;
+  Listener* next_ = nullptr;
+};
+
 class Work {
  public:
   explicit Work(Request r) : request(std::move(r)) {}
+  ~Work();
+  Work(const Work&) = delete;
 
   bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
   // After done(): the reason, or an error with Code::ok.
   const Error& error() const { return error_; }
   // Sleeps until done. False on time-out. Any thread.
   bool sleep_until_done(Time deadline);
+  // Any thread.
+  void listen(std::unique_ptr<Listener> listener);
+
+  // After done(): the rank of the group that a work of one peer talked to, -1 if there is none.
+  int peer() const;
 
   // Driver only; `error` may be ok. The second call and later ones do nothing.
   void complete(const Error& error);
 
   Request request;
+  Time submitted{};  // coarse, as `finished` is
+  Time finished{};   // after done()
+  std::atomic<bool> begun{false};
 
  private:
   static constexpr uint32_t kPending = 0, kDone = 1;
+
+  void tell_listeners();
+
   std::atomic<uint32_t> state_{kPending};
   std::atomic<uint32_t> sleepers_{0};
+  std::atomic<Listener*> listeners_{nullptr};  // the latest first; whoever takes the list tells all of it
   Error error_;
 };
 

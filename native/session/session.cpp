@@ -70,11 +70,15 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   request.channel = tag_channel != 0 ? tag_channel : request.group->id;
   request.signature_hash = request.signature.hash();
   if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
-  {
-    std::lock_guard lock(sequence_mutex_);
-    request.seq = next_seq_[request.channel]++;
-  }
-  return std::make_shared<Work>(std::move(request));
+  auto work = std::make_shared<Work>(std::move(request));
+  engine_.ledger().enter(work);
+  return work;
+}
+
+std::string Session::report() {
+  std::string text;
+  runner_.as_driver([&] { text = engine_.report(); });
+  return text;
 }
 
 void Session::abort(const std::string& why) {

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/engine.h"
@@ -48,7 +45,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // `id` must be the same on all members and differ from other groups' ids.
   std::shared_ptr<const Group> make_group(uint64_t id, std::vector<int> ranks);
 
-  // Fills in channel, number, hash and time-out. Point-to-point: `tag_channel` != 0 names the channel.
+  // Fills in channel, number, hash and time-out. Point-to-point: `tag_channel` != 0 names the channel; a receive from
+  // any source names its candidates in the request.
   WorkPtr prepare(Request request, uint64_t tag_channel);
   void submit(const WorkPtr& work) { runner_.submit(work); }
   // True when done; never longer than until `deadline`.
@@ -57,6 +55,9 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   std::shared_ptr<Region> allocate(size_t bytes) { return regions_.create(bytes); }
   void free(uint32_t region) { regions_.destroy(region); }
+
+  // What this rank waits for, and its last operations, for people. Any thread.
+  std::string report();
 
   Error failure() const { return engine_.failure(); }
   // Fails the session on all linked ranks.
@@ -100,9 +101,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   std::atomic<bool> closed_{false};
   std::vector<std::string> strangers_;  // not logged yet
   Time strangers_due_ = Time::max();
-
-  std::mutex sequence_mutex_;
-  std::unordered_map<uint64_t, uint32_t> next_seq_;  // by channel
 };
 
 }  // namespace slipstream

@@ -66,8 +66,9 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
   WorkPtr prepare(Request request) override {
     request.channel = request.group->id;
     request.signature_hash = request.signature.hash();
-    request.seq = seq_++;
-    return std::make_shared<Work>(std::move(request));
+    auto work = std::make_shared<Work>(std::move(request));
+    engine_.ledger().enter(work);
+    return work;
   }
   void submit(const WorkPtr& work) override { runner_.submit(work); }
   bool run(const WorkPtr& work, Time deadline) override { return runner_.run(work, deadline); }
@@ -93,7 +94,6 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
   Engine engine_;
   MemoryTransport transport_;
   Runner runner_;
-  std::atomic<uint32_t> seq_{0};
 };
 
 class Ranks {

@@ -13,10 +13,12 @@ enum class FrameType : uint8_t {
   describe = 5,  // payload: my description of this work; compare with yours
   ping = 6,
   pong = 7,
-  abort = 8,    // payload: an encoded Error; the sender's session has failed
-  goodbye = 9,  // the sender shuts down in good order; nothing follows
+  abort = 8,      // payload: an encoded Error; the sender's session has failed
+  goodbye = 9,    // the sender shuts down in good order; nothing follows
+  announce = 10,  // sender -> receiver: this send exists, though no bytes of it may come yet
+  status = 11,    // payload: what rank `chunk` does about a work that the receiver described
 };
-inline constexpr uint8_t kLastFrameType = 9;
+inline constexpr uint8_t kLastFrameType = 11;
 
 struct Frame {
   FrameType type = FrameType::data;

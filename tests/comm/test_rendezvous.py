@@ -34,7 +34,7 @@ for round in range(int(sys.argv[1])):
     member = join(Settings.from_environment())
     seen = [text.decode() for text in exchange(member, b"%d of %d" % (member.rank, round))]
     assert seen == [f"{r} of {round}" for r in range(member.size)], seen
-    keys = member.store.get("epoch/1/exchange/1/0", 0) if round == 0 and member.store else None
+    keys = member.store.get(member.key("exchange/1/0"), 0) if round == 0 and member.store else None
     exchange(member, b"")
     member.close()
 print(json.dumps([member.rank, member.size, member.local_rank, member.local_size, member.cross_rank,

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import traceback
-from multiprocessing.connection import Connection
-from types import ModuleType
+from typing import Any
 
 import slipstream.torch as hvd
+from faces.persistent import load, serve
 
-_modules: dict[str, ModuleType] = {}
 
-
-def load(file: str) -> ModuleType:
-    """The module in a file, loaded once."""
-    if file not in _modules:
-        spec = importlib.util.spec_from_file_location(f"checks_{len(_modules)}", file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        _modules[file] = module
-    return _modules[file]
+def run(request: tuple[str, str, tuple[Any, ...]]) -> Any:
+    """Calls a function of a test file: (file, function, arguments)."""
+    file, name, arguments = request
+    return getattr(load(file), name)(*arguments)
 
 
 def main() -> None:
-    """Answers requests (file, function, arguments) with (True, result) or (False, traceback)."""
-    pipe = Connection(int(sys.argv[1]))
+    """Serves as a rank."""
     hvd.init()
-    while True:
-        try:
-            file, name, arguments = pipe.recv()
-        except EOFError:
-            break
-        try:
-            pipe.send((True, getattr(load(file), name)(*arguments)))
-        except BaseException:
-            pipe.send((False, traceback.format_exc()))
+    serve(run)
     hvd.shutdown()
 
 

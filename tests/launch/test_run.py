@@ -78,20 +78,25 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "slipstream", "run", *arguments]
 
 
-def environment(tag: str) -> dict[str, str]:
+def environment(tag: str, **more: str) -> dict[str, str]:
     name, value = tag.split("=", 1)
     paths = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
-    return os.environ | {name: value, "PYTHONPATH": paths}
+    return os.environ | {name: value, "PYTHONPATH": paths} | more
 
 
-def launch(tag: str, *arguments: str) -> subprocess.Popen[str]:
+def launch(tag: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(*arguments), env=environment(tag), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*arguments),
+        env=environment(tag, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
-def run(tag: str, *arguments: str) -> tuple[int, str, str]:
-    process = launch(tag, *arguments)
+def run(tag: str, *arguments: str, **more: str) -> tuple[int, str, str]:
+    """Runs it to its end; ``more``: further variables of its environment."""
+    process = launch(tag, *arguments, **more)
     out, err = process.communicate(timeout=LIMIT)
     return process.returncode, out, err
 
@@ -118,6 +123,34 @@ def test_ranks_learn_their_place(tag: str) -> None:
         secrets.add(env["SLIPSTREAM_SECRET"])
     assert len(secrets) == 1
     assert len(secrets.pop()) == 64
+
+
+@pytest.mark.parametrize("hosts", ["localhost:2", "localhost:1,node1:1", "node1:2", "node1:1,localhost:1"])
+def test_ranks_learn_where_torch_distributed_meets(tag: str, ssh: Path, hosts: str) -> None:
+    arguments = ("-np", "2", "-H", hosts, "--ssh-command", str(ssh))
+    script = "echo $MASTER_ADDR $MASTER_PORT"
+    code, out, err = run(tag, *arguments, "--", "sh", "-c", script, MASTER_ADDR="outer", MASTER_PORT="1")
+    assert code == 0, err
+    (first, port), (second, other) = (line.split()[1:] for line in sorted(out.splitlines()))
+    assert port == other
+    assert 1024 < int(port) < 32768
+    if "," not in hosts:
+        assert (first, second) == ("127.0.0.1", "127.0.0.1")
+    assert "outer" not in (first, second)
+    if hosts.startswith("node1:1,"):
+        assert (first, second) == ("node1", "node1")  # a name that only ssh knows
+
+
+def test_where_torch_distributed_meets_can_be_set(tag: str) -> None:
+    given = ("-e", "MASTER_ADDR=::1", "-e", "MASTER_PORT=4711")
+    code, out, _ = run(tag, "-np", "1", *given, "--", "sh", "-c", "echo $MASTER_ADDR $MASTER_PORT")
+    assert (code, out) == (0, "[0] ::1 4711\n")
+
+
+def test_replace_reaches_the_ranks(tag: str) -> None:
+    arguments = ("-np", "1", "--replace", "gloo,nccl")
+    code, out, _ = run(tag, *arguments, "--", "sh", "-c", "echo $SLIPSTREAM_REPLACE")
+    assert (code, out) == (0, "[0] gloo,nccl\n")
 
 
 JOIN = """
@@ -347,6 +380,7 @@ def test_a_lot_of_output_arrives(tag: str) -> None:
         (["-np", "0", "--", "true"], "-np"),
         (["-np", "1", "-e", "X", "--", "true"], "VAR=VAL"),
         (["-np", "1", "--interface", "nope0", "--", "true"], "nope0"),
+        (["-np", "1", "--replace", "glo", "--", "true"], "one or more of gloo, mpi, nccl, ucc"),
         (["-np", "1"], "COMMAND"),
     ],
 )

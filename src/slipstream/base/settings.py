@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["PREFIX", "Settings", "parse_address", "parse_secret", "variables"]
+__all__ = ["PREFIX", "REPLACEABLE", "Settings", "parse_address", "parse_secret", "variables"]
 
 PREFIX = "SLIPSTREAM_"
+REPLACEABLE = ("gloo", "mpi", "nccl", "ucc")  # back ends that PyTorch itself brings
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -72,6 +73,16 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def _some_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        if not set(names) <= set(choices) or len(set(names)) < len(names):
+            raise ValueError("expected one or more of " + ", ".join(choices) + ", with commas between")
+        return names
+
+    return parse
+
+
 def _rendezvous(text: str) -> str:
     if not re.fullmatch(r"file://(/[^\0]+)", text):
         raise ValueError("expected file:///absolute/path")
@@ -110,6 +121,9 @@ class Settings:
     lanes: int = _setting(_whole(1, 64), 2, "TCP connections of a link")
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
+    replace: tuple[str, ...] = _setting(
+        _some_of(*REPLACEABLE), (), "back ends of torch.distributed that slipstream stands in for"
+    )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:

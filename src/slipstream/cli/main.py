@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from slipstream.base.settings import Settings
+from slipstream.base.settings import REPLACEABLE, Settings
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import JobOptions, run_job
@@ -21,6 +21,7 @@ Examples:
   slipstream run -np 4 -- python train.py --epochs 3
   slipstream run -np 8 -H node1:4,node2:4 -- python train.py
   slipstream run -np 8 --hostfile hosts --output-dir logs -- python train.py
+  slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 """
 
 
@@ -56,6 +57,12 @@ def main() -> None:
 @click.option(
     "-e", "--env", "variables", metavar="VAR=VAL", multiple=True, help="Set a variable for all ranks."
 )
+@click.option(
+    "--replace",
+    metavar="NAME,...",
+    help="Serve these back ends of torch.distributed by slipstream, without a change to the script. "
+    f"Names: {', '.join(REPLACEABLE)}.",
+)
 @click.option("--ssh-port", "-p", type=click.IntRange(1, 65535), help="Port of the ssh servers.")
 @click.option("--ssh-identity-file", "-i", metavar="FILE", help="Private key for ssh.")
 @click.option("--ssh-command", default="ssh", show_default=True, help="Command that reaches other hosts.")
@@ -70,6 +77,7 @@ def run(
     start_timeout: float | None,
     interface: str | None,
     variables: tuple[str, ...],
+    replace: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
     ssh_command: str,
@@ -80,7 +88,8 @@ def run(
     """Runs COMMAND as the ranks of a job, here or on several hosts through ssh.
 
     When a rank fails, the others are ended and its exit code is returned. Ctrl-C ends all ranks; a second one
-    kills them at once. The ranks get SLIPSTREAM_*, RANK, WORLD_SIZE, LOCAL_RANK and HOROVOD_* variables.
+    kills them at once. The ranks get SLIPSTREAM_*, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and
+    HOROVOD_* variables.
     """
     if hosts is not None and hostfile is not None:
         raise click.UsageError("give -H or --hostfile, not both")
@@ -90,6 +99,12 @@ def run(
         if not name or not equals:
             raise click.UsageError(f"-e {assignment}: expected VAR=VAL")
         env[name] = value
+    if replace is not None:
+        try:
+            Settings.from_environment({"SLIPSTREAM_REPLACE": replace})
+        except ValueError as error:
+            raise click.BadParameter(str(error).partition(": ")[2], param_hint="--replace") from None
+        env["SLIPSTREAM_REPLACE"] = replace
     try:
         settings = Settings.from_environment()
         given = [Host("localhost", count)]

@@ -33,16 +33,18 @@ class Compiled:
 class Group:
     """An ordered set of ranks that run collectives together.
 
-    ``ranks``: global ranks, default all. Every member makes the group, in the same order as its other groups
-    with the same members. Raises ValueError if this rank is not a member or a rank is unknown or named twice.
+    ``ranks``: global ranks, default all; ``job``: default the one of `slipstream.init`. Every member makes the
+    group, in the same order as its other groups with the same members. Raises ValueError if this rank is not a
+    member or a rank is unknown or named twice.
     """
 
     ranks: Sequence[int] | None = None
+    job: job.Job | None = None
     rank: int = field(init=False)
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        current = job.current()
+        current = self.job = self.job or job.current()
         ranks = list(range(current.size)) if self.ranks is None else [int(r) for r in self.ranks]
         if len(set(ranks)) != len(ranks):
             raise ValueError(f"a rank is named twice in {ranks}")

@@ -1,4 +1,7 @@
-"""This process's membership in a job: `init`, `shutdown`, and who is who."""
+"""Jobs: `enter` joins one, `init` makes one the process's own, and the rest says who is who in that.
+
+A process is in one job by `init`; the torch back end enters more, one for every default process group.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,11 @@ from slipstream.comm.discovery import advertised_addresses, bind_address
 from slipstream.comm.rendezvous import Membership, exchange, join
 
 __all__ = [
+    "Job",
     "cross_rank",
     "cross_size",
     "current",
+    "enter",
     "init",
     "is_initialized",
     "local_rank",
@@ -50,14 +55,14 @@ def _make_error(code: int, rank: int, host: str, text: str) -> BaseException:
 _core.set_error_factory(_make_error)
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
-    """What `init` made."""
+    """A process's membership in a set of processes that share a session."""
 
     membership: Membership
     session: _core.Session
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
-    world: Any = None  # the Group of all ranks, made on first use
+    world: Any = None  # the Group of all ranks, made on first use: see `slipstream.comm.group.world`
     _groups: Counter[tuple[int, ...]] = field(default_factory=Counter)
 
     @property
@@ -77,8 +82,14 @@ class Job:
         text = f"{self.membership.epoch}/{members}/{self._groups[members]}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & ~(1 << 63)
 
+    def close(self) -> None:
+        """Leaves in good order; operations that still run fail with Aborted. Closing again does nothing."""
+        _entered.discard(self)
+        self.session.close()
+
 
 _job: Job | None = None
+_entered: set[Job] = set()
 _lock = threading.RLock()
 
 
@@ -86,9 +97,10 @@ def _forget_after_fork() -> None:
     """A forked child (a data loader's worker, say) is no rank: it has its parent's sockets but not its threads."""
     global _job, _lock
     _lock = threading.RLock()
-    if _job is not None:
-        _core.leak(_job.session)
-        _job = None
+    for job in _entered:
+        _core.leak(job.session)
+    _entered.clear()
+    _job = None
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -101,10 +113,26 @@ def current() -> Job:
     return _job
 
 
+@atexit.register
+def _leave_all() -> None:
+    for job in list(_entered):
+        job.close()
+
+
 def init(
     *, rank: int | None = None, size: int | None = None, store: Any = None, settings: Settings | None = None
 ) -> None:
-    """Joins the job, once; a second call does nothing.
+    """Joins the job, once; a second call does nothing. Arguments and errors are those of `enter`."""
+    global _job
+    with _lock:
+        if _job is None:
+            _job = enter(rank=rank, size=size, store=store, settings=settings)
+
+
+def enter(
+    *, rank: int | None = None, size: int | None = None, store: Any = None, settings: Settings | None = None
+) -> Job:
+    """Joins a job, beside those this process is in.
 
     Rank, size and meeting point come from the environment (``slipstream run``, torchrun, Open MPI, Slurm, a
     shared file; docs/architecture.md) unless ``rank`` and ``size`` are given; ``store`` is a
@@ -112,20 +140,17 @@ def init(
     Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong
     secret.
     """
-    global _job
-    with _lock:
-        if _job is not None:
-            return
-        settings = settings or Settings.from_environment()
-        membership = join(settings, rank=rank, size=size, torch_store=store)
-        try:
-            _job = _enter(settings, membership)
-        finally:
-            membership.close()
-        atexit.register(shutdown)
+    settings = settings or Settings.from_environment()
+    member = join(settings, rank=rank, size=size, torch_store=store)
+    try:
+        job = _start(settings, member)
+    finally:
+        member.close()
+    _entered.add(job)
+    return job
 
 
-def _enter(settings: Settings, member: Membership) -> Job:
+def _start(settings: Settings, member: Membership) -> Job:
     cores = len(os.sched_getaffinity(0))
     session = _core.Session(
         member.rank,
@@ -182,8 +207,7 @@ def shutdown() -> None:
     with _lock:
         job, _job = _job, None
     if job is not None:
-        atexit.unregister(shutdown)
-        job.session.close()
+        job.close()
 
 
 def is_initialized() -> bool:

@@ -53,6 +53,8 @@ def find_placement(
 ) -> Placement:
     """The first that knows: arguments, SLIPSTREAM_*, RANK/WORLD_SIZE, Open MPI, Slurm; else rank 0 of 1.
 
+    The environment adds to arguments what it knows of the same rank.
+
     Raises ValueError naming the variable that is malformed or missing.
     """
     if (rank is None) != (size is None):
@@ -60,7 +62,8 @@ def find_placement(
     if rank is not None and size is not None:
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not in 0..{size - 1}")
-        return Placement("arguments", rank, size)
+        known = find_placement(settings, environ)
+        return known if (known.rank, known.size) == (rank, size) else Placement("arguments", rank, size)
     if settings.rank is not None and settings.size is not None:
         s = settings
         return Placement(

@@ -2,8 +2,8 @@
 
 ``src`` and ``dst`` are addresses of CPU memory, equal for an operation in place; counts are in elements;
 ``dtype`` and ``op`` are the codes of `slipstream.base.dtypes`. ``keep`` holds objects that must live until the
-work is done. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a finished
-work.
+work is done. ``timeout``: seconds the operation may take, 0 for the session's limit. ``sync=True`` runs the
+operation in the calling thread, which is quicker, and returns a finished work.
 
 Every function raises ValueError for arguments that are wrong on this rank, and the session's error if it has
 failed; errors of the operation itself are raised by ``Work.wait``.
@@ -21,7 +21,7 @@ import numpy as np
 
 from slipstream.base.dtypes import DType, Op, itemsize
 from slipstream.comm.group import Compiled, Group
-from slipstream.comm.work import DONE, Work
+from slipstream.comm.work import DONE, Received, Work
 
 __all__ = [
     "all_gather",
@@ -31,6 +31,7 @@ __all__ = [
     "broadcast",
     "gather",
     "recv",
+    "recv_any",
     "reduce",
     "reduce_scatter",
     "scatter",
@@ -52,6 +53,7 @@ def _issue(
     keep: Any,
     sync: bool,
     name: str | None,
+    timeout: float,
     **options: Any,
 ) -> Work:
     call = group.session.run if sync else group.session.submit
@@ -66,6 +68,7 @@ def _issue(
         count,
         compiled.chunk_bytes,
         name=name or "",
+        timeout=timeout,
         **options,
     )
     return DONE if native is None else Work(native, keep)
@@ -115,6 +118,7 @@ def all_reduce(
     postscale: float = 1.0,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """dst = reduction of every rank's src, ``count`` elements each."""
     compiled = group.compiled("all_reduce", count * itemsize(dtype))
@@ -138,6 +142,7 @@ def all_reduce(
         None,
         count,
         _scales(prescale, postscale),
+        timeout,
     )
     return DONE if native is None else Work(native, keep)
 
@@ -155,6 +160,7 @@ def reduce_scatter(
     postscale: float = 1.0,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
     _check_counts(group, counts, "counts")
@@ -170,6 +176,7 @@ def reduce_scatter(
         keep,
         sync,
         name,
+        timeout,
         prescale=prescale,
         postscale=postscale,
         divisor=group.size if op == _AVG else 1,
@@ -190,6 +197,7 @@ def all_gather(
     name: str | None = None,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
     _check_counts(group, counts, "counts")
@@ -205,6 +213,7 @@ def all_gather(
         keep,
         sync,
         name,
+        timeout,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts),
         signed_count=total,
@@ -223,12 +232,13 @@ def broadcast(
     name: str | None = None,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """dst = the root's src (which other ranks do not read), ``count`` elements."""
     _check_root(group, root)
     compiled = group.compiled("broadcast", count * itemsize(dtype), root)
     return _issue(
-        group, compiled, dtype, -1, src, dst, count, keep, sync, name, root=root, signed_count=count
+        group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, root=root, signed_count=count
     )
 
 
@@ -246,6 +256,7 @@ def reduce(
     postscale: float = 1.0,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
     _check_root(group, root)
@@ -260,6 +271,7 @@ def reduce(
         keep,
         sync,
         name,
+        timeout,
         root=root,
         prescale=prescale,
         postscale=postscale,
@@ -280,6 +292,7 @@ def gather(
     name: str | None = None,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """dst on the root = every rank's src, one after another; rank r sends ``counts[r]`` elements."""
     _check_root(group, root)
@@ -296,6 +309,7 @@ def gather(
         keep,
         sync,
         name,
+        timeout,
         root=root,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
@@ -315,6 +329,7 @@ def scatter(
     name: str | None = None,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """dst = this rank's block of the root's src, ``counts[r]`` elements for rank r."""
     _check_root(group, root)
@@ -331,6 +346,7 @@ def scatter(
         keep,
         sync,
         name,
+        timeout,
         root=root,
         in_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
         out_offsets=_only(counts, group.rank),
@@ -350,6 +366,7 @@ def all_to_all(
     name: str | None = None,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """Block p of src goes to rank p; block p of dst comes from rank p. Counts are elements per rank.
 
@@ -373,16 +390,26 @@ def all_to_all(
         keep,
         sync,
         name,
+        timeout,
         in_offsets=_offsets(send_counts),
         out_offsets=_offsets(recv_counts),
     )
 
 
-def barrier(group: Group, *, name: str | None = None, sync: bool = False) -> Work:
+def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeout: float = 0.0) -> Work:
     """Done once every rank of the group has called it."""
     address = group.token.ctypes.data
     return all_reduce(
-        group, address, address, 1, DType.U8, Op.BOR, name=name or "barrier", keep=group, sync=sync
+        group,
+        address,
+        address,
+        1,
+        DType.U8,
+        Op.BOR,
+        name=name or "barrier",
+        keep=group,
+        sync=sync,
+        timeout=timeout,
     )
 
 
@@ -396,9 +423,10 @@ def send(
     *,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """Sends ``count`` elements to rank ``target`` of the group, which must `recv` as many with this tag."""
-    return _point_to_point(group, "send", src, count, dtype, target, tag, keep, sync)
+    return _point_to_point(group, "send", src, count, dtype, target, tag, keep, sync, timeout)
 
 
 def recv(
@@ -411,13 +439,58 @@ def recv(
     *,
     keep: Any = (),
     sync: bool = False,
+    timeout: float = 0.0,
 ) -> Work:
     """Receives what rank ``source`` of the group sends with this tag, in its order."""
-    return _point_to_point(group, "recv", dst, count, dtype, source, tag, keep, sync)
+    return _point_to_point(group, "recv", dst, count, dtype, source, tag, keep, sync, timeout)
+
+
+def recv_any(
+    group: Group,
+    dst: int,
+    count: int,
+    dtype: int,
+    tag: int = 0,
+    *,
+    keep: Any = (),
+    timeout: float = 0.0,
+) -> Received:
+    """Receives what the first other rank of the group to send with this tag sends; ``source()`` tells which.
+
+    Messages of one rank are taken in its order: a `recv` posted after this one does not overtake it. Ranks that
+    have left are passed over; PeerLost is raised if there is no other. A rank cannot send to itself.
+    """
+    if group.size < 2:
+        raise ValueError("cannot recv: there is no other rank in the group")
+    sources = [rank for rank in range(group.size) if rank != group.rank]
+    compiled = [group.point_to_point("recv", source, _POINT_TO_POINT_CHUNK) for source in sources]
+    native = group.session.receive_any(
+        group.native,
+        [plan.native for plan in compiled],
+        [group.channel(source, group.rank, tag) for source in sources],
+        compiled[0].operation,
+        dtype,
+        dst,
+        count,
+        compiled[0].chunk_bytes,
+        count,
+        tag & 0xFFFFFFFF,
+        timeout,
+    )
+    return Received(native, keep)
 
 
 def _point_to_point(
-    group: Group, kind: str, address: int, count: int, dtype: int, peer: int, tag: int, keep: Any, sync: bool
+    group: Group,
+    kind: str,
+    address: int,
+    count: int,
+    dtype: int,
+    peer: int,
+    tag: int,
+    keep: Any,
+    sync: bool,
+    timeout: float,
 ) -> Work:
     if not 0 <= peer < group.size or peer == group.rank:
         raise ValueError(f"cannot {kind}: {peer} is not another rank of a group of {group.size}")
@@ -433,6 +506,7 @@ def _point_to_point(
         keep,
         sync,
         None,
+        timeout,
         signed_count=count,
         extra=tag & 0xFFFFFFFF,
         channel=group.channel(*ends, tag),

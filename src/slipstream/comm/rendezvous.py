@@ -2,15 +2,17 @@
 
 `join` takes the rank from the first source that knows it (`rank_sources`) and the store from the first of
 
-    SLIPSTREAM_STORE              the launcher serves it
     a torch.distributed store     rank 0 serves ours and publishes its address there
+    SLIPSTREAM_STORE              the launcher serves it
     SLIPSTREAM_RENDEZVOUS         rank 0 serves ours and writes its address to that file
     MASTER_ADDR, MASTER_PORT      rank 0 serves ours there, or publishes it in the store torchrun already
     serves Open MPI on one host          as a file, in a directory of the user's own
     Slurm                         rank 0 serves ours on the first host of the step
 
 A store that rank 0 serves lives until the process ends, so that init and shutdown can be repeated: every
-join is an epoch, and its keys begin with ``epoch/N/``.
+join is an epoch, and its keys begin with ``epoch/<name>/``. Through a torch store any group of processes can
+meet, and several may at a time; so there rank 0 names the epoch. Elsewhere all ranks of the job join together,
+and count.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from slipstream.comm.store import Store, StoreServer, connect_any
 
 __all__ = ["Layout", "Membership", "exchange", "join", "local_layout"]
 
-_epoch = 0  # joins of this process so far; every rank of a job counts alike
+_epoch = 0  # joins of this process without a torch store so far; every rank of a job counts alike
 _servers: dict[tuple[str, int, str, bytes], StoreServer] = {}
 _own_stores: weakref.WeakSet[Store] = weakref.WeakSet()  # this process's connections to its own servers
 _files: set[Path] = set()
@@ -68,7 +70,7 @@ class Membership:
     secret: bytes = field(repr=False)
     job: str
     store: Store | None
-    epoch: int
+    epoch: str
     start_timeout: float
     host_ids: list[str] = field(repr=False)
     exchanges: int = 0
@@ -134,27 +136,39 @@ def join(
     global _epoch
     environ = os.environ if environ is None else environ
     placement = find_placement(settings, environ, rank, size)
+    if torch_store is not None and placement.size > 1:
+        secret = find_secret(settings)
+        store, name = _by_torch(settings, placement, torch_store, "", secret)
+        return _meet_or_close(settings, placement, store, secret, name)
     epoch = _epoch + 1
     if placement.size == 1 and settings.store is None:
-        membership = _alone(settings, epoch)
+        membership = _alone(settings, str(epoch))
     else:
-        store, secret = _open_store(settings, placement, torch_store, environ)
-        try:
-            membership = _meet(settings, placement, store, secret, epoch)
-        except BaseException:
-            store.close()
-            raise
+        store, secret, name = _open_store(settings, placement, environ, epoch)
+        membership = _meet_or_close(settings, placement, store, secret, name)
+        if placement.rank == 0:  # all ranks are here, so none needs the epoch before
+            store.delete_prefix(f"epoch/{_epoch}/")
     _epoch = epoch
     return membership
 
 
-def _alone(settings: Settings, epoch: int) -> Membership:
+def _meet_or_close(
+    settings: Settings, placement: Placement, store: Store, secret: bytes, epoch: str
+) -> Membership:
+    try:
+        return _meet(settings, placement, store, secret, epoch)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _alone(settings: Settings, epoch: str) -> Membership:
     secret = settings.secret or secrets.token_bytes(32)
     ids = [host_id(settings.host_id)]
     return Membership(0, 1, 0, 1, 0, 1, secret, settings.job, None, epoch, settings.start_timeout, ids)
 
 
-def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes, epoch: int) -> Membership:
+def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes, epoch: str) -> Membership:
     own = {
         "size": placement.size,
         "host": host_id(settings.host_id),
@@ -191,8 +205,6 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
         layout = Layout(placement.local_rank, placement.local_size, *across)
     member.local_rank, member.local_size = layout.local_rank, layout.local_size
     member.cross_rank, member.cross_size = layout.cross_rank, layout.cross_size
-    if placement.rank == 0 and epoch > 1:  # all ranks are here, so none needs the epoch before
-        store.delete_prefix(f"epoch/{epoch - 1}/")
     return member
 
 
@@ -200,7 +212,18 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
 
 
 def _open_store(
-    settings: Settings, placement: Placement, torch_store: Any, environ: Mapping[str, str]
+    settings: Settings, placement: Placement, environ: Mapping[str, str], epoch: int
+) -> tuple[Store, bytes, str]:
+    """The store, the secret it asks for, and the name of the epoch."""
+    if settings.store is None and settings.rendezvous is None and "MASTER_ADDR" in environ:
+        secret = find_secret(settings)
+        store, name = _by_master(settings, placement, environ, secret, epoch)
+        return store, secret, name
+    return *_open_own_store(settings, placement, environ), str(epoch)
+
+
+def _open_own_store(
+    settings: Settings, placement: Placement, environ: Mapping[str, str]
 ) -> tuple[Store, bytes]:
     rank, one_host = placement.rank, placement.local_size == placement.size
     if settings.store is not None:
@@ -210,12 +233,8 @@ def _open_store(
         secret = find_secret(settings)
         return Store(host, port, secret, settings.job, settings.start_timeout, rank=rank), secret
     secret = find_secret(settings)
-    if torch_store is not None:
-        return _by_torch(settings, placement, torch_store, "", secret), secret
     if settings.rendezvous is not None:
         return _by_file(settings, Path(settings.rendezvous), rank, one_host, secret), secret
-    if "MASTER_ADDR" in environ:
-        return _by_master(settings, placement, environ, secret), secret
     if placement.source == "openmpi" and one_host:
         return _by_file(settings, _openmpi_file(environ), rank, one_host, secret), secret
     if placement.source == "slurm":
@@ -318,12 +337,15 @@ def _by_port(settings: Settings, host: str, port: int, rank: int, secret: bytes)
     return _own_store(settings, server, secret)
 
 
-def _by_master(settings: Settings, placement: Placement, environ: Mapping[str, str], secret: bytes) -> Store:
+def _by_master(
+    settings: Settings, placement: Placement, environ: Mapping[str, str], secret: bytes, epoch: int
+) -> tuple[Store, str]:
     host, text = environ["MASTER_ADDR"], environ.get("MASTER_PORT", "")
     if not (text.isdigit() and 0 < int(text) < 65536):
         raise ValueError(f"MASTER_PORT: expected a port, got {text!r:.80}")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return _by_port(settings, host, settings.port or int(text), placement.rank, secret)
+        store = _by_port(settings, host, settings.port or int(text), placement.rank, secret)
+        return store, str(epoch)
     distributed: Any = importlib.import_module("torch.distributed")  # torchrun started us, so torch is there
     limit = timedelta(seconds=settings.start_timeout)
     agent = distributed.TCPStore(host, int(text), None, False, timeout=limit)
@@ -331,22 +353,36 @@ def _by_master(settings: Settings, placement: Placement, environ: Mapping[str, s
     return _by_torch(settings, placement, agent, run, secret)
 
 
-def _by_torch(settings: Settings, placement: Placement, torch_store: Any, run: str, secret: bytes) -> Store:
-    key = f"slipstream/{settings.job}/{run}/{_epoch}"
+def _by_torch(
+    settings: Settings, placement: Placement, torch_store: Any, run: str, secret: bytes
+) -> tuple[Store, str]:
+    """Meets through a torch store, which proves nothing: only an address and a name go through it."""
+    prefix = f"slipstream/{settings.job}/{run}"
+    key = f"{prefix}/{torch_store.add(f'{prefix}/joins/{placement.rank}', 1)}"
     if placement.rank == 0:
         server, text = _publish(settings, secret, placement.local_size == placement.size)
-        torch_store.set(key, text)
-        return _own_store(settings, server, secret)
+        name = secrets.token_hex(8)
+        torch_store.set(key, json.dumps({**json.loads(text), "epoch": name}))
+        return _own_store(settings, server, secret), name
     try:
         torch_store.wait([key], timedelta(seconds=settings.start_timeout))
     except RuntimeError as error:
         limit = f"{settings.start_timeout:g} s"
         raise Timeout(f"rank 0 published no store within {limit} ({type(error).__name__})") from error
-    published = _read_published(bytes(torch_store.get(key)))
+    text = bytes(torch_store.get(key))
+    published, name = _read_published(text), _read_epoch(text)
     nothing = "rank 0 published no address"
-    return connect_any(
+    store = connect_any(
         lambda: published, secret, settings.job, settings.start_timeout, placement.rank, nothing
     )
+    return store, name
+
+
+def _read_epoch(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["epoch"])[:64]
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _openmpi_file(environ: Mapping[str, str]) -> Path:

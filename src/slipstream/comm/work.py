@@ -8,7 +8,7 @@ from typing import Any
 from slipstream import _core
 from slipstream.base.errors import Timeout
 
-__all__ = ["DONE", "Work"]
+__all__ = ["DONE", "Received", "Work"]
 
 # Works dropped before they were done, with the memory they use: kept until they are.
 _orphans: list[tuple[_core.Work, Any]] = []
@@ -51,6 +51,11 @@ class Work:
             self._finish = None
         return self._result
 
+    @property
+    def native(self) -> _core.Work | None:
+        """The engine's handle; None once the operation is known to be done."""
+        return self._native
+
     def holding(self, keep: Any, result: Any) -> Work:
         """This work, made to keep ``keep`` alive and to give ``result``."""
         self._keep, self._result = keep, result
@@ -61,6 +66,20 @@ class Work:
         if native is not None and not native.done():
             _orphans[:] = [(n, keep) for n, keep in _orphans if not n.done()]
             _orphans.append((native, self._keep))
+
+
+class Received(Work):
+    """A receive from any source."""
+
+    __slots__ = ("_receive",)
+
+    def __init__(self, native: _core.Work, keep: Any = ()) -> None:
+        super().__init__(native, keep)
+        self._receive = native
+
+    def source(self) -> int:
+        """The rank of the group whose message was taken, once `wait` has returned; -1 before."""
+        return self._receive.source()
 
 
 DONE = Work(None)

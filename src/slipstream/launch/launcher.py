@@ -27,6 +27,7 @@ from slipstream.comm.store import StoreServer
 from slipstream.launch import wire
 from slipstream.launch.environment import passed_on, rank_variables
 from slipstream.launch.hosts import Placed
+from slipstream.launch.master import address_towards, master_address, master_port
 from slipstream.launch.output import Console, RankOutput
 from slipstream.launch.processes import adopt_orphans, kill_descendants
 from slipstream.launch.wire import Frames, Spec, SpecRank, frame
@@ -134,11 +135,16 @@ class _Job:
         secret = secrets.token_bytes(32)
         bind = bind_address(options.interface, one_host=all(local.values()))
         self.server = StoreServer(bind, secret, self.settings.job)
+        first = options.placed[0].host
+        port = master_port(local[first])
         self._watch_signals()
         for host, placed_here in hosts.items():
             if self.interrupts:
                 break
-            self._start_agent(host, local[host], placed_here, secret)
+            address = master_address(first, host, local, options.interface)
+            master = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+            spec = self._spec(host, local[host], placed_here, secret, master)
+            self._start_agent(host, local[host], placed_here, spec)
         while any(agent.open for agent in self.agents):
             self._turn()
         for agent in self.agents:
@@ -156,11 +162,13 @@ class _Job:
             if local:
                 address = "127.0.0.1" if address == "0.0.0.0" else "::1"
             else:
-                address = _address_towards(host) or advertised_addresses(self.options.interface)[0]
+                address = address_towards(host) or advertised_addresses(self.options.interface)[0]
         return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
-    def _spec(self, host: str, local: bool, placed: list[Placed], secret: bytes) -> Spec:
-        env = passed_on(os.environ, remote=not local)
+    def _spec(
+        self, host: str, local: bool, placed: list[Placed], secret: bytes, master: dict[str, str]
+    ) -> Spec:
+        env = passed_on(os.environ, remote=not local) | master
         env["SLIPSTREAM_STORE"] = self._store_for(host, local)
         env["SLIPSTREAM_SECRET"] = secret.hex()
         env["SLIPSTREAM_START_TIMEOUT"] = f"{self.options.start_timeout:g}"
@@ -170,8 +178,7 @@ class _Job:
         ranks = [SpecRank(one.rank, rank_variables(one, self.size)) for one in placed]
         return Spec(self.options.argv, self.options.cwd, env, not local, ranks)
 
-    def _start_agent(self, host: str, local: bool, placed: list[Placed], secret: bytes) -> None:
-        spec = self._spec(host, local, placed, secret)
+    def _start_agent(self, host: str, local: bool, placed: list[Placed], spec: Spec) -> None:
         here = str(Path(__file__).resolve().parents[2])
         module = [sys.executable, "-m", "slipstream.launch.agent"]
         env = dict(os.environ)
@@ -490,16 +497,3 @@ def _signal_name(number: int) -> str:
 
 def _indented(lines: object) -> str:
     return "\n".join("    " + line.decode(errors="replace") for line in lines)  # type: ignore[attr-defined]
-
-
-def _address_towards(host: str) -> str | None:
-    """The address this machine uses when it talks to ``host``; None when the name means nothing here."""
-    name = host.rpartition("@")[2]
-    try:
-        for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
-            with socket.socket(family, kind) as sock:
-                sock.connect(address)
-                return str(sock.getsockname()[0])
-    except OSError:
-        return None
-    return None

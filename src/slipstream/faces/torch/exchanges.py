@@ -19,7 +19,7 @@ from slipstream.comm import raw
 from slipstream.faces.torch.handles import Grouped, Key, Pending, claim_name, unclaim_name
 from slipstream.faces.torch.process_sets import ProcessSet
 from slipstream.faces.torch.reductions import placed
-from slipstream.faces.torch.tensors import dtype_code, is_plain, plain_copy, write_back
+from slipstream.faces.torch_tensors import dtype_code, is_plain, plain_copy, write_back
 
 __all__ = ["start_all_gather", "start_all_to_all", "start_broadcast", "start_grouped_all_gather"]
 

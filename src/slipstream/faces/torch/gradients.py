@@ -26,7 +26,7 @@ from slipstream.faces.torch.exchanges import start_broadcast
 from slipstream.faces.torch.operations import sparse_allreduce_async
 from slipstream.faces.torch.process_sets import ProcessSet
 from slipstream.faces.torch.reductions import Average, Max, engine_op, start_all_reduce
-from slipstream.faces.torch.tensors import dtype_code
+from slipstream.faces.torch_tensors import dtype_code
 
 __all__ = ["GradientExchange"]
 

@@ -11,7 +11,7 @@ from slipstream.base.dtypes import Op
 from slipstream.comm import raw
 from slipstream.faces.torch.handles import Grouped, Key, Pending, claim_name, unclaim_name
 from slipstream.faces.torch.process_sets import ProcessSet
-from slipstream.faces.torch.tensors import dtype_code, is_plain, plain_copy, write_back
+from slipstream.faces.torch_tensors import dtype_code, is_plain, plain_copy, write_back
 
 __all__ = [
     "Adasum",

@@ -11,9 +11,9 @@ import torch
 
 from slipstream.base.dtypes import DType
 
-__all__ = ["dtype_code", "is_plain", "plain_copy", "write_back"]
+__all__ = ["CODES", "byte_code", "dtype_code", "is_plain", "plain_copy", "write_back"]
 
-_CODES: dict[torch.dtype, int] = {
+CODES: dict[torch.dtype, int] = {
     torch.float64: int(DType.F64),
     torch.float32: int(DType.F32),
     torch.float16: int(DType.F16),
@@ -36,10 +36,16 @@ _CODES: dict[torch.dtype, int] = {
 
 def dtype_code(tensor: torch.Tensor) -> int:
     """The engine's code of a tensor's dtype; raises ValueError when the engine does not know it."""
-    code = _CODES.get(tensor.dtype)
+    code = CODES.get(tensor.dtype)
     if code is None:
         raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
     return code
+
+
+def byte_code(tensor: torch.Tensor) -> tuple[int, int]:
+    """Code and elements per element for moving a tensor of any dtype: as bytes where the engine has no code."""
+    code = CODES.get(tensor.dtype)
+    return (int(DType.U8), tensor.element_size()) if code is None else (code, 1)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

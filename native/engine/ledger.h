@@ -1,0 +1,50 @@
+// Numbers the works of every channel, and remembers the latest of the session. Any thread.
+//
+// The n-th send of a channel meets its n-th receive. A receive from any source has no channel, so no number, until a
+// sender shows up; receives behind it in one of its channels must not overtake it, and stay without a number as long.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/work.h"
+
+namespace slipstream {
+
+class Ledger {
+ public:
+  static constexpr size_t kRemembered = 32;
+
+  // Numbers the work and drops its candidates - or leaves it (or gives it) some, if it must wait for its turn.
+  void enter(const WorkPtr& work);
+  // The receive `work` takes the next number of a channel it is a candidate of.
+  void claim(Work& work, const Candidate& source);
+  // The number that the channel's next work gets.
+  uint32_t next(uint64_t channel) const;
+
+  struct Entry {
+    WorkPtr work;
+    uint32_t seq;
+    bool numbered;
+  };
+  // The latest works, the newest first.
+  std::vector<Entry> latest() const;
+
+ private:
+  struct Line {
+    uint32_t next = 0;
+    uint32_t unnumbered = 0;  // receives that may yet take a number of this channel
+  };
+
+  static void settle(Request& request, const Candidate& source, Line& line);
+
+  mutable std::mutex mutex_;
+  std::unordered_map<uint64_t, Line> lines_;  // by channel
+  std::array<WorkPtr, kRemembered> latest_;
+  size_t entered_ = 0;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,37 @@
+// A wait that the engine watches: since when, until when, and what other ranks said about it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "base/clock.h"
+
+namespace slipstream {
+
+// What a rank said about an operation that another one waits in.
+struct Answer {
+  Time at{};
+  bool takes_part = false;
+  std::string text;  // "has not called it: ..."
+};
+
+struct Stall {
+  uint64_t progress_seen = 0;
+  Time progress_at{};
+  Time asked_at{};
+  Time warned_at{};
+  Time deadline = Time::max();
+  Clock::duration limit = Clock::duration::max();
+  std::map<int, Answer> answers;  // by global rank, members of the group only
+  std::set<int> askers;           // global ranks that wait in the operation too, and want to know what we hear
+
+  void set_deadline(Time start, double timeout_seconds) {
+    if (timeout_seconds <= 0) return;
+    limit = seconds(timeout_seconds);
+    deadline = start + limit;
+  }
+};
+
+}  // namespace slipstream

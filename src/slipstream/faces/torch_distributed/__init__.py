@@ -1,0 +1,31 @@
+"""`torch.distributed` on slipstream: ``init_process_group("slipstream")``.
+
+`register` is called by PyTorch itself at the end of ``import torch`` (entry point ``torch.backends``), in every
+process that can import slipstream; so it does little, and cannot fail.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Makes the back end known to `torch.distributed`, and lets it stand in for those in SLIPSTREAM_REPLACE."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or hasattr(dist.Backend, "SLIPSTREAM"):
+        return
+    from slipstream.faces.torch_distributed import patches
+
+    dist.Backend.register_backend("slipstream", _make_group, extended_api=True, devices=["cpu", "cuda"])
+    replaced = os.environ.get("SLIPSTREAM_REPLACE", "")
+    patches.install(frozenset(name.strip() for name in replaced.split(",") if name.strip()))
+
+
+def _make_group(options: Any, group_options: Any) -> Any:
+    from slipstream.faces.torch_distributed.backend import make_group
+
+    return make_group(options, group_options)

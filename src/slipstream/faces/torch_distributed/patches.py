@@ -1,0 +1,132 @@
+"""The three functions of c10d that are wrapped, because they do not let another back end do its work.
+
+``_new_process_group_helper`` does not tell a back end the whole string it was asked for. A back end in Python stands
+for the whole group, so in ``"cpu:slipstream,cuda:nccl"`` ours must serve CUDA as well: for that it has to know who was
+to. The wrapper also lets slipstream stand in for the back ends named in SLIPSTREAM_REPLACE. ``monitored_barrier``
+insists on the name gloo, ``split_group`` on an accelerator: groups of ours can do both. Everything is as it was for
+groups of other back ends.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+__all__ = ["devices_of_others", "install"]
+
+_OURS = "slipstream"
+_c10d: Any = distributed_c10d
+_devices: ContextVar[dict[str, str]] = ContextVar("devices of the group being made", default={})  # noqa: B039
+
+
+def devices_of_others() -> dict[str, str]:
+    """Device type to back end, for those of the group being made that slipstream does not serve."""
+    return {device: backend for device, backend in _devices.get().items() if backend != _OURS}
+
+
+def install(replaced: frozenset[str]) -> None:
+    """Wraps the functions; ``replaced`` are the back ends that slipstream stands in for."""
+    _c10d._new_process_group_helper = _noting(_c10d._new_process_group_helper, replaced)
+    for name, wrap in (("monitored_barrier", _monitored_barrier), ("split_group", _split_group)):
+        if hasattr(_c10d, name):
+            wrapped = wrap(getattr(_c10d, name))
+            setattr(_c10d, name, wrapped)
+            setattr(dist, name, wrapped)
+
+
+def _wraps(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """``wrapper`` under the name, documentation and signature of ``original``."""
+    wrapper.__name__, wrapper.__doc__ = original.__name__, original.__doc__
+    wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return wrapper
+
+
+# ---- making groups
+
+
+def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[..., Any]:
+    parameters = inspect.signature(make)
+
+    def make_noting(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        wanted = call.arguments["backend"]
+        devices = {device: str(name) for device, name in _parse(wanted).items()}
+        replacing = {device: name for device, name in devices.items() if name in replaced}
+        devices.update(dict.fromkeys(replacing, _OURS))
+        if replacing:
+            call.arguments["backend"] = ",".join(f"{device}:{name}" for device, name in devices.items())
+        token = _devices.set(devices)
+        try:
+            made = make(*call.args, **call.kwargs)
+        finally:
+            _devices.reset(token)
+        if replacing:
+            _masquerade(made[0], wanted)
+        return made
+
+    return _wraps(make, make_noting)
+
+
+def _parse(backend: Any) -> dict[str, Any]:
+    devices: dict[str, Any] = _c10d.BackendConfig(_c10d.Backend(backend)).get_device_backend_map()
+    return devices
+
+
+def _masquerade(group: Any, wanted: Any) -> None:
+    """Lets c10d believe that ``group`` is of the back end that was asked for."""
+    registered = _c10d._world.pg_map.get(group)
+    if registered is not None:
+        _c10d._world.pg_map[group] = (wanted, registered[1])
+        _c10d._world.pg_backend_config[group] = str(_c10d.BackendConfig(_c10d.Backend(wanted)))
+
+
+# ---- what needs a name or an accelerator
+
+
+def _is_ours(group: Any) -> bool:
+    return getattr(group or _c10d.GroupMember.WORLD, "serves", None) == _OURS
+
+
+def _monitored_barrier(original: Callable[..., Any]) -> Callable[..., Any]:
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        if not _is_ours(group):
+            return original(group, timeout, wait_all_ranks)
+        if isinstance(timeout, int | float):
+            timeout = timedelta(seconds=timeout)
+        return (group or _c10d.GroupMember.WORLD).monitored_barrier(timeout, wait_all_ranks)
+
+    return _wraps(original, monitored_barrier)
+
+
+def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(original)
+
+    def split_group(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        call.apply_defaults()
+        parent, splits = call.arguments.get("parent_pg"), call.arguments.get("split_ranks")
+        if not _is_ours(parent):
+            return original(*args, **kwargs)
+        if not splits:
+            raise ValueError("split_ranks cannot be None or empty")
+        parent = parent or _c10d.GroupMember.WORLD
+        for split in splits:
+            if len(set(split)) != len(split) or not split:
+                raise ValueError(f"a split must name each of its ranks once, and at least one: {split}")
+        mine = next((sorted(split) for split in splits if parent.rank() in split), None)
+        if mine is None:
+            return None
+        return _c10d.new_group(
+            [_c10d.get_global_rank(parent, rank) for rank in mine],
+            timeout=call.arguments.get("timeout"),
+            use_local_synchronization=True,
+            group_desc=call.arguments.get("group_desc"),
+        )
+
+    return _wraps(original, split_group)

@@ -1,0 +1,61 @@
+"""c10d's reduce operations in the engine's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from slipstream import _core
+from slipstream.base.dtypes import Op
+from slipstream.faces.torch_tensors import CODES
+
+__all__ = ["premultiplied", "reduction"]
+
+_c10d: Any = torch._C._distributed_c10d
+
+_Kind = _c10d.ReduceOp.RedOpType
+
+_OPS: dict[Any, int] = {
+    _Kind.SUM: int(Op.SUM),
+    _Kind.AVG: int(Op.AVG),
+    _Kind.PRODUCT: int(Op.PROD),
+    _Kind.MIN: int(Op.MIN),
+    _Kind.MAX: int(Op.MAX),
+    _Kind.BAND: int(Op.BAND),
+    _Kind.BOR: int(Op.BOR),
+    _Kind.BXOR: int(Op.BXOR),
+    _Kind.PREMUL_SUM: int(Op.SUM),
+}
+
+
+_known: dict[tuple[int, torch.dtype], tuple[int, int]] = {}
+
+
+def reduction(reduce_op: Any, dtype: torch.dtype) -> tuple[int, int]:
+    """The engine's codes of ``dtype`` and of c10d's ``reduce_op``; ValueError when the two do not go together."""
+    key = (int(reduce_op.op), dtype)
+    codes = _known.get(key)
+    if codes is None:
+        codes = _known[key] = _look_up(reduce_op.op, dtype)
+    return codes
+
+
+def _look_up(kind: Any, dtype: torch.dtype) -> tuple[int, int]:
+    code, op = CODES.get(dtype), _OPS[kind]
+    if code is None:
+        raise ValueError(f"slipstream cannot reduce {dtype}")
+    if not _core.reduces(code, op) or (kind == _Kind.AVG and dtype is torch.bool):
+        raise ValueError(f"ReduceOp.{kind.name} is not defined for {dtype}")
+    return code, op
+
+
+def premultiplied(tensor: torch.Tensor, reduce_op: Any) -> torch.Tensor:
+    """``tensor``, times the factor (a number, or a tensor of one element) of PREMUL_SUM if that is the operation."""
+    if reduce_op.op != _Kind.PREMUL_SUM:
+        return tensor
+    factor = reduce_op.factor
+    product: torch.Tensor = tensor * (
+        factor.to(tensor.device) if isinstance(factor, torch.Tensor) else factor
+    )
+    return product.to(tensor.dtype)

@@ -1,0 +1,593 @@
+"""Staging through pinned memory: its states one by one on a network that a test moves, and whole on real ranks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from comm.ranks import started  # noqa: E402
+from faces.torch_distributed import staging_rank  # noqa: E402
+from faces.torch_distributed.simulated import POISON, Simulated  # noqa: E402
+from slipstream.base.errors import Aborted, PeerLost, Timeout  # noqa: E402
+from slipstream.faces.torch_distributed import devices  # noqa: E402
+from slipstream.faces.torch_distributed.calls import Call  # noqa: E402
+from slipstream.faces.torch_distributed.devices.cpu import Cpu  # noqa: E402
+from slipstream.faces.torch_distributed.devices.pool import Pool  # noqa: E402
+from slipstream.faces.torch_distributed.segments import columns, pairs  # noqa: E402
+from slipstream.faces.torch_distributed.staging import Limits, Stager  # noqa: E402
+
+ROW = 64  # elements; segments are whole rows of these in the tests of states
+SMALL = Limits(segment=ROW * 4, window=4 * ROW * 4)
+PATIENCE = 20.0
+
+
+# ---- a network whose operations end when a test says so
+
+
+@dataclass
+class NetworkWork:
+    """What `Call.issue` returns; also its own native handle."""
+
+    label: str
+    src: int
+    dst: int
+    counts: tuple[list[int], list[int]]
+    over: bool = False
+    error: Exception | None = None
+
+    @property
+    def native(self) -> NetworkWork:
+        return self
+
+    def wait(self) -> None:
+        assert self.over
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Network:
+    """All that was issued, in its order. Operations leave memory as it is: what is sent comes back."""
+
+    works: list[NetworkWork] = field(default_factory=list)
+
+    def issuer(self, label: str) -> Callable[..., Any]:
+        def issue(
+            src: int, dst: int, sent: Sequence[int], received: Sequence[int], sync: bool
+        ) -> NetworkWork:
+            assert not sync
+            self.works.append(NetworkWork(label, src, dst, (list(sent), list(received))))
+            return self.works[-1]
+
+        return issue
+
+    def labels(self) -> list[str]:
+        return [work.label for work in self.works]
+
+
+class Members:
+    """A group, as far as staging looks at it without the network: it can be ended."""
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.session = self
+        self.aborted: list[str] = []
+
+    def abort(self, why: str) -> None:
+        self.aborted.append(why)
+
+
+class Completions:
+    """`_core.Completions` for works of a `Network`."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._works: dict[int, NetworkWork] = {}
+
+    def add(self, work: NetworkWork, token: int) -> None:
+        self._works[token] = work
+
+    def post(self, token: int) -> None:
+        self._tokens.append(token)
+
+    def close(self) -> None:
+        self._tokens.insert(0, -1)
+
+    def wait(self, timeout: float | None) -> int | None:
+        self._tokens += [token for token, work in self._works.items() if work.over]
+        self._works = {token: work for token, work in self._works.items() if not work.over}
+        if not self._tokens:
+            time.sleep(min(timeout or 0.0, 1e-4))
+        return self._tokens.pop(0) if self._tokens else None
+
+
+@dataclass
+class Job:
+    """An operation to stage."""
+
+    call: Call
+    src: Any
+    dst: Any
+    finish: Callable[[], None] | None = None
+    channel: object = None
+    uneven: bool = False
+    serial: bool = False
+
+
+class Rig:
+    """A stager that a test drives turn by turn, with a simulated device and a network."""
+
+    def __init__(self, limits: Limits = SMALL) -> None:
+        self.device = Simulated()
+        self.network = Network()
+        self.members = Members()
+        self.stager = Stager(limits, Completions())
+
+    def stage(self, label: str, src: Any, dst: Any, channel: object = None, **options: Any) -> Any:
+        sent = [src.numel()] if src is not None else []
+        received = [dst.numel()] if dst is not None else []
+        call = Call(
+            label,
+            4,
+            sent,
+            received,
+            self.network.issuer(label),
+            reads=src is not None,
+            writes=dst is not None,
+        )
+        return self.stager.stage(self.device, Job(call, src, dst, channel=channel, **options), self.members)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Lets the stager turn until the condition holds."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, f"not reached; issued so far: {self.network.labels()}"
+            self.stager.turn()
+
+    def rest(self) -> None:
+        """Lets the stager do all that it can do without another event."""
+        for _ in range(50):
+            self.stager.turn()
+
+    def end(self, *works: NetworkWork, error: Exception | None = None) -> None:
+        for work in works:
+            work.error, work.over = error, True
+
+    def end_all(self, pending: Any) -> None:
+        def step() -> bool:
+            self.end(*self.network.works)
+            return bool(pending.done())
+
+        self.until(step)
+
+    def close(self) -> None:
+        self.until(lambda: self.stager.pool.lent_bytes == 0)
+        self.device.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def rows(count: int, start: float = 0.0) -> Any:
+    return torch.arange(count * ROW, dtype=torch.float32) + start
+
+
+# ---- states
+
+
+def test_segments_of_one_call_are_in_all_three_places_at_once(rig: Rig) -> None:
+    x = rows(6)
+    with rig.device.into.held():
+        pending = rig.stage("a", x, x)
+        rig.until(lambda: len(rig.network.works) == 4)
+        # the window holds four: of them one is going in, two are on the network, and then one comes out
+        rig.end(rig.network.works[0])
+        rig.rest()
+        assert len(rig.network.works) == 4, "a segment left the window before it had landed"
+        assert not pending.done()
+        held_out = rig.device.out.held()
+        held_out.__enter__()
+    rig.until(lambda: ("in", ROW * 4) in rig.device.log)
+    rig.rest()
+    # the fifth is being copied out (its queue is held), the second to fourth are on the network
+    assert len(rig.network.works) == 4
+    assert rig.device.log.count(("out", ROW * 4)) == 4
+    rig.end(rig.network.works[1])
+    rig.until(lambda: rig.device.log.count(("in", ROW * 4)) == 2)
+    held_out.__exit__(None, None, None)
+    rig.end_all(pending)
+    pending.wait()
+    assert torch.equal(rig.device.values(x), rows(6))
+    assert [work.counts[0][0] for work in rig.network.works] == [ROW] * 6
+
+
+def test_compute_before_and_after_is_in_order_and_never_waits_for_the_network(rig: Rig) -> None:
+    x = torch.zeros(3 * ROW)
+    with rig.device.main.held():
+        rig.device.launch(lambda: x.fill_(7), writes=[x])
+        pending = rig.stage("a", x, x)
+        rig.rest()
+        assert rig.network.works == [], "copied out before the kernel had run"
+    rig.until(lambda: len(rig.network.works) == 3)
+    free = threading.Event()
+    rig.device.launch(free.set)  # the network has not answered: the compute queue goes on all the same
+    assert free.wait(PATIENCE)
+    rig.end_all(pending)
+    with rig.device.into.held():
+        late = rig.stage("b", None, x)  # copies in behind the gate
+        rig.end_all(late)
+        late.wait()  # does not wait for the device
+        rig.device.launch(lambda: x.mul_(2), reads=[x], writes=[x])
+    assert rig.device.values(x).view(torch.uint8).min() >= 0
+
+
+def test_a_kernel_that_does_not_wait_is_caught() -> None:
+    rig = Rig()
+    x = rows(1)
+    pending = rig.stage("a", x, x)
+    rig.end_all(pending)
+    rig.device.launch(lambda: x.mul_(2), writes=[x])  # without pending.wait()
+    with pytest.raises(AssertionError, match="main touches memory without waiting for in"):
+        rig.close()
+
+
+def test_calls_of_a_lane_are_issued_in_their_order_even_if_the_second_is_ready_first(rig: Rig) -> None:
+    x, y, z = rows(2), rows(1), rows(1)
+    other = rig.device.queue("other")
+    with rig.device.main.held():
+        a = rig.stage("a", x, x)
+        with rig.device.using(other):
+            b = rig.stage("b", y, y)
+            c = rig.stage("c", z, z, channel="another lane")
+        rig.until(lambda: rig.network.labels() == ["c"])
+        rig.end_all(c)
+        rig.rest()
+        assert rig.network.labels() == ["c"]
+    rig.until(lambda: len(rig.network.works) == 4)
+    assert rig.network.labels() == ["c", "a", "a", "b"]
+    rig.end(rig.network.works[3])
+    rig.until(b.done)
+    assert not a.done()
+    rig.end_all(a)
+
+
+def test_the_window_is_shared_by_the_calls_of_a_lane(rig: Rig) -> None:
+    first = [rows(1, i) for i in range(9)]
+    pendings = [rig.stage(str(i), x, x) for i, x in enumerate(first)]
+    rig.until(lambda: len(rig.network.works) == 4)
+    rig.rest()
+    assert rig.network.labels() == ["0", "1", "2", "3"]
+    rig.end_all(pendings[-1])
+    assert rig.network.labels() == [str(i) for i in range(9)]
+
+
+def test_a_receive_does_not_wait_for_compute_but_its_copy_in_does(rig: Rig) -> None:
+    x = torch.zeros(ROW)
+    with rig.device.main.held():
+        rig.device.launch(lambda: x.fill_(1), writes=[x])
+        pending = rig.stage("recv", None, x)
+        rig.until(lambda: rig.network.labels() == ["recv"])
+        rig.end(*rig.network.works)
+        rig.rest()
+        assert not pending.done()
+    rig.until(pending.done)
+    pending.wait()
+    assert rig.device.values(x).view(torch.uint8).eq(POISON).all()  # nothing wrote to the pinned memory
+
+
+def test_a_receive_that_nobody_answers_holds_up_no_other_lane(rig: Rig) -> None:
+    x, y = rows(8), rows(1)
+    silent = rig.stage("recv", None, x, channel=("recv", 1, 0))
+    sent = rig.stage("send", y, None, channel=("send", 1, 0))
+    rig.until(lambda: "send" in rig.network.labels())
+    rig.end(*[work for work in rig.network.works if work.label == "send"])
+    rig.until(sent.done)
+    assert not silent.done()
+    rig.end_all(silent)
+
+
+def test_an_error_ends_a_call_once_all_that_was_issued_is_over(rig: Rig) -> None:
+    x, y = rows(8), rows(1)
+    a, b = rig.stage("a", x, x), rig.stage("b", y, y)
+    rig.until(lambda: len(rig.network.works) == 4)
+    rig.end(rig.network.works[1], error=PeerLost("rank 1 is gone", 1))
+    rig.rest()
+    assert not a.done(), "the engine still uses its memory"
+    rig.end(*[work for work in rig.network.works if work.label == "a" and not work.over])
+    rig.until(a.done)
+    assert not b.done()
+    with pytest.raises(PeerLost, match="rank 1 is gone"):
+        a.wait()
+    rig.end_all(b)
+    b.wait()
+    assert rig.network.labels() == ["a", "a", "a", "a", "b"]
+
+
+def test_an_error_does_not_free_memory_that_is_being_copied_to(rig: Rig) -> None:
+    x = rows(4)
+    with rig.device.out.held():
+        a = rig.stage("a", x, x)
+        rig.rest()
+        rig.device.fails.add("out")
+        y = rows(1)
+        b = rig.stage("b", y, y, channel="other")
+        rig.rest()
+        assert rig.stager.pool.lent_bytes > 0
+        rig.until(b.done)
+        with pytest.raises(RuntimeError, match="simulated: cannot copy out"):
+            b.wait()
+    rig.end_all(a)
+    a.wait()
+
+
+@pytest.mark.parametrize("what", ["out", "in"])
+def test_an_error_of_the_device_is_that_of_the_call(rig: Rig, what: str) -> None:
+    x = rows(6)
+    rig.device.fails.add(what)
+    pending = rig.stage("a", x, x)
+    rig.end_all(pending)
+    with pytest.raises(RuntimeError, match=f"simulated: cannot copy {what}"):
+        pending.wait()
+    assert rig.members.aborted == [f"rank 0 could not stage a: simulated: cannot copy {what}"]
+
+
+def test_an_error_of_issuing_is_that_of_the_call(rig: Rig) -> None:
+    def refuse(*_: object) -> Any:
+        raise ValueError("no such operation")
+
+    x = rows(6)
+    pending = rig.stager.stage(rig.device, Job(Call("a", 4, [6 * ROW], [6 * ROW], refuse), x, x), rig.members)
+    rig.until(pending.done)
+    with pytest.raises(ValueError, match="no such operation"):
+        pending.wait()
+    assert not rig.members.aborted, "no other rank can have noticed"
+
+
+def test_a_serial_call_has_one_segment_under_way(rig: Rig) -> None:
+    x = torch.zeros(3 * ROW)
+    pending = rig.stage("any", None, x, serial=True)
+    for done in range(3):
+        rig.until(lambda done=done: len(rig.network.works) == done + 1)
+        rig.rest()
+        assert len(rig.network.works) == done + 1
+        rig.end(rig.network.works[-1])
+    rig.until(pending.done)
+    pending.wait()
+
+
+def test_finish_comes_after_the_last_copy_in_and_before_what_follows(rig: Rig) -> None:
+    x, flat = torch.zeros(2, 2 * ROW), rows(2)
+    pending = rig.stage("a", flat, flat, finish=lambda: x[:, ::2].copy_(flat.view(2, ROW)))
+    rig.end_all(pending)
+    pending.wait()
+    assert torch.equal(rig.device.values(x)[:, ::2], rows(2).view(2, ROW))
+
+
+def test_finish_is_not_called_after_an_error(rig: Rig) -> None:
+    called: list[int] = []
+    x = rows(1)
+    pending = rig.stage("a", x, x, finish=lambda: called.append(1))
+    rig.until(lambda: len(rig.network.works) == 1)
+    rig.end(*rig.network.works, error=PeerLost("gone"))
+    rig.until(pending.done)
+    assert not called
+
+
+def test_an_empty_call_is_one_operation(rig: Rig) -> None:
+    x = torch.zeros(0)
+    pending = rig.stage("a", x, x)
+    rig.until(lambda: len(rig.network.works) == 1)
+    rig.end_all(pending)
+    pending.wait()
+
+
+def test_in_place_uses_one_buffer_and_else_two(rig: Rig) -> None:
+    x, y = rows(1), rows(1)
+    rig.stage("a", x, x)
+    rig.stage("b", x, y)
+    rig.until(lambda: len(rig.network.works) == 2)
+    assert [work.src == work.dst for work in rig.network.works] == [True, False]
+    rig.end(*rig.network.works)
+
+
+def test_waiting_has_a_limit_and_callbacks_come_once(rig: Rig) -> None:
+    x = rows(1)
+    pending = rig.stage("a", x, x)
+    calls: list[object] = []
+    pending.add_done_callback(calls.append)
+    with pytest.raises(Timeout):
+        pending.wait(0.001)
+    assert not calls
+    rig.end_all(pending)
+    pending.add_done_callback(calls.append)
+    assert len(calls) == 2
+
+
+def test_writing_is_no_change_that_autograd_counts(rig: Rig) -> None:
+    x = rows(2).requires_grad_()
+    with torch.inference_mode():
+        y = rows(2)
+    before = x._version
+    pendings = [rig.stage(name, tensor, tensor) for name, tensor in (("x", x), ("y", y))]
+    for pending in pendings:
+        rig.end_all(pending)
+    assert x._version == before
+
+
+# ---- the thread
+
+
+def test_closing_fails_what_is_under_way_and_ends_the_thread() -> None:
+    device, network, stager = Simulated(), Network(), Stager(SMALL)
+    x = rows(2)
+    thread = threading.Thread(target=stager.run)
+    thread.start()
+    with device.main.held():
+        call = Call("a", 4, [x.numel()], [x.numel()], network.issuer("a"))
+        pending = stager.stage(device, Job(call, x, x), Members())
+        stager.close()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    with pytest.raises(Aborted):
+        pending.wait(PATIENCE)
+    with pytest.raises(Aborted):
+        stager.stage(device, Job(call, x, x), Members())
+    device.close()
+
+
+def test_the_cpu_as_a_device() -> None:
+    stager = Stager(SMALL, Completions())
+    network = Network()
+    src, dst = rows(3), torch.zeros(3 * ROW)
+
+    def issue(src: int, dst: int, sent: Sequence[int], received: Sequence[int], sync: bool) -> Any:
+        ctypes.memmove(dst, src, sent[0] * 4)
+        work = network.issuer("a")(src, dst, sent, received, sync)
+        work.over = True
+        return work
+
+    call = Call("a", 4, [src.numel()], [dst.numel()], issue)
+    pending = stager.stage(Cpu(torch.device("cpu")), Job(call, src, dst), Members())
+    end = time.monotonic() + PATIENCE
+    while not pending.done() and time.monotonic() < end:
+        stager.turn()
+    pending.wait(0)
+    assert torch.equal(src, dst)
+    assert len(network.works) == 3
+    assert stager.pool.lent_bytes == 0
+
+
+# ---- parts
+
+
+@given(st.lists(st.integers(0, 9), max_size=5), st.integers(1, 6), st.booleans())
+def test_columns_cover_every_element_once(counts: list[int], width: int, equal: bool) -> None:
+    counts = [counts[0]] * len(counts) if equal and counts else counts
+    flat = torch.arange(sum(counts), dtype=torch.int16)
+    blocks = flat.split(counts)
+    seen = torch.zeros_like(flat)
+    buffer = torch.empty(flat.numel() * 2, dtype=torch.uint8)
+    for start in range(0, max(counts, default=0), width):
+        wanted = torch.cat([block[start : start + width] for block in blocks])
+        nbytes = wanted.numel() * 2
+        for memory, host in pairs(flat, counts, buffer, nbytes, start, start + width):
+            host.copy_(memory)
+        assert torch.equal(buffer[:nbytes].view(torch.int16), wanted)
+        for view in columns(seen, counts, start, start + width):
+            view += 1
+    assert torch.equal(seen, torch.ones_like(seen))
+
+
+def test_equal_blocks_are_one_copy() -> None:
+    assert len(columns(torch.zeros(12), [4, 4, 4], 1, 3)) == 1
+    assert len(columns(torch.zeros(12), [4, 4, 4], 0, 4)) == 1
+    assert len(columns(torch.zeros(12), [4, 2, 6], 1, 3)) == 3
+
+
+def test_idle_buffers_are_used_again_and_bounded() -> None:
+    device = Cpu(torch.device("cpu"))
+    pool = Pool(64 << 10)
+    first = pool.take(device, 5000)
+    assert first.numel() == 8192
+    assert pool.lent_bytes == 8192
+    pool.give(device, first)
+    assert pool.take(device, 8192) is first
+    assert pool.take(device, 8193).numel() == 16384
+    taken = [pool.take(device, 0) for _ in range(4)]
+    pool.give(device, first)
+    for buffer in taken:
+        pool.give(device, buffer)
+    pool.give(device, pool.take(device, 60_000))
+    assert pool.idle_bytes == 64 << 10
+    assert pool.take(device, 5000) is not first  # the size used least lately went
+    pool.give(device, torch.empty(1 << 20, dtype=torch.uint8))
+    assert pool.idle_bytes <= 64 << 10
+
+
+def test_devices_are_found_by_the_kind_of_a_tensor() -> None:
+    x = torch.zeros(1)
+    assert devices.for_tensor(x) is None
+    with pytest.raises(ValueError, match="tensors on meta"):
+        devices.for_tensor(torch.zeros(1, device="meta"))
+    devices.register("cpu", Cpu)
+    try:
+        assert isinstance(devices.for_tensor(x), Cpu)
+        assert devices.for_tensor(x) is devices.for_tensor(torch.ones(2))
+    finally:
+        devices.register("cpu", None)
+    assert devices.for_tensor(x) is None
+    assert devices.available() == (["cuda"] if torch.cuda.is_available() else [])
+
+
+# ---- real ranks
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 7), (1001,)])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_operation(jobs: Any, size: int, counts: tuple[int, ...]) -> None:
+    jobs[size](staging_rank.check_operations, "simulated", counts)
+
+
+def test_groups_do_not_wait_for_each_other(three: Any) -> None:
+    three(staging_rank.check_groups, "simulated")
+
+
+def test_compute_goes_on_while_an_operation_waits(two: Any) -> None:
+    two(staging_rank.check_compute_goes_on, "simulated")
+
+
+def test_memory_lives_as_long_as_it_is_needed(two: Any) -> None:
+    two(staging_rank.check_memory_lives, "simulated")
+
+
+def test_the_thread_of_the_process(two: Any) -> None:
+    two(staging_rank.check_own_thread, "simulated")
+
+
+def test_failures_are_named_and_leave_nothing_behind() -> None:
+    script = Path(staging_rank.__file__)
+    env = {"PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])}
+    with started(script, 2, args=["fail", "simulated"], env=env) as ranks:
+        ranks[0].process.wait(60)
+        assert ranks[0].process.returncode == 0, "\n".join(rank.text() for rank in ranks)
+
+
+DTYPES = [torch.float32, torch.bfloat16, torch.bool, torch.complex64]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("check_reductions", [DTYPES]),
+        ("check_reduce_scatter", [DTYPES]),
+        ("check_movement", [DTYPES]),
+        ("check_uneven", []),
+        ("check_aliases", []),
+        ("check_point_to_point", [100_000]),
+    ],
+)
+def test_torch_distributed_through_staging(c10d: Any, name: str, arguments: list[Any]) -> None:
+    file = str(Path(__file__).with_name("test_operations.py"))
+    c10d(staging_rank.check_staged, file, name, *arguments, size=3)
+
+
+def test_training_through_staging(c10d: Any) -> None:
+    c10d(staging_rank.check_staged, staging_rank.__file__, "check_training", "cpu", size=3)
