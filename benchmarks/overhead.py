@@ -1,11 +1,14 @@
-"""What Python costs per all-reduce call, in microseconds, layer by layer.
+"""What Python costs per all-reduce call and per bucket of DDP, in microseconds, layer by layer.
 
     python benchmarks/overhead.py [--np 1,2] [--json FILE|-]
 
 Every layer runs the same operation: 4 bytes of f32, summed in place. ``native`` calls the engine with
 arguments prepared before; what a layer takes beyond it is its overhead. With 1 rank nothing is sent, so that is
 the clearer of the two; with 2 ranks a call is also as long as the other rank needs. The layers take turns;
-medians of the slowest rank.
+medians of the slowest rank. ``c10d`` is `torch.distributed`; gloo does the same for comparison.
+
+A bucket costs what the backward pass of a model takes longer under DDP than without, divided by the number of
+buckets: DDP's own work and ours.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import gc
 import importlib
 import json
+import os
 import statistics
 import sys
 import time
@@ -30,7 +34,11 @@ import slipstream
 
 _CALLS = 500
 _BUDGET_US = 25.0
-_BUDGETED = "torch allreduce_"
+_BUDGETED = ("torch allreduce_", "c10d all_reduce")
+_BUCKETS = 16
+_WIDTH = 32  # of a bucket's square weight: little to compute, little to send
+_BACKWARDS = 30
+_BUCKET_BUDGET_US = 30.0
 
 
 def _layers() -> dict[str, Callable[[], object]]:
@@ -60,7 +68,7 @@ def _layers() -> dict[str, Callable[[], object]]:
     face.init()
     tensor = torch.zeros(1)
     layers |= {
-        _BUDGETED: lambda: face.allreduce_(tensor, op=face.Sum),
+        "torch allreduce_": lambda: face.allreduce_(tensor, op=face.Sum),
         "torch allreduce": lambda: face.allreduce(tensor, op=face.Sum),
         "torch async": lambda: face.synchronize(face.allreduce_async_(tensor, op=face.Sum)),
         "torch async, named": lambda: face.synchronize(face.allreduce_async_(tensor, name="g", op=face.Sum)),
@@ -68,9 +76,64 @@ def _layers() -> dict[str, Callable[[], object]]:
     return layers
 
 
-def _measure(repeats: int) -> dict[str, list[float]]:
-    layers = _layers()
-    seconds: dict[str, list[float]] = {name: [] for name in layers}
+def _c10d_layers(groups: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """The same operation through torch.distributed, on its groups by back end."""
+    if not groups:
+        return {}
+    import torch
+    import torch.distributed as dist
+
+    tensor, ours, gloo = torch.zeros(1), groups["slipstream"], groups["gloo"]
+    return {
+        "c10d all_reduce": lambda: dist.all_reduce(tensor, group=ours),
+        "c10d async": lambda: dist.all_reduce(tensor, group=ours, async_op=True).wait(),
+        "c10d all_reduce, gloo": lambda: dist.all_reduce(tensor, group=gloo),
+    }
+
+
+def _backwards(groups: dict[str, Any]) -> dict[str, Callable[[], float]]:
+    """Forward and backward passes of one model in _BUCKETS buckets, plain and under DDP; seconds of the backward."""
+    if not groups:
+        return {}
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    x = torch.ones(1, _WIDTH)
+
+    def passes(group: Any) -> Callable[[], float]:
+        layers = (torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_BUCKETS))
+        model: Any = torch.nn.Sequential(*layers)
+        if group is not None:
+            # Smaller than any weight: each has a bucket of its own.
+            model = DistributedDataParallel(model, process_group=group, bucket_cap_mb=1e-3)
+
+        def run() -> float:
+            loss = model(x).sum()
+            start = time.perf_counter()
+            loss.backward()
+            return time.perf_counter() - start
+
+        return run
+
+    return {"plain": passes(None)} | {name: passes(group) for name, group in groups.items()}
+
+
+def _groups(folder: str) -> dict[str, Any]:
+    """Groups of torch.distributed over all ranks, by back end; none without PyTorch."""
+    try:
+        dist: Any = importlib.import_module("torch.distributed")
+    except ImportError:
+        return {}
+    place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    dist.init_process_group("slipstream", init_method=f"file://{folder}/torch", **place)
+    return {"slipstream": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+
+
+def _measure(groups: dict[str, Any], repeats: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds per call of every layer, and per backward pass of every model, in every repeat."""
+    layers, passes = _layers() | _c10d_layers(groups), _backwards(groups)
+    calls: dict[str, list[float]] = {name: [] for name in layers}
+    backwards: dict[str, list[float]] = {name: [] for name in passes}
     for repeat in range(-1, repeats):
         for name, call in layers.items():
             slipstream.barrier()
@@ -78,26 +141,45 @@ def _measure(repeats: int) -> dict[str, list[float]]:
             for _ in range(_CALLS):
                 call()
             if repeat >= 0:
-                seconds[name].append((time.perf_counter() - start) / _CALLS)
-    return seconds
+                calls[name].append((time.perf_counter() - start) / _CALLS)
+        for name, backward in passes.items():
+            slipstream.barrier()
+            seconds = sum(backward() for _ in range(_BACKWARDS))
+            if repeat >= 0:
+                backwards[name].append(seconds / _BACKWARDS)
+    return {"calls": calls, "backwards": backwards}
 
 
 def _rank(folder: str, repeats: int) -> None:
     gc.disable()
     slipstream.init()
+    groups = _groups(folder)
     versions = machine.versions("slipstream", "numpy", "torch")
-    jobs.deliver(folder, slipstream.rank(), {"seconds": _measure(repeats), "versions": versions})
+    jobs.deliver(folder, slipstream.rank(), {"seconds": _measure(groups, repeats), "versions": versions})
     slipstream.barrier()
+    if groups:
+        importlib.import_module("torch.distributed").destroy_process_group()
     slipstream.shutdown()
 
 
-def _summary(results: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Microseconds per call of each layer."""
+def _medians(results: Sequence[dict[str, Any]], kind: str) -> dict[str, float]:
+    """Microseconds of each of a kind: the median of what the slowest rank took."""
     medians = {}
-    for name in results[0]["seconds"]:
-        samples = zip(*(result["seconds"][name] for result in results), strict=True)
+    for name in results[0]["seconds"][kind]:
+        samples = zip(*(result["seconds"][kind][name] for result in results), strict=True)
         medians[name] = statistics.median(max(sample) for sample in samples) * 1e6
     return medians
+
+
+def _summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Microseconds per call of each layer, and per bucket beyond the plain backward pass."""
+    backwards = _medians(results, "backwards")
+    plain = backwards.pop("plain", 0.0)
+    return {
+        "processes": len(results),
+        "us_per_call": _medians(results, "calls"),
+        "us_per_bucket": {name: (us - plain) / _BUCKETS for name, us in backwards.items()},
+    }
 
 
 def main() -> int:
@@ -122,7 +204,7 @@ def main() -> int:
             print(f"overhead: {error}", file=sys.stderr)
             return 2
         record["versions"] = results[0]["versions"]
-        record["jobs"].append({"processes": ranks, "us_per_call": _summary(results)})
+        record["jobs"].append(_summary(results))
     if options.json != "-":
         _print(record)
     if options.json:
@@ -134,17 +216,27 @@ def main() -> int:
     return 0
 
 
+def _verdict(us: float, budget_us: float) -> str:
+    return f"<= {budget_us:g} us: " + ("met" if us <= budget_us else "NOT MET")
+
+
 def _print(record: dict[str, Any]) -> None:
     for job in record["jobs"]:
-        rows = []
+        alone = job["processes"] == 1  # only then is all of it overhead
         base = job["us_per_call"]["native"]
+        rows = []
         for name, us in job["us_per_call"].items():
-            verdict = ""
-            if name == _BUDGETED and job["processes"] == 1:
-                verdict = f"<= {_BUDGET_US:g} us: " + ("met" if us - base <= _BUDGET_US else "NOT MET")
+            verdict = _verdict(us - base, _BUDGET_US) if alone and name in _BUDGETED else ""
             rows.append((name, f"{us:.2f}", f"{us - base:.2f}", verdict))
         print(f"\n{job['processes']} processes, microseconds per call\n")
         print(table(("layer", "call", "overhead", "budget"), rows))
+        rows = []
+        for name, us in job["us_per_bucket"].items():
+            verdict = _verdict(us, _BUCKET_BUDGET_US) if alone and name == "slipstream" else ""
+            rows.append((name, f"{us:.2f}", verdict))
+        if rows:
+            print(f"\n{job['processes']} processes, DDP, microseconds per bucket beyond plain backward\n")
+            print(table(("back end", "bucket", "budget"), rows))
 
 
 if __name__ == "__main__":

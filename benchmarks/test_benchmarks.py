@@ -17,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import allreduce
 import allreduce_rank
+import ddp
 import jobs
+import overhead
 import report
 
 RECORD_MACHINE = {"cpu": "a", "cores": 2, "memory_gib": 1, "kernel": "6", "load_1min": 0.0}
@@ -159,3 +161,46 @@ def test_a_rank_that_fails_ends_the_job(tmp_path: Path) -> None:
     )
     with pytest.raises(jobs.JobFailed, match="rank 0 ended with code 3"):
         jobs.run_ranks(script, [], 2, transport="shm", mpi=False, limit=60)
+
+
+def test_overhead_measures_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", ["overhead.py", "--np", "1", "--repeats", "1", "--json", str(path)])
+    assert overhead.main() == 0
+    (job,) = json.loads(path.read_text())["jobs"]
+    c10d = {"c10d all_reduce", "c10d async", "c10d all_reduce, gloo"}
+    assert {"native", "raw", "comm", "torch allreduce_"} | c10d <= set(job["us_per_call"])
+    assert min(job["us_per_call"].values()) > 0
+    assert set(job["us_per_bucket"]) == {"slipstream", "gloo"}
+
+
+def test_ddp_measures_steps_and_compares_parameters(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tqdm")
+    path = tmp_path / "result.json"
+    given = ["--np", "2", "--repeats", "2", "--bucket-mb", "0.05", "--json", str(path)]
+    assert ddp.main(given) == 0
+    (job,) = json.loads(path.read_text())["jobs"]
+    assert job["buckets"] >= 8
+    assert max(job["differences"]) <= 1e-5
+    assert set(job["contenders"]) == {"slipstream", "gloo", "plain"}
+    for row in job["contenders"].values():
+        assert len(row["samples"]) == 2
+        assert min(row["samples"]) > 0
+
+
+def test_ddp_reports_parameters_that_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = [
+        {"seconds": {"slipstream": [1.0], "gloo": [3.0]}, "buckets": 1, "difference": d, "versions": {}}
+        for d in (0.0, float("nan"))
+    ]
+    monkeypatch.setattr(jobs, "run_ranks", lambda *_, **__: ranks)
+    path = tmp_path / "result.json"
+    assert ddp.main(["--np", "2", "--bucket-mb", "25", "--json", str(path)]) == 1
+    assert not path.exists()
+    printed = capsys.readouterr()
+    assert "3.00x" in printed.out
+    assert "on rank 1 parameters differ by nan" in printed.err

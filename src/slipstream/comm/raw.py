@@ -141,7 +141,7 @@ def all_reduce(
         None,
         None,
         count,
-        _scales(prescale, postscale),
+        0 if prescale == 1.0 and postscale == 1.0 else _scales(prescale, postscale),
         timeout,
     )
     return DONE if native is None else Work(native, keep)

@@ -72,17 +72,16 @@ def gloo_curve(size: int, kind: str, file: Path, *options: str, limit: float = 1
     return curve(file)
 
 
-@pytest.mark.parametrize(
-    ("kind", "launcher"), [("ddp", "torchrun"), ("fsdp", "torchrun"), ("ddp", "slipstream")]
-)
-def test_the_curve_is_that_of_gloo(kind: str, launcher: str, tmp_path: Path) -> None:
-    ours = tmp_path / "ours.json"
-    printed = launched(launcher, 2, kind, "--json", str(ours), *FEW)
-    assert "target inf reached" in printed
+@pytest.mark.parametrize(("kind", "launchers"), [("ddp", ["torchrun", "slipstream"]), ("fsdp", ["torchrun"])])
+def test_the_curve_is_that_of_gloo(kind: str, launchers: list[str], tmp_path: Path) -> None:
     theirs = gloo_curve(2, kind, tmp_path / "gloo.json", *FEW)
     assert len(theirs) == 8 + 1
-    assert curve(ours) == pytest.approx(theirs, abs=TOLERANCE)
     assert theirs[-1] < theirs[0] - 0.5  # it learns: equal curves mean something
+    for launcher in launchers:
+        ours = tmp_path / f"{launcher}.json"
+        printed = launched(launcher, 2, kind, "--json", str(ours), *FEW)
+        assert "target inf reached" in printed
+        assert curve(ours) == pytest.approx(theirs, abs=TOLERANCE)
 
 
 def test_a_missed_target_is_an_error() -> None:
@@ -99,7 +98,7 @@ def test_any_number_of_workers_reaches_the_target(kind: str, tmp_path: Path) -> 
     curves = {}
     for size in (1, 2, 4):
         file = tmp_path / f"{size}.json"
-        assert "reached" in launched("torchrun", size, kind, "--json", str(file), limit=500)
+        launched("torchrun", size, kind, "--json", str(file), limit=500)  # an error unless it is reached
         curves[size] = curve(file)
     for size in (2, 4):
         assert curves[size] == pytest.approx(curves[1], abs=TOLERANCE)

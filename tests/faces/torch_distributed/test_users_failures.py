@@ -122,7 +122,11 @@ def assert_names(answers: list[Any], victim: int) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "options", "hook"),
-    [(1, {}, False), (0, {"static_graph": True}, False), (2, {"find_unused_parameters": True}, True)],
+    [
+        (1, {}, False),
+        pytest.param(0, {"static_graph": True}, False, marks=pytest.mark.slow),
+        pytest.param(2, {"find_unused_parameters": True}, True, marks=pytest.mark.slow),
+    ],
 )
 def test_survivors_of_a_death_in_backward_learn_who_died(
     c10d: Any, victim: int, options: dict[str, Any], hook: bool
@@ -194,3 +198,35 @@ def late_pair_check() -> tuple[str, float]:
 def test_a_peer_that_does_not_come_is_a_time_out(c10d: Any) -> None:
     text, seconds = c10d(late_pair_check, timeout=3.0, fresh=True, patience=40)[0]
     assert 2.5 < seconds < 10, (text, seconds)
+
+
+def leaving_check(name: str) -> None:
+    """A rank does its part, which needs nothing of the other, and leaves the job; the other comes later."""
+    rank = dist.get_rank()
+    dist.barrier()
+    meeting = dist.distributed_c10d._get_default_store()
+    leaver = 1 if name in ("reduce", "gather") else 0
+    if rank != leaver:
+        meeting.wait(["gone"])
+    tensor = torch.full((4,), float(rank + 1))
+    parts = [torch.full((4,), 5.0), torch.full((4,), 6.0)] if rank == 0 else None
+    operations = {
+        "broadcast": lambda: dist.broadcast(tensor, 0),
+        "scatter": lambda: dist.scatter(tensor, parts, 0),
+        "send": lambda: dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0),
+        "reduce": lambda: dist.reduce(tensor, 0),
+        "gather": lambda: dist.gather(tensor, parts, 0),
+    }
+    operations[name]()
+    if rank == leaver:
+        dist.destroy_process_group()
+        meeting.set("gone", "yes")
+        return
+    assert tensor.tolist() == [{"scatter": 6.0, "reduce": 3.0}.get(name, 1.0)] * 4
+    if name == "gather":
+        assert [part.tolist() for part in parts] == [[1.0] * 4, [2.0] * 4]
+
+
+@pytest.mark.parametrize("name", ["broadcast", "scatter", "send", "reduce", "gather"])
+def test_what_a_rank_sent_before_it_left_still_arrives(c10d: Any, name: str) -> None:
+    c10d(leaving_check, name, fresh=True, patience=40)

@@ -12,9 +12,10 @@ from torch.distributed import distributed_c10d as c10d
 from slipstream.base.settings import PREFIX, Settings
 from slipstream.comm.group import Group
 from slipstream.comm.job import Job, enter
-from slipstream.faces.torch_distributed import functional
+from slipstream.faces.torch_distributed import compiling, functional
 from slipstream.faces.torch_distributed.group import SlipstreamGroup
 from slipstream.faces.torch_distributed.patches import devices_of_others
+from slipstream.faces.torch_distributed.works import WORKS
 
 __all__ = ["make_group"]
 
@@ -28,6 +29,7 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     default group belongs to another back end, each of ours is a job of its own. All members of a group call this.
     """
     functional.install()
+    compiling.skip((SlipstreamGroup, *WORKS))
     ranks = list(options.global_ranks_in_group)
     root = _default_group() if ranks else None
     if root is None:

@@ -7,6 +7,7 @@ at once. The group of a job's all ranks owns the job's session: `shutdown` of it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -28,7 +29,7 @@ __all__ = ["SlipstreamGroup"]
 _c10d: Any = torch._C._distributed_c10d
 
 Tensors = Sequence[torch.Tensor]
-_PREMUL_SUM = _c10d.ReduceOp.RedOpType.PREMUL_SUM
+_TINY = 64  # elements of all-reduces whose works are kept for a while
 
 
 class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
@@ -57,6 +58,8 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         self._others = dict(others)
         self._name = self._description = ""
         self._batch: list[Any] | None = None  # the works of a coalescing context
+        # DDP's Join hands a work to C++ that outlives its Python object, and then waits on it in vain
+        self._recent: deque[Any] = deque(maxlen=64)
 
     # ---- who we are
 
@@ -168,28 +171,27 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduces ``tensors[0]`` in place; more tensors are as many operations."""
         opts = _c10d.AllreduceOptions() if opts is None else opts
-        tensor = tensors[0]
         if len(tensors) > 1:
             return self.allreduce_coalesced(tensors, opts)
-        if self._others or not is_plain(tensor) or opts.reduceOp.op == _PREMUL_SUM:
+        tensor = tensors[0]
+        if self._others or not is_plain(tensor):
             return self._allreduce_slowly(tensor, opts)
-        code, op = reduction(opts.reduceOp, tensor.dtype)
-        sync = self._batch is None and (self._alone or not opts.asyncOp)
+        code, op, plain = reduction(opts.reduceOp, tensor.dtype)
+        if not plain:
+            return self._allreduce_slowly(tensor, opts)
         address = tensor.data_ptr()
+        sync = self._batch is None and (self._alone or not opts.asyncOp)
+        limit = self._limit if self._alone else self._limit_of(opts)
+        count = tensor.numel()
         running = raw.all_reduce(
-            self.members,
-            address,
-            address,
-            tensor.numel(),
-            code,
-            op,
-            keep=tensor,
-            sync=sync,
-            timeout=self._limit_of(opts),
+            self.members, address, address, count, code, op, keep=tensor, sync=sync, timeout=limit
         )
         if sync:
             return FinishedWork([tensor])
-        return self._started(PendingWork(running, [tensor]))
+        work = PendingWork(running, [tensor])
+        if count <= _TINY:
+            self._recent.append(work)
+        return self._started(work)
 
     def _allreduce_slowly(self, tensor: torch.Tensor, opts: Any) -> Any:
         if (other := self._other(tensor)) is not None:

@@ -174,7 +174,7 @@ def _times(counts: Sequence[int], factor: int) -> list[int]:
 
 def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float) -> Task:
     """``tensor`` = the reduction of every rank's, in place."""
-    code, op = reduction(reduce_op, tensor.dtype)
+    code, op, _ = reduction(reduce_op, tensor.dtype)
     flat, finish = _in_place(tensor)
     src = premultiplied(flat, reduce_op)
 
@@ -187,7 +187,7 @@ def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float)
 
 def reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, root: int, limit: float) -> Task:
     """On the root ``tensor`` = the reduction of every rank's; elsewhere it stays as it is."""
-    code, op = reduction(reduce_op, tensor.dtype)
+    code, op, _ = reduction(reduce_op, tensor.dtype)
     mine = group.rank == root
     flat, finish = _in_place(tensor) if mine else (_readable(tensor), None)
     dst = flat if mine else torch.empty_like(flat)
@@ -253,7 +253,7 @@ def all_gather(group: Group, outputs: Tensors, tensor: torch.Tensor, limit: floa
 def reduce_scatter(group: Group, output: torch.Tensor, inputs: Tensors, reduce_op: Any, limit: float) -> Task:
     """``output`` = this rank's block of the reduction of ``inputs``: one per rank, or all blocks in one tensor."""
     _check_same(inputs, output, "input")
-    code, op = reduction(reduce_op, output.dtype)
+    code, op, _ = reduction(reduce_op, output.dtype)
     if len(inputs) == 1 and (group.size > 1 or inputs[0].numel() == output.numel()):
         if inputs[0].numel() != output.numel() * group.size:
             raise ValueError(

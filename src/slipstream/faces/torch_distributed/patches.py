@@ -1,10 +1,11 @@
-"""The three functions of c10d that are wrapped, because they do not let another back end do its work.
+"""The functions of PyTorch that are wrapped, because they do not let another back end do its work.
 
 ``_new_process_group_helper`` does not tell a back end the whole string it was asked for. A back end in Python stands
 for the whole group, so in ``"cpu:slipstream,cuda:nccl"`` ours must serve CUDA as well: for that it has to know who was
 to. The wrapper also lets slipstream stand in for the back ends named in SLIPSTREAM_REPLACE. ``monitored_barrier``
 insists on the name gloo, ``split_group`` on an accelerator: groups of ours can do both. Everything is as it was for
-groups of other back ends.
+groups of other back ends. ``_extract_tensors`` pickles what a future is given to find its tensors, which takes longer
+than a small all-reduce; for a list of tensors the answer is known.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -22,6 +24,7 @@ __all__ = ["devices_of_others", "install"]
 
 _OURS = "slipstream"
 _c10d: Any = distributed_c10d
+_jit: Any = torch._jit_internal
 _devices: ContextVar[dict[str, str]] = ContextVar("devices of the group being made", default={})  # noqa: B039
 
 
@@ -38,6 +41,8 @@ def install(replaced: frozenset[str]) -> None:
             wrapped = wrap(getattr(_c10d, name))
             setattr(_c10d, name, wrapped)
             setattr(dist, name, wrapped)
+    if hasattr(_jit, "_extract_tensors"):
+        _jit._extract_tensors = _extracting(_jit._extract_tensors)
 
 
 def _wraps(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,3 +135,15 @@ def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return _wraps(original, split_group)
+
+
+# ---- futures
+
+
+def _extracting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def extract_tensors(value: Any) -> Any:
+        if type(value) is list and all(type(item) is torch.Tensor for item in value):
+            return list(value)
+        return original(value)
+
+    return _wraps(original, extract_tensors)

@@ -29,11 +29,14 @@ _OPS: dict[Any, int] = {
 }
 
 
-_known: dict[tuple[int, torch.dtype], tuple[int, int]] = {}
+_known: dict[tuple[int, torch.dtype], tuple[int, int, bool]] = {}
 
 
-def reduction(reduce_op: Any, dtype: torch.dtype) -> tuple[int, int]:
-    """The engine's codes of ``dtype`` and of c10d's ``reduce_op``; ValueError when the two do not go together."""
+def reduction(reduce_op: Any, dtype: torch.dtype) -> tuple[int, int, bool]:
+    """The engine's codes of ``dtype`` and of c10d's ``reduce_op``, and whether the inputs go in as they are.
+
+    They do not for PREMUL_SUM: see `premultiplied`. ValueError when dtype and operation do not go together.
+    """
     key = (int(reduce_op.op), dtype)
     codes = _known.get(key)
     if codes is None:
@@ -41,13 +44,13 @@ def reduction(reduce_op: Any, dtype: torch.dtype) -> tuple[int, int]:
     return codes
 
 
-def _look_up(kind: Any, dtype: torch.dtype) -> tuple[int, int]:
+def _look_up(kind: Any, dtype: torch.dtype) -> tuple[int, int, bool]:
     code, op = CODES.get(dtype), _OPS[kind]
     if code is None:
         raise ValueError(f"slipstream cannot reduce {dtype}")
     if not _core.reduces(code, op) or (kind == _Kind.AVG and dtype is torch.bool):
         raise ValueError(f"ReduceOp.{kind.name} is not defined for {dtype}")
-    return code, op
+    return code, op, kind != _Kind.PREMUL_SUM
 
 
 def premultiplied(tensor: torch.Tensor, reduce_op: Any) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch
 from slipstream.base.errors import SlipstreamError, Timeout
 from slipstream.faces.torch_distributed.completions import when_done
 
-__all__ = ["FinishedWork", "JoinedWork", "PendingWork", "Running"]
+__all__ = ["WORKS", "FinishedWork", "JoinedWork", "PendingWork", "Running"]
 
 _c10d: Any = torch._C._distributed_c10d
 
@@ -62,6 +62,8 @@ class _Work(_c10d.Work):  # type: ignore[misc]
 
 def _accelerators(tensors: list[torch.Tensor]) -> list[int | str | torch.device]:
     """The devices a future of these tensors must know of."""
+    if not tensors or tensors[0].is_cpu:
+        return []
     return list({tensor.device for tensor in tensors if tensor.device.index is not None})
 
 
@@ -86,7 +88,9 @@ class FinishedWork(_Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the output tensors."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(
+            devices=_accelerators(self._tensors)
+        )
         future.set_result(self._tensors)
         return future
 
@@ -215,3 +219,6 @@ class JoinedWork(_Work):
         for part in all_parts.value():
             part.value()
         return self._tensors
+
+
+WORKS: tuple[type, ...] = (_Work, FinishedWork, PendingWork, JoinedWork)
