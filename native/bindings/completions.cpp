@@ -12,13 +12,11 @@ namespace slipstream {
 
 namespace {
 
+// Called by threads that serve callbacks, never by the main thread: no signal has to get through.
 std::optional<int64_t> next(Completions& self, std::optional<double> timeout) {
-  std::optional<int64_t> token;
-  wait_in_slices(deadline_of(timeout), [&](Time until) {
-    token = self.wait(until);
-    return token.has_value();
-  });
-  return token;
+  if (const auto token = self.wait(now())) return token;  // without giving the GIL away and getting it back
+  nb::gil_scoped_release release;
+  return self.wait(deadline_of(timeout));
 }
 
 }  // namespace
@@ -31,7 +29,7 @@ void bind_completions(nb::module_& m) {
           nb::arg("work"), nb::arg("token"), "Queues `token`, once, when the work is done or has failed.")
       .def("post", &Completions::post, nb::arg("token"), "Queues `token` now.")
       .def("wait", &next, nb::arg("timeout") = nb::none(),
-           "The next token; None if `timeout` seconds pass first, -1 once closed.")
+           "The next token; None if `timeout` seconds pass first, -1 once closed. Signals do not interrupt it.")
       .def("close", &Completions::close, "Ends every wait, now and later.");
 }
 

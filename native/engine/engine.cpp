@@ -11,7 +11,6 @@ namespace slipstream {
 
 namespace {
 
-constexpr double kTickSeconds = 0.1;
 constexpr int kBulkAtOnce = 2;   // bulk works of one channel in flight together
 constexpr size_t kHistory = 64;  // finished works of a channel kept for comparison
 
@@ -92,16 +91,19 @@ void Engine::start_waiting(Channel& channel) {
 
 void Engine::begin(Channel& channel, WorkPtr work) {
   const Request& request = work->request;
-  for (const Plan::Peer& peer : request.plan->peers()) {
-    const int global = request.group->ranks[static_cast<size_t>(peer.rank)];
+  auto owned = std::make_unique<Execution>(*this, work);
+  Execution& execution = *owned;
+  for (size_t i = 0; i < request.plan->peers().size(); ++i) {
+    const int global = request.group->ranks[static_cast<size_t>(request.plan->peers()[i].rank)];
     const Error& gone = fabric_.gone(global);
-    if (!gone || (peer.sends.empty() && came_before(request, global))) continue;
+    if (!gone) continue;
+    const auto [out, in] = execution.traffic(i);
+    if (out == 0 && (in == 0 || came_before(request, global))) continue;  // we do not miss it
     const Error error = gone_error(gone, request.signature);
+    owned.reset();
     channel.waiting.push_front(std::move(work));
     return fail(error);
   }
-  auto owned = std::make_unique<Execution>(*this, work);
-  Execution& execution = *owned;
   const Time start = now();
   execution.stall.progress_at = start;
   execution.stall.set_deadline(request.awaited_since == Time{} ? start : request.awaited_since,
@@ -236,9 +238,22 @@ void Engine::leave() {
                        " while operations were pending or before this one was called"});
 }
 
+// The global ranks that have called a work or will: all of a group's, but only the other end of a message.
+std::vector<int> Engine::concerned(const Request& request) const {
+  const auto& group = request.group->ranks;
+  if (request.candidates.empty() && request.channel == request.group->id) return group;
+  std::vector<int> ranks;
+  const auto add = [&](const Plan& plan) {
+    for (const Plan::Peer& peer : plan.peers()) ranks.push_back(group[static_cast<size_t>(peer.rank)]);
+  };
+  for (const Candidate& candidate : request.candidates) add(*candidate.plan);
+  if (request.candidates.empty()) add(*request.plan);
+  return ranks;
+}
+
 void Engine::remember_untold(const Error& error) {
   const auto add = [&](const WorkPtr& work) {
-    for (const int r : work->request.group->ranks) {
+    for (const int r : concerned(work->request)) {
       const bool lost = fabric_.gone(r) || (error.code == Code::peer_lost && error.rank == r);
       if (r != rank_ && !lost && fabric_.up(r) == nullptr) untold_.insert(r);
     }

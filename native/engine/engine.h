@@ -99,6 +99,7 @@ class Engine final : public Events {
 
  private:
   static constexpr size_t kMostEarlyWorks = 1 << 20;
+  static constexpr double kTickSeconds = 0.1;
 
   struct Key {
     uint64_t channel;
@@ -167,6 +168,7 @@ class Engine final : public Events {
   std::string occupation(Time now) const;
   Frame abort_frame() const;
   void fail_works(const Error& error);
+  std::vector<int> concerned(const Request& request) const;
   void remember_untold(const Error& error);
 
   int rank_;

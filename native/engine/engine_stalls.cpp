@@ -14,7 +14,6 @@ namespace slipstream {
 
 namespace {
 
-constexpr double kTickSeconds = 0.1;
 constexpr double kAskAgainSeconds = 5;
 constexpr int kAnswersPerSecond = 32;  // to one rank
 constexpr double kPassOnSeconds = 1;   // news of one rank are passed on this often

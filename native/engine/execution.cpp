@@ -99,6 +99,14 @@ void Execution::measure() {
 
 // ---- gates
 
+std::pair<uint64_t, uint64_t> Execution::traffic(size_t peer_index) const {
+  const Plan::Peer& peer = plan_.peers()[peer_index];
+  uint64_t out = 0, in = 0;
+  for (const uint32_t s : peer.sends) out += range_elements(plan_.steps()[s].src, plan_.steps()[s]) * element_;
+  for (const uint32_t s : peer.recvs) in += range_elements(plan_.steps()[s].dst, plan_.steps()[s]) * element_;
+  return {out, in};
+}
+
 void Execution::start() {
   if (request_.prescale != 1.0) {
     Layout& in = spaces_[0];
@@ -110,12 +118,9 @@ void Execution::start() {
   for (size_t i = 0; i < plan_.peers().size(); ++i) {
     const Plan::Peer& peer = plan_.peers()[i];
     const int global = request_.group->ranks[static_cast<size_t>(peer.rank)];
-    uint64_t out = 0, frames = 0, in = 0;
-    for (const uint32_t s : peer.sends) {
-      out += range_elements(plan_.steps()[s].src, plan_.steps()[s]) * element_;
-      frames += pieces(plan_.steps()[s]);
-    }
-    for (const uint32_t s : peer.recvs) in += range_elements(plan_.steps()[s].dst, plan_.steps()[s]) * element_;
+    const auto [out, in] = traffic(i);
+    uint64_t frames = 0;
+    for (const uint32_t s : peer.sends) frames += pieces(plan_.steps()[s]);
     Gate& gate = gates_[i];
     const bool silent = out == 0 || out > kEagerBytes;  // nothing of ours travels before the receiver moves
     if (silent && !peer.sends.empty() && request_.channel != request_.group->id)

@@ -7,6 +7,7 @@
 
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/stall.h"
@@ -25,6 +26,8 @@ class Execution {
   ~Execution();
   Execution(const Execution&) = delete;
 
+  // Bytes to and from a peer of the plan, in all.
+  std::pair<uint64_t, uint64_t> traffic(size_t peer_index) const;
   // Says `ready` for what comes in bulk, and begins what needs no leave.
   void start();
   // Begins the next chunk if the window allows. True if it did.

@@ -196,7 +196,9 @@ bool Runner::drive_for(Work& work, Time deadline) {
         ::sched_yield();
       continue;
     }
-    sleep(std::min(deadline, tick(t)));
+    const Time next = tick(t);
+    if (work.done()) break;  // it has timed out, say
+    sleep(std::min(deadline, next));
     idle_since = {};
   }
   caller_left_.store(now().time_since_epoch().count());

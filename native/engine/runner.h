@@ -36,11 +36,14 @@ class Runner {
   // Any thread but one that drives: runs `f` as the driver. Whoever drives now makes room at once.
   template <class F>
   void as_driver(F f) {
-    guests_.fetch_add(1);
-    bell_.ring_always();
-    std::lock_guard lock(drive_);
-    guests_.fetch_sub(1);
-    guests_.notify_all();
+    std::unique_lock lock(drive_, std::try_to_lock);
+    if (!lock.owns_lock()) {
+      guests_.fetch_add(1);
+      bell_.ring_always();
+      lock.lock();
+      guests_.fetch_sub(1);
+      guests_.notify_all();
+    }
     f();
   }
 

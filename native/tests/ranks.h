@@ -28,18 +28,19 @@ inline const char* name_of(Wire w) {
 class RankUnderTest {
  public:
   virtual ~RankUnderTest() = default;
-  virtual WorkPtr prepare(Request request) = 0;
+  virtual WorkPtr prepare(Request request, uint64_t channel = 0) = 0;
   virtual void submit(const WorkPtr& work) = 0;
   virtual bool run(const WorkPtr& work, Time deadline) = 0;
   virtual bool wait(Work& work, Time deadline) = 0;
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void leave() = 0;
+  virtual std::string report() = 0;
 };
 
 class SessionRank final : public RankUnderTest {
  public:
   explicit SessionRank(SessionOptions options) : session(std::move(options)) {}
-  WorkPtr prepare(Request request) override { return session.prepare(std::move(request), 0); }
+  WorkPtr prepare(Request request, uint64_t channel) override { return session.prepare(std::move(request), channel); }
   void submit(const WorkPtr& work) override { session.submit(work); }
   bool run(const WorkPtr& work, Time deadline) override { return session.run(work, deadline); }
   bool wait(Work& work, Time deadline) override { return session.wait(work, deadline); }
@@ -48,6 +49,7 @@ class SessionRank final : public RankUnderTest {
     return regions.back()->memory.data();
   }
   void leave() override { session.close(); }
+  std::string report() override { return session.report(); }
 
   Session session;
   std::vector<std::shared_ptr<Region>> regions;
@@ -63,8 +65,8 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
     runner_.start();
   }
   ~MemoryRank() override { leave(); }
-  WorkPtr prepare(Request request) override {
-    request.channel = request.group->id;
+  WorkPtr prepare(Request request, uint64_t channel) override {
+    request.channel = channel != 0 ? channel : request.group->id;
     request.signature_hash = request.signature.hash();
     auto work = std::make_shared<Work>(std::move(request));
     engine_.ledger().enter(work);
@@ -77,6 +79,11 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
   void leave() override {
     runner_.as_driver([this] { engine_.leave(); });
     runner_.stop();
+  }
+  std::string report() override {
+    std::string text;
+    runner_.as_driver([&] { text = engine_.report(); });
+    return text;
   }
 
  private:

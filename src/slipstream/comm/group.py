@@ -58,17 +58,17 @@ class Group:
         numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
         self.topology = Topology(tuple(numbers[host] for host in hosts))
         self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
-        self._plans: dict[tuple[str, int, int], Compiled] = {}
+        self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
         self._forced: dict[str, tuple[str, int]] = {}
         self._lock = threading.Lock()
 
     def compiled(self, collective: str, nbytes: int, root: int = 0) -> Compiled:
         """The plan for ``nbytes`` of data, chosen and compiled once per power of two."""
         key = (collective, nbytes.bit_length(), root)
-        found = self._plans.get(key)
+        found = self.plans.get(key)
         if found is None:
             with self._lock:
-                found = self._plans[key] = self._compile(*key)
+                found = self.plans[key] = self._compile(*key)
         return found
 
     def _compile(self, collective: str, magnitude: int, root: int) -> Compiled:
@@ -91,18 +91,18 @@ class Group:
         For tests and benchmarks; every member must do the same.
         """
         with self._lock:
-            self._plans = {key: plan for key, plan in self._plans.items() if key[0] != collective}
+            self.plans = {key: plan for key, plan in self.plans.items() if key[0] != collective}
             self._forced[collective] = (algorithm, chunk_bytes)
 
     def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
         """The one-step plan of a send to, or a receive from, ``peer``."""
         key = (kind, peer, 0)
-        found = self._plans.get(key)
+        found = self.plans.get(key)
         if found is None:
             step = [Kind.SEND if kind == "send" else Kind.RECV, peer, 0, 1, Space.IN, Space.OUT, 0]
             rows = np.array([step], dtype=np.int32)
             native = _core.Plan.compile(self.rank, self.size, 1, rows, np.empty(0, dtype=np.int32))
-            found = self._plans[key] = Compiled(native, "send_recv", chunk_bytes)
+            found = self.plans[key] = Compiled(native, "send_recv", chunk_bytes)
         return found
 
     def channel(self, source: int, target: int, tag: int) -> int:

@@ -121,7 +121,8 @@ def all_reduce(
     timeout: float = 0.0,
 ) -> Work:
     """dst = reduction of every rank's src, ``count`` elements each."""
-    compiled = group.compiled("all_reduce", count * itemsize(dtype))
+    nbytes = count * itemsize(dtype)
+    compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
     call = group.session.run if sync else group.session.submit
     native = call(
         group.native,

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from slipstream.comm import raw
 from slipstream.comm.group import Group
@@ -20,6 +21,7 @@ from slipstream.comm.job import Job
 from slipstream.faces.torch_distributed import devices, operations, sparse, staging
 from slipstream.faces.torch_distributed.monitor import monitored_barrier
 from slipstream.faces.torch_distributed.operations import Task
+from slipstream.faces.torch_distributed.profiling import recorded
 from slipstream.faces.torch_distributed.reductions import reduction
 from slipstream.faces.torch_distributed.works import FinishedWork, JoinedWork, PendingWork
 from slipstream.faces.torch_tensors import is_plain
@@ -30,6 +32,14 @@ _c10d: Any = torch._C._distributed_c10d
 
 Tensors = Sequence[torch.Tensor]
 _TINY = 64  # elements of all-reduces whose works are kept for a while
+
+
+def _first(tensors: Tensors, *_: Any) -> Tensors:
+    return tensors
+
+
+def _second(_: Any, tensors: Tensors, *__: Any) -> Tensors:
+    return tensors
 
 
 class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
@@ -101,6 +111,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         return self._others[device.type]._get_backend(device) if device.type in self._others else self
 
     serves = "slipstream"
+    label = "slipstream"  # in the profiler: the name that was asked for
     supports_splitting = supports_coalescing = supports_shrinking = False
     supports_tensor_alloc = supports_time_estimate = False
 
@@ -171,9 +182,9 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduces ``tensors[0]`` in place; more tensors are as many operations."""
         opts = _c10d.AllreduceOptions() if opts is None else opts
-        if len(tensors) > 1:
-            return self.allreduce_coalesced(tensors, opts)
         tensor = tensors[0]
+        if len(tensors) > 1 or profiler._is_profiler_enabled:
+            return self.allreduce_coalesced(tensors, opts)
         if self._others or not is_plain(tensor):
             return self._allreduce_slowly(tensor, opts)
         code, op, plain = reduction(opts.reduceOp, tensor.dtype)
@@ -187,7 +198,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             self.members, address, address, count, code, op, keep=tensor, sync=sync, timeout=limit
         )
         if sync:
-            return FinishedWork([tensor])
+            return FinishedWork([tensor], True)
         work = PendingWork(running, [tensor])
         if count <= _TINY:
             self._recent.append(work)
@@ -202,6 +213,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             return self._started(FinishedWork([tensor]))
         return self._run(operations.all_reduce(self._of(tensor), tensor, opts.reduceOp, limit), opts)
 
+    @recorded("all_reduce", _first)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduces each tensor in place; one Work for all."""
         opts = _c10d.AllreduceCoalescedOptions() if opts is None else opts
@@ -210,6 +222,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         limit = self._limit_of(opts)
         return self._all([operations.all_reduce(self._of(t), t, opts.reduceOp, limit) for t in tensors], opts)
 
+    @recorded("reduce", _first)
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """Reduces ``tensors[0]`` onto ``opts.rootRank``; elsewhere it stays as it is."""
         if (other := self._other(tensors[0])) is not None:
@@ -218,6 +231,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         task = operations.reduce(self._of(tensors[0]), tensors[0], opts.reduceOp, opts.rootRank, limit)
         return self._run(task, opts)
 
+    @recorded("reduce_scatter", lambda _, inputs, *__: inputs[0])
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
         """``outputs[i]`` = this rank's block of the reduction of the list ``inputs[i]``, one block per rank."""
         opts = _c10d.ReduceScatterOptions() if opts is None else opts
@@ -247,6 +261,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     # ---- moving data
 
+    @recorded("broadcast", _first)
     def broadcast(self, tensors: Tensors, opts: Any) -> Any:
         """``tensors[0]`` = that of ``opts.rootRank``."""
         if (other := self._other(tensors[0])) is not None:
@@ -254,6 +269,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         limit = self._limit_of(opts)
         return self._run(operations.broadcast(self._of(tensors[0]), tensors[0], opts.rootRank, limit), opts)
 
+    @recorded("all_gather", _second)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """``outputs[i][r]`` = rank r's ``inputs[i]``; ranks may differ in size."""
         opts = _c10d.AllgatherOptions() if opts is None else opts
@@ -266,6 +282,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         ]
         return self._all(tasks, opts)
 
+    @recorded("all_gather", _second)
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """``outputs[r][i]`` = rank r's ``inputs[i]``."""
         # c10d gives the outputs by rank, then by tensor
@@ -285,6 +302,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @recorded("gather", _second)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
         """``outputs[0][r]`` on ``opts.rootRank`` = rank r's ``inputs[0]``."""
         if (other := self._other(inputs[0])) is not None:
@@ -293,6 +311,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         limit = self._limit_of(opts)
         return self._run(operations.gather(self._of(inputs[0]), outs, inputs[0], opts.rootRank, limit), opts)
 
+    @recorded("scatter", lambda _, inputs, *__: inputs[0] if inputs else [])
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
         """``outputs[0]`` = this rank's of the list ``inputs[0]`` on ``opts.rootRank``."""
         if (other := self._other(outputs[0])) is not None:
@@ -303,6 +322,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             operations.scatter(self._of(outputs[0]), outputs[0], ins, opts.rootRank, limit), opts
         )
 
+    @recorded("all_to_all", _second)
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """``inputs[p]`` goes to rank p; ``outputs[p]`` comes from it."""
         opts = _c10d.AllToAllOptions() if opts is None else opts
@@ -317,6 +337,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             operations.all_to_all(self._of(inputs[0]), outputs, inputs, received, sent, limit), opts
         )
 
+    @recorded("all_to_all", lambda _, input, *__: [input])
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -356,18 +377,21 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     # ---- between two ranks
 
+    @recorded("send", _first)
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         """Sends ``tensors[0]`` to rank ``dst`` of the group."""
         if (other := self._other(tensors[0])) is not None:
             return other.send(list(tensors), dst, tag)
         return self._run(operations.send(self._of(tensors[0]), tensors[0], dst, tag, self._limit))
 
+    @recorded("recv", _first)
     def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
         """Receives into ``tensors[0]`` what rank ``src`` of the group sends with this tag."""
         if (other := self._other(tensors[0])) is not None:
             return other.recv(list(tensors), src, tag)
         return self._run(operations.recv(self._of(tensors[0]), tensors[0], src, tag, self._limit))
 
+    @recorded("recvAnySource", _first)
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         """Receives into ``tensors[0]`` what the first rank sends with this tag; the Work tells which."""
         if (other := self._other(tensors[0])) is not None:
@@ -376,6 +400,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     # ---- barriers, and the end
 
+    @recorded("barrier", lambda *_: [])
     def barrier(self, opts: Any = None) -> Any:
         """Done once every rank has called it."""
         opts = _c10d.BarrierOptions() if opts is None else opts

@@ -29,8 +29,12 @@ def monitored_barrier(store: Any, group: Group, timeout: float, wait_all_ranks: 
     key = f"slipstream/monitored_barrier/{number}"
     deadline = time.monotonic() + timeout
     if group.rank:
-        _come(store, group, key, timeout)
+        _come(store, group, key, timeout, wait_all_ranks)
         return
+    if timeout <= 0:
+        raise SlipstreamError(
+            f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {timeout * 1000:.0f} ms."
+        )
     missing = []
     for rank in range(1, group.size):
         if not _is_set(store, f"{key}/{rank}", max(deadline - time.monotonic(), 0.01)):
@@ -39,11 +43,11 @@ def monitored_barrier(store: Any, group: Group, timeout: float, wait_all_ranks: 
                 break
     store.set(f"{key}/answer", json.dumps(missing))
     if missing:
-        raise SlipstreamError(_reason(missing, timeout))
+        raise SlipstreamError(_reason(missing, timeout, wait_all_ranks))
     _forget(store, group, key, number)
 
 
-def _come(store: Any, group: Group, key: str, timeout: float) -> None:
+def _come(store: Any, group: Group, key: str, timeout: float, wait_all_ranks: bool) -> None:
     store.set(f"{key}/{group.rank}", "here")
     if not _is_set(store, f"{key}/answer", timeout):
         raise SlipstreamError(
@@ -54,13 +58,13 @@ def _come(store: Any, group: Group, key: str, timeout: float) -> None:
     if missing:
         raise SlipstreamError(
             f"Rank {group.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
-            f"from rank 0. Please check rank 0 logs for faulty rank. {_reason(missing, timeout)}"
+            f"from rank 0. Please check rank 0 logs for faulty rank. {_reason(missing, timeout, wait_all_ranks)}"
         )
 
 
-def _reason(missing: list[int], timeout: float) -> str:
-    ranks = ", ".join(map(str, missing))
-    return f"[Rank 0]: Ranks {ranks} failed to pass monitoredBarrier in {timeout * 1000:.0f} ms"
+def _reason(missing: list[int], timeout: float, all_ranks: bool) -> str:
+    ranks = ("Ranks " if all_ranks else "Rank ") + ", ".join(map(str, missing))
+    return f"[Rank 0]: {ranks} failed to pass monitoredBarrier in {timeout * 1000:.0f} ms"
 
 
 def _is_set(store: Any, key: str, timeout: float) -> bool:

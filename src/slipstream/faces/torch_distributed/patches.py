@@ -72,7 +72,7 @@ def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[...,
         finally:
             _devices.reset(token)
         if replacing:
-            _masquerade(made[0], wanted)
+            _masquerade(made[0], wanted, replacing.get("cpu", next(iter(replacing.values()))))
         return made
 
     return _wraps(make, make_noting)
@@ -83,10 +83,11 @@ def _parse(backend: Any) -> dict[str, Any]:
     return devices
 
 
-def _masquerade(group: Any, wanted: Any) -> None:
-    """Lets c10d believe that ``group`` is of the back end that was asked for."""
+def _masquerade(group: Any, wanted: Any, label: str) -> None:
+    """Lets c10d believe that ``group`` is of the back end that was asked for, and the profiler show its name."""
     registered = _c10d._world.pg_map.get(group)
     if registered is not None:
+        group.label = label
         _c10d._world.pg_map[group] = (wanted, registered[1])
         _c10d._world.pg_backend_config[group] = str(_c10d.BackendConfig(_c10d.Backend(wanted)))
 
@@ -142,8 +143,11 @@ def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _extracting(original: Callable[..., Any]) -> Callable[..., Any]:
     def extract_tensors(value: Any) -> Any:
-        if type(value) is list and all(type(item) is torch.Tensor for item in value):
-            return list(value)
-        return original(value)
+        if type(value) is not list:
+            return original(value)
+        for item in value:
+            if type(item) is not torch.Tensor:
+                return original(value)
+        return value
 
     return _wraps(original, extract_tensors)

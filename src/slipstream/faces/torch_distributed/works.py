@@ -60,15 +60,19 @@ class _Work(_c10d.Work):  # type: ignore[misc]
         return answer
 
 
-def _accelerators(tensors: list[torch.Tensor]) -> list[int | str | torch.device]:
+def _accelerators(tensors: list[torch.Tensor]) -> list[Any]:
     """The devices a future of these tensors must know of."""
-    if not tensors or tensors[0].is_cpu:
-        return []
     return list({tensor.device for tensor in tensors if tensor.device.index is not None})
 
 
 class FinishedWork(_Work):
     """The handle of an operation that ran in the caller's thread."""
+
+    def __init__(self, tensors: list[torch.Tensor], on_cpu: bool = False) -> None:
+        """``on_cpu``: all tensors are known to be."""
+        _c10d.Work.__init__(self)
+        self._tensors = tensors
+        self._on_cpu = on_cpu
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the operation is done; raises its error, or Timeout when ``timeout`` passes first."""
@@ -88,10 +92,10 @@ class FinishedWork(_Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the output tensors."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(
-            devices=_accelerators(self._tensors)
-        )
-        future.set_result(self._tensors)
+        # as `torch.futures.Future(devices=...)` does it, in half the time: DDP asks for one for each bucket
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future.__new__(torch.futures.Future)
+        torch._C.Future.__init__(future, [] if self._on_cpu else _accelerators(self._tensors))
+        torch._C.Future.set_result(future, self._tensors)
         return future
 
 
