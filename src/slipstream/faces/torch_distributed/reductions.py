@@ -58,7 +58,9 @@ def premultiplied(tensor: torch.Tensor, reduce_op: Any) -> torch.Tensor:
     if reduce_op.op != _Kind.PREMUL_SUM:
         return tensor
     factor = reduce_op.factor
-    product: torch.Tensor = tensor * (
-        factor.to(tensor.device) if isinstance(factor, torch.Tensor) else factor
-    )
+    if isinstance(factor, torch.Tensor):
+        factor = factor.to(tensor.device)
+    # PyTorch does not multiply floats of 8 bits
+    operand = tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
+    product: torch.Tensor = operand * factor
     return product.to(tensor.dtype)

@@ -40,7 +40,7 @@ class Pending:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._end: futures.Future[Event | None] = futures.Future()
+        self._end: futures.Future[list[Event]] = futures.Future()
         self._first: Any = None  # the Work of the first segment
 
     def done(self) -> bool:
@@ -59,8 +59,7 @@ class Pending:
             raise Timeout(f"the operation is not done after {timeout:g} s") from None
         if error is not None:
             raise error
-        event = self._end.result()
-        if event is not None:
+        for event in self._end.result():
             self._device.wait_for(event)
 
     def add_done_callback(self, callback: Callable[..., object]) -> None:
@@ -126,7 +125,8 @@ class Transfer:
         self.serial: bool = getattr(task, "serial", False)
         self.live = 0  # segments begun and not over
         self.issued = False  # any of them
-        self.event: Event | None = None  # of the last copy
+        self.left: Event | None = None  # behind the last copy out
+        self.landed: Event | None = None  # behind the last copy in
         self.error: BaseException | None = None
 
     def widest(self) -> int:
@@ -172,7 +172,7 @@ class Segment:
             self.buffers.append(pool.take(t.device, size))
         if t.src is not None and self.out_bytes:
             views = pairs(t.src, t.call.sent, self.buffers[0], self.out_bytes, self.start, self.stop)
-            self.event = t.event = t.device.copy_out([(host, memory) for memory, host in views])
+            self.event = t.left = t.device.copy_out([(host, memory) for memory, host in views])
 
     def issue(self) -> Work:
         """Starts the operation on the buffers."""
@@ -184,4 +184,4 @@ class Segment:
         t = self.transfer
         if t.dst is not None and self.in_bytes:
             views = pairs(t.dst, t.call.received, self.buffers[-1], self.in_bytes, self.start, self.stop)
-            self.event = t.event = t.device.copy_in(views)
+            self.event = t.landed = t.device.copy_in(views)

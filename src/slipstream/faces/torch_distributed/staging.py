@@ -227,8 +227,8 @@ class _Lane:
             return
         if t.error is None and t.task.finish is not None:
             try:
-                t.event = t.device.finish(t.task.finish)
-                self.landing.append((t.event, t, None))
+                t.landed = t.device.finish(t.task.finish)
+                self.landing.append((t.landed, t, None))
             except Exception as error:
                 self._break(t, error)
         self._stager.settled(t)
@@ -353,7 +353,7 @@ class Stager:
         if transfer.error is not None:
             end.set_exception(transfer.error)
         else:
-            end.set_result(transfer.event)
+            end.set_result([event for event in (transfer.left, transfer.landed) if event is not None])
 
     def _fail_all(self, error: BaseException) -> None:
         with self._lock:
