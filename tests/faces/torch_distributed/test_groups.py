@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -99,21 +100,24 @@ def test_a_group_of_two_back_ends(c10d: Any, backend: str) -> None:
 # ---- limits of time
 
 
+_LIMIT = timedelta(seconds=1.5)
+_LONELY: dict[str, Callable[[Any], Any]] = {
+    "group": lambda group: dist.all_reduce(torch.ones(4), group=group),
+    "barrier": lambda _: dist.barrier(timeout=_LIMIT),  # type: ignore[call-arg]
+    "receive": lambda group: dist.recv(torch.ones(4), 1, group=group),
+}
+
+
 def check_time_limit(what: str) -> None:
-    limit = timedelta(seconds=1.5)
-    group = dist.new_group(timeout=limit)
+    group = dist.new_group(timeout=_LIMIT)
     _total(group)
     store = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 1:  # busy with something else
-        return store.wait(["over"])
+        store.wait(["over"])
+        return
     started = time.monotonic()
     with pytest.raises(RuntimeError, match=" Timed out ") as caught:
-        if what == "group":
-            dist.all_reduce(torch.ones(4), group=group)
-        elif what == "barrier":
-            dist.barrier(timeout=limit)  # type: ignore[call-arg]
-        else:
-            dist.recv(torch.ones(4), 1, group=group)
+        _LONELY[what](group)
     assert time.monotonic() - started < 30
     store.set("over", "")
     assert "rank 1" in str(caught.value)

@@ -7,22 +7,34 @@ process that can import slipstream; so it does little, and cannot fail.
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 __all__ = ["register"]
 
 
 def register() -> None:
-    """Makes the back end known to `torch.distributed`, and lets it stand in for those in SLIPSTREAM_REPLACE."""
+    """Makes the back end known to `torch.distributed`, and lets it stand in for those in SLIPSTREAM_REPLACE.
+
+    Warns (RuntimeWarning) where this PyTorch is not as expected: ``import torch`` must not fail because of us.
+    """
+    try:
+        _register()
+    except Exception as error:
+        text = f"the back end slipstream of torch.distributed is not available: {type(error).__name__}: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _register() -> None:
     import torch.distributed as dist
 
     if not dist.is_available() or hasattr(dist.Backend, "SLIPSTREAM"):
         return
     from slipstream.faces.torch_distributed import patches
 
-    dist.Backend.register_backend("slipstream", _make_group, extended_api=True, devices=["cpu", "cuda"])
     replaced = os.environ.get("SLIPSTREAM_REPLACE", "")
     patches.install(frozenset(name.strip() for name in replaced.split(",") if name.strip()))
+    dist.Backend.register_backend("slipstream", _make_group, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _make_group(options: Any, group_options: Any) -> Any:

@@ -112,6 +112,7 @@ class PendingWork(_Work):
         _Work.__init__(self, tensors)
         self._running: Running = running
         self._finish = finish
+        self._finishes = finish is not None
         self._error: BaseException | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._lock = threading.Lock()
@@ -131,7 +132,7 @@ class PendingWork(_Work):
         except SlipstreamError as error:
             self._error = error
             raise
-        if self._finish is not None:
+        if self._finishes:  # here, or in another thread just now
             self._settle()
         return True
 
