@@ -21,7 +21,9 @@ def register() -> None:
     try:
         _register()
     except Exception as error:
-        text = f"the back end slipstream of torch.distributed is not available: {type(error).__name__}: {error}"
+        text = (
+            f"the back end slipstream of torch.distributed is not available: {type(error).__name__}: {error}"
+        )
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
