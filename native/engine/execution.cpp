@@ -351,6 +351,18 @@ void Execution::sent(uint32_t step, uint64_t chunk) {
 
 // ---- receiving
 
+void Execution::outlive(const Link& link) {
+  for (auto& [step, waiting] : held_)
+    for (Held& held : waiting) {
+      if (held.link != &link) continue;
+      if (!held.payload.transient) {
+        held.copy.assign(held.payload.data, held.payload.data + held.payload.size);
+        held.payload.transient = true;
+      }
+      held.link = nullptr;
+    }
+}
+
 void Execution::issue_recv(uint32_t index, uint64_t chunk) {
   const Step& step = plan_.steps()[index];
   uint32_t expected = 0;
@@ -365,7 +377,7 @@ void Execution::issue_recv(uint32_t index, uint64_t chunk) {
   for (const Held& held : waiting) {
     Payload payload = held.payload;
     if (payload.transient) payload.data = held.copy.data();
-    consume(index, *held.link, held.frame, payload);
+    consume(index, held.link, held.frame, payload);
   }
 }
 
@@ -413,11 +425,11 @@ void Execution::arrived(int peer_index, Link& link, const Frame& frame, const Pa
     held_[key(index, frame.chunk)].push_back(std::move(held));
     return;
   }
-  consume(index, link, frame, payload);
+  consume(index, &link, frame, payload);
   run_ready();
 }
 
-void Execution::consume(uint32_t index, Link& link, const Frame& frame, const Payload& payload) {
+void Execution::consume(uint32_t index, Link* link, const Frame& frame, const Payload& payload) {
   const Step& step = plan_.steps()[index];
   const Piece to = piece(step.dst, step, frame.chunk, frame.piece);
   std::byte* dst = address(step.dst, to.offset);
@@ -428,8 +440,9 @@ void Execution::consume(uint32_t index, Link& link, const Frame& frame, const Pa
     const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left
     reduce_(dst, lower ? payload.data : own, lower ? own : payload.data, to.count);
   }
-  if (payload.hold != 0) link.release(payload);
-  if ((frame.flags & kEagerFlag) != 0) engine_.fabric().consumed(link.peer(), frame.length + kFrameCost);
+  if (link != nullptr && payload.hold != 0) link->release(payload);
+  if (link != nullptr && (frame.flags & kEagerFlag) != 0)
+    engine_.fabric().consumed(link->peer(), frame.length + kFrameCost);
   ++progress_;
   if (--pieces_left_[slot(frame.chunk, index)] == 0) complete(index, frame.chunk);
 }

@@ -40,6 +40,8 @@ class Execution {
   // The peer has submitted this work; `places` is what its say_ready() sent.
   void peer_ready(int peer_index, Link& link, std::span<const std::byte> places);
   void link_up(int peer_index);
+  // The link is going down, with its memory: takes over what has come through it and waits for its turn.
+  void outlive(const Link& link);
   // Asks peers that have not said `ready` to say it if they can.
   void nudge();
 
@@ -61,7 +63,7 @@ class Execution {
     std::vector<std::pair<uint32_t, uint64_t>> blocked;  // (step, chunk)
   };
   struct Held {  // arrived before its turn
-    Link* link;
+    Link* link;  // null once it is down
     Frame frame;
     Payload payload;
     std::vector<std::byte> copy;
@@ -82,7 +84,7 @@ class Execution {
   void issue_recv(uint32_t step, uint64_t chunk);
   void issue_local(const Step& step, uint64_t chunk);
   void complete(uint32_t step, uint64_t chunk);
-  void consume(uint32_t step, Link& link, const Frame& frame, const Payload& payload);
+  void consume(uint32_t step, Link* link, const Frame& frame, const Payload& payload);
   const std::byte* stage(const Step& step, uint64_t chunk, uint32_t piece, const std::byte* data, size_t bytes);
 
   uint64_t block_offset(Space space, int block) const;
