@@ -136,7 +136,8 @@ void Engine::down(Link& link, const Error& error) {
     if (at != std::string::npos) named.text.replace(at, rank.size(), fabric_.who(peer));
   }
   untold_.erase(peer);
-  for (Execution* execution : running_) execution->outlive(link);
+  if (!failed_)  // else the works are complete, and their memory may be gone
+    for (Execution* execution : running_) execution->outlive(link);
   const bool stranger = fabric_.never_up(link) && !needs(peer);
   if (!fabric_.went_down(link, named) || failed_) return;
   if (named.code == Code::aborted) {  // it left in good order: that hurts only works that wait for it
