@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 PYTHON ?= $(shell .ci/toolchain python)
 BUILD_TOOLS := scikit-build-core nanobind ninja cmake
-EXTRAS := torch,test,examples,dev
+EXTRAS := torch,lab,test,examples,dev
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')
@@ -49,10 +49,15 @@ build: $(VENV)/package.stamp  ## build the package and install it into .venv
 demo: build  ## train a real model on two workers
 	@$(BIN)/slipstream run -np 2 --no-prefix -- $(BIN)/python examples/torch_digits.py
 
-test: build native-test  ## native tests and Python tests, without the slow ones
+# What only tests need and pip cannot install: programs of the lab and of ssh.
+.PHONY: test-tools
+test-tools:
+	@.ci/toolchain tests
+
+test: build native-test test-tools  ## native tests and Python tests, without the slow ones
 	@$(BIN)/python -m pytest -q
 
-test-all: build native-test  ## every test, the slow ones too
+test-all: build native-test test-tools  ## every test, the slow ones too
 	@$(BIN)/python -m pytest -q -m "slow or not slow"
 
 lint: venv  ## ruff, mypy, clang-format and the import contracts

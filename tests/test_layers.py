@@ -25,7 +25,8 @@ NATIVE_LAYERS: dict[str, set[str]] = {
 }
 
 # low to high; a package imports itself and what stands before it
-PYTHON_LAYERS = ["_core", "base", "plan", "comm", "observe", "faces", "launch", "cli"]
+PYTHON_LAYERS = ["_core", "base", "plan", "comm", "observe", "faces", "launch", "lab", "bench", "cli"]
+SIBLINGS = {"lab", "bench"}  # they never meet
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 
@@ -64,6 +65,8 @@ def imported_modules(text: str, package: str) -> Iterator[str]:
 def python_violations(layer: str, text: str, package: str) -> list[str]:
     """Return the imports of `text` that `layer` may not have."""
     allowed = PYTHON_LAYERS[: PYTHON_LAYERS.index(layer) + 1]
+    if layer in SIBLINGS:
+        allowed = [name for name in allowed if name == layer or name not in SIBLINGS]
     wrong = []
     for name in imported_modules(text, package):
         parts = name.split(".")
@@ -71,9 +74,9 @@ def python_violations(layer: str, text: str, package: str) -> list[str]:
             target = "faces" if parts[1] in FRAMEWORKS else parts[1]
             if target in PYTHON_LAYERS and target not in allowed:
                 wrong.append(f"{name} is not below {layer}")
-            if layer in {"launch", "cli"} and target == "faces":
+            if layer in {"launch", "lab", "cli"} and target == "faces":
                 wrong.append(f"{name}: the launcher starts without any framework")
-        elif parts[0] in FRAMEWORKS and layer in {"base", "plan", "launch", "cli"}:
+        elif parts[0] in FRAMEWORKS and layer in {"base", "plan", "launch", "lab", "cli"}:
             wrong.append(f"{name}: {layer} knows no framework")
     return wrong
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slipstream.base.units import parse_rate
+
 __all__ = ["PREFIX", "REPLACEABLE", "Settings", "parse_address", "parse_secret", "variables"]
 
 PREFIX = "SLIPSTREAM_"
@@ -121,6 +123,12 @@ class Settings:
     lanes: int = _setting(_whole(1, 64), 2, "TCP connections of a link")
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
+    hostfile: str | None = _setting(
+        _text, None, "file of hosts for `slipstream run` without -H or --hostfile"
+    )
+    ssh_command: str = _setting(_text, "ssh", "command by which `slipstream run` reaches other hosts")
+    lab: str | None = _setting(_text, None, "name of the lab whose host this is (slipstream lab)")
+    lab_rate: int | None = _setting(parse_rate, None, "rate of the lab's links")
     replace: tuple[str, ...] = _setting(
         _some_of(*REPLACEABLE), (), "back ends of torch.distributed that slipstream stands in for"
     )

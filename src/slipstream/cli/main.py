@@ -1,4 +1,4 @@
-"""The commands: run, check, version."""
+"""The commands: run, lab, check, version."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from slipstream.base.settings import REPLACEABLE, Settings
 from slipstream.cli.check import Finding, inspect, installed_version, works
+from slipstream.cli.lab import lab
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import JobOptions, run_job
 
@@ -42,7 +43,11 @@ def main() -> None:
     "-np", "--num-proc", "count", type=click.IntRange(min=1), required=True, help="Number of ranks."
 )
 @click.option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts and how many ranks each takes.")
-@click.option("--hostfile", type=click.Path(path_type=Path), help="File of lines 'host slots=N' or 'host:N'.")
+@click.option(
+    "--hostfile",
+    type=click.Path(path_type=Path),
+    help="File of lines 'host slots=N' or 'host:N'. [default: SLIPSTREAM_HOSTFILE]",
+)
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
@@ -65,7 +70,7 @@ def main() -> None:
 )
 @click.option("--ssh-port", "-p", type=click.IntRange(1, 65535), help="Port of the ssh servers.")
 @click.option("--ssh-identity-file", "-i", metavar="FILE", help="Private key for ssh.")
-@click.option("--ssh-command", default="ssh", show_default=True, help="Command that reaches other hosts.")
+@click.option("--ssh-command", help="Command that reaches other hosts. [default: ssh]")
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
 @click.option("--no-prefix", is_flag=True, help="Do not put the rank before each line.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
@@ -80,7 +85,7 @@ def run(
     replace: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
-    ssh_command: str,
+    ssh_command: str | None,
     timestamps: bool,
     no_prefix: bool,
     command: tuple[str, ...],
@@ -110,8 +115,8 @@ def run(
         given = [Host("localhost", count)]
         if hosts is not None:
             given = parse_hosts(hosts)
-        elif hostfile is not None:
-            given = parse_hostfile(hostfile)
+        elif hostfile is not None or settings.hostfile is not None:
+            given = parse_hostfile(hostfile or Path(settings.hostfile or ""))
         options = JobOptions(
             argv=list(command),
             placed=place(count, given),
@@ -122,7 +127,7 @@ def run(
             interface=interface or settings.interface,
             prefix=not no_prefix,
             timestamps=timestamps,
-            ssh_command=ssh_command,
+            ssh_command=ssh_command or settings.ssh_command,
             ssh_port=ssh_port,
             ssh_identity_file=ssh_identity_file,
         )
@@ -162,3 +167,6 @@ def _show(finding: Finding) -> None:
 def version() -> None:
     """Prints the version."""
     click.echo(f"slipstream {installed_version()}")
+
+
+main.add_command(lab)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 __all__ = ["Host", "Placed", "parse_hostfile", "parse_hosts", "place"]
@@ -11,10 +11,11 @@ __all__ = ["Host", "Placed", "parse_hostfile", "parse_hosts", "place"]
 
 @dataclass(frozen=True)
 class Host:
-    """A host and how many ranks it takes."""
+    """A host and how many ranks it takes. A ``reducer`` takes none: it sums what the ranks send."""
 
     name: str
     slots: int
+    reducer: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,10 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def parse_hostfile(path: Path) -> list[Host]:
-    """Reads lines of ``host``, ``host:4`` or ``host slots=4``; ``#`` begins a comment. Raises ValueError."""
+    """Reads lines of ``host``, ``host:4``, ``host slots=4`` or ``host reducer``; ``#`` begins a comment.
+
+    Raises ValueError.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -59,10 +63,17 @@ def parse_hostfile(path: Path) -> list[Host]:
         where = f"{path}:{number}"
         host = _host(words[0], where)
         for word in words[1:]:
-            slots = re.fullmatch(r"slots=([1-9]\d{0,5})", word)
-            if slots is None:
-                raise ValueError(f"{where}: expected slots=N, got {word!r:.80}")
-            host = Host(host.name, int(slots[1]))
+            slots = re.fullmatch(r"slots=(\d{1,6})", word)
+            if slots is None and word != "reducer":
+                raise ValueError(f"{where}: expected slots=N or reducer, got {word!r:.80}")
+            if slots is not None:
+                host = replace(host, slots=int(slots[1]))
+            else:
+                host = replace(host, reducer=True)
+        if host.reducer:
+            host = replace(host, slots=0)
+        elif host.slots < 1:
+            raise ValueError(f"{where}: a host of 0 slots takes no ranks; mark it reducer, or leave it out")
         hosts.append(host)
     if not hosts:
         raise ValueError(f"--hostfile: {path} names no host")
@@ -70,14 +81,18 @@ def parse_hostfile(path: Path) -> list[Host]:
 
 
 def _merge(hosts: list[Host]) -> list[Host]:
-    slots: dict[str, int] = {}
+    merged: dict[str, Host] = {}
     for host in hosts:
-        slots[host.name] = slots.get(host.name, 0) + host.slots
-    return [Host(name, count) for name, count in slots.items()]
+        known = merged.get(host.name, replace(host, slots=0))
+        merged[host.name] = replace(
+            known, slots=known.slots + host.slots, reducer=known.reducer or host.reducer
+        )
+    return list(merged.values())
 
 
 def place(count: int, hosts: list[Host]) -> list[Placed]:
     """Fills the hosts in order with ranks 0..count-1; raises ValueError when there are not enough slots."""
+    hosts = [host for host in hosts if host.slots]
     available = sum(host.slots for host in hosts)
     if count > available:
         given = ", ".join(f"{host.name}:{host.slots}" for host in hosts)

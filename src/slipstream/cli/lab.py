@@ -1,0 +1,244 @@
+"""``slipstream lab``: an emulated cluster on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from slipstream.base.units import format_rate
+from slipstream.lab import registry
+from slipstream.lab.errors import LabError
+from slipstream.lab.lab import Lab, describe
+from slipstream.lab.measure import Flow, measure, neighbours
+from slipstream.lab.session import run_command
+from slipstream.lab.spec import Spec, load, make
+
+__all__ = ["lab"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EPILOG = """\b
+Examples:
+  slipstream lab run --hosts 4 --rate 500mbit -- slipstream run -np 4 -- python train.py
+  slipstream lab run --hosts 2 --paths 100mbit,200mbit,400mbit,800mbit -- slipstream bench all_reduce -np 2
+  slipstream lab run --hosts 3 --rate 1gbit --event 5s:rate:h2:50mbit --event 9s:cut:h3 -- ./job.sh
+  slipstream lab up --hosts 4 --rate 500mbit; slipstream lab exec h1 -- bash; slipstream lab down
+  slipstream lab run --spec lab.yaml -- slipstream run -np 8 -- python train.py
+"""
+
+
+class _Lab(click.Group):
+    """Turns what goes wrong in a lab into an error message."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (LabError, ValueError) as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.group(cls=_Lab, epilog=_EPILOG)
+def lab() -> None:
+    """Emulates a cluster on this machine: hosts with links of any rate, to train, test and measure on.
+
+    Hosts h1, h2, ... are namespaces on a switch; `slipstream run` on one of them finds the others by itself. They
+    share this machine's processors and files. Needs Linux and root.
+    """
+
+
+_OPTIONS = [
+    click.option("--hosts", type=click.IntRange(1, 250), help="Number of hosts. [default: 2]"),
+    click.option("--slots", type=click.IntRange(0, 1024), help="Ranks that a host takes. [default: 1]"),
+    click.option(
+        "--reducers", type=click.IntRange(0, 250), help="Hosts more, marked as reducers. [default: 0]"
+    ),
+    click.option(
+        "--rate", metavar="RATE", help="Rate of each link, both ways: 500mbit, 2.5gbit. [default: no limit]"
+    ),
+    click.option("--paths", metavar="RATE,RATE,...", help="Each connection takes one of these paths."),
+    click.option("--delay", metavar="TIME", help="One way, such as 1ms (needs the kernel's netem)."),
+    click.option("--loss", metavar="PERCENT", help="Lost packets, such as 0.1% (needs the kernel's netem)."),
+    click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of a packet. [default: 9000]"),
+    click.option("--spec", "file", type=click.Path(path_type=Path), help="All this in a YAML or JSON file."),
+    click.option("--ssh", is_flag=True, help="An ssh server on each host, instead of a stand-in for ssh."),
+]
+_name = click.option("--name", help="Name of the lab. [default: a new one, or the one that is up]")
+
+
+def _lab_options(function: F) -> F:
+    for option in reversed([*_OPTIONS, _name]):
+        function = option(function)
+    return function
+
+
+def _spec(file: Path | None, given: dict[str, Any]) -> Spec:
+    data = load(file) if file is not None else {}
+    return make(**{**data, **{key: value for key, value in given.items() if value not in (None, ())}})
+
+
+def _say(text: str) -> None:
+    click.echo(f"slipstream lab: {text}", err=True)
+
+
+@lab.command("run", context_settings={"allow_interspersed_args": False}, epilog=_EPILOG)
+@_lab_options
+@click.option(
+    "--event",
+    "events",
+    multiple=True,
+    metavar="TIME:...",
+    help="5s:rate:h2:50mbit, 5s:path:h2:1:50mbit, 5s:cut:h2, 9s:heal:h2.",
+)
+@click.option("--on", "host", help="The host that runs COMMAND. [default: the first]")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def run(
+    file: Path | None,
+    ssh: bool,
+    name: str | None,
+    host: str | None,
+    quiet: bool,
+    command: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Makes a lab, runs COMMAND on its first host, and removes everything when that ends.
+
+    The exit code is the command's. What a killed run has left is removed by the next start of any lab.
+    """
+    spec = _spec(file, given)
+    say: Callable[[str], None] = (lambda _: None) if quiet else _say
+    start = time.monotonic()
+    with Lab(spec, name=name, ssh=ssh) as made:
+        say(f"{made.name}: {describe(spec)}, up in {time.monotonic() - start:.2f} s")
+        code = run_command(made, host or made.hosts[0], command, events=spec.events, say=say)
+    sys.exit(code)
+
+
+@lab.command()
+@_lab_options
+def up(file: Path | None, ssh: bool, name: str | None, **given: Any) -> None:
+    """Makes a lab that stays until `slipstream lab down`, and prints its name."""
+    made = Lab(_spec(file, given), name=name or "lab", ssh=ssh, keep=True)
+    click.echo(made.name)
+    _say(f"{describe(made.spec)}: {', '.join(made.hosts)}; slipstream lab exec {made.hosts[0]} -- bash")
+
+
+@lab.command()
+@_name
+@click.option("--all", "everything", is_flag=True, help="All labs of this machine.")
+def down(name: str | None, everything: bool) -> None:
+    """Removes a lab: its processes, its network, its files."""
+    registry.sweep()
+    names = [record.name for record in registry.records()] if everything else [registry.find(name).name]
+    for one in names:
+        registry.destroy(one)
+        _say(f"{one} is down")
+
+
+@lab.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(as_json: bool) -> None:
+    """Prints the labs that are up and their hosts."""
+    records = registry.records()
+    if as_json:
+        click.echo(json.dumps([_as_dict(record) for record in records], indent=2))
+        return
+    for record in records:
+        click.echo(f"{record.name}: {describe(record.spec)}")
+        for host in record.spec.hosts:
+            words = [f"  {host.name:<8} {record.spec.address(host.name):<12}"]
+            words.append("reducer" if host.reducer else f"{host.slots} slots")
+            words.append(format_rate(host.line_rate) if host.line_rate is not None else "no limit")
+            words += ["paths " + ", ".join(map(format_rate, host.paths))] if host.paths else []
+            words += ["CUT"] if host.name in record.cut else []
+            click.echo("  ".join(words))
+    if not records:
+        _say("no lab is up")
+
+
+def _as_dict(record: registry.Record) -> dict[str, Any]:
+    hosts = [
+        dataclasses.asdict(host) | {"address": record.spec.address(host.name), "cut": host.name in record.cut}
+        for host in record.spec.hosts
+    ]
+    return {"name": record.name, "stays": record.keep, "mtu": record.spec.mtu, "hosts": hosts}
+
+
+@lab.command("exec", context_settings={"allow_interspersed_args": False})
+@_name
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def execute(name: str | None, host: str, command: tuple[str, ...]) -> None:
+    """Runs COMMAND on HOST of a lab that is up, in this folder."""
+    made = Lab.attach(name)
+    sys.exit(run_command(made, host, command, say=_say))
+
+
+@lab.command()
+@_name
+@click.option("--path", type=click.IntRange(min=1), help="Change this path alone, from 1.")
+@click.argument("host")
+@click.argument("rate")
+def rate(name: str | None, host: str, rate: str, path: int | None) -> None:
+    """Changes the rate of HOST's link, at once; a job that runs goes on."""
+    Lab.attach(name).rate(host, rate, path=path or 0)
+
+
+@lab.command()
+@_name
+@click.argument("host")
+def cut(name: str | None, host: str) -> None:
+    """Pulls HOST's cable out."""
+    Lab.attach(name).cut(host)
+
+
+@lab.command()
+@_name
+@click.argument("host")
+def heal(name: str | None, host: str) -> None:
+    """Plugs HOST's cable in again."""
+    Lab.attach(name).heal(host)
+
+
+@lab.command("measure")
+@_name
+@click.option(
+    "--flows", type=click.IntRange(1, 256), default=1, show_default=True, help="Connections a host."
+)
+@click.option("--seconds", type=click.FloatRange(0.1, 600), default=2.0, show_default=True, help="How long.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def measured(name: str | None, flows: int, seconds: float, as_json: bool) -> None:
+    """Measures what TCP gets: every host sends to the next one, all at once."""
+    made = Lab.attach(name)
+    found = measure(made, neighbours(made.hosts), flows=flows, seconds=seconds)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(flow) for flow in found], indent=2))
+        return
+    for host in made.spec.hosts:
+        own = [flow for flow in found if flow.source == host.name]
+        total = sum(flow.rate for flow in own)
+        share = (
+            f"  {100 * total / host.line_rate:.1f} % of {format_rate(host.line_rate)}"
+            if host.line_rate
+            else ""
+        )
+        click.echo(f"{host.name} -> {own[0].target}  {_short(total)}{share}")
+        for path in sorted({flow.path for flow in own if flow.path}):
+            click.echo(f"  path {path} of {format_rate(host.paths[path - 1])}: {_flows(own, path)}")
+
+
+def _flows(flows: list[Flow], path: int) -> str:
+    rates = [flow.rate for flow in flows if flow.path == path]
+    return f"{_short(sum(rates))} in {len(rates)} connections of {_short(statistics.median(rates))}"
+
+
+def _short(rate: float) -> str:
+    return format_rate(float(f"{rate:.4g}"))

@@ -1,0 +1,136 @@
+"""The network of a lab as batches of ``ip`` and ``tc`` commands. Pure functions.
+
+Every host has an interface ``eth0``; its other end is port ``p1``, ``p2``, ... of a bridge in the namespace ``hub``.
+What a host sends is shaped on ``eth0``, what it receives on its port.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from slipstream.lab.spec import HostSpec, Spec
+
+__all__ = ["connect", "host_setup", "hub_setup", "path_of", "port_name", "reshape", "shape"]
+
+# Queues as switches have them: enough for TCP to fill the link, far too short to hide that it is full.
+_QUEUE_SECONDS = 0.02
+_LEAST_QUEUE, _MOST_QUEUE = 256 << 10, 32 << 20
+_BURST_SECONDS = 0.001
+_LEAST_BURST = 64 << 10  # one segment that the kernel has not cut up yet
+
+
+def port_name(number: int) -> str:
+    """The bridge's end of host ``number``'s cable, from 0."""
+    return f"p{number + 1}"
+
+
+def hub_setup(spec: Spec) -> list[str]:
+    """``ip`` commands that make the switch."""
+    return [
+        "link set lo up",
+        "link add br0 type bridge forward_delay 0 stp_state 0",
+        f"link set br0 mtu {spec.mtu} up",
+    ]
+
+
+def connect(number: int, process: int, mtu: int) -> list[str]:
+    """``ip`` commands, in the hub, that plug in the host whose namespace process ``process`` lives in."""
+    port = port_name(number)
+    return [
+        f"link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {process}",
+        f"link set {port} master br0 up",
+    ]
+
+
+def host_setup(address: str) -> list[str]:
+    """``ip`` commands, in the host, that bring its interface up."""
+    return ["link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up"]
+
+
+def shape(host: HostSpec, device: str) -> list[str]:
+    """``tc`` commands that shape ``device``: the host's ``eth0``, with its paths, or its port, without."""
+    rate = host.line_rate
+    delayed = f" delay {host.delay * 1e6:.0f}us" if host.delay else ""
+    lossy = f" loss {host.loss * 100:.6g}%" if host.loss else ""
+    outgoing = device == "eth0"
+    if rate is None:
+        if not outgoing or not (delayed or lossy):
+            return []
+        return [f"qdisc add dev {device} root handle 1: netem limit 100000{delayed}{lossy}"]
+    commands = [
+        f"qdisc add dev {device} root handle 1: htb default 1",
+        f"class add dev {device} parent 1: classid 1:{'2' if host.paths and outgoing else '1'} {_htb(rate, rate)}",
+    ]
+    if not outgoing or not host.paths:
+        leaf = f"netem limit 100000{delayed}{lossy}" if outgoing and (delayed or lossy) else _fifo(rate)
+        return [*commands, f"qdisc add dev {device} parent 1:1 handle 10: {leaf}"]
+    # What no filter catches, such as ARP, has a class of its own, so that it never waits behind a path.
+    commands.append(f"class add dev {device} parent 1:2 classid 1:1 {_htb(rate // 100 + 1, rate)}")
+    for path, own in enumerate(host.paths):
+        commands += _path_class("add", device, host, path, own)
+        leaf = f"netem limit 100000{delayed}{lossy}" if delayed or lossy else _fifo(own)
+        commands.append(f"qdisc add dev {device} parent 1:{_class(path)} handle {_class(path)}: {leaf}")
+    return commands + _filters(len(host.paths), device)
+
+
+def reshape(old: HostSpec, new: HostSpec, device: str) -> list[str]:
+    """``tc`` commands that turn the links of ``old`` into those of ``new``, without loss where both have a rate."""
+    if old.line_rate is None or new.line_rate is None or len(old.paths) != len(new.paths):
+        removed = [f"qdisc del dev {device} root"] if shape(old, device) else []
+        return removed + shape(new, device)
+    rate, paths = new.line_rate, new.paths if device == "eth0" else ()
+    plain = not (new.delay or new.loss) or device != "eth0"
+    commands = [f"class change dev {device} parent 1: classid 1:{'2' if paths else '1'} {_htb(rate, rate)}"]
+    if not paths and plain:
+        commands.append(f"qdisc change dev {device} parent 1:1 handle 10: {_fifo(rate)}")
+    for path, own in enumerate(paths):
+        commands += _path_class("change", device, new, path, own)
+        if plain:
+            commands.append(
+                f"qdisc change dev {device} parent 1:{_class(path)} handle {_class(path)}: {_fifo(own)}"
+            )
+    return commands
+
+
+def path_of(source_port: int, target_port: int, paths: int) -> int:
+    """Which of ``paths`` paths a TCP connection takes in one direction, from 0: the same in the other one.
+
+    By bits 1 and up of both ports: the kernel hands out even ports first.
+    """
+    mask = _buckets(paths) - 1
+    return (((source_port >> 1) & mask) + ((target_port >> 1) & mask)) % paths
+
+
+def _buckets(paths: int) -> int:
+    return 1 << (paths - 1).bit_length()
+
+
+def _class(path: int) -> str:
+    return f"{0x10 + path:x}"
+
+
+def _htb(rate: int, ceiling: int) -> str:
+    burst = max(int(ceiling / 8 * _BURST_SECONDS), _LEAST_BURST)
+    return f"htb rate {rate}bit ceil {ceiling}bit burst {burst}b cburst {burst}b quantum 60000"
+
+
+def _fifo(rate: int) -> str:
+    return f"bfifo limit {min(max(int(rate / 8 * _QUEUE_SECONDS), _LEAST_QUEUE), _MOST_QUEUE)}b"
+
+
+def _path_class(verb: str, device: str, host: HostSpec, path: int, own: int) -> list[str]:
+    whole, together = host.line_rate, sum(host.paths)
+    assert whole is not None
+    promised = max(own * min(whole, together) // together, 1)
+    return [f"class {verb} dev {device} parent 1:2 classid 1:{_class(path)} {_htb(promised, own)}"]
+
+
+def _filters(paths: int, device: str) -> list[str]:
+    buckets: Sequence[int] = range(_buckets(paths))
+    mask = (len(buckets) - 1) << 1
+    return [
+        f"filter add dev {device} parent 1: prio 1 protocol ip u32 match ip protocol 6 0xff "
+        f"match ip sport {a << 1} {mask:#x} match ip dport {b << 1} {mask:#x} flowid 1:{_class((a + b) % paths)}"
+        for a, b in itertools.product(buckets, buckets)
+    ]

@@ -1,0 +1,62 @@
+"""Rates, sizes and times as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.base.units import format_rate, parse_duration, parse_rate, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("500mbit", 500_000_000),
+        ("2.5gbit", 2_500_000_000),
+        ("10 Gbit/s", 10**10),
+        ("7bit", 7),
+        ("64kbit", 64_000),
+    ],
+)
+def test_rates(text: str, bits: int) -> None:
+    assert parse_rate(text) == bits
+
+
+@pytest.mark.parametrize(
+    "text", ["", "500", "500mb", "fast", "0mbit", "-1mbit", "1e3mbit", "1000tbit", "10mbps"]
+)
+def test_bad_rates(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        parse_rate(text)
+
+
+@given(st.integers(1, 10**9).map(lambda kilobits: kilobits * 1000))
+def test_a_written_rate_is_read_back(rate: int) -> None:
+    assert abs(parse_rate(format_rate(rate)) - rate) <= rate * 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("4", 4), ("64K", 65536), ("16M", 16 << 20), ("1.5GB", 3 << 29), ("2MiB", 2 << 20)]
+)
+def test_sizes(text: str, nbytes: int) -> None:
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "1.0001K", "-4", "4X", "9999999G"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5), ("5s", 5), ("250ms", 0.25), ("10us", 1e-5), ("2m", 120), ("1.5h", 5400)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "5 days", "1e999", "999999999h"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="time"):
+        parse_duration(text)
