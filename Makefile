@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 PYTHON ?= $(shell .ci/toolchain python)
 BUILD_TOOLS := scikit-build-core nanobind ninja cmake
-EXTRAS := torch,lab,test,examples,dev
+EXTRAS := torch,lab,bench,test,examples,dev
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')

@@ -26,9 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jobs
-import machine
-from report import table
+from slipstream.bench import jobs, machine
+from slipstream.bench.table import grid
 
 _HERE = Path(__file__).resolve().parent
 _EXAMPLES = _HERE.parent / "examples"
@@ -65,15 +64,16 @@ class _Trainer:
         return torch.nn.utils.parameters_to_vector(self.model.parameters()).detach()
 
 
-def _rank(folder: str, repeats: int, bucket_mb: float) -> None:
+def _rank(repeats: int, bucket_mb: float) -> None:
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    report = jobs.channel(rank)
     import torch
     import torch.distributed as dist
 
     sys.path.insert(0, str(_EXAMPLES))
     text_model = importlib.import_module("text_model")
     gc.disable()
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("slipstream", init_method=f"file://{folder}/torch", rank=rank, world_size=ranks)
+    dist.init_process_group("slipstream")
     groups = {"slipstream": dist.group.WORLD, _PEER: dist.new_group(backend=_PEER)}
 
     def wrapper(group: Any) -> Callable[[Any], Any]:
@@ -93,8 +93,9 @@ def _rank(folder: str, repeats: int, bucket_mb: float) -> None:
         "difference": (ours.parameters() - theirs.parameters()).abs().max().item(),
         "versions": machine.versions("slipstream", "torch"),
     }
-    jobs.deliver(folder, rank, result)
-    dist.barrier()
+    everyone: list[Any] = [None] * ranks
+    dist.all_gather_object(everyone, result)
+    report({"ranks": everyone})
     dist.destroy_process_group()
 
 
@@ -144,7 +145,7 @@ def _tables(record: dict[str, Any]) -> str:
             times = [f"{row[key] * 1e3:.2f} ms" for key in ("median", "min")]
             rows.append((*head, name, *times, ratio, verdict))
             head = ("", "")
-    return table(("processes", "buckets", "contender", "step, median", "min", f"vs {_PEER}", "target"), rows)
+    return grid(("processes", "buckets", "contender", "step, median", "min", f"vs {_PEER}", "target"), rows)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -155,7 +156,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write all samples there; - for standard output")
     parser.add_argument("--save", action="store_true", help="keep them in benchmarks/results/")
     parser.add_argument("--strict", action="store_true", help="end with code 3 if slipstream was slower")
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)  # be one
     parsed = parser.parse_args(arguments)
     if parsed.repeats < 1:
         parser.error("--repeats must be at least 1")
@@ -177,8 +178,8 @@ def _write(record: dict[str, Any], options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit code."""
     options = _arguments(arguments)
-    if options.folder:
-        _rank(options.folder, options.repeats, float(options.bucket_mb))
+    if options.rank:
+        _rank(options.repeats, float(options.bucket_mb))
         return 0
     record: dict[str, Any] = {
         "benchmark": "step time of the text model under DDP, one host",
@@ -190,14 +191,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for ranks in map(int, options.np.split(",")):
         for bucket_mb in map(float, options.bucket_mb.split(",")):
-            given = ["--repeats", str(options.repeats), "--bucket-mb", str(bucket_mb)]
+            given = ["--rank", "--repeats", str(options.repeats), "--bucket-mb", str(bucket_mb)]
+            environment = {"PYTHONPATH": str(_HERE), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
             try:
-                results = jobs.run_ranks(
-                    Path(__file__).resolve(), given, ranks, transport="auto", mpi=False, limit=600
+                (message,) = jobs.run(
+                    "ddp", given, jobs.Placement(ranks), mpi=False, limit=600, environment=environment
                 )
             except jobs.JobFailed as error:
                 print(f"ddp: {error}", file=sys.stderr)
                 return 2
+            results = message["ranks"]
             record["versions"] = results[0]["versions"]
             record["jobs"].append(_summary(results, bucket_mb))
     if options.json != "-":

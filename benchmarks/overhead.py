@@ -25,13 +25,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jobs
-import machine
 import numpy as np
-from report import table
 
 import slipstream
+from slipstream.bench import jobs, machine
+from slipstream.bench.gathering import gather_objects
+from slipstream.bench.table import grid
 
+_HERE = Path(__file__).resolve().parent
 _CALLS = 500
 _BUDGET_US = 25.0
 _BUDGETED = ("torch allreduce_", "c10d all_reduce")
@@ -118,14 +119,13 @@ def _backwards(groups: dict[str, Any]) -> dict[str, Callable[[], float]]:
     return {"plain": passes(None)} | {name: passes(group) for name, group in groups.items()}
 
 
-def _groups(folder: str) -> dict[str, Any]:
+def _groups() -> dict[str, Any]:
     """Groups of torch.distributed over all ranks, by back end; none without PyTorch."""
     try:
         dist: Any = importlib.import_module("torch.distributed")
     except ImportError:
         return {}
-    place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    dist.init_process_group("slipstream", init_method=f"file://{folder}/torch", **place)
+    dist.init_process_group("slipstream")
     return {"slipstream": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
 
 
@@ -150,13 +150,13 @@ def _measure(groups: dict[str, Any], repeats: int) -> dict[str, dict[str, list[f
     return {"calls": calls, "backwards": backwards}
 
 
-def _rank(folder: str, repeats: int) -> None:
+def _rank(repeats: int) -> None:
+    report = jobs.channel(int(os.environ["RANK"]))
     gc.disable()
     slipstream.init()
-    groups = _groups(folder)
+    groups = _groups()
     versions = machine.versions("slipstream", "numpy", "torch")
-    jobs.deliver(folder, slipstream.rank(), {"seconds": _measure(groups, repeats), "versions": versions})
-    slipstream.barrier()
+    report({"ranks": gather_objects({"seconds": _measure(groups, repeats), "versions": versions})})
     if groups:
         importlib.import_module("torch.distributed").destroy_process_group()
     slipstream.shutdown()
@@ -188,21 +188,23 @@ def main() -> int:
     parser.add_argument("-np", "--np", default="1,2", help="numbers of processes (1,2)")
     parser.add_argument("--repeats", default=15, type=int, help="batches per layer (15)")
     parser.add_argument("--json", metavar="FILE", help="write the result there; - for standard output")
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)  # be one
     options = parser.parse_args()
-    if options.folder:
-        _rank(options.folder, options.repeats)
+    if options.rank:
+        _rank(options.repeats)
         return 0
     record: dict[str, Any] = {"benchmark": "Python overhead", "machine": machine.describe(), "jobs": []}
-    arguments = ["--repeats", str(options.repeats)]
+    arguments = ["--rank", "--repeats", str(options.repeats)]
+    environment = {"PYTHONPATH": str(_HERE), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     for ranks in map(int, options.np.split(",")):
         try:
-            results = jobs.run_ranks(
-                Path(__file__).resolve(), arguments, ranks, transport="auto", mpi=False, limit=300
+            (message,) = jobs.run(
+                "overhead", arguments, jobs.Placement(ranks), mpi=False, limit=300, environment=environment
             )
         except jobs.JobFailed as error:
             print(f"overhead: {error}", file=sys.stderr)
             return 2
+        results = message["ranks"]
         record["versions"] = results[0]["versions"]
         record["jobs"].append(_summary(results))
     if options.json != "-":
@@ -229,14 +231,14 @@ def _print(record: dict[str, Any]) -> None:
             verdict = _verdict(us - base, _BUDGET_US) if alone and name in _BUDGETED else ""
             rows.append((name, f"{us:.2f}", f"{us - base:.2f}", verdict))
         print(f"\n{job['processes']} processes, microseconds per call\n")
-        print(table(("layer", "call", "overhead", "budget"), rows))
+        print(grid(("layer", "call", "overhead", "budget"), rows))
         rows = []
         for name, us in job["us_per_bucket"].items():
             verdict = _verdict(us, _BUCKET_BUDGET_US) if alone and name == "slipstream" else ""
             rows.append((name, f"{us:.2f}", verdict))
         if rows:
             print(f"\n{job['processes']} processes, DDP, microseconds per bucket beyond plain backward\n")
-            print(table(("back end", "bucket", "budget"), rows))
+            print(grid(("back end", "bucket", "budget"), rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands: run, lab, check, version."""
+"""The commands: run, lab, bench, check, version."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from slipstream.base.settings import REPLACEABLE, Settings
+from slipstream.cli.bench import bench
+from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
@@ -169,4 +171,6 @@ def version() -> None:
     click.echo(f"slipstream {installed_version()}")
 
 
+bench.add_command(train)
+main.add_command(bench)
 main.add_command(lab)

@@ -1,4 +1,4 @@
-"""The machine that a benchmark ran on: its name for the record, and how fast its memory is."""
+"""The machine that was measured: its name for the record, the speed of its memory, the cost of an idle engine."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-__all__ = ["describe", "host_class", "memory_traffic", "versions"]
+__all__ = ["describe", "host_class", "idle_cpu", "memory_traffic", "versions"]
 
 _PROBE_BYTES = 64 << 20  # well beyond what a core's own cache holds
 _PROBES = 5
 
 
 def _cpu_model() -> str:
-    with open("/proc/cpuinfo") as file:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith(("model name", "Model", "cpu model")):
                 return line.partition(":")[2].strip()
@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def host_class(machine: dict[str, Any]) -> str:
+def host_class(machine: Mapping[str, Any]) -> str:
     """What may stand in a file name for machines of this kind: ``2-core-intel-xeon-processor``."""
     name = re.sub(r"\((?:R|TM|r|tm)\)|@.*|\bCPU\b", " ", machine["cpu"])
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -70,6 +70,13 @@ def memory_traffic(meet: Callable[[], object]) -> dict[str, Any]:
         "copy": _seconds(lambda: np.copyto(a, b), meet),
         "add": _seconds(lambda: np.add(a, b, out=a), meet),
     }
+
+
+def idle_cpu(seconds: float) -> float:
+    """The share of one core that this process uses while it sleeps for ``seconds``."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    time.sleep(seconds)
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
 def _seconds(act: Callable[[], object], meet: Callable[[], object]) -> list[float]:

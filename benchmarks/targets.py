@@ -1,0 +1,75 @@
+"""What all-reduce between processes of one host is meant to reach, as data, and whether records reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.bench.collectives import size_text
+from slipstream.bench.table import grid
+
+__all__ = ["IDLE_PERCENT", "SPEEDS", "Speed", "Verdict", "judge", "verdict_table"]
+
+_KIB, _MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Speed:
+    """``contender`` is at least ``factor`` times as fast as ``peer`` at ``nbytes``, with these numbers of ranks."""
+
+    ranks: tuple[int, ...]
+    nbytes: int
+    contender: str
+    peer: str
+    factor: float
+
+
+SPEEDS = (
+    Speed((2,), 64 * _MIB, "slipstream", "gloo", 3.0),
+    Speed((4,), 64 * _MIB, "slipstream", "gloo", 2.5),
+    Speed((2, 4), 64 * _MIB, "slipstream-shared", "gloo", 5.0),
+    Speed((2, 4), 4, "slipstream-torch", "gloo", 4.0),
+    Speed((2, 4), 4 * _KIB, "slipstream-torch", "gloo", 4.0),
+    Speed((2, 4), 64 * _MIB, "slipstream", "mpi", 1.5),
+    Speed((2,), 4, "slipstream", "mpi", 0.5),
+    Speed((2,), 4 * _KIB, "slipstream", "mpi", 0.5),
+)
+IDLE_PERCENT = 1.0  # of a core, below which an engine with nothing to do must stay
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target in words, what is wanted and what was measured, and whether that is enough."""
+
+    text: str
+    wanted: str
+    measured: str
+    met: bool
+
+
+def judge(records: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """The targets that these records (of `slipstream.bench.measurement`) allow to be judged."""
+    verdicts = []
+    for record in records:
+        n = record["ranks"]
+        sizes = {size["bytes"]: size["contenders"] for size in record["sizes"]}
+        for speed in SPEEDS:
+            row = sizes.get(speed.nbytes, {}).get(speed.contender, {})
+            ratio = row.get("ratio", {}).get(speed.peer)
+            if n in speed.ranks and ratio is not None:
+                text = f"{n} processes, {size_text(speed.nbytes)}: {speed.contender}, speed relative to {speed.peer}"
+                met = ratio["value"] >= speed.factor
+                verdicts.append(Verdict(text, f">= {speed.factor:g}x", f"{ratio['value']:.2f}x", met))
+        if record["idle_cpu"] is not None:
+            percent = 100 * record["idle_cpu"]
+            text = f"{n} processes: idle engine, share of a core"
+            met = percent < IDLE_PERCENT
+            verdicts.append(Verdict(text, f"< {IDLE_PERCENT:g} %", f"{percent:.2f} %", met))
+    return verdicts
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts in Markdown."""
+    rows = [(one.text, one.wanted, one.measured, "met" if one.met else "NOT MET") for one in verdicts]
+    return grid(("target", "wanted", "measured", ""), rows)

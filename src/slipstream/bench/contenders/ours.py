@@ -1,0 +1,68 @@
+"""slipstream itself: on NumPy arrays (ordinary ones, and of `slipstream.empty`), and through slipstream.torch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import slipstream
+from slipstream.base.dtypes import Op
+from slipstream.bench.contenders.interface import Bound, Call, Contender, Place, Unsupported
+
+__all__ = ["open_contender"]
+
+
+def open_contender(name: str, place: Place) -> Contender:
+    """``slipstream``, ``slipstream-shared`` or ``slipstream-torch``; slipstream must be initialized."""
+    if name == "slipstream-torch":
+        return _torch()
+    shared = name == "slipstream-shared"
+
+    def bind(call: Call) -> Bound:
+        if shared and call.name != "all_reduce":
+            raise Unsupported("only all_reduce is measured on shared memory")
+        return Bound(_call(call, place))
+
+    return Contender(name, bind, shared=shared)
+
+
+def _call(call: Call, place: Place) -> Callable[[], object]:
+    x, out, root = call.source, call.target, call.root
+    op = Op[call.op.upper()]
+    after, before = (place.rank + 1) % place.size, (place.rank - 1) % place.size
+
+    def send_recv() -> None:
+        sending = slipstream.send(x, after, async_op=True)
+        slipstream.recv(out, before)
+        sending.wait()
+
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: slipstream.all_reduce(x, op, out=out),
+        "reduce_scatter": lambda: slipstream.reduce_scatter(x, op, out=out),
+        "all_gather": lambda: slipstream.all_gather(x, out=out),
+        "broadcast": lambda: slipstream.broadcast(x, root, out=out),
+        "reduce": lambda: slipstream.reduce(x, root, op, out=out),
+        "gather": lambda: slipstream.gather(x, root, out=out),
+        "scatter": lambda: slipstream.scatter(x, root, out=out),
+        "all_to_all": lambda: slipstream.all_to_all(x, out=out),
+        "send_recv": send_recv,
+        "barrier": slipstream.barrier,
+    }
+    return calls[call.name]
+
+
+def _torch() -> Contender:
+    torch: Any = importlib.import_module("torch")
+    face: Any = importlib.import_module("slipstream.torch")
+    torch.set_num_threads(1)
+    face.init()
+    ops = {"sum": face.Sum, "avg": face.Average, "min": face.Min, "max": face.Max, "prod": face.Product}
+
+    def bind(call: Call) -> Bound:
+        if call.name != "all_reduce" or call.op not in ops or call.source.dtype.name == "bfloat16":
+            raise Unsupported("only all_reduce is measured through slipstream.torch")
+        tensor, op = torch.from_numpy(call.target), ops[call.op]
+        return Bound(lambda: face.allreduce_(tensor, op=op))
+
+    return Contender("slipstream-torch", bind, versions={"torch": torch.__version__})

@@ -1,0 +1,112 @@
+"""One rank of a measurement: ``python -m slipstream.bench.rank TASK``, started by `slipstream.bench.jobs`.
+
+All contenders run in this one process, in turns; the result of every batch is checked, element by element.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+import slipstream
+from slipstream.base.settings import Settings
+from slipstream.bench import machine
+from slipstream.bench.contenders import TABLE, Contender, Place, open_contender
+from slipstream.bench.gathering import gather_objects
+from slipstream.bench.jobs import channel
+from slipstream.bench.meter import Meter
+from slipstream.bench.task import MEMORY_FROM, Task
+from slipstream.comm.rank_sources import find_placement
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Measures what the command line asks for, and reports it as it comes."""
+    task = Task.from_json(sys.argv[1])
+    settings = Settings.from_environment()
+    report = channel(find_placement(settings, os.environ).rank)
+    gc.disable()
+    slipstream.init()
+    idle = _idle_cpu(task.idle_seconds)  # before any other library has threads in this process
+    hosts = list(slipstream.world().topology.hosts)
+    one_host = len(set(hosts)) == 1
+    place = Place(slipstream.rank(), slipstream.size(), slipstream.local_rank(), one_host, settings.interface)
+    contenders, missing = _open(task.contenders, place)
+    memory = None
+    if one_host and max(shape.nbytes for shape in task.shapes) >= MEMORY_FROM:
+        memory = machine.memory_traffic(slipstream.barrier)
+    versions = machine.versions("slipstream", "numpy")
+    for contender in contenders:
+        versions.update(contender.versions)
+    ranks = gather_objects({"memory": memory, "idle_cpu": idle})
+    report({"kind": "start", "hosts": hosts, "missing": missing, "versions": versions, "ranks": ranks})
+    meter = Meter(task, contenders, _one_clock())
+    for shape in task.shapes:
+        report({"kind": "size"} | meter.measure(shape))
+    slipstream.barrier()
+    for contender in contenders:
+        contender.close()
+    slipstream.shutdown()
+
+
+def _open(names: tuple[str, ...], place: Place) -> tuple[list[Contender], dict[str, str]]:
+    """The contenders that all ranks can open, and why the others are missing."""
+    reasons: dict[str, str] = {}
+    for name in names:
+        try:
+            for module in TABLE[name].imports:
+                importlib.import_module(module)
+        except ImportError as error:
+            reasons[name] = f"{error}; install: {TABLE[name].install}"
+    missing = _agreed(reasons)  # of all first: starting one of them needs all ranks
+    opened = []
+    for name in names:
+        if name in missing:
+            continue
+        reasons = {}
+        try:
+            contender = open_contender(name, place)
+        except ImportError as error:
+            reasons = {name: f"{error}; install: {TABLE[name].install}"}
+        reasons = _agreed(reasons)
+        if reasons:
+            missing |= reasons
+        else:
+            opened.append(contender)
+    return opened, missing
+
+
+def _agreed(reasons: dict[str, str]) -> dict[str, str]:
+    """What is missing anywhere, by name, with the reason of the first rank that lacks it."""
+    everywhere: dict[str, str] = {}
+    for rank, one in enumerate(gather_objects(reasons)):
+        for name, reason in one.items():
+            everywhere.setdefault(name, f"rank {rank}: {reason}")
+    return everywhere
+
+
+def _idle_cpu(seconds: float) -> float | None:
+    """Share of one core that this process uses while its engine has nothing to do, after it had something."""
+    if not seconds:
+        return None
+    for count in (1, 1 << 10, 4 << 20):
+        slipstream.all_reduce(np.ones(count, dtype=np.float32))
+    slipstream.barrier()
+    return machine.idle_cpu(seconds)
+
+
+def _one_clock() -> bool:
+    """Whether all ranks run on one kernel, and so read the same clock."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boots: list[Any] = gather_objects(file.read())
+    return len(set(boots)) == 1
+
+
+if __name__ == "__main__":
+    main()

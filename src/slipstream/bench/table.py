@@ -1,0 +1,159 @@
+"""The rows people read: plain text as it is measured, and Markdown of a whole record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slipstream.base.units import format_rate
+from slipstream.bench.collectives import size_text
+
+__all__ = ["columns", "fitting", "heading", "markdown", "plain_row", "rows", "time_text", "widths"]
+
+_NUMBERS = 8  # characters of a number
+_DISPENSABLE = ("type", "redop", "root", "count", "algbw GB/s", "min", "p90", "limit")  # first to last
+
+
+def time_text(seconds: float | None) -> str:
+    """``4.7 us``, ``1.25 ms``, ``1.30 s``."""
+    if seconds is None:
+        return ""
+    for unit, name, digits in ((1.0, "s", 2), (1e-3, "ms", 2)):
+        if seconds >= unit:
+            return f"{seconds / unit:.{digits}f} {name}"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def columns(record: Mapping[str, Any]) -> list[str]:
+    """The heads of `rows`: a column for each peer that was asked for and is there."""
+    head = ["size (B)", "count", "type"]
+    head += ["redop"] if record["op"] else []
+    head += ["root"] if record["root"] is not None else []
+    head += ["contender", "median", "min", "p90", "algbw GB/s", "busbw GB/s", "#wrong"]
+    return head + [f"vs {peer}" for peer in record["peers"]] + ["limit", "of limit"]
+
+
+def rows(record: Mapping[str, Any], size: Mapping[str, Any]) -> list[list[str]]:
+    """One row a contender, as text."""
+    lines = []
+    for name, row in size["contenders"].items():
+        line = [str(size["bytes"]), str(size["count"]), record["dtype"] if size["bytes"] else ""]
+        line += [record["op"]] if record["op"] else []
+        line += [str(record["root"])] if record["root"] is not None else []
+        line.append(name)
+        if "unsupported" in row:
+            lines.append([*line, f"unsupported: {row['unsupported']}"])
+            continue
+        line += [time_text(row[key]) for key in ("median", "min", "p90")]
+        line += ["" if row[key] is None else f"{row[key] / 1e9:.3g}" for key in ("algbw", "busbw")]
+        line.append("n/a" if row["wrong"] is None else str(row["wrong"]))
+        line += [_ratio_text(row.get("ratio", {}).get(peer)) for peer in record["peers"]]
+        lines.append([*line, *_limit_texts(size["limit"], row["median"])])
+    return lines
+
+
+def _limit_texts(limit: Mapping[str, Any] | None, seconds: float) -> list[str]:
+    """The limit, and which part of the possible speed was reached.
+
+    More than all of it only out of caches, or while a batch fits what a link lets through at once.
+    """
+    if limit is None:
+        return ["", ""]
+    share = 100 * limit["seconds"] / seconds
+    how = " (cached)" if limit["of"] == "memory" else " (burst)"
+    return [time_text(limit["seconds"]), f"{share:.0f} %{how if share > 100 else ''}"]
+
+
+def _ratio_text(ratio: Mapping[str, float] | None) -> str:
+    """``3.10x [2.95 3.21]``: of medians, and the quartiles over the repeats."""
+    if ratio is None:
+        return ""
+    return f"{ratio['value']:.2f}x [{ratio['low']:.2f} {ratio['high']:.2f}]"
+
+
+def widths(record: Mapping[str, Any]) -> list[int]:
+    """Characters of each column, before any row is known."""
+    least = {"size (B)": 11, "count": 11, "type": 8, "contender": 17, "median": 9, "min": 9, "p90": 9}
+    least |= {"limit": 9, "#wrong": 6, "redop": 5, "root": 4}
+    return [
+        max(len(name), least.get(name, 21 if name.startswith("vs ") else _NUMBERS))
+        for name in columns(record)
+    ]
+
+
+def plain_row(cells: Sequence[str], sizes: Sequence[int]) -> str:
+    """Cells aligned to the right; a cell too many, or too long, follows as it is."""
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, sizes, strict=False)).rstrip()
+
+
+def fitting(head: Sequence[str], lines: Sequence[Sequence[str]], width: int, between: int) -> list[int]:
+    """Which columns to show in ``width`` characters, ``between`` after each: those that matter less make way.
+
+    Lines that end early hold a text, not columns, and need no more space.
+    """
+    kept, lines = list(range(len(head))), [line for line in lines if len(line) == len(head)]
+    for least in _DISPENSABLE:
+        sizes = {at: max(len(line[at]) for line in (head, *lines)) for at in kept}
+        if sum(sizes.values()) + between * len(kept) <= width:
+            break
+        kept = [at for at in kept if head[at] != least]
+    return kept
+
+
+def heading(record: Mapping[str, Any]) -> list[str]:
+    """Lines that say what was measured, where, with which versions, and what is missing."""
+    host = record["machine"]
+    hosts = len(set(record["hosts"]))
+    what = [record["collective"], f"{record['ranks']} ranks on {hosts} host{'s' if hosts > 1 else ''}"]
+    if record["in_place"]:
+        what.append("in place")
+    what.append(f"transport {record['transport']}")
+    if record["lanes"]:
+        what.append(f"{record['lanes']} lanes")
+    if record["lab"]:
+        what.append("in a lab")
+    if record["link_rate"] and hosts > 1:
+        what.append(f"links of {format_rate(record['link_rate'])}")
+    machine = f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, Linux {host['kernel']}"
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    lines = [
+        ", ".join(what) + f"; {record['repeats']} repeats after {record['warmup']} that are not counted",
+        f"{record['date']}: {machine}, load before the run {host['load_1min']}; {versions}",
+    ]
+    if record["memory"]:
+        rates = ", ".join(f"{kind} {rate / 1e9:.1f}" for kind, rate in record["memory"].items())
+        lines.append(f"memory, all ranks at once, GB/s: {rates}")
+    lines += [f"missing: {name} ({reason})" for name, reason in record["missing"].items()]
+    lines += [f"{name} is measured on memory {memory}" for name, memory in record["memories"].items()]
+    return lines
+
+
+def markdown(record: Mapping[str, Any]) -> str:
+    """A record in Markdown: what was measured and where, then the table, each size once."""
+    head = [name for name in columns(record) if name not in ("count", "type", "redop", "root")]
+    keep = [columns(record).index(name) for name in head]
+    head[0] = "size"
+    lines: list[list[str]] = []
+    for size in record["sizes"]:
+        for number, cells in enumerate(rows(record, size)):
+            full = cells + [""] * (len(columns(record)) - len(cells))
+            line = [full[at] for at in keep]
+            line[0] = "" if number else (size_text(size["bytes"]) if size["bytes"] else "-")
+            lines.append(line)
+    what = record["dtype"] + (f", {record['op']}" if record["op"] else "")
+    if record["root"] is not None:
+        what += f", root {record['root']}"
+    text = heading(record)
+    text[0] += "." if record["collective"] == "barrier" else f"; {what}."
+    text[1:] = [f"{line}." for line in text[1:]]
+    return "\n\n".join([*text, grid(head, lines)])
+
+
+def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    sizes = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
+    everything = [head, ["-" * width for width in sizes], *lines]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, sizes, strict=True)) + " |"
+        for line in everything
+    )

@@ -1,0 +1,103 @@
+"""A measurement as text: what was measured, one row per contender, and what to know of the numbers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.base.units import format_rate
+from slipstream.bench.train.catalogue import FIGURES
+from slipstream.bench.train.options import PLAIN
+
+__all__ = ["show"]
+
+_WIDTH = 220  # of a table that no terminal bounds
+
+
+def show(record: Mapping[str, Any], to: TextIO | None = None) -> None:
+    """Prints a record of `summary.summarise`, by default to standard output."""
+    file = to or sys.stdout
+    console = Console(file=file, width=None if file.isatty() else _WIDTH, highlight=False)
+    console.print(_headline(record), markup=False)
+    console.print(_table(record))
+    for note in _notes(record):
+        console.print(note, markup=False)
+
+
+def _headline(record: Mapping[str, Any]) -> str:
+    options = record["options"]
+    batch = f", {options['batch']} samples a rank" if options["batch"] else ""
+    figure = FIGURES.get(options["model"])
+    known = f", as on a {figure.gpu}" if figure and figure.seconds == options["seconds"] else ""
+    compute = "real" if options["compute"] == "real" else f"a delay of {_ms(options['seconds'])}{known}"
+    return (
+        f"{options['model']}: {record['parameters']:,} parameters in {record['tensors']} tensors, "
+        f"{record['bytes'] / 1e6:.1f} MB of gradients; {record['ranks']} ranks on {_hosts(record['hosts'])}; "
+        f"compute: {compute}{batch}"
+    )
+
+
+def _table(record: Mapping[str, Any]) -> Table:
+    rows = record["contenders"]
+    peers = [name for name in rows if name not in (PLAIN, "slipstream")]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("contender")
+    columns = ["step", "min", "p90", "communication", "exposed", "hidden", "overlap", "efficiency"]
+    sampled = rows[PLAIN]["samples_per_second"] is not None
+    columns += ["samples/s"] if sampled else []
+    columns += [f"vs {peer}" for peer in peers] + ["wrong"]
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, row in rows.items():
+        cells = [_ms(row["step"][key]) for key in ("median", "min", "p90")]
+        if name == PLAIN:
+            cells += [""] * 5
+        else:
+            cells += [_ms(row["communication"]["median"]), _ms(row["exposed"]), _ms(row["hidden"])]
+            cells += [_percent(row["overlap"]), _percent(row["efficiency"])]
+        cells += [f"{row['samples_per_second']:.1f}"] if sampled else []
+        cells += [_ratio(row["ratio"].get(peer)) for peer in peers]
+        table.add_row(name, *cells, str(row["wrong"]), style="bold red" if row["wrong"] else None)
+    return table
+
+
+def _notes(record: Mapping[str, Any]) -> list[str]:
+    options, limit = record["options"], record["limit"]
+    notes = [
+        f"Steps: {options['repeats']} turns of {options['steps']}, the slowest rank of each. "
+        f"Communication: the same buckets, all-reduced back to back. vs: its time to this row's [quartiles]."
+    ]
+    if options["compute"] == "delay":
+        off = record["plain"] / options["seconds"] - 1 if options["seconds"] else 0.0
+        notes.append(f"The plain step is {100 * off:+.1f} % of the time asked for.")
+    if limit:
+        notes.append(
+            f"Limit at {format_rate(limit['link_rate'])}/s a host: communication {_ms(limit['communication'])}, "
+            f"step {_ms(limit['step'])}."
+        )
+    notes.append(f"Memory of the largest rank: {record['peak_memory'] / 2**30:.2f} GiB.")
+    notes += ["nccl: its gradients are in GPU memory."] if "nccl" in record["contenders"] else []
+    notes += [f"Missing: {name}: {reason}." for name, reason in record["missing"].items()]
+    wrong = [name for name, row in record["contenders"].items() if row["wrong"]]
+    notes += [f"WRONG GRADIENTS: {', '.join(wrong)}. These times mean nothing."] if wrong else []
+    return notes
+
+
+def _hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def _ratio(found: Mapping[str, float] | None) -> str:
+    return "" if found is None else f"{found['median']:.2f}x [{found['low']:.2f}-{found['high']:.2f}]"

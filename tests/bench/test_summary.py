@@ -1,0 +1,198 @@
+"""From samples to rows, and from rows to what people read."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.bench import page, table
+from slipstream.bench.measurement import file_name, save, wrong_results
+from slipstream.bench.plot import bandwidth_lines, check_plot, limit_line, plot
+from slipstream.bench.summary import contender_row, limit_seconds, memory_rates, ratio, summarise_size
+from slipstream.bench.view import showing
+
+MIB = 1 << 20
+JOB = {"collective": "all_reduce", "hosts": [0, 1], "root": None, "link_rate": 1e9, "memory": None}
+
+
+def _found(*ranks: list[float], wrong: int = 0) -> dict[str, Any]:
+    return {"seconds": list(ranks), "wrong": wrong, "first_wrong": "rank 1: element 3" if wrong else ""}
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """A record of two sizes: slipstream, one peer, one that cannot."""
+    machine = {"cpu": "Some(R) CPU @ 2 GHz", "cores": 2, "memory_gib": 4, "kernel": "6", "load_1min": 0.0}
+    base: dict[str, Any] = {"benchmark": "collective", "collective": "all_reduce", "date": "2026-01-02"}
+    base |= {"ranks": 2, "dtype": "float32", "op": "sum", "root": None, "in_place": True, "repeats": 3}
+    base |= {"warmup": 1, "transport": "auto", "lanes": None, "link_rate": 1e9, "lab": None, "hosts": [0, 1]}
+    base |= {"machine": machine, "versions": {"python": "3"}, "missing": {"mpi": "mpirun not found"}}
+    base |= {"peers": ["gloo", "nccl"], "memories": {"nccl": "of the GPU"}, "memory": None, "idle_cpu": None}
+    base |= changes
+    found = {"slipstream": _found([1.0, 2.0, 1.0], [1.0, 1.0, 3.0]), "gloo": _found([6.0] * 3, [2.0] * 3)}
+    found["nccl"] = {"unsupported": "no GPU today"}
+    sizes = [{"bytes": n, "count": n // 4, "calls": 2, "contenders": found} for n in (4096, 8 * MIB)]
+    return base | {"sizes": [summarise_size(size, base) for size in sizes]}
+
+
+def test_a_repeat_lasts_as_long_as_its_slowest_rank() -> None:
+    row = record()["sizes"][0]["contenders"]["slipstream"]
+    assert row["samples"] == [1.0, 2.0, 3.0]
+    assert (row["median"], row["min"], row["p90"]) == (2.0, 1.0, 3.0)
+    assert row["ratio"]["gloo"] == {"value": 3.0, "low": 2.5, "high": 4.5}
+    assert set(row["ratio"]) == {"gloo"}
+    assert "ratio" not in record()["sizes"][0]["contenders"]["gloo"]
+
+
+def test_bandwidths() -> None:
+    row = contender_row([2.0, 1.0, 4.0], "all_reduce", 1000, 4)
+    assert (row["algbw"], row["busbw"]) == (500.0, 750.0)
+    barrier = contender_row([2.0], "barrier", 0, 4)
+    assert (barrier["algbw"], barrier["busbw"]) == (None, None)
+
+
+def test_spread_of_a_single_repeat_is_none() -> None:
+    assert ratio([6.0], [2.0]) == {"value": 3.0, "low": 3.0, "high": 3.0}
+
+
+def test_rates_of_memory_are_those_of_the_slowest_rank() -> None:
+    fast = {"bytes": 10**9, "copy": [0.2, 0.1, 0.3], "add": [0.1, 0.2, 0.2]}
+    slow = fast | {"copy": [0.1, 0.4, 0.5]}  # with the other rank: 0.2, 0.4, 0.5
+    assert memory_rates([fast, slow]) == pytest.approx({"copy": 5e9, "add": 10e9, "traffic": 30e9})
+
+
+def test_limits() -> None:
+    one, two = [0, 0], [0, 1]
+    memory = limit_seconds("all_reduce", 8 * MIB, one, 0, link_rate=1e9, traffic=4e9)
+    assert memory == {"seconds": pytest.approx(4 * 8 * MIB / 4e9), "of": "memory"}
+    assert limit_seconds("all_reduce", 4096, one, 0, link_rate=1e9, traffic=4e9) is None  # caches decide
+    assert limit_seconds("all_reduce", 8 * MIB, one, 0, link_rate=1e9, traffic=None) is None
+    network = limit_seconds("all_reduce", 4096, two, 0, link_rate=1e9, traffic=4e9)
+    assert network == {"seconds": pytest.approx(8 * 4096 / 1e9), "of": "network"}
+    assert limit_seconds("all_reduce", 4096, two, 0, link_rate=None, traffic=4e9) is None
+
+
+def test_rows_have_a_cell_for_each_column() -> None:
+    one = record()
+    head = table.columns(one)
+    ours, gloo, nccl = table.rows(one, one["sizes"][0])
+    assert len(ours) == len(gloo) == len(head) == len(table.widths(one))
+    cells = dict(zip(head, ours, strict=True))
+    assert (cells["contender"], cells["median"], cells["#wrong"]) == ("slipstream", "2.00 s", "0")
+    assert cells["vs gloo"] == "3.00x [2.50 4.50]"
+    assert cells["limit"] == "32.8 us"
+    assert nccl[-1] == "unsupported: no GPU today"
+
+
+def test_narrow_terminals_lose_what_matters_least() -> None:
+    head, lines = ["count", "contender", "min", "median"], [["12345", "slipstream", "1.0", "123.4 us"]]
+    wide = table.fitting(head, lines, 34, between=2)
+    assert [head[at] for at in wide] == head
+    assert [head[at] for at in table.fitting(head, lines, 33, between=2)] == ["contender", "min", "median"]
+    lines.append(["12345", "nccl", "unsupported: a long story"])
+    assert table.fitting(head, lines, 34, between=2) == wide
+    assert [head[at] for at in table.fitting(head, lines, 5, between=2)] == ["contender", "median"]
+
+
+@pytest.mark.parametrize(("of", "text"), [("memory", "200 % (cached)"), ("network", "200 % (burst)")])
+def test_more_than_the_limit_is_explained(of: str, text: str) -> None:
+    one = record()
+    one["sizes"][0]["limit"] = {"seconds": 4.0, "of": of}
+    assert table.rows(one, one["sizes"][0])[0][-1] == text
+
+
+def test_wrong_results_are_named_and_not_saved(tmp_path: Path) -> None:
+    one = record()
+    assert wrong_results(one) == []
+    one["sizes"][1]["contenders"]["gloo"]["wrong"] = 7
+    one["sizes"][1]["contenders"]["gloo"]["first_wrong"] = "rank 1: element 3"
+    (text,) = wrong_results(one)
+    assert text.startswith("gloo, 8388608 B: 7 wrong elements")
+    assert "rank 1: element 3" in text
+    with pytest.raises(ValueError, match="not saved"):
+        save(one, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_saved_records_are_dated_and_named(tmp_path: Path) -> None:
+    path = save(record(), tmp_path / "results")
+    assert path.name == "2026-01-02-all_reduce-np2-2-core-some.json"
+    assert json.loads(path.read_text()) == record()
+    assert file_name(record(lab="lab-1")) == "2026-01-02-all_reduce-np2-lab-2-core-some.json"
+    assert (
+        file_name(record(transport="tcp", hosts=[0, 0])) == "2026-01-02-all_reduce-np2-tcp-2-core-some.json"
+    )
+
+
+def test_a_page_shows_saved_records(tmp_path: Path) -> None:
+    path, document = save(record(), tmp_path), tmp_path / "page.md"
+    document.write_text("before\n<!-- here: begin -->\nold\n<!-- here: end -->\nafter\n")
+    assert page.main([str(document), "here", str(path), str(path)]) == 0
+    once = document.read_text()
+    assert once.startswith("before\n<!-- here: begin -->\nall_reduce, 2 ranks on 2 hosts, in place")
+    assert once.endswith("<!-- here: end -->\nafter\n")
+    assert "old" not in once
+    assert once.count("| 4 KiB ") == 2
+    assert "missing: mpi (mpirun not found)." in once
+    assert page.main([str(document), "here", str(path), str(path)]) == 0
+    assert document.read_text() == once
+    assert page.main([str(document)]) == 2
+    with pytest.raises(ValueError, match="lacks"):
+        page.replace_between("no marks", "here", "text")
+    with pytest.raises(ValueError, match="not of a collective"):
+        page.render([record(benchmark="train")])
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, _Terminal])
+def test_rows_are_shown_as_they_come(kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind is _Terminal:
+        pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("TERM", "xterm")
+    whole, out = record(), kind()
+    partial = whole | {"sizes": []}
+    with showing(out) as show:
+        show(partial, None)
+        assert "busbw" in out.getvalue()
+        for size in whole["sizes"]:
+            assert str(size["bytes"]) not in out.getvalue()
+            partial["sizes"].append(size)
+            show(partial, size)
+            assert str(size["bytes"]) in out.getvalue()
+    assert "missing: mpi (mpirun not found)" in out.getvalue()
+    assert "unsupported: no GPU" in out.getvalue()
+
+
+def test_lines_of_the_plot() -> None:
+    lines = bandwidth_lines(record())
+    assert set(lines) == {"slipstream", "gloo"}
+    assert lines["slipstream"]["x"] == [4096, 8 * MIB]
+    assert lines["slipstream"]["y"][0] == pytest.approx(4096 / 2.0 / 1e9)
+    assert lines["slipstream"]["low"][0] == pytest.approx(4096 / 2.5 / 1e9)
+    assert lines["slipstream"]["high"][0] == pytest.approx(4096 / 1.5 / 1e9)
+    assert limit_line(record())["y"] == pytest.approx([1e9 / 8 / 1e9] * 2)
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_plots(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"plot{suffix}"
+    plot(record(), path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    if suffix == ".svg":
+        plot(record(), tmp_path / "again.svg")
+        assert (tmp_path / "again.svg").read_bytes() == data
+
+
+def test_a_plot_needs_a_format_that_is_known() -> None:
+    with pytest.raises(ValueError, match=r"\.svg or \.png"):
+        check_plot(Path("plot.pdf"))

@@ -1,0 +1,128 @@
+"""The command from end to end, on ranks of this host."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slipstream.bench.train.contenders import NAMES, mpi_ranks
+from slipstream.bench.train.workloads import find_shapes
+from slipstream.cli.bench_train import CONTENDERS, train
+
+QUICK = [
+    "--model",
+    "tiny",
+    "-np",
+    "2",
+    "--compute-time",
+    "20ms",
+    "--repeats",
+    "2",
+    "--steps",
+    "2",
+    "--limit",
+    "120",
+]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(train, [*QUICK, *arguments])
+
+
+def record(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_against_gloo_with_a_delay() -> None:
+    result = run(
+        "--against", "gloo,slipstream-horovod,mpi", "--optimizer", "sgd", "--bucket-mb", "0.05", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = record(result)
+    assert found["bytes"] == 4 * 28_032
+    assert "MPI" in found["missing"]["mpi"]
+    rows = found["contenders"]
+    assert set(rows) == {"plain", "slipstream", "gloo", "slipstream-horovod"}
+    for name, row in rows.items():
+        assert row["wrong"] == 0, name
+        assert len(row["step"]["samples"]) == 4
+        assert len(row["communication"]["samples"]) == 2
+        assert min(row["step"]["samples"]) > 0.02
+    assert set(rows["slipstream"]["ratio"]) == {"gloo", "slipstream-horovod"}
+    assert rows["slipstream"]["buckets"] == rows["gloo"]["buckets"]
+    assert len(rows["gloo"]["buckets"]) > 1
+    assert sum(rows["gloo"]["buckets"]) == found["bytes"]
+
+
+@pytest.mark.parametrize(("compute", "contender", "wrong"), [("delay", "slipstream", 1), ("real", "gloo", 2)])
+def test_an_injected_error_is_reported(compute: str, contender: str, wrong: int) -> None:
+    result = run("--compute", compute, "--inject-error", contender, "--json")
+    assert result.exit_code == 1, result.output
+    assert f"WRONG GRADIENTS: {contender}: {wrong}" in result.stderr
+    found = {name: row["wrong"] for name, row in record(result)["contenders"].items()}
+    # Of real compute a sample and the sum of the gradient are checked, and both are off.
+    assert found == {"plain": 0, "slipstream": 0, "gloo": 0} | {contender: wrong}
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI")
+def test_horovod_where_its_module_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = tmp_path / "horovod"
+    stand_in.mkdir()
+    (stand_in / "__init__.py").write_text("")
+    (stand_in / "torch.py").write_text("from slipstream.torch import *\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert mpi_ranks(["horovod"])
+    result = run("--against", "horovod", "--json")
+    assert result.exit_code == 0, result.output
+    rows = record(result)["contenders"]
+    assert rows["horovod"]["wrong"] == 0
+    assert len(rows["horovod"]["buckets"]) == 28
+
+
+def test_ranks_that_fail_end_the_command() -> None:
+    result = run("--model", "no_such_module:model", "--json")
+    assert result.exit_code == 2
+    assert "Error: the ranks" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--against", "gloo,mpich"], "no contender mpich"),
+        (["--model", "alexnet"], "MODULE:FUNCTION"),
+        (["--compute-time", "soon"], "is not a time"),
+        (["--link-rate", "fast"], "is not a rate"),
+        (["--plot", "step.jpg"], "ends in .svg or .png"),
+        (["-H", "a:1", "--hostfile", "hosts"], "not both"),
+        (["-H", "localhost:1"], "do not fit"),
+        (["--hostfile", "no-such-file"], "cannot read"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code in (1, 2)
+    assert words in result.output
+
+
+def test_a_delay_of_an_unknown_model_must_be_given() -> None:
+    result = CliRunner().invoke(train, ["--model", "mine:make", "-np", "2"])
+    assert result.exit_code == 2
+    assert "--compute-time" in result.output
+
+
+def test_all_contenders_can_be_asked_for() -> None:
+    assert {"plain", "slipstream", *CONTENDERS} == set(NAMES)
+
+
+def test_shapes_take_no_memory() -> None:
+    shapes = find_shapes("resnet50")
+    assert sum(shapes.nbytes()) == 4 * 25_557_032
+    assert len(shapes.buffers) == 3 * 53
+    assert all(buffer.is_meta for _, buffer in shapes.buffers)
