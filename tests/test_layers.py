@@ -145,6 +145,8 @@ def test_native_rule(folder: str, line: str, good: bool) -> None:
         ("plan", "from slipstream import faces", False),
         ("launch", "def f():\n    import slipstream.torch", False),
         ("launch", "import torch", False),
+        ("bench", "from slipstream.launch import hosts", True),
+        ("bench", "from slipstream.lab import Lab", False),
         ("faces", "import torch", True),
         ("base", "from slipstream._core import DType", True),
     ],

@@ -142,7 +142,7 @@ def test_a_page_shows_saved_records(tmp_path: Path) -> None:
     assert page.main([str(document)]) == 2
     with pytest.raises(ValueError, match="lacks"):
         page.replace_between("no marks", "here", "text")
-    with pytest.raises(ValueError, match="not of a collective"):
+    with pytest.raises(ValueError, match="not of collective or train"):
         page.render([record(benchmark="train")])
 
 

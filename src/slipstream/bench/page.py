@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.bench.table import markdown
+from slipstream.bench.train.table import markdown as train_markdown
 
 __all__ = ["main", "render", "replace_between"]
 
 
 def render(records: Sequence[Mapping[str, Any]]) -> str:
-    """The records in Markdown, one after another; ValueError for one that is not of a collective."""
+    """The records in Markdown, one after another; ValueError for one that `slipstream bench` did not make."""
+    kinds = {"collective": markdown, "train": train_markdown}
     for record in records:
-        if record.get("benchmark") != "collective":
-            raise ValueError(f"a record of {record.get('benchmark')!r}, not of a collective")
-    return "\n\n".join(markdown(record) for record in records)
+        if record.get("benchmark") not in kinds:
+            raise ValueError(f"a record of {record.get('benchmark')!r}, not of {' or '.join(kinds)}")
+    return "\n\n".join(kinds[record["benchmark"]](record) for record in records)
 
 
 def replace_between(document: str, name: str, text: str) -> str:

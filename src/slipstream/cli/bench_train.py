@@ -13,7 +13,8 @@ import click
 
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_duration, parse_rate
-from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts
+from slipstream.cli.bench import given_hosts
+from slipstream.launch.hosts import Host
 
 __all__ = ["CONTENDERS", "train"]
 
@@ -51,17 +52,6 @@ def _contenders(text: str) -> list[str]:
     if unknown:
         raise ValueError(f"no contender {', '.join(unknown)}: expected some of {', '.join(CONTENDERS)}")
     return list(dict.fromkeys(names))
-
-
-def _hosts(hosts: str | None, hostfile: Path | None, settings: Settings) -> tuple[Host, ...]:
-    """The hosts given, or none: then all ranks run on this one."""
-    if hosts is not None and hostfile is not None:
-        raise click.UsageError("give -H or --hostfile, not both")
-    if hosts is not None:
-        return tuple(parse_hosts(hosts))
-    if hostfile is not None or settings.hostfile is not None:
-        return tuple(parse_hostfile(hostfile or Path(settings.hostfile or "")))
-    return ()
 
 
 @click.command(epilog=_EPILOG)
@@ -153,7 +143,7 @@ def train(
     draw = None if plot is None else _module("plot").draw
     try:
         settings = Settings.from_environment()
-        record = _measure(_hosts(hosts, hostfile, settings), settings, given)
+        record = _measure(given_hosts(hosts, hostfile, settings), settings, given)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     text = json.dumps(record, indent=1)

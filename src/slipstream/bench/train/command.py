@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slipstream.bench import jobs
+from slipstream.bench import jobs, machine
 from slipstream.bench.train.options import Options
 from slipstream.bench.train.summary import summarise
 
@@ -54,7 +54,8 @@ def measure(
             )
     if not end:
         raise jobs.JobFailed("the ranks ended without a result")
-    return {"date": datetime.date.today().isoformat(), **summarise(start, turns, end, link_rate)}
+    head = {"benchmark": "train", "date": datetime.date.today().isoformat(), "machine": machine.describe()}
+    return {**head, **summarise(start, turns, end, link_rate)}
 
 
 def _needs_mpi(options: Options) -> bool:

@@ -11,7 +11,6 @@ import dataclasses
 import gc
 import json
 import os
-import platform
 import resource
 import sys
 import time
@@ -23,6 +22,7 @@ import torch
 
 from slipstream import comm
 from slipstream.base.dtypes import Op
+from slipstream.bench import machine
 from slipstream.bench.jobs import channel
 from slipstream.bench.train import contenders
 from slipstream.bench.train.contenders import Contender
@@ -99,7 +99,7 @@ def _about(options: Options, shapes: Shapes, absent: Mapping[str, str]) -> dict[
         "bytes": sum(nbytes),
         "ready": shapes.ready(options.seconds) if options.compute == "delay" else None,
         "missing": dict(absent),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "versions": machine.versions("slipstream", "numpy", "torch"),
         "cores": len(os.sched_getaffinity(0)),
     }
 

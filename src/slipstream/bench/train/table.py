@@ -6,26 +6,49 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.table import Table
-
 from slipstream.base.units import format_rate
+from slipstream.bench.table import grid
 from slipstream.bench.train.catalogue import FIGURES
 from slipstream.bench.train.options import PLAIN
 
-__all__ = ["show"]
+__all__ = ["markdown", "show"]
 
 _WIDTH = 220  # of a table that no terminal bounds
 
 
 def show(record: Mapping[str, Any], to: TextIO | None = None) -> None:
-    """Prints a record of `summary.summarise`, by default to standard output."""
+    """Prints a record of `summary.summarise`, by default to standard output. Needs rich."""
+    from rich.console import Console
+    from rich.table import Table
+
     file = to or sys.stdout
     console = Console(file=file, width=None if file.isatty() else _WIDTH, highlight=False)
     console.print(_headline(record), markup=False)
-    console.print(_table(record))
+    columns, rows = _cells(record)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "contender" else "right")
+    for row in rows:
+        table.add_row(*row, style=None if row[-1] == "0" else "bold red")
+    console.print(table)
     for note in _notes(record):
         console.print(note, markup=False)
+
+
+def markdown(record: Mapping[str, Any]) -> str:
+    """The same as Markdown, for a page."""
+    machine = record["machine"]
+    where = f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}"
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    lines = [
+        f"{record['date']}: {where}; {versions}.",
+        "",
+        f"{_headline(record)}.",
+        "",
+        grid(*_cells(record)),
+        "",
+    ]
+    return "\n".join([*lines, " ".join(_notes(record))])
 
 
 def _headline(record: Mapping[str, Any]) -> str:
@@ -41,19 +64,26 @@ def _headline(record: Mapping[str, Any]) -> str:
     )
 
 
-def _table(record: Mapping[str, Any]) -> Table:
-    rows = record["contenders"]
-    peers = [name for name in rows if name not in (PLAIN, "slipstream")]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("contender")
-    columns = ["step", "min", "p90", "communication", "exposed", "hidden", "overlap", "efficiency"]
-    sampled = rows[PLAIN]["samples_per_second"] is not None
-    columns += ["samples/s"] if sampled else []
-    columns += [f"vs {peer}" for peer in peers] + ["wrong"]
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, row in rows.items():
-        cells = [_ms(row["step"][key]) for key in ("median", "min", "p90")]
+def _cells(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The heads of the columns, and a row a contender."""
+    contenders = record["contenders"]
+    peers = [name for name in contenders if name not in (PLAIN, "slipstream")]
+    sampled = contenders[PLAIN]["samples_per_second"] is not None
+    columns = [
+        "contender",
+        "step",
+        "min",
+        "p90",
+        "communication",
+        "exposed",
+        "hidden",
+        "overlap",
+        "efficiency",
+    ]
+    columns += [*(["samples/s"] if sampled else []), *(f"vs {peer}" for peer in peers), "wrong"]
+    rows = []
+    for name, row in contenders.items():
+        cells = [name, *(_ms(row["step"][key]) for key in ("median", "min", "p90"))]
         if name == PLAIN:
             cells += [""] * 5
         else:
@@ -61,8 +91,8 @@ def _table(record: Mapping[str, Any]) -> Table:
             cells += [_percent(row["overlap"]), _percent(row["efficiency"])]
         cells += [f"{row['samples_per_second']:.1f}"] if sampled else []
         cells += [_ratio(row["ratio"].get(peer)) for peer in peers]
-        table.add_row(name, *cells, str(row["wrong"]), style="bold red" if row["wrong"] else None)
-    return table
+        rows.append([*cells, str(row["wrong"])])
+    return columns, rows
 
 
 def _notes(record: Mapping[str, Any]) -> list[str]:

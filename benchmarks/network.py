@@ -1,0 +1,191 @@
+"""What docs/benchmarks.md says about networks, measured in labs on this machine. Needs root, iproute2 and PyTorch.
+
+    python benchmarks/network.py                 # all of it: a quarter of an hour
+    python benchmarks/network.py links           # how exactly a lab's links keep their rates: a minute
+    python benchmarks/network.py all_reduce      # 4 hosts at 500 Mbit/s, gloo and Open MPI beside: six minutes
+    python benchmarks/network.py train           # training steps on those hosts: six minutes
+    python benchmarks/network.py links --save    # keep the records and plots, and renew the page
+
+Every part is a `slipstream` command, which is printed. Ends with code 1 if a result was wrong or a command failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slipstream.base.units import format_rate
+from slipstream.bench import machine
+from slipstream.bench.page import render, replace_between
+from slipstream.bench.table import grid
+from slipstream.lab import Lab
+from slipstream.lab.measure import Flow, measure, neighbours
+
+_HERE = Path(__file__).resolve().parent
+_RESULTS = _HERE / "results"
+_DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
+_PLOTS = _HERE.parent / "docs" / "plots"
+_SLIPSTREAM = [sys.executable, "-m", "slipstream"]
+
+_PATHS = "100mbit,200mbit,400mbit,800mbit"
+_LINKS: tuple[dict[str, Any], ...] = (
+    {"hosts": 4, "rate": "500mbit"},
+    {"hosts": 8, "rate": "500mbit"},
+    {"hosts": 4, "rate": "1gbit"},
+    {"hosts": 4, "rate": "100mbit"},
+    {"hosts": 4, "rate": "500mbit", "mtu": 1500},
+)
+_REPEATS = 5
+_SIZES = "4K,64K,1M,4M,16M,64M"
+_MODELS = {"resnet50": "0.35s", "bert-base": "0.57s"}
+
+
+def links(save: bool) -> None:
+    """Every host sends to the next one over one connection, all at once; then 16 connections over unequal paths."""
+    rows, records = [], []
+    for spec in _LINKS:
+        with Lab(**spec) as lab:
+            shares = []
+            for _ in range(_REPEATS):
+                flows = measure(lab, neighbours(lab.hosts))
+                shares += [flow.rate / _line_rate(lab, flow) for flow in flows]
+        low, middle, high = 100 * min(shares), 100 * statistics.median(shares), 100 * max(shares)
+        mtu = spec.get("mtu", 9000)
+        least = 100 * (mtu - 52) / (mtu + 14)  # Ethernet, IP and TCP headers with timestamps
+        cells = [
+            str(spec["hosts"]),
+            spec["rate"],
+            str(mtu),
+            f"{low:.1f} %",
+            f"{middle:.1f} %",
+            f"{high:.1f} %",
+        ]
+        rows.append([*cells, f"{least:.1f} %"])
+        records.append({**spec, "shares": shares, "limit": least / 100})
+        print("  ".join(rows[-1]), flush=True)
+    head = ("hosts", "rate", "packets", "least", "median", "most", "headers leave")
+    text = f"{_about()}\n\n{grid(head, rows)}\n\n{_unequal(records)}"
+    print(text)
+    if save:
+        _keep("links", {"date": _today(), "machine": machine.describe(), "links": records})
+        _renew("links", text)
+
+
+def _line_rate(lab: Lab, flow: Flow) -> float:
+    rate = lab.spec.host(flow.source).line_rate
+    assert rate is not None
+    return rate
+
+
+def _unequal(records: list[dict[str, Any]]) -> str:
+    with Lab(2, paths=_PATHS) as lab:
+        flows = measure(lab, [("h1", "h2")], flows=16, seconds=4.0)
+        limits = lab.spec.host("h1").paths
+    by_path = defaultdict(list)
+    for flow in flows:
+        by_path[flow.path].append(flow.rate)
+    records.append({"paths": _PATHS, "flows": [[flow.path, flow.rate] for flow in flows]})
+    rows = []
+    for path, limit in enumerate(limits, 1):
+        rates = by_path.get(path, [])
+        each = ", ".join(f"{rate / 1e6:.0f}" for rate in sorted(rates))
+        rows.append(
+            [str(path), format_rate(limit), f"{sum(rates) / 1e6:.1f} Mbit/s", each or "no connection"]
+        )
+    return grid(("path", "rate", "together", "connections, Mbit/s"), rows)
+
+
+def all_reduce(save: bool) -> None:
+    """All-reduce on 4 hosts at 500 Mbit/s, with gloo and Open MPI."""
+    plot = _PLOTS / "all_reduce-4-hosts-500mbit.svg"
+    bench = ["all_reduce", "-np", "4", "--sizes", _SIZES, "--against", "gloo,mpi", "--repeats", "9"]
+    record = _bench(bench, plot if save else None)
+    if save:
+        _keep("all_reduce-lab", record)
+        _renew("network", f"{render([record])}\n\n![bandwidth over size](plots/{plot.name})")
+
+
+def train(save: bool) -> None:
+    """Training steps on 4 hosts at 500 Mbit/s, with gloo."""
+    texts = []
+    for model, seconds in _MODELS.items():
+        plot = _PLOTS / f"train-{model}-4-hosts-500mbit.svg"
+        bench = ["train", "-np", "4", "--model", model, "--compute-time", seconds, "--against", "gloo"]
+        record = _bench([*bench, "--repeats", "3", "--steps", "2"], plot if save else None)
+        texts.append(f"{render([record])}\n\n![a step of {model}](plots/{plot.name})")
+        if save:
+            _keep(f"train-{model}-lab", record)
+    if save:
+        _renew("train", "\n\n".join(texts))
+
+
+def _bench(arguments: Sequence[str], plot: Path | None) -> dict[str, Any]:
+    """Runs `slipstream bench` in a lab and returns its record."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "record.json"
+        lab = ["lab", "run", "--hosts", "4", "--rate", "500mbit", "--"]
+        command = [*_SLIPSTREAM, *lab, *_SLIPSTREAM, "bench", *arguments, "--json", str(path)]
+        if plot is not None:
+            plot.parent.mkdir(exist_ok=True)
+            command += ["--plot", str(plot)]
+        print("$", shlex.join(command).replace(shlex.join(_SLIPSTREAM), "slipstream"), flush=True)
+        subprocess.run(command, check=True)
+        record: dict[str, Any] = json.loads(path.read_text())
+    return record
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def _about() -> str:
+    host = machine.describe()
+    return f"{_today()}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}; {_REPEATS} repeats of 2 s."
+
+
+def _keep(name: str, record: dict[str, Any]) -> None:
+    _RESULTS.mkdir(exist_ok=True)
+    path = _RESULTS / f"{_today()}-{name}-{machine.host_class(machine.describe())}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"saved {path.relative_to(_HERE.parent)}")
+
+
+def _renew(mark: str, text: str) -> None:
+    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), mark, text))
+
+
+_PARTS = {"links": links, "all_reduce": all_reduce, "train": train}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the parts that were asked for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; all by default")
+    parser.add_argument(
+        "--save", action="store_true", help="keep the records and plots, renew docs/benchmarks.md"
+    )
+    given = parser.parse_args(arguments)
+    unknown = sorted(set(given.parts) - set(_PARTS))
+    if unknown:
+        parser.error(f"no part {', '.join(unknown)}: expected some of {', '.join(_PARTS)}")
+    for name in given.parts or _PARTS:
+        try:
+            _PARTS[name](given.save)
+        except subprocess.CalledProcessError as error:
+            print(f"network: {name} failed with code {error.returncode}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
