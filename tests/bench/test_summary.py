@@ -143,7 +143,7 @@ def test_a_page_shows_saved_records(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lacks"):
         page.replace_between("no marks", "here", "text")
     with pytest.raises(ValueError, match="not of collective or train"):
-        page.render([record(benchmark="train")])
+        page.render([record(benchmark="ddp")])
 
 
 class _Terminal(io.StringIO):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.train.records import END, TURNS, start
+from slipstream.bench import page
 from slipstream.bench.train.summary import hidden, least_communication, least_step, ratio, spread, summarise
 
 
@@ -92,3 +93,14 @@ def test_plot_is_a_picture(tmp_path: Path, suffix: str, head: bytes) -> None:
     path = tmp_path / f"step.{suffix}"
     plot.draw(summarise(start(), TURNS, END, 1e8), path)
     assert path.read_bytes().startswith(head)
+
+
+def test_a_page_shows_a_record() -> None:
+    machine = {"cpu": "some", "cores": 2, "kernel": "6"}
+    head = {"benchmark": "train", "date": "2026-01-02", "machine": machine}
+    text = page.render([{**head, **summarise(start(), TURNS, END, 5e8)}])
+    assert text.startswith("2026-01-02: some, 2 cores, Linux 6; torch 2.\n\ntiny: 250,000 parameters")
+    (row,) = [line for line in text.splitlines() if line.startswith("| slipstream ")]
+    assert "| 130.0 ms |" in row
+    assert "Limit at 500mbit/s a host" in text
+    assert "WRONG GRADIENTS: gloo" in text
