@@ -154,6 +154,41 @@ void bind_handles(nb::module_& m) {
            "Waits; False if `timeout` seconds pass first. Raises the operation's error.");
 }
 
+nb::list link_statistics(Session& self) {
+  std::vector<LinkStatistics> links;
+  {
+    const nb::gil_scoped_release release;
+    links = self.link_statistics();
+  }
+  nb::list found;
+  for (const LinkStatistics& link : links) {
+    nb::list lanes;
+    for (const LaneStatistics& lane : link.lanes) {
+      nb::dict one;
+      one["local"] = lane.local;
+      one["remote"] = lane.remote;
+      one["control"] = lane.control;
+      one["up"] = lane.up;
+      one["sent"] = lane.sent;
+      one["received"] = lane.received;
+      one["rate"] = lane.rate;
+      one["delivery_rate"] = lane.delivery;
+      one["rtt"] = lane.rtt_us * 1e-6;
+      one["retransmits"] = lane.retransmits;
+      lanes.append(one);
+    }
+    nb::dict one;
+    one["rank"] = link.peer;
+    one["lost"] = link.lost;
+    one["replaced"] = link.replaced;
+    one["repeated"] = link.repeated;
+    one["dropped"] = link.dropped;
+    one["lanes"] = lanes;
+    found.append(one);
+  }
+  return found;
+}
+
 }  // namespace
 
 void bind_session(nb::module_& m) {
@@ -166,12 +201,12 @@ void bind_session(nb::module_& m) {
       .def(
           "__init__",
           [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
-             int lanes, int spin_us) {
+             int lanes, int spin_us, bool round_robin) {
             new (self) Session(SessionOptions{rank, size, std::move(job), std::string(secret.c_str(), secret.size()),
-                                              heartbeat, timeout, lanes, spin_us});
+                                              heartbeat, timeout, lanes, spin_us, round_robin});
           },
           nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
-          nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0)
+          nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false)
       .def("listen_shm", &Session::listen_shm)
       .def("listen_tcp", &Session::listen_tcp, nb::arg("address"))
       .def(
@@ -193,6 +228,7 @@ void bind_session(nb::module_& m) {
       .def("abort", &Session::abort, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>())
       .def("links", &Session::links, nb::call_guard<nb::gil_scoped_release>(), "(tcp, shm) links that are up.")
+      .def("link_statistics", &link_statistics, "What each tcp link that is up has done: a dict each, with its lanes.")
       .def("report", &Session::report, nb::call_guard<nb::gil_scoped_release>(),
            "What this rank waits for, from whom and since when, and its last operations; several lines.")
       .def(

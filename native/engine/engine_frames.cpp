@@ -52,6 +52,9 @@ void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
       break;
     case FrameType::pong:
     case FrameType::goodbye:
+    case FrameType::taken:
+    case FrameType::seen:
+    case FrameType::resume:
       return;
   }
   const Key key{frame.channel, frame.seq};

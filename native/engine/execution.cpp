@@ -15,6 +15,8 @@ constexpr uint64_t kNowhere = ~uint64_t{0};
 constexpr size_t kStagingBudget = 2 << 20;  // per work: about a core's cache
 constexpr uint64_t kFewestChunks = 2;
 constexpr uint64_t kMostChunks = 32;
+// Over a network a chunk is done when its bytes have been acknowledged: what is under way and in queues has to fit.
+constexpr size_t kNetworkBudget = 32 << 20;
 constexpr uint64_t kFrameCost = 64;  // what an eager frame costs its receiver beside the payload
 
 Frame frame_of(const Request& request, FrameType type) {
@@ -88,7 +90,12 @@ void Execution::measure() {
   merged_ = chunks_ == 1 && widest > 1 && chunk_bytes * static_cast<uint64_t>(widest) <= kMaxPayload;
   stage_bytes_ = chunk_bytes * static_cast<uint64_t>(plan_.widest_send());
   const uint64_t per_chunk = std::max<uint64_t>(1, stage_bytes_ * plan_.batches());
-  window_ = std::min(chunks_, std::clamp<uint64_t>(kStagingBudget / per_chunk, kFewestChunks, kMostChunks));
+  const auto near = [this](const Plan::Peer& peer) {
+    return engine_.fabric().shares_memory(request_.group->ranks[static_cast<size_t>(peer.rank)]);
+  };
+  network_ = !std::all_of(plan_.peers().begin(), plan_.peers().end(), near);
+  const uint64_t fitting = network_ ? kNetworkBudget / chunk_bytes : kStagingBudget / per_chunk;
+  window_ = std::min(chunks_, std::clamp<uint64_t>(fitting, kFewestChunks, network_ ? 4 * kMostChunks : kMostChunks));
   deps_left_.resize(window_ * steps_);
   pieces_left_.resize(window_ * steps_);
   armed_.resize(window_ * steps_);
@@ -207,8 +214,17 @@ void Execution::nudge() {
 
 // ---- the schedule
 
+uint64_t Execution::allowance() const {
+  if (!network_) return window_;
+  uint64_t bytes = SIZE_MAX;
+  for (const Plan::Peer& peer : plan_.peers())
+    if (const Link* link = engine_.fabric().up(request_.group->ranks[static_cast<size_t>(peer.rank)]))
+      bytes = std::min<uint64_t>(bytes, link->window());
+  return std::clamp<uint64_t>(bytes / (chunk_elements_ * element_), std::min(kFewestChunks, window_), window_);
+}
+
 bool Execution::start_chunk() {
-  if (begun_ >= chunks_ || begun_ - oldest_ >= window_) return false;
+  if (begun_ >= chunks_ || begun_ - oldest_ >= window_ || begun_ - oldest_ >= allowance()) return false;
   begin(begun_);
   return true;
 }

@@ -74,6 +74,8 @@ class Execution {
   };
 
   void measure();
+  // Chunks that may be in flight now: what the links are good for.
+  uint64_t allowance() const;
   // Tells the peer that its bulk may come, and where in shared memory it may put it.
   void say_ready(int peer_index);
   void try_open(int peer_index);
@@ -112,6 +114,7 @@ class Execution {
   uint64_t window_ = 1;
   bool merged_ = false;
   bool bulk_ = false;
+  bool network_ = false;  // it leaves the host
 
   std::array<Layout, 3> spaces_;
   std::vector<std::byte> tmp_;

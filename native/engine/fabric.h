@@ -18,6 +18,7 @@ class Dialer {
   virtual std::unique_ptr<Link> dial(int rank) = 0;
   virtual void knock(int rank) = 0;  // Fabric::knocked() follows
   virtual std::string host_of(int rank) const = 0;
+  virtual bool shares_memory(int rank) const = 0;  // with us; otherwise a network is between us
 };
 
 class Fabric {
@@ -72,6 +73,7 @@ class Fabric {
 
   std::string who(int rank) const;  // "rank 3 (host b)"
   std::string host_of(int rank) const { return dialer_.host_of(rank); }
+  bool shares_memory(int rank) const { return dialer_.shares_memory(rank); }
 
  private:
   struct Queued {

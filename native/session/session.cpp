@@ -16,6 +16,7 @@ constexpr size_t kMostReported = 10;  // strangers logged by name each time
 TcpOptions tcp_options(const SessionOptions& options) {
   TcpOptions tcp;
   tcp.lanes = options.lanes;
+  tcp.round_robin = options.round_robin;
   return tcp;
 }
 
@@ -51,6 +52,10 @@ void Session::start(std::vector<PeerAddress> peers) {
   if (peers.size() != static_cast<size_t>(options_.size))
     throw Failure(Code::invalid, "there must be one address per rank");
   peers_ = std::move(peers);
+  tcp_.set_directory([this](int rank) {
+    const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
+    return TcpTarget{rank, peer.addresses, peer.port};
+  });
   runner_.start();
 }
 
@@ -115,6 +120,16 @@ std::pair<int, int> Session::links() {
       if (const Link* link = engine_.fabric().up(r)) ++(link->kind() == Link::Kind::tcp ? count.first : count.second);
   });
   return count;
+}
+
+std::vector<LinkStatistics> Session::link_statistics() {
+  std::vector<LinkStatistics> found;
+  runner_.as_driver([&] {
+    for (int r = 0; r < options_.size; ++r)
+      if (const Link* link = engine_.fabric().up(r); link != nullptr && link->kind() == Link::Kind::tcp)
+        found.push_back(TcpTransport::statistics(*link));
+  });
+  return found;
 }
 
 std::unique_ptr<Link> Session::dial(int rank) {

@@ -22,6 +22,7 @@ struct SessionOptions {
   double timeout_seconds = 1800;
   int lanes = 2;
   int spin_us = 0;
+  bool round_robin = false;  // TcpOptions::round_robin
 };
 
 struct PeerAddress {
@@ -66,12 +67,15 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void close();
   // Links that are up, by kind: {tcp, shm}.
   std::pair<int, int> links();
+  // What the tcp links that are up have done, lane by lane. Any thread.
+  std::vector<LinkStatistics> link_statistics();
 
  private:
   // Dialer
   std::unique_ptr<Link> dial(int rank) override;
   void knock(int rank) override;
   std::string host_of(int rank) const override;
+  bool shares_memory(int rank) const override { return peers_[static_cast<size_t>(rank)].same_host; }
   // Arrivals
   void accepted(std::unique_ptr<Link> link) override;
   void knocked(int rank) override;

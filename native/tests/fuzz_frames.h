@@ -42,7 +42,7 @@ class FuzzedLink : public Events {
     auto [ours, theirs] = pair();
     auto [our_lane, their_lane] = pair();
     TcpLink link(core, 1, 1, std::move(ours));
-    link.add_lane(std::move(our_lane));
+    link.add_lane(std::move(our_lane), 0);
     link.come_up();
     const Fd& fd = bulk ? their_lane : theirs;
     while (!bytes.empty() && downs == 0) {

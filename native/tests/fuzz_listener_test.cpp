@@ -34,8 +34,18 @@ std::vector<std::byte> plausible_frames(std::mt19937& random, bool bulk) {
     f.length = random() % 50 == 0 ? static_cast<uint32_t>(random()) : bounds[random() % 8];
     if (random() % 10 == 0) f.reserved = 1;
     const size_t at = bytes.size();
-    bytes.resize(at + sizeof(f) + std::min<uint32_t>(f.length, 200'000));
-    std::memcpy(bytes.data() + at, &f, sizeof(f));
+    if (!bulk) {
+      bytes.resize(at + sizeof(f) + std::min<uint32_t>(f.length, 200'000));
+      std::memcpy(bytes.data() + at, &f, sizeof(f));
+      continue;
+    }
+    SegmentHeader header{f, random() % 3, 0, f.length};  // halves and wholes of few messages: they meet
+    header.size = random() % 2 == 0 ? f.length : f.length / 2;
+    header.offset = random() % 2 == 0 ? 0 : f.length - header.size;
+    if (random() % 20 == 0) header.offset = static_cast<uint32_t>(random());
+    if (random() % 20 == 0) header.message = random() << 16;
+    bytes.resize(at + sizeof(header) + std::min<uint32_t>(header.size, 200'000));
+    std::memcpy(bytes.data() + at, &header, sizeof(header));
   }
   if (random() % 3 == 0) bytes.resize(random() % (bytes.size() + 1));
   return bytes;
@@ -156,9 +166,7 @@ TEST(lanes_may_come_before_their_link_but_not_wait_for_ever) {
   const Fd control = raw_connect(server.port);
   CHECK(raw_handshake(server, control, 5, 1, Purpose::link, 42));
   CHECK(run({&server}, [&] { return server.ups.size() == 1; }));
-  Frame f = frame(FrameType::data, kEagerBytes + 1);
-  std::vector<std::byte> bytes(sizeof(f) + f.length);
-  std::memcpy(bytes.data(), &f, sizeof(f));
+  const auto bytes = segment(frame(FrameType::data, kEagerBytes + 1), 1);
   raw_send(lane, bytes.data(), bytes.size());
   CHECK(run({&server}, [&] { return server.received.size() == 1; }));
   server.transport->tick(now() + seconds(1001));
@@ -174,9 +182,9 @@ TEST(a_link_cannot_be_opened_twice_nor_have_endless_lanes) {
   CHECK(raw_handshake(server, second, 5, 1, Purpose::link, 42));
   CHECK(run({&server}, [&] { return server.strangers.size() == 1; }));
   std::vector<Fd> lanes;
-  for (int i = 0; i < 65; ++i) {
+  for (uint32_t i = 0; i < 65; ++i) {
     lanes.push_back(raw_connect(server.port));
-    CHECK(raw_handshake(server, lanes.back(), 5, 1, Purpose::lane, 42));
+    CHECK(raw_handshake(server, lanes.back(), 5, 1, Purpose::lane, 42, i + 1));
   }
   CHECK(run({&server}, [&] { return server.strangers.size() == 2; }));
   CHECK_EQ(server.links.size(), 1u);
@@ -196,8 +204,9 @@ TEST(oversized_frames_end_the_link) {
       {false, static_cast<FrameType>(0), 0},     {false, static_cast<FrameType>(kLastFrameType + 1), 0}};
   for (const Case& c : cases) {
     const Frame f = frame(c.type, c.length, 1);
+    const SegmentHeader header{f, 1, 0, std::max(c.length, 1u)};
     FuzzedLink link;
-    link.feed(std::as_bytes(std::span(&f, 1)), c.bulk);
+    link.feed(c.bulk ? std::as_bytes(std::span(&header, 1)) : std::as_bytes(std::span(&f, 1)), c.bulk);
     CHECK(link.last.code == Code::internal);
     CHECK_EQ(link.last.rank, 1);
     CHECK(link.last.text.find("rank 1") != std::string::npos);
@@ -206,14 +215,13 @@ TEST(oversized_frames_end_the_link) {
 
 TEST(frames_at_the_limit_are_fine) {
   Frame f = frame(FrameType::data, kMaxPayload, 1);
-  std::vector<std::byte> bytes(sizeof(f) + f.length);
-  std::memcpy(bytes.data(), &f, sizeof(f));
+  auto bytes = segment(f, 1);
   FuzzedLink link;
   link.feed(bytes, true);
   CHECK(link.last.code == Code::peer_lost);
   f.length = kEagerBytes;
+  bytes.assign(sizeof(f) + f.length, std::byte{0});
   std::memcpy(bytes.data(), &f, sizeof(f));
-  bytes.resize(sizeof(f) + f.length);
   link.feed(bytes, false);
   CHECK(link.last.code == Code::peer_lost);
 }

@@ -90,6 +90,7 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
   std::unique_ptr<Link> dial(int rank) override { return transport_.dial(rank); }
   void knock(int) override {}
   std::string host_of(int) const override { return ""; }
+  bool shares_memory(int) const override { return true; }
   bool poll() override { return transport_.poll(); }
   bool pending() const override { return const_cast<MemoryTransport&>(transport_).pending(); }
   bool congested() const override { return false; }

@@ -1,9 +1,11 @@
 // How the ends of single lanes add up to the end of a link. The peer is played by plain sockets, so that each lane
 // can be cut at will.
 #include <cstring>
+#include <functional>
 
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
+#include "transport/sockets.h"
 
 namespace {
 
@@ -24,10 +26,10 @@ struct Scene {
     CHECK(raw_handshake(us, control, 0, 1, Purpose::link, 42));
     for (int i = 0; i < bulk_lanes; ++i) {
       bulk.push_back(raw_connect(us.port));
-      CHECK(raw_handshake(us, bulk.back(), 0, 1, Purpose::lane, 42));
+      CHECK(raw_handshake(us, bulk.back(), 0, 1, Purpose::lane, 42, static_cast<uint32_t>(i) + 1));
     }
-    // One whole piece over each lane shows that it has joined.
-    for (const Fd& fd : bulk) say(fd, frame(FrameType::data, kLength));
+    // One whole message over each lane shows that it has joined.
+    for (const Fd& fd : bulk) say_message(fd);
     CHECK(run({&us}, [&] { return us.received.size() == static_cast<size_t>(bulk_lanes); }));
   }
 
@@ -35,8 +37,12 @@ struct Scene {
     const auto bytes = wire(f);
     raw_send(fd, bytes.data(), bytes.size());
   }
+  void say_message(const Fd& fd) {
+    const auto bytes = segment(frame(FrameType::data, kLength), ++messages);
+    raw_send(fd, bytes.data(), bytes.size());
+  }
   void say_half(const Fd& fd) {
-    const auto bytes = wire(frame(FrameType::data, kLength));
+    const auto bytes = segment(frame(FrameType::data, kLength), messages + 1);
     raw_send(fd, bytes.data(), bytes.size() / 2);
   }
   // Everything that has been sent so far has been seen: a ping comes through, and the poller has nothing left.
@@ -47,6 +53,13 @@ struct Scene {
     while (us.poller.wait(0) > 0) {
     }
   }
+  // Closes the control lane as a process does that has read everything: unread bytes would make it a reset.
+  void leave() {
+    std::byte sink[4096];
+    while (::recv(control.get(), sink, sizeof(sink), MSG_DONTWAIT) > 0) {
+    }
+    control.reset();
+  }
   bool ends() {
     return run({&us}, [&] { return !us.downs.empty(); });
   }
@@ -54,6 +67,7 @@ struct Scene {
   Rank us{1};
   Fd control;
   std::vector<Fd> bulk;
+  uint64_t messages = 0;
 };
 
 }  // namespace
@@ -71,22 +85,39 @@ TEST(an_idle_lane_may_go_while_another_stays) {
     std::byte sink[4096];
     const ssize_t n = ::recv(scene.bulk[1].get(), sink, sizeof(sink), MSG_DONTWAIT);
     if (n > 0) got += static_cast<size_t>(n);
-    return got == 4 * (sizeof(Frame) + kLength);
+    return got == 4 * (sizeof(SegmentHeader) + kLength);
   }));
   CHECK(scene.us.downs.empty());
 }
 
-TEST(a_lane_cut_in_the_middle_of_a_piece_ends_the_link_after_a_moment) {
+TEST(what_a_cut_lane_carried_may_come_over_another) {
   Scene scene(2);
   scene.say_half(scene.bulk[0]);
   scene.bulk[0].reset();
   scene.settle();
   CHECK(scene.us.downs.empty());
-  CHECK(scene.us.transport->tick(now()) < Time::max());
-  scene.us.transport->tick(now() + seconds(10));
-  CHECK_EQ(scene.us.downs.size(), 1u);
-  CHECK(scene.us.downs[0].code == Code::peer_lost);
-  CHECK_EQ(scene.us.downs[0].rank, 0);
+  const size_t before = scene.us.received.size();
+  scene.say_message(scene.bulk[1]);
+  CHECK(run({&scene.us}, [&] { return scene.us.received.size() == before + 1; }));
+  CHECK_EQ(scene.us.received.back().bytes.size(), size_t{kLength});
+}
+
+TEST(a_message_comes_once_however_often_it_is_sent) {
+  Scene scene(2);
+  const size_t before = scene.us.received.size();
+  const auto halves = [&](const Fd& fd) {
+    for (const uint32_t offset : {0u, kLength / 2}) {
+      const auto bytes = segment(frame(FrameType::data, kLength), scene.messages + 1, offset, kLength / 2);
+      raw_send(fd, bytes.data(), bytes.size());
+    }
+  };
+  for (const Fd& fd : scene.bulk) halves(fd);
+  ++scene.messages;
+  scene.say_message(scene.bulk[0]);
+  scene.say_message(scene.bulk[1]);
+  CHECK(run({&scene.us}, [&] { return scene.us.received.size() == before + 3; }));
+  scene.settle();
+  CHECK_EQ(scene.us.received.size(), before + 4);  // and the ping
 }
 
 TEST(the_last_lane_may_end_before_the_goodbye_is_heard) {
@@ -95,7 +126,7 @@ TEST(the_last_lane_may_end_before_the_goodbye_is_heard) {
   scene.settle();
   CHECK(scene.us.downs.empty());
   scene.say(scene.control, frame(FrameType::goodbye, 0));
-  scene.control.reset();
+  scene.leave();
   CHECK(scene.ends());
   CHECK(scene.us.downs[0].code == Code::aborted);
 }
@@ -107,25 +138,27 @@ TEST(the_last_lane_gone_for_good_ends_the_link) {
   CHECK(scene.us.downs[0].code == Code::peer_lost);
 }
 
-TEST(a_goodbye_does_not_excuse_half_a_piece) {
+TEST(half_a_message_before_a_goodbye_is_no_message) {
   Scene scene(1);
+  const size_t before = scene.us.received.size();
   scene.say_half(scene.bulk[0]);
   scene.bulk[0].reset();
-  scene.settle();
   scene.say(scene.control, frame(FrameType::goodbye, 0));
+  scene.leave();
   CHECK(scene.ends());
-  CHECK(scene.us.downs[0].code == Code::peer_lost);
+  CHECK(scene.us.downs[0].code == Code::aborted);
+  CHECK_EQ(scene.us.received.size(), before);
 }
 
 TEST(after_a_goodbye_the_link_waits_for_data_on_its_way) {
   Scene scene(2);
   scene.say(scene.control, frame(FrameType::goodbye, 0));
-  scene.control.reset();
+  scene.leave();
   scene.bulk[0].reset();
   for (int i = 0; i < 20; ++i) scene.us.poller.wait(1);
   CHECK(scene.us.downs.empty());
   const size_t before = scene.us.received.size();
-  scene.say(scene.bulk[1], frame(FrameType::data, kLength));
+  scene.say_message(scene.bulk[1]);
   scene.bulk[1].reset();
   CHECK(scene.ends());
   CHECK_EQ(scene.us.received.size(), before + 1);
@@ -185,4 +218,112 @@ TEST(a_dialler_that_was_dropped_tries_again) {
   CHECK(dropped);
   CHECK(run({&friendly, &server}, [&] { return !friendly.ups.empty() && !server.ups.empty(); }));
   CHECK(friendly.downs.empty());
+}
+
+// ---- repair: both sides are real, and connections are reset under them
+
+namespace {
+
+// Resets the connection whose local address this is, as a router or a firewall does that has had enough of it.
+bool reset_connection(const std::string& local) {
+  for (int fd = 3; fd < 1024; ++fd) {
+    if (tcp_state(fd).local != local || peer_name(fd) == "unknown") continue;
+    sockaddr nobody{};
+    nobody.sa_family = AF_UNSPEC;
+    return ::connect(fd, &nobody, sizeof(nobody)) == 0;
+  }
+  return false;
+}
+
+void know_each_other(Rank& a, Rank& b) {
+  const auto directory = [first = a.port, second = b.port](int rank) {
+    return TcpTarget{rank, {"127.0.0.1"}, rank == 0 ? first : second};
+  };
+  a.transport->set_directory(directory);
+  b.transport->set_directory(directory);
+}
+
+// Both ranks send `count` messages of odd sizes to each other, bulk and small, while `disturb` is called now and then.
+void exchange(Rank& a, Rank& b, uint32_t count, const std::function<void(uint32_t)>& disturb) {
+  constexpr uint32_t kMost = 300'000;
+  const auto bytes = pattern(kMost, 3);
+  const auto size_of = [](uint32_t i) { return i % 3 == 0 ? i % 5'000 : 17'000 + i * 7'919 % (kMost - 17'000); };
+  uint32_t sent = 0;
+  size_t bulk = 0;
+  const auto small_in_order = [&](const Rank& rank) {
+    uint32_t last = 0;
+    for (const Received& r : rank.received) {
+      CHECK_EQ(r.bytes.size(), size_t{size_of(r.frame.seq)});
+      CHECK(std::equal(r.bytes.begin(), r.bytes.end(), bytes.begin()));
+      if (r.frame.seq % 3 != 0) continue;
+      CHECK_EQ(r.frame.seq, last);
+      last += 3;
+    }
+  };
+  const bool done = run(
+      {&a, &b},
+      [&] {
+        for (; sent < count && sent < a.received.size() + 8; ++sent) {
+          const Frame f = frame(FrameType::data, size_of(sent), sent);
+          bulk += f.length > kEagerBytes ? 1 : 0;
+          for (Rank* rank : {&a, &b}) rank->ups[0]->send(f, bytes.data(), sent);
+          disturb(sent);
+        }
+        return a.received.size() == count && b.received.size() == count && a.cookies.size() == bulk &&
+               b.cookies.size() == bulk;
+      },
+      60);
+  CHECK(done);
+  CHECK(a.downs.empty());
+  CHECK(b.downs.empty());
+  small_in_order(a);
+  small_in_order(b);
+}
+
+}  // namespace
+
+TEST(resets_of_any_lane_cost_no_message) {
+  TcpOptions options;
+  options.lanes = 4;
+  Rank a(0, options);
+  Rank b(1, options);
+  know_each_other(a, b);
+  CHECK(connect(a, b, 1));
+  uint32_t resets = 0;
+  exchange(a, b, 3'000, [&](uint32_t i) {
+    if (i % 50 != 0) return;
+    const auto statistics = TcpTransport::statistics(*(i % 100 == 0 ? a : b).ups[0]);
+    const auto& lane = statistics.lanes[i / 50 % statistics.lanes.size()];
+    resets += lane.up && reset_connection(lane.local) ? 1 : 0;
+  });
+  CHECK(resets > 20);
+  CHECK(TcpTransport::statistics(*a.ups[0]).lost > 10);
+}
+
+TEST(all_lanes_at_once_may_be_reset) {
+  TcpOptions options;
+  options.lanes = 3;
+  Rank a(0, options);
+  Rank b(1, options);
+  know_each_other(a, b);
+  CHECK(connect(a, b, 1));
+  exchange(a, b, 600, [&](uint32_t i) {
+    if (i % 200 != 100) return;
+    for (const auto& lane : TcpTransport::statistics(*b.ups[0]).lanes)
+      if (lane.up) CHECK(reset_connection(lane.local));
+  });
+}
+
+TEST(a_peer_that_is_gone_is_lost_at_once_although_lanes_are_repaired) {
+  for (const bool dialler : {true, false}) {
+    auto a = std::make_unique<Rank>(0);
+    auto b = std::make_unique<Rank>(1);
+    know_each_other(*a, *b);
+    CHECK(connect(*a, *b, 1));
+    auto& left = dialler ? a : b;
+    (dialler ? b : a).reset();  // its listener too
+    CHECK(run({left.get()}, [&] { return !left->downs.empty(); }, 2));
+    CHECK(left->downs[0].code == Code::peer_lost);
+    CHECK_EQ(left->downs[0].rank, dialler ? 1 : 0);
+  }
 }

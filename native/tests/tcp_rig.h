@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "transport/handshake.h"
 #include "transport/tcp.h"
+#include "transport/tcp_segments.h"
 
 namespace slipstream::rig {
 
@@ -124,6 +125,14 @@ inline std::vector<std::byte> pattern(size_t size, uint32_t seed) {
   return bytes;
 }
 
+// A segment of a bulk message as it is on the wire: all of the message, unless `size` says less.
+inline std::vector<std::byte> segment(const Frame& f, uint64_t message, uint32_t offset = 0, uint32_t size = 0) {
+  const SegmentHeader header{f, message, offset, size == 0 ? f.length : size};
+  std::vector<std::byte> bytes(sizeof(header) + header.size);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  return bytes;
+}
+
 // A plain blocking client, for strangers and for peers that misbehave.
 inline Fd raw_connect(uint16_t port) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -140,8 +149,10 @@ inline void raw_send(const Fd& fd, const void* data, size_t size) {
 }
 
 // Authenticates a raw client as `rank`; the server side runs meanwhile.
-inline bool raw_handshake(Rank& server, const Fd& fd, int rank, int target, Purpose purpose, uint64_t token) {
-  auto handshake = Handshake::client(identity(rank), purpose, target, 1, token);
+inline bool raw_handshake(Rank& server, const Fd& fd, int rank, int target, Purpose purpose, uint64_t token,
+                          uint32_t lane = 1) {
+  if (purpose != Purpose::lane) lane = 0;
+  auto handshake = Handshake::client(identity(rank), purpose, target, lane, token);
   return run({&server}, [&] { return handshake.advance(fd.get()) == Handshake::State::done; });
 }
 

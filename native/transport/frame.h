@@ -17,8 +17,12 @@ enum class FrameType : uint8_t {
   goodbye = 9,    // the sender shuts down in good order; nothing follows
   announce = 10,  // sender -> receiver: this send exists, though no bytes of it may come yet
   status = 11,    // payload: what rank `chunk` does about a work that the receiver described
+  // Between the two ends of a tcp link alone; nobody above sees them.
+  taken = 12,   // message `channel` of bulk data is here, all of it
+  seen = 13,    // the first `channel` bytes of your control stream have been read
+  resume = 14,  // first on a connection that takes an old one's place: as `seen`; go on from there
 };
-inline constexpr uint8_t kLastFrameType = 11;
+inline constexpr uint8_t kLastFrameType = 14;
 
 struct Frame {
   FrameType type = FrameType::data;

@@ -53,6 +53,9 @@ class Link {
   // returns, the link needs none of the memory that was given to send() or land(), and makes no more upcalls.
   virtual void close() = 0;
 
+  // Bytes that a sender should have under way: enough to fill the link, and no more than that where caches matter.
+  virtual size_t window() const { return SIZE_MAX; }
+
   int peer() const { return peer_; }
   Kind kind() const { return kind_; }
   bool up() const { return up_; }

@@ -1,9 +1,11 @@
 #include "transport/sockets.h"
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -136,6 +138,8 @@ void tune_tcp(int fd, const SocketOptions& options) {
   set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, receive_limit);
 }
 
+void limit_unsent(int fd, int bytes) { set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); }
+
 void check_congestion(const std::string& name) {
   if (name.empty()) return;
   const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -151,6 +155,30 @@ std::string peer_name(int fd) {
   if (::getpeername(fd, there.raw(), &there.size) != 0) return "unknown";
   const std::string text = numeric(there, port);
   return text.empty() ? "unknown" : address_name(text, port);
+}
+
+TcpState tcp_state(int fd) {
+  TcpState state;
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) {  // an older kernel fills less of it
+    state.delivery = info.tcpi_delivery_rate;
+    state.rtt_us = info.tcpi_rtt;
+    state.retransmits = info.tcpi_total_retrans;
+  }
+  Address here;
+  uint16_t port = 0;
+  if (::getsockname(fd, here.raw(), &here.size) == 0) {
+    const std::string text = numeric(here, port);
+    state.local = address_name(text, port);
+  }
+  state.remote = peer_name(fd);
+  return state;
+}
+
+uint64_t unacknowledged(int fd) {
+  int bytes = 0;
+  return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
 }
 
 std::string address_name(const std::string& address, uint16_t port) {

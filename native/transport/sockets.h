@@ -26,8 +26,22 @@ int connect_outcome(int fd);
 bool same_machine(int fd);
 // Sets the options of a connected socket. None of them is needed for correctness, so none fails.
 void tune_tcp(int fd, const SocketOptions& options);
+// TCP_NOTSENT_LOWAT: the socket takes no more while it holds so many bytes that have not left.
+void limit_unsent(int fd, int bytes);
 // Throws Failure(invalid) if this kernel, or this user, does not have the congestion control `name`.
 void check_congestion(const std::string& name);
+
+// What the kernel knows of a connection.
+struct TcpState {
+  std::string local;
+  std::string remote;
+  uint64_t delivery = 0;  // bytes a second
+  uint32_t rtt_us = 0;
+  uint64_t retransmits = 0;
+};
+TcpState tcp_state(int fd);
+// Bytes that have been written and that the peer's machine has not acknowledged.
+uint64_t unacknowledged(int fd);
 
 // "10.1.2.3:4567", "[::1]:4567"; "unknown" if the socket has no peer any more.
 std::string peer_name(int fd);

@@ -46,6 +46,12 @@ void TcpTransport::knock(int peer, const std::vector<std::string>& addresses, ui
                                });
 }
 
+void TcpTransport::set_directory(std::function<TcpTarget(int)> directory) {
+  impl_->core->directory = std::move(directory);
+}
+
+LinkStatistics TcpTransport::statistics(const Link& link) { return static_cast<const TcpLink&>(link).statistics(); }
+
 Time TcpTransport::tick(Time now) { return impl_->core->timers.tick(now); }
 
 }  // namespace slipstream

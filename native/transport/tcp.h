@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,37 @@ struct TcpOptions {
   double connect_seconds = 10;    // TCP connect + handshake of a dialled link
   int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
   int max_unauthenticated = 128;
+  bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
+};
+
+// Where a rank listens.
+struct TcpTarget {
+  int peer = -1;
+  std::vector<std::string> addresses;
+  uint16_t port = 0;
+};
+
+// What one connection of a link has done.
+struct LaneStatistics {
+  std::string local;   // address:port
+  std::string remote;  // address:port
+  bool control = false;
+  bool up = false;
+  uint64_t sent = 0;         // bytes of payload
+  uint64_t received = 0;     // bytes of payload
+  double rate = 0;           // bytes a second that it takes while it is busy
+  uint64_t delivery = 0;     // bytes a second, as the kernel sees it
+  uint32_t rtt_us = 0;       // as the kernel sees it
+  uint64_t retransmits = 0;  // segments of TCP's
+};
+
+struct LinkStatistics {
+  int peer = -1;
+  uint64_t lost = 0;      // connections that broke
+  uint64_t replaced = 0;  // connections that were too slow for too long
+  uint64_t repeated = 0;  // bytes sent again
+  uint64_t dropped = 0;   // bytes that had come already
+  std::vector<LaneStatistics> lanes;
 };
 
 class TcpTransport {
@@ -35,8 +67,14 @@ class TcpTransport {
   // Events::up or Events::down (peer_lost if refused or silent, refused if authentication fails) follows.
   std::unique_ptr<Link> dial(int peer, const std::vector<std::string>& addresses, uint16_t port);
 
+  // Where ranks listen: with it, connections that break are repaired, and only a peer that is gone ends a link.
+  void set_directory(std::function<TcpTarget(int rank)> directory);
+
   // Proves that `peer` lives and asks it to dial us. The outcome comes through `done`.
   void knock(int peer, const std::vector<std::string>& addresses, uint16_t port, KnockDone& done);
+
+  // Of a link that this transport made.
+  static LinkStatistics statistics(const Link& link);
 
   // Expires handshakes and dials. Call at least when the returned time comes; Time::max() if nothing is timed.
   Time tick(Time now);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,8 @@ struct TcpCore {
   Identity identity;
   TcpOptions options;
   Timers timers;
+  // Where a rank's listener is, if that is known: then connections that break are repaired.
+  std::function<TcpTarget(int rank)> directory;
   // The links that were dialled by others, by (rank, token): where their bulk lanes belong.
   std::map<std::pair<int, uint64_t>, TcpLink*> accepted;
 };

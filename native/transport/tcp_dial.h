@@ -15,11 +15,7 @@ namespace slipstream {
 
 class Dial final : private Handler, private Timed {
  public:
-  struct Target {
-    int peer = -1;
-    std::vector<std::string> addresses;
-    uint16_t port = 0;
-  };
+  using Target = TcpTarget;
   struct Result {
     Fd fd;                // empty on failure
     std::string address;  // the one that answered

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "transport/tcp_segments.h"
+
 namespace slipstream {
 namespace {
 
@@ -16,14 +18,18 @@ const char* objection_to_control(const Frame& frame) {
   if (!known(frame.type)) return "a frame of an unknown type";
   if (frame.reserved != 0) return "a frame with reserved bits set";
   if (frame.type == FrameType::data) return frame.length <= kEagerBytes ? nullptr : "an oversized eager frame";
+  if (frame.type >= FrameType::taken) return frame.length == 0 ? nullptr : "a link's own frame with a payload";
   return frame.length <= kMaxText ? nullptr : "an oversized control frame";
 }
 
-const char* objection_to_bulk(const Frame& frame) {
-  if (frame.type != FrameType::data) return "a frame that does not belong on a bulk lane";
-  if (frame.reserved != 0) return "a frame with reserved bits set";
-  if (frame.length <= kEagerBytes) return "an undersized bulk frame";
-  return frame.length <= kMaxPayload ? nullptr : "an oversized bulk frame";
+const char* objection_to_segment(const SegmentHeader& header) {
+  if (header.frame.type != FrameType::data) return "a frame that does not belong on a bulk lane";
+  if (header.frame.reserved != 0) return "a frame with reserved bits set";
+  if (header.frame.length <= kEagerBytes) return "an undersized bulk frame";
+  if (header.frame.length > kMaxPayload) return "an oversized bulk frame";
+  if (header.message == 0 || header.size == 0) return "a segment of nothing";
+  const bool inside = header.offset < header.frame.length && header.size <= header.frame.length - header.offset;
+  return inside ? nullptr : "a segment that is not inside its message";
 }
 
 std::span<std::byte> FrameReader::space() {

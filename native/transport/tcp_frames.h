@@ -13,9 +13,8 @@ namespace slipstream {
 // Longest payload of a control frame that is not data: a description or an error.
 inline constexpr uint32_t kMaxText = 8 << 10;
 
-// Null if the frame may come over a control lane (or a bulk lane), else what is wrong with it.
+// Null if the frame may come over a control lane, else what is wrong with it.
 const char* objection_to_control(const Frame& frame);
-const char* objection_to_bulk(const Frame& frame);
 
 // Cuts the bytes of a control lane into frames. Memory is fixed: one buffer that holds the longest frame.
 class FrameReader {

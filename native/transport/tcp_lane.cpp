@@ -10,10 +10,33 @@
 #include "transport/tcp_link.h"
 
 namespace slipstream {
+namespace {
+
+constexpr uint64_t kSeenStep = 32 << 10;               // bytes of the control stream between two words about it
+constexpr std::array<std::byte, 64 << 10> kPadding{};  // stands for bytes that nobody wants any more
+thread_local std::array<std::byte, 64 << 10> nowhere;  // where bytes go that came already
+
+Frame about_stream(FrameType type, uint64_t bytes) {
+  Frame frame;
+  frame.type = type;
+  frame.channel = bytes;
+  return frame;
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS; }
+
+}  // namespace
 
 // ---- any lane
 
-void Lane::open(Fd fd) { fd_ = std::move(fd); }
+void Lane::take_socket(Fd fd) {
+  shut();
+  fd_ = std::move(fd);
+  near_ = same_machine(fd_.get());
+  ended_ = false;
+  write_failed_ = false;
+  write_error_ = 0;
+}
 
 void Lane::shut() {
   interest(false, false);
@@ -50,64 +73,82 @@ void Lane::read_ended(int error) {
 }
 
 void Lane::discard() {
-  std::array<std::byte, 16384> sink;
   for (size_t total = 0; total < kTurn;) {
-    const ssize_t n = ::recv(fd_.get(), sink.data(), sink.size(), MSG_DONTWAIT);
+    const ssize_t n = ::recv(fd_.get(), nowhere.data(), nowhere.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (n < 0 && would_block(errno)) return;
     if (n <= 0) return read_ended(n < 0 ? errno : 0);
     total += static_cast<size_t>(n);
   }
 }
 
+void Lane::describe(LaneStatistics& statistics) const {
+  statistics.up = writable() && !ended_;
+  if (!is_open()) return;
+  const TcpState state = tcp_state(fd_.get());
+  statistics.local = state.local;
+  statistics.remote = state.remote;
+  statistics.delivery = state.delivery;
+  statistics.rtt_us = state.rtt_us;
+  statistics.retransmits = state.retransmits;
+}
+
 // ---- the control lane
 
-void ControlLane::send(const Frame& frame, const std::byte* data) {
-  size_t done = 0;
-  if (is_open() && flushed()) {
-    if (!writable()) return;
-    iovec parts[2] = {{const_cast<Frame*>(&frame), sizeof(Frame)}, {const_cast<std::byte*>(data), frame.length}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = frame.length > 0 ? 2 : 1;
-    ssize_t n = 0;
-    do n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
-      write_broke(errno);
-      return update();
-    }
-    done = n > 0 ? static_cast<size_t>(n) : 0;
-    if (done == sizeof(Frame) + frame.length) return;
-  }
-  const auto* header = reinterpret_cast<const std::byte*>(&frame);
-  if (done < sizeof(Frame)) out_.insert(out_.end(), header + done, header + sizeof(Frame));
-  const size_t skip = done > sizeof(Frame) ? done - sizeof(Frame) : 0;
-  if (frame.length > 0) out_.insert(out_.end(), data + skip, data + frame.length);
+void ControlLane::open(Fd fd) {
+  take_socket(std::move(fd));
   update();
 }
 
-void ControlLane::flush() {
-  while (out_at_ < out_.size()) {
-    const ssize_t n = ::send(fd_.get(), out_.data() + out_at_, out_.size() - out_at_, MSG_NOSIGNAL | MSG_DONTWAIT);
+void ControlLane::resume(Fd fd) {
+  take_socket(std::move(fd));
+  reader_.clear();
+  resuming_ = true;
+  told_ = read_;
+  const Frame frame = about_stream(FrameType::resume, read_);
+  // An empty socket takes so little at once.
+  if (::send(fd_.get(), &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) != static_cast<ssize_t>(sizeof(frame)))
+    write_broke(errno);
+  update();
+}
+
+void ControlLane::send(const Frame& frame, const std::byte* data) {
+  const bool at_once = is_open() && !resuming_ && flushed();
+  const auto* header = reinterpret_cast<const std::byte*>(&frame);
+  out_.insert(out_.end(), header, header + sizeof(Frame));
+  if (frame.length > 0) out_.insert(out_.end(), data, data + frame.length);
+  if (at_once) write();
+  update();
+}
+
+void ControlLane::write() {
+  while (writable() && written_ < out_.size()) {
+    const ssize_t n = ::send(fd_.get(), out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) write_broke(errno);
-    if (n < 0) break;
-    out_at_ += static_cast<size_t>(n);
+    if (n < 0 && !would_block(errno)) write_broke(errno);
+    if (n < 0) return;
+    written_ += static_cast<size_t>(n);
   }
-  if (out_at_ == out_.size() || write_failed_) {
-    out_.clear();
-    out_at_ = 0;
-  } else if (out_at_ > out_.size() / 2) {  // keeps the cost of moving linear
-    out_.erase(out_.begin(), out_.begin() + static_cast<ptrdiff_t>(out_at_));
-    out_at_ = 0;
-  }
+}
+
+bool ControlLane::seen(uint64_t bytes) {
+  if (bytes <= start_) return true;  // old news, said again on a new connection
+  if (bytes - start_ > written_) return false;
+  const auto known = static_cast<ptrdiff_t>(bytes - start_);
+  out_.erase(out_.begin(), out_.begin() + known);
+  written_ -= static_cast<size_t>(known);
+  start_ = bytes;
+  return true;
+}
+
+void ControlLane::flush() {
+  write();
   update();
   link_.wrote();
 }
 
 void ControlLane::ready(uint32_t events) {
-  if ((events & EPOLLOUT) != 0 && !flushed()) flush();
+  if ((events & EPOLLOUT) != 0 && !resuming_ && !flushed()) flush();
   if (is_open() && !ended_ && (events & ~EPOLLOUT) != 0) read();
   if (is_open()) update();
 }
@@ -118,7 +159,7 @@ void ControlLane::read() {
     const auto space = reader_.space();
     const ssize_t n = ::recv(fd_.get(), space.data(), space.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (n < 0 && would_block(errno)) return;
     if (n <= 0) return read_ended(n < 0 ? errno : 0);
     link_.heard();
     reader_.filled(static_cast<size_t>(n));
@@ -138,148 +179,214 @@ bool ControlLane::parse() {
         link_.nonsense(reader_.why());
         return false;
       case FrameReader::Next::frame:
-        link_.control_frame(frame, payload);
+        if (resuming_) {
+          if (!resumed(frame)) return false;
+          continue;
+        }
+        read_ += sizeof(Frame) + frame.length;
+        if (frame.type == FrameType::seen) {
+          if (!seen(frame.channel)) link_.nonsense("word of more than we have sent");
+        } else {
+          link_.control_frame(frame, payload);
+        }
         if (link_.finished()) return false;
         if (link_.closing()) {
           reader_.clear();
           return false;
         }
+        if (read_ - told_ >= kSeenStep) say_seen();
     }
   }
 }
 
+void ControlLane::say_seen() {
+  told_ = read_;
+  send(about_stream(FrameType::seen, read_), nullptr);
+}
+
+bool ControlLane::resumed(const Frame& frame) {
+  if (frame.type != FrameType::resume || frame.channel < start_ || !seen(frame.channel)) {
+    link_.nonsense("no account of what it has read");
+    return false;
+  }
+  resuming_ = false;
+  written_ = 0;
+  write();
+  link_.control_resumed();
+  return true;
+}
+
 // ---- a bulk lane, outwards
 
-bool BulkLane::start(const Piece& piece) {
+void BulkLane::open(Fd fd) {
+  take_socket(std::move(fd));
+  sending_ = in_payload_ = stalled_ = declined_ = false;
+  header_at_ = 0;
+  pace_.forget();
+  backlog_ = 0;
+  limit_backlog();
+}
+
+void BulkLane::limit_backlog() {
+  const int most = link_.core().options.notsent_lowat;
+  const int wanted = near() ? most : pace_.backlog(most);
+  if (wanted > backlog_ * 3 / 4 && wanted < backlog_ * 4 / 3) return;
+  backlog_ = wanted;
+  limit_unsent(fd_.get(), wanted);
+}
+
+void BulkLane::pump() {
+  const Time start = now();
+  size_t budget = kTurn;
+  const size_t before = budget;
+  while (budget > 0 && writable()) {
+    if (!sending_) {
+      auto next = link_.pull(*this, start);
+      if (!next) break;
+      piece_ = *next;
+      out_at_ = 0;
+      sending_ = true;
+    }
+    if (!write(budget)) break;
+    sending_ = false;
+  }
+  pace_.took(before - budget, sending_ || link_.outbox().waiting() > 0, start);
+  if (writable()) limit_backlog();
+  update();
+}
+
+void BulkLane::start(const Outbox::Out& piece) {
   piece_ = piece;
   out_at_ = 0;
   sending_ = true;
   size_t budget = kTurn;
-  const bool written = write(budget);
-  if (written) sending_ = false;
+  if (write(budget)) sending_ = false;
   update();
-  return written;
 }
 
 bool BulkLane::write(size_t& budget) {
-  const size_t size = sizeof(Frame) + piece_.frame.length;
+  const size_t size = sizeof(SegmentHeader) + piece_.header.size;
   while (budget > 0) {
     iovec parts[2];
     size_t count = 0;
-    if (out_at_ < sizeof(Frame))
-      parts[count++] = {reinterpret_cast<std::byte*>(&piece_.frame) + out_at_, sizeof(Frame) - out_at_};
-    const size_t sent = out_at_ > sizeof(Frame) ? out_at_ - sizeof(Frame) : 0;
-    parts[count++] = {const_cast<std::byte*>(piece_.data) + sent, piece_.frame.length - sent};
+    if (out_at_ < sizeof(SegmentHeader))
+      parts[count++] = {reinterpret_cast<std::byte*>(&piece_.header) + out_at_, sizeof(SegmentHeader) - out_at_};
+    const size_t sent = out_at_ > sizeof(SegmentHeader) ? out_at_ - sizeof(SegmentHeader) : 0;
+    const size_t rest = piece_.header.size - sent;
+    if (piece_.data != nullptr)
+      parts[count++] = {const_cast<std::byte*>(piece_.data) + sent, rest};
+    else
+      parts[count++] = {const_cast<std::byte*>(kPadding.data()), std::min(rest, kPadding.size())};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = count;
     const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) write_broke(errno);
+    if (n < 0 && !would_block(errno)) write_broke(errno);
     if (n < 0) return false;
     out_at_ += static_cast<size_t>(n);
+    sent_bytes_ += static_cast<size_t>(n);
     budget -= std::min(budget, static_cast<size_t>(n));
     if (out_at_ == size) return true;
   }
   return false;
 }
 
-void BulkLane::pump() {
-  pumping_ = true;
-  for (size_t budget = kTurn; budget > 0 && writable();) {
-    if (!sending_) {
-      auto next = link_.queue().pull();
-      if (!next) break;
-      piece_ = std::move(*next);
-      out_at_ = 0;
-      sending_ = true;
-    }
-    if (!write(budget)) break;
-    sending_ = false;
-    piece_.copy.reset();
-    if (!link_.closing()) link_.sent(piece_.cookie);
-    if (link_.finished()) break;
-  }
-  pumping_ = false;
-  link_.wrote();
+void BulkLane::forget_out(uint64_t message) {
+  if (sending_ && piece_.header.message == message) piece_.data = nullptr;
 }
 
 // ---- a bulk lane, inwards
 
 void BulkLane::ready(uint32_t events) {
-  if ((events & EPOLLOUT) != 0 && writable()) pump();
+  if ((events & EPOLLOUT) != 0 && writable() && !link_.closing()) pump();
   if (is_open() && !ended_ && (!stalled_ || link_.closing()) && (events & ~EPOLLOUT) != 0) read();
   update();
 }
 
 void BulkLane::update() {
-  interest(!ended_ && (!stalled_ || link_.closing()), writable() && (sending_ || !link_.queue().empty()));
+  const bool out = writable() && !link_.closing() && (sending_ || (!declined_ && link_.outbox().has_work(number_)));
+  interest(!ended_ && (!stalled_ || link_.closing()), out);
 }
 
 void BulkLane::read() {
   for (size_t total = 0; total < kTurn;) {
     if (link_.closing()) return discard();
     if (stalled_) return;
-    // The next header comes with the rest of a payload: one system call a piece.
-    const size_t rest = in_payload_ ? frame_.length - in_at_ : 0;
-    iovec parts[2] = {{into_ + (in_payload_ ? in_at_ : 0), rest},
+    const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
+    const bool dropped = in_payload_ && into_ == nullptr;
+    // The next header comes with the rest of a payload: one system call a segment.
+    iovec parts[2] = {{dropped ? nowhere.data() : into_ + (in_payload_ ? in_at_ : 0),
+                       dropped ? std::min(rest, nowhere.size()) : rest},
                       {header_.data() + header_at_, header_.size() - header_at_}};
     msghdr message{};
     message.msg_iov = in_payload_ ? parts : parts + 1;
-    message.msg_iovlen = in_payload_ ? 2 : 1;
+    message.msg_iovlen = in_payload_ && !dropped ? 2 : 1;
     const ssize_t got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got < 0 && would_block(errno)) return;
     if (got <= 0) return read_ended(got < 0 ? errno : 0);
     const auto n = static_cast<size_t>(got);
     link_.heard();
     total += n;
+    received_bytes_ += std::min(n, rest);
     in_at_ += std::min(n, rest);
     header_at_ += n - std::min(n, rest);
-    if (in_payload_ && in_at_ == frame_.length && !deliver()) return;
+    if (in_payload_ && in_at_ == segment_.size && !deliver()) return;
     if (header_at_ == header_.size() && !begin()) return;
-    if (n < rest) return;  // the socket is empty
+    if (n < rest && !dropped) return;  // the socket is empty
   }
 }
 
 bool BulkLane::begin() {
-  std::memcpy(&frame_, header_.data(), sizeof(Frame));
-  if (const char* what = objection_to_bulk(frame_); what != nullptr) {
-    link_.nonsense(what);
-    return false;
-  }
-  const Events::Landing landing = link_.land(frame_);
-  if (link_.finished()) return false;
-  if (link_.closing()) return true;
-  if (!landing.ok) {
-    link_.nonsense("a piece that fits no operation");
+  std::memcpy(&segment_, header_.data(), sizeof(SegmentHeader));
+  const char* what = objection_to_segment(segment_);
+  const auto verdict = what != nullptr ? Inbox::Verdict::nonsense : link_.inbox().begin(segment_);
+  if (verdict == Inbox::Verdict::nonsense) {
+    link_.nonsense(what != nullptr ? what : "a segment that contradicts another one");
     return false;
   }
   header_at_ = 0;
   in_at_ = 0;
-  hold_ = 0;
-  into_ = landing.into;
   in_payload_ = true;
-  if (into_ == nullptr) take_block();
-  return !stalled_;
+  into_ = nullptr;
+  return verdict == Inbox::Verdict::repeated || place();
 }
 
-void BulkLane::take_block() {
-  const Blocks::Taken block = link_.blocks().take(frame_.length);
-  stalled_ = block.id == 0;
-  hold_ = block.id;
-  into_ = block.data;
+bool BulkLane::place() {
+  stalled_ = false;
+  switch (link_.place(segment_, into_)) {
+    case TcpLink::Place::found:
+      return true;
+    case TcpLink::Place::full:
+      stalled_ = true;
+      return false;
+    case TcpLink::Place::none:
+      break;
+  }
+  return false;
 }
 
 void BulkLane::resume() {
-  take_block();
+  place();
   update();
+}
+
+void BulkLane::forget_in(uint64_t message) {
+  if (in_payload_ && segment_.message == message) into_ = nullptr;
 }
 
 bool BulkLane::deliver() {
   in_payload_ = false;
-  link_.deliver(frame_, Payload{into_, frame_.length, false, hold_});
-  return !link_.finished();
+  if (into_ != nullptr && link_.inbox().complete(segment_)) link_.complete(segment_.message);
+  return !link_.finished() && !link_.closing();
+}
+
+void BulkLane::describe(LaneStatistics& statistics) const {
+  Lane::describe(statistics);
+  statistics.sent = sent_bytes_;
+  statistics.received = received_bytes_;
+  statistics.rate = pace_.rate();
 }
 
 }  // namespace slipstream

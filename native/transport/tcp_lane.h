@@ -1,5 +1,5 @@
 // The lanes of a tcp link. A lane is one authenticated connection: the control lane carries all frames that must
-// not wait, the bulk lanes pull pieces. Private to this folder.
+// not wait, the bulk lanes pull segments. Private to this folder.
 #pragma once
 
 #include <array>
@@ -8,16 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "transport/poller.h"
+#include "transport/sockets.h"
+#include "transport/tcp.h"
 #include "transport/tcp_frames.h"
-#include "transport/tcp_pieces.h"
+#include "transport/tcp_outbox.h"
+#include "transport/tcp_pace.h"
 
 namespace slipstream {
 
 class TcpLink;
 
-// A lane is one poll-able socket of a link. It lives as long as its link, its socket may go earlier.
+// A lane is one poll-able socket of a link, and the ones that take its place when it breaks.
 class Lane : protected Handler {
  public:
   explicit Lane(TcpLink& link) : link_(link) {}
@@ -25,17 +29,19 @@ class Lane : protected Handler {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  void open(Fd fd);
   void shut();
-  void finish_writing();  // nothing more will be written: tells the peer
+  void finish_writing();               // nothing more will be written: tells the peer
+  bool near() const { return near_; }  // both ends are on this machine
   bool is_open() const { return static_cast<bool>(fd_); }
   bool writable() const { return is_open() && !write_failed_; }
   bool ended() const { return ended_; }  // the peer has nothing more to say here
+  void describe(LaneStatistics& statistics) const;
 
  protected:
   // Reads or writes at most about this much per event, so that one busy lane does not starve the others.
   static constexpr size_t kTurn = 1 << 20;
 
+  void take_socket(Fd fd);
   void interest(bool in, bool out);
   // A write failed. What the peer said before may still be unread (an abort frame, a goodbye), so the reading side
   // is left to find the end; this also keeps Events::down out of send().
@@ -52,68 +58,96 @@ class Lane : protected Handler {
 
  private:
   int write_error_ = 0;
+  bool near_ = false;
   uint32_t registered_ = 0;
 };
 
+// The control lane is a stream that outlives its connections: what the peer has not read is kept, and said again on
+// the next connection.
 class ControlLane final : public Lane {
  public:
   using Lane::Lane;
-  // Takes a copy of whatever the socket does not. Before the lane is open, of everything.
+  void open(Fd fd);    // the first connection
+  void resume(Fd fd);  // one that takes the old one's place
+  // Takes a copy of the frame. Before the lane is open, and while it is broken, the copy waits.
   void send(const Frame& frame, const std::byte* data);
-  bool flushed() const { return !writable() || out_at_ == out_.size(); }
+  bool flushed() const { return !writable() || (!resuming_ && written_ == out_.size()); }
+  bool resuming() const { return resuming_; }
   bool between_frames() const { return reader_.between_frames(); }
-  void update() { interest(!ended_, !flushed()); }
+  void update() { interest(!ended_, !resuming_ && !flushed()); }
+  // The peer has read the first `bytes` of the stream. False: it cannot have.
+  bool seen(uint64_t bytes);
 
  private:
   void ready(uint32_t events) override;
   void read();
   bool parse();  // false: stop reading
+  bool resumed(const Frame& frame);
+  void say_seen();
   void flush();
+  void write();
 
   FrameReader reader_;
-  std::vector<std::byte> out_;
-  size_t out_at_ = 0;
+  std::vector<std::byte> out_;  // the stream from position start_ on
+  uint64_t start_ = 0;
+  size_t written_ = 0;  // of out_, to this connection
+  uint64_t read_ = 0;   // of the peer's stream
+  uint64_t told_ = 0;   // what we said of that
+  bool resuming_ = false;
 };
 
 class BulkLane final : public Lane {
  public:
-  using Lane::Lane;
-  // Free to start a piece at once.
-  bool idle() const { return writable() && !sending_ && !pumping_; }
-  // Only if idle(). True: all of it is written.
-  bool start(const Piece& piece);
-  bool receiving() const { return in_payload_ || stalled_ || header_at_ > 0; }
+  BulkLane(TcpLink& link, int number) : Lane(link), number_(number) {}
+  void open(Fd fd);  // also a connection that takes an old one's place
+  int number() const { return number_; }
+  // Takes what there is, as long as the socket does.
+  void pump();
+  // Sends this segment next; only if idle().
+  void start(const Outbox::Out& piece);
+  // Bytes in the socket that the peer's machine does not have.
+  uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
+  bool idle() const { return writable() && !sending_; }
+  // It leaves what there is to faster lanes until asked again.
+  void decline(bool yes) { declined_ = yes; }
   bool sending() const { return sending_; }
-  bool flushed() const { return !writable() || (!sending_ && !pumping_); }
+  bool receiving() const { return in_payload_ || stalled_ || header_at_ > 0; }
   bool stalled() const { return stalled_; }
-  void keep_copy() {
-    if (sending_) piece_.keep_copy();
-  }
   void resume();  // a block has come back
   void update();
+  // The peer has the message: what this lane still owes of it is padding, and its memory is not ours any more.
+  void forget_out(uint64_t message);
+  // The message is complete: what still comes of it on this lane is dropped.
+  void forget_in(uint64_t message);
+  const Pace& pace() const { return pace_; }
+  void describe(LaneStatistics& statistics) const;
 
  private:
   void ready(uint32_t events) override;
   void read();
   bool begin();  // the header is complete. False: stop reading
+  bool place();  // finds where the payload goes. False: stop reading
   bool deliver();
-  void take_block();
-  void pump();
-  bool write(size_t& budget);  // true: the piece is written
+  bool write(size_t& budget);  // true: the segment is written
+  void limit_backlog();
 
-  Piece piece_;        // on its way out
+  const int number_;
+  Outbox::Out piece_;  // on its way out; data is null once nobody wants it
   size_t out_at_ = 0;  // of header and data together
   bool sending_ = false;
-  bool pumping_ = false;  // pump() is on the stack: an upcall may send, but not through this lane
+  Pace pace_;
+  bool declined_ = false;
+  int backlog_ = 0;  // what the socket may hold unsent
+  uint64_t sent_bytes_ = 0;
+  uint64_t received_bytes_ = 0;
 
-  std::array<std::byte, sizeof(Frame)> header_{};
+  std::array<std::byte, sizeof(SegmentHeader)> header_{};
   size_t header_at_ = 0;
-  Frame frame_;  // the piece on its way in
-  std::byte* into_ = nullptr;
+  SegmentHeader segment_;      // on its way in
+  std::byte* into_ = nullptr;  // null: dropped
   size_t in_at_ = 0;
-  uint64_t hold_ = 0;
   bool in_payload_ = false;
-  bool stalled_ = false;  // no block for the piece
+  bool stalled_ = false;  // no block for the message
 };
 
 }  // namespace slipstream

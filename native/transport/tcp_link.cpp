@@ -6,17 +6,23 @@
 namespace slipstream {
 namespace {
 
-constexpr double kLinger = 0.2;                    // seconds that a closing link waits for the peer's end
-constexpr double kFlushStall = 2;                  // seconds without progress after which it stops flushing
-constexpr double kStoryDelay = 0.5;                // seconds that a broken bulk lane waits for word on the control lane
-constexpr size_t kCloseCopies = size_t{64} << 20;  // bytes of queued pieces that a closing link still sends
+constexpr double kLinger = 0.2;      // seconds that a closing link waits for the peer's end
+constexpr double kFlushStall = 2;    // seconds without progress after which it stops flushing
+constexpr double kStoryDelay = 0.5;  // seconds that a link without bulk lanes waits for word on the control lane
+constexpr int kMostResumptions = 8;  // of a control lane, before one of them works
+constexpr double kRedial = 5;        // seconds in which a peer that lives dials a broken control lane again
 
 }  // namespace
 
 TcpLink::TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Fd control)
-    : Link(peer, Kind::tcp), core_(std::move(core)), token_(token), accepted_(true), control_(*this) {
+    : Link(peer, Kind::tcp),
+      core_(std::move(core)),
+      token_(token),
+      accepted_(true),
+      outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
+      control_(*this),
+      tender_(*this) {
   control_.open(std::move(control));
-  control_.update();
   core_->accepted[{peer, token}] = this;
 }
 
@@ -26,7 +32,9 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, Dial::Target target, uint64_t to
       token_(token),
       accepted_(false),
       target_(std::move(target)),
-      control_(*this) {
+      outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
+      control_(*this),
+      tender_(*this) {
   control_dial_ = std::make_unique<Dial>(core_, target_, Purpose::link, 0, token_,
                                          [this](Dial::Result result) { control_dialled(std::move(result)); });
 }
@@ -37,11 +45,19 @@ TcpLink::~TcpLink() { shut_down(); }
 
 void TcpLink::control_dialled(Dial::Result result) {
   control_dial_.reset();
+  if (generation_ > 0) {
+    if (result.error) return repair_failed(result.error);
+    heard();
+    return control_.resume(std::move(result.fd));
+  }
   if (result.error) return fail(std::move(result.error));
   heard();
   control_.open(std::move(result.fd));
-  control_.update();
-  dial_lanes(result.address);
+  // The address that answered comes first, for all lanes; the others are for when it does not any more.
+  const auto answered = std::find(target_.addresses.begin(), target_.addresses.end(), result.address);
+  if (answered != target_.addresses.end()) std::rotate(target_.addresses.begin(), answered, answered + 1);
+  lane_dials_.resize(static_cast<size_t>(std::clamp(core_->options.lanes, 1, kMaxLanes)));
+  for (size_t i = 0; i < lane_dials_.size(); ++i) dial_lane(i);
   come_up();
 }
 
@@ -50,36 +66,37 @@ void TcpLink::come_up() {
   core_->events.up(*this);
 }
 
-void TcpLink::dial_lanes(const std::string& address) {
-  const auto lanes = static_cast<uint32_t>(std::clamp(core_->options.lanes, 1, kMaxLanes));
-  const Dial::Target target{peer_, {address}, target_.port};
-  for (uint32_t i = 0; i < lanes; ++i)
-    lane_dials_.push_back(std::make_unique<Dial>(core_, target, Purpose::lane, i + 1, token_,
-                                                 [this, i](Dial::Result r) { lane_dialled(i, std::move(r)); }));
+void TcpLink::dial_lane(size_t number) {
+  lane_dials_[number] = std::make_unique<Dial>(core_, target_, Purpose::lane, static_cast<uint32_t>(number) + 1, token_,
+                                               [this, number](Dial::Result r) { lane_dialled(number, std::move(r)); });
 }
 
-void TcpLink::lane_dialled(size_t index, Dial::Result result) {
-  lane_dials_[index].reset();
+void TcpLink::lane_dialled(size_t number, Dial::Result result) {
+  lane_dials_[number].reset();
   if (result.fd) {
     heard();
-    add_lane(std::move(result.fd));
+    add_lane(std::move(result.fd), static_cast<uint32_t>(number));
     return;
   }
   // One lane less; without any the link is of no use.
-  if (bulk_alive() || dialling_lanes()) return;
-  if (closing_) {
-    queue_.clear();
-    return step_close();
-  }
-  if (!goodbye_) fail(std::move(result.error));
+  if (bulk_alive() || dialling_lanes() || goodbye_) return;
+  if (closing_) return step_close();
+  doom(std::move(result.error));
 }
 
-bool TcpLink::add_lane(Fd fd) {
-  if (finished_ || bulk_.size() >= static_cast<size_t>(kMaxLanes)) return false;
-  bulk_.push_back(std::make_unique<BulkLane>(*this));
-  bulk_.back()->open(std::move(fd));
-  if (shut_write_) bulk_.back()->finish_writing();
-  bulk_.back()->update();
+bool TcpLink::add_lane(Fd fd, uint32_t number) {
+  if (finished_ || number >= static_cast<uint32_t>(kMaxLanes)) return false;
+  while (bulk_.size() <= number) bulk_.push_back(std::make_unique<BulkLane>(*this, static_cast<int>(bulk_.size())));
+  BulkLane& lane = *bulk_[number];
+  if (lane.is_open()) outbox_.lost(lane.number());  // the peer gave the old one up
+  lane.open(std::move(fd));
+  if (shut_write_) lane.finish_writing();
+  if (!closing_) {
+    doom_ = {};
+    lane.pump();
+    kick();
+  }
+  lane.update();
   return true;
 }
 
@@ -91,44 +108,123 @@ bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
     control_.send(frame, data);
     return true;
   }
-  const Piece piece{frame, data, cookie, nullptr};
-  for (size_t i = 0; queue_.empty() && i < bulk_.size(); ++i) {
-    const size_t at = (last_bulk_ + 1 + i) % bulk_.size();
-    if (!bulk_[at]->idle()) continue;
-    last_bulk_ = at;
-    return bulk_[at]->start(piece);
-  }
-  // Busy lanes come back for it; so do idle ones that already have the poller's promise.
-  queue_.push(piece);
+  outbox_.push(frame, data, cookie, static_cast<int>(bulk_.size()));
+  kick();
   return false;
+}
+
+// Idle lanes take what there is; busy ones come back for more.
+void TcpLink::kick() {
+  for (size_t i = 0; i < bulk_.size(); ++i) {
+    BulkLane& lane = *bulk_[(last_bulk_ + 1 + i) % bulk_.size()];
+    if (!lane.idle() || !outbox_.has_work(lane.number())) continue;
+    last_bulk_ = static_cast<size_t>(lane.number());
+    lane.pump();
+  }
+  rearm_lanes();
+}
+
+std::optional<Outbox::Out> TcpLink::pull(BulkLane& lane, Time now) {
+  // Within a machine there are no paths to spread over, and every call costs.
+  const uint32_t size =
+      lane.near() ? kMaxPayload : lane.pace().segment(outbox_.waiting(), static_cast<int>(bulk_.size()));
+  const bool declined = !lane.near() && too_slow(lane, size, now);
+  lane.decline(declined);
+  auto found = declined ? std::nullopt : outbox_.pull(lane.number(), size, now);
+  if (!found && !outbox_.empty() && !tended_ && bulk_.size() > 1 && !lane.near()) {
+    tended_ = true;
+    core_->timers.set(tender_, now + seconds(kTendSeconds));
+  }
+  return found;
+}
+
+TcpLink::Place TcpLink::place(const SegmentHeader& segment, std::byte*& into) {
+  into = nullptr;
+  Inbox::Message* message = inbox_.find(segment.message);
+  if (message == nullptr || closing_) return Place::found;  // completed over other lanes; dropped
+  if (!message->placed) {
+    const Events::Landing landing = core_->events.land(*this, segment.frame);
+    if (finished_ || closing_) return closing_ ? Place::found : Place::none;
+    message = inbox_.find(segment.message);
+    if (!landing.ok) {
+      nonsense("a piece that fits no operation");
+      return Place::none;
+    }
+    if (landing.into == nullptr) {
+      const Blocks::Taken block = blocks_.take(segment.frame.length);
+      if (block.id == 0) return Place::full;
+      message->hold = block.id;
+      message->into = block.data;
+    } else {
+      message->into = landing.into;
+    }
+    message->placed = true;
+  }
+  into = message->into + segment.offset;
+  return Place::found;
+}
+
+void TcpLink::complete(uint64_t number) {
+  const Inbox::Message message = *inbox_.find(number);
+  inbox_.finish(number);
+  for (const auto& lane : bulk_) lane->forget_in(number);
+  // A block counts as under way until the owner has given it back.
+  if (message.hold != 0)
+    kept_[message.hold] = number;
+  else
+    say_taken(number);
+  core_->events.arrived(*this, message.frame, Payload{message.into, message.frame.length, false, message.hold});
+}
+
+void TcpLink::say_taken(uint64_t number) {
+  Frame frame;
+  frame.type = FrameType::taken;
+  frame.channel = number;
+  control_.send(frame, nullptr);
+}
+
+void TcpLink::taken(uint64_t number) {
+  const auto cookie = outbox_.taken(number);
+  if (!cookie) return nonsense("word of data that we have not sent");
+  for (const auto& lane : bulk_) lane->forget_out(number);
+  core_->events.sent(*this, *cookie);
+  if (!finished_ && !closing_ && outbox_.waiting() > 0) kick();
 }
 
 void TcpLink::release(const Payload& payload) {
   if (payload.hold == 0) return;
   blocks_.give(payload.hold);
-  for (const auto& lane : bulk_)
-    if (lane->stalled() && !closing_) lane->resume();
+  if (const auto kept = kept_.find(payload.hold); kept != kept_.end()) {
+    if (!closing_ && !finished_) say_taken(kept->second);
+    kept_.erase(kept);
+  }
+  for (size_t i = 0; i < bulk_.size() && !closing_ && !finished_; ++i)
+    if (bulk_[i]->stalled()) bulk_[i]->resume();
 }
 
 void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
   if (goodbye_) return;  // nothing follows it
-  if (frame.type == FrameType::goodbye) {
-    goodbye_ = true;
-    // A lane that was cut while it received has lost data, whatever the peer says.
-    if (doom_ && std::any_of(bulk_.begin(), bulk_.end(), [](const auto& l) { return l->ended() && l->receiving(); }))
-      return fail(std::move(doom_));
-    doom_ = {};
-    if (!closing_) core_->timers.cancel(*this);
-    return;
+  switch (frame.type) {
+    case FrameType::taken:
+      return taken(frame.channel);
+    case FrameType::resume:
+      return nonsense("an account of what it has read, unasked");
+    case FrameType::goodbye:
+      goodbye_ = true;
+      doom_ = {};
+      for (auto& dial : lane_dials_) dial.reset();
+      if (!closing_) core_->timers.cancel(*this);
+      return;
+    default:
+      core_->events.arrived(*this, frame, Payload{payload, frame.length, true, 0});
   }
-  core_->events.arrived(*this, frame, Payload{payload, frame.length, true, 0});
 }
 
 void TcpLink::nonsense(const char* what) {
   fail({Code::internal, peer_, {}, name() + " sent " + what + ": do all ranks run the same slipstream?"});
 }
 
-// ---- ends
+// ---- ends, and repair
 
 void TcpLink::lane_ended(Lane& lane, int error) {
   if (finished_) return;
@@ -137,21 +233,67 @@ void TcpLink::lane_ended(Lane& lane, int error) {
   if (goodbye_ && control_.between_frames()) return settle();
   std::string text = name() + " closed its connection (the process died or was killed)";
   if (error != 0) text += std::string(": ") + std::strerror(error);
-  fail({Code::peer_lost, peer_, {}, std::move(text)});
+  Error loss{Code::peer_lost, peer_, {}, std::move(text)};
+  if (!repairs() || ++resumptions_ > kMostResumptions) return fail(std::move(loss));
+  repair_control(std::move(loss));
+}
+
+// A peer that lives has its listener still: the side that dialled dials again, the other one asks whether it lives.
+void TcpLink::repair_control(Error loss) {
+  ++lost_;
+  ++generation_;
+  control_.shut();
+  if (!doom_) doom_ = std::move(loss);
+  const auto done = [this](Dial::Result result) {
+    if (!accepted_) return control_dialled(std::move(result));
+    control_dial_.reset();
+    if (result.error) repair_failed(result.error);
+  };
+  const Dial::Target target = accepted_ ? core_->directory(peer_) : target_;
+  control_dial_ =
+      std::make_unique<Dial>(core_, target, accepted_ ? Purpose::knock : Purpose::link, generation_, token_, done);
+  core_->timers.set(*this, now() + seconds(kRedial));
+}
+
+void TcpLink::repair_failed(const Error&) {
+  // Why it cannot be reached any more says less than that it closed its connection.
+  if (doom_) fail(std::move(doom_));
+}
+
+void TcpLink::replace_control(Fd fd) {
+  if (finished_ || closing_ || goodbye_) return;
+  heard();
+  if (control_.is_open()) ++lost_;  // the peer noticed first
+  ++generation_;
+  control_dial_.reset();
+  control_.resume(std::move(fd));
+}
+
+void TcpLink::control_resumed() {
+  doom_ = {};
+  resumptions_ = 0;
+  core_->timers.cancel(*this);
 }
 
 void TcpLink::bulk_ended(BulkLane& lane, int error) {
-  std::string text = name() + " closed one of its connections";
-  if (error != 0) text += std::string(": ") + std::strerror(error);
-  Error lost{Code::peer_lost, peer_, {}, std::move(text)};
-  if (goodbye_) return lane.receiving() ? fail(std::move(lost)) : settle();
-  if (!lane.receiving() && !lane.sending() && (bulk_alive() || dialling_lanes())) {
-    lane.shut();
-    return rearm_lanes();
-  }
+  outbox_.lost(lane.number());
+  lane.shut();
+  if (goodbye_) return settle();
+  ++lost_;
+  const auto number = static_cast<size_t>(lane.number());
+  if (repairs() && !accepted_ && number < lane_dials_.size() && !lane_dials_[number]) dial_lane(number);
+  kick();
+  if (bulk_alive() || dialling_lanes()) return;
+  if (repairs() && accepted_) return;  // the peer dials, or its control lane tells
   // Lanes are separate connections: the goodbye, or the end, of the control lane may be a moment behind.
+  std::string text = name() + " closed its connections";
+  if (error != 0) text += std::string(": ") + std::strerror(error);
+  doom({Code::peer_lost, peer_, {}, std::move(text)});
+}
+
+void TcpLink::doom(Error error) {
   if (doom_) return;
-  doom_ = std::move(lost);
+  doom_ = std::move(error);
   core_->timers.set(*this, now() + seconds(kStoryDelay));
 }
 
@@ -192,11 +334,13 @@ void TcpLink::shut_down() {
   finished_ = true;
   up_ = false;
   core_->timers.cancel(*this);
+  core_->timers.cancel(tender_);
   control_dial_.reset();
   for (auto& dial : lane_dials_) dial.reset();
   control_.shut();
   for (const auto& lane : bulk_) lane->shut();
-  queue_.clear();
+  outbox_.clear();
+  inbox_.clear();
   if (accepted_) {
     const auto it = core_->accepted.find({peer_, token_});
     if (it != core_->accepted.end() && it->second == this) core_->accepted.erase(it);
@@ -209,19 +353,13 @@ void TcpLink::close() {
   if (finished_ || closing_) return;
   closing_ = true;
   doom_ = {};
+  core_->timers.cancel(tender_);
+  control_dial_.reset();
   if (!control_.is_open()) return shut_down();
-  // The owner's memory may go as soon as this returns, so what is queued moves to our own.
-  queue_.keep_copies(kCloseCopies);
-  for (const auto& lane : bulk_) lane->keep_copy();
+  outbox_.clear();  // and with it the owner's memory
   core_->timers.set(*this, now() + seconds(kFlushStall));
   rearm_lanes();  // a stalled lane reads again, to discard
   step_close();
-}
-
-bool TcpLink::flushed() const {
-  if (!control_.flushed()) return false;
-  if (!queue_.empty() && (bulk_alive() || dialling_lanes())) return false;
-  return std::all_of(bulk_.begin(), bulk_.end(), [](const auto& l) { return l->flushed(); });
 }
 
 void TcpLink::wrote() {
@@ -231,7 +369,7 @@ void TcpLink::wrote() {
 }
 
 void TcpLink::step_close() {
-  if (!shut_write_ && flushed()) {
+  if (!shut_write_ && control_.flushed()) {
     shut_write_ = true;
     for (auto& dial : lane_dials_) dial.reset();
     control_.finish_writing();

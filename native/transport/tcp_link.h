@@ -1,14 +1,19 @@
-// One tcp link: a control lane, bulk lanes, the queue between them. Private to this folder; see tcp.h.
+// One tcp link: a control lane, bulk lanes, what they carry, and the repair of those that break. Private to this
+// folder; see tcp.h.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "transport/blocks.h"
 #include "transport/tcp_core.h"
 #include "transport/tcp_dial.h"
+#include "transport/tcp_inbox.h"
 #include "transport/tcp_lane.h"
-#include "transport/tcp_pieces.h"
+#include "transport/tcp_outbox.h"
 
 namespace slipstream {
 
@@ -22,42 +27,68 @@ class TcpLink final : public Link, private Timed {
 
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
   void release(const Payload& payload) override;
-  // When it returns the link needs none of the owner's memory and makes no more upcalls; what is queued goes out from
-  // copies (64 MiB at most), by the poller. up() turns false when that is done or the peer does not take it.
+  // When it returns the link needs none of the owner's memory and makes no more upcalls. Bulk data that the peer does
+  // not have by then is not sent; control frames are, by the poller. up() turns false when that is done or the peer
+  // does not take them.
   void close() override;
+  size_t window() const override;
 
   void come_up();
-  // An authenticated bulk lane. False: there are enough already.
-  bool add_lane(Fd fd);
+  // An authenticated bulk lane, the first with this number (from 0) or one that takes its place. False: no such lane.
+  bool add_lane(Fd fd, uint32_t number);
+  // An authenticated connection that takes the control lane's place.
+  void replace_control(Fd fd);
+  LinkStatistics statistics() const;
 
   // For the lanes. Each upcall may close the link, so the caller looks at finished() and closing() afterwards.
   TcpCore& core() { return *core_; }
-  PieceQueue& queue() { return queue_; }
-  Blocks& blocks() { return blocks_; }
+  Outbox& outbox() { return outbox_; }
+  Inbox& inbox() { return inbox_; }
   bool finished() const { return finished_; }
   bool closing() const { return closing_; }
   void heard() { last_heard_ = now(); }
+  std::optional<Outbox::Out> pull(BulkLane& lane, Time now);
+  enum class Place { found, full, none };  // none: the link ends
+  Place place(const SegmentHeader& segment, std::byte*& into);
+  void complete(uint64_t message);
   void control_frame(const Frame& frame, const std::byte* payload);
-  Events::Landing land(const Frame& frame) { return core_->events.land(*this, frame); }
-  void deliver(const Frame& frame, const Payload& payload) { core_->events.arrived(*this, frame, payload); }
-  void sent(uint64_t cookie) { core_->events.sent(*this, cookie); }
+  void control_resumed();
   void wrote();  // progress, for close()
   void nonsense(const char* what);
   void lane_ended(Lane& lane, int error);
 
  private:
+  static constexpr double kTendSeconds = 0.005;
+
+  // Looks after a link that has something under way: late segments, slow lanes.
+  struct Tender final : Timed {
+    explicit Tender(TcpLink& l) : link(l) {}
+    void due(Time now) override { link.tend(now); }
+    TcpLink& link;
+  };
+
   void due(Time now) override;
   void control_dialled(Dial::Result result);
-  void lane_dialled(size_t index, Dial::Result result);
-  void dial_lanes(const std::string& address);
+  void dial_lane(size_t number);
+  void lane_dialled(size_t number, Dial::Result result);
+  bool repairs() const { return static_cast<bool>(core_->directory); }
+  void repair_control(Error loss);
+  void repair_failed(const Error& error);
   void bulk_ended(BulkLane& lane, int error);
+  void say_taken(uint64_t message);
+  void taken(uint64_t message);
+  bool too_slow(BulkLane& lane, uint32_t size, Time now);
+  void kick();
+  void tend(Time now);
+  void copy_late(Time now);
+  void watch_pace(Time now);
   bool bulk_alive() const;
   bool dialling_lanes() const;
   bool all_ended() const;
-  bool flushed() const;
   void rearm_lanes();
   void step_close();
   void settle();
+  void doom(Error error);
   void fail(Error error);
   void shut_down();
   std::string name() const { return "rank " + std::to_string(peer_); }
@@ -66,18 +97,34 @@ class TcpLink final : public Link, private Timed {
   uint64_t token_;
   bool accepted_;
   Dial::Target target_;
-  PieceQueue queue_;
+  Outbox outbox_;
+  Inbox inbox_;
   Blocks blocks_;
+  std::unordered_map<uint64_t, uint64_t> kept_;  // messages in blocks that the owner has: by block
   ControlLane control_;
-  std::vector<std::unique_ptr<BulkLane>> bulk_;
-  size_t last_bulk_ = 0;  // the one used last
+  std::vector<std::unique_ptr<BulkLane>> bulk_;  // by number; some may not be open
+  size_t last_bulk_ = 0;                         // the one used last
   std::unique_ptr<Dial> control_dial_;
-  std::vector<std::unique_ptr<Dial>> lane_dials_;
+  std::vector<std::unique_ptr<Dial>> lane_dials_;  // by number
+  uint32_t generation_ = 0;                        // of the control lane
+  int resumptions_ = 0;                            // begun since one has worked
+  Tender tender_;
+  bool tended_ = false;  // the tender has been called for
+  struct Load {          // of all lanes together
+    Time at{};
+    double rate = 0;     // bytes a second
+    double backlog = 0;  // bytes in sockets
+  };
+  Load load_;
+  std::vector<int> slow_;  // by number: for how many looks the lane has been far behind the others
+  Time next_look_{};
+  uint64_t lost_ = 0;
+  uint64_t replaced_ = 0;
   bool goodbye_ = false;     // the peer leaves in good order
   bool closing_ = false;     // we do
   bool shut_write_ = false;  // all is sent and said to be so
   bool finished_ = false;
-  Error doom_;  // what becomes of the link unless the control lane tells a better story soon
+  Error doom_;  // what becomes of the link unless there is better news soon
 };
 
 }  // namespace slipstream

@@ -92,7 +92,11 @@ class Lobby::Guest final : private Handler, private Timed {
 class Lobby::Early final : private Timed {
  public:
   Early(Lobby& lobby, const Hello& hello, Fd socket)
-      : rank(static_cast<int>(hello.rank)), token(hello.token), fd(std::move(socket)), lobby_(lobby) {
+      : rank(static_cast<int>(hello.rank)),
+        token(hello.token),
+        number(hello.lane - 1),
+        fd(std::move(socket)),
+        lobby_(lobby) {
     lobby_.core_->timers.set(*this, now() + seconds(lobby_.core_->options.handshake_seconds));
   }
   ~Early() { lobby_.core_->timers.cancel(*this); }
@@ -101,6 +105,7 @@ class Lobby::Early final : private Timed {
 
   const int rank;
   const uint64_t token;
+  const uint32_t number;
   Fd fd;
 
  private:
@@ -161,14 +166,19 @@ void Lobby::show_in(Guest& guest) {
 void Lobby::welcome_link(const Hello& hello, const std::string& who, Fd fd) {
   const int rank = static_cast<int>(hello.rank);
   const std::pair<int, uint64_t> key{rank, hello.token};
-  if (core_->accepted.contains(key)) return arrivals_.stranger(who, "opened the same link twice");
+  const auto known = core_->accepted.find(key);
+  if (hello.lane > 0) {  // it takes the place of a control lane that broke
+    if (known != core_->accepted.end()) known->second->replace_control(std::move(fd));
+    return;
+  }
+  if (known != core_->accepted.end()) return arrivals_.stranger(who, "opened the same link twice");
   auto link = std::make_unique<TcpLink>(core_, rank, hello.token, std::move(fd));
   for (auto it = early_.begin(); it != early_.end();) {
     if ((*it)->rank != rank || (*it)->token != hello.token) {
       ++it;
       continue;
     }
-    link->add_lane(std::move((*it)->fd));
+    link->add_lane(std::move((*it)->fd), (*it)->number);
     it = early_.erase(it);
   }
   TcpLink* raw = link.get();
@@ -181,7 +191,7 @@ void Lobby::welcome_link(const Hello& hello, const std::string& who, Fd fd) {
 void Lobby::welcome_lane(const Hello& hello, const std::string& who, Fd fd) {
   const auto link = core_->accepted.find({static_cast<int>(hello.rank), hello.token});
   if (link != core_->accepted.end()) {
-    if (!link->second->add_lane(std::move(fd))) arrivals_.stranger(who, "opened too many lanes");
+    if (!link->second->add_lane(std::move(fd), hello.lane - 1)) arrivals_.stranger(who, "opened too many lanes");
     return;
   }
   if (static_cast<int>(early_.size()) >= std::max(1, core_->options.max_unauthenticated)) early_.pop_front();

@@ -25,6 +25,8 @@ except PackageNotFoundError:  # run from a source tree
 
 _COMM = (
     "Group",
+    "LaneStatistics",
+    "LinkStatistics",
     "Work",
     "all_gather",
     "all_reduce",
@@ -37,6 +39,7 @@ _COMM = (
     "gather",
     "init",
     "is_initialized",
+    "link_statistics",
     "local_rank",
     "local_size",
     "rank",

@@ -121,6 +121,11 @@ class Settings:
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
     lanes: int = _setting(_whole(1, 64), 2, "TCP connections of a link")
+    dealing: str = _setting(
+        _one_of("pull", "round_robin"),
+        "pull",
+        "how segments get to lanes; round_robin is for comparison alone",
+    )
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
     hostfile: str | None = _setting(

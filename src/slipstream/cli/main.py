@@ -28,6 +28,13 @@ Examples:
 """
 
 
+_EPILOG_CHECK = """\b
+Examples:
+  slipstream check
+  slipstream check --link node2 --lanes 8
+"""
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(installed_version(), prog_name="slipstream", message="%(prog)s %(version)s")
 def main() -> None:
@@ -142,13 +149,31 @@ def run(
     sys.exit(code)
 
 
-@main.command()
+@main.command(epilog=_EPILOG_CHECK)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def check(as_json: bool) -> None:
-    """Prints what slipstream finds on this machine, and what to mend.
+@click.option(
+    "--link", metavar="HOST", help="Fill the link to HOST for a while, and show what each lane does."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 600), default=3.0, help="How long, with --link. [default: 3]"
+)
+@click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections, with --link. [default: 2]")
+@click.option("--interface", help="Interface name or address to bind and advertise, with --link.")
+@click.option("--ssh-command", help="Command that reaches HOST. [default: ssh]")
+def check(
+    as_json: bool,
+    link: str | None,
+    seconds: float,
+    lanes: int | None,
+    interface: str | None,
+    ssh_command: str | None,
+) -> None:
+    """Prints what slipstream finds on this machine, and what to mend; or how the link to another host does.
 
     Exits with 1 if something will not work.
     """
+    if link is not None:
+        sys.exit(_check_link(link, as_json, seconds, lanes, interface, ssh_command))
     findings = inspect()
     if as_json:
         click.echo(json.dumps([finding.as_dict() for finding in findings], indent=2))
@@ -156,6 +181,32 @@ def check(as_json: bool) -> None:
         for finding in findings:
             _show(finding)
     sys.exit(0 if works(findings) else 1)
+
+
+def _check_link(
+    host: str,
+    as_json: bool,
+    seconds: float,
+    lanes: int | None,
+    interface: str | None,
+    ssh_command: str | None,
+) -> int:
+    probe = [sys.executable, "-m", "slipstream.comm.probe", "--seconds", f"{seconds:g}"]
+    try:
+        settings = Settings.from_environment()
+        options = JobOptions(
+            argv=probe + (["--json"] if as_json else []),
+            placed=place(2, [Host("localhost", 1), *parse_hosts(host)]),
+            cwd=os.getcwd(),
+            env={"SLIPSTREAM_TRANSPORT": "tcp"} | ({"SLIPSTREAM_LANES": str(lanes)} if lanes else {}),
+            start_timeout=settings.start_timeout,
+            interface=interface or settings.interface,
+            prefix=False,
+            ssh_command=ssh_command or settings.ssh_command,
+        )
+        return run_job(options)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _show(finding: Finding) -> None:

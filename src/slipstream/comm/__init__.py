@@ -22,6 +22,7 @@ _HOMES = {
     ),
     "slipstream.comm.group": ("Group", "world"),
     "slipstream.comm.arrays": ("empty",),
+    "slipstream.comm.statistics": ("LaneStatistics", "LinkStatistics", "link_statistics"),
     "slipstream.comm.work": ("Work",),
     "slipstream.comm.collectives": (
         "all_gather",

@@ -160,6 +160,7 @@ def _start(settings: Settings, member: Membership) -> Job:
         heartbeat=settings.heartbeat,
         timeout=settings.timeout,
         lanes=settings.lanes,
+        round_robin=settings.dealing == "round_robin",
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )
     try:

@@ -1,65 +1,18 @@
-// Pieces of bulk data on their way out of a link, and blocks for those on their way in.
+// Memory for messages that arrive before their owner has a place for them.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <deque>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
-#include "transport/frame.h"
-
 namespace slipstream {
 
-struct Piece {
-  Frame frame;
-  const std::byte* data = nullptr;
-  uint64_t cookie = 0;
-  std::shared_ptr<std::byte[]> copy;  // holds `data` once it is our own
-
-  // From here on the owner's memory is not needed.
-  void keep_copy() {
-    copy = std::shared_ptr<std::byte[]>(new std::byte[frame.length]);
-    std::memcpy(copy.get(), data, frame.length);
-    data = copy.get();
-  }
-};
-
-// First in, first out; whichever lane is writable pulls the next one, so a slow lane takes fewer. Frames name their
-// piece, so the order of arrival does not matter.
-class PieceQueue {
- public:
-  void push(const Piece& piece) { pieces_.push_back(piece); }
-  std::optional<Piece> pull() {
-    if (pieces_.empty()) return std::nullopt;
-    Piece piece = std::move(pieces_.front());
-    pieces_.pop_front();
-    return piece;
-  }
-  // Copies what the pieces point at, up to `limit` bytes in all; those beyond are dropped.
-  void keep_copies(size_t limit) {
-    size_t kept = 0;
-    for (; kept < pieces_.size() && pieces_[kept].frame.length <= limit; ++kept) {
-      limit -= pieces_[kept].frame.length;
-      pieces_[kept].keep_copy();
-    }
-    pieces_.resize(kept);
-  }
-  bool empty() const { return pieces_.empty(); }
-  size_t size() const { return pieces_.size(); }
-  void clear() { pieces_.clear(); }
-
- private:
-  std::deque<Piece> pieces_;
-};
-
-// Memory for pieces that arrive before the owner has a place for them. Bounded by kLimit bytes a link: beyond it
-// take() fails, the lane stops reading, and TCP holds the sender back until the owner gives a block back.
+// Bounded by kLimit bytes a link. The sender knows the bound and keeps to it; where one does not, take() fails, the
+// lane stops reading, and TCP holds it back until the owner gives a block back.
 class Blocks {
  public:
   static constexpr size_t kLimit = size_t{64} << 20;
@@ -70,8 +23,11 @@ class Blocks {
     std::byte* data = nullptr;
   };
 
+  // What a message of that size takes of the limit.
+  static size_t capacity_of(uint32_t size) { return std::bit_ceil(std::max<size_t>(size, kSmallest)); }
+
   Taken take(uint32_t size) {
-    const size_t capacity = std::bit_ceil(std::max<size_t>(size, kSmallest));
+    const size_t capacity = capacity_of(size);
     if (held_ + capacity > kLimit) return {};
     Block block = spare_of(capacity);
     held_ += capacity;

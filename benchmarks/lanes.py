@@ -1,0 +1,209 @@
+"""What lanes do for a link: unequal paths, changing paths, resets, loopback. Labs on this machine; needs root.
+
+    python benchmarks/lanes.py                 # all of it: ten minutes
+    python benchmarks/lanes.py paths           # 100/200/400/800 Mbit/s: lanes that pull, dealt round robin, gloo
+    python benchmarks/lanes.py equal           # 4 hosts at 500 Mbit/s, 1 and 16 lanes
+    python benchmarks/lanes.py change          # a path goes from 800 to 50 Mbit/s
+    python benchmarks/lanes.py resets          # a connection is reset every 100 ms
+    python benchmarks/lanes.py loopback        # 2 processes over tcp: bandwidth, latency and CPU time beside gloo's
+    python benchmarks/lanes.py paths --save    # keep the record, and renew docs/benchmarks.md
+
+Every call is checked. Ends with code 1 if a value was wrong or a job failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slipstream.bench import machine
+from slipstream.bench.page import replace_between
+from slipstream.bench.table import grid
+
+_HERE = Path(__file__).resolve().parent
+_RANK = _HERE / "lanes_rank.py"
+_DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
+_SLIPSTREAM = [sys.executable, "-m", "slipstream"]
+_PATHS = "100mbit,200mbit,400mbit,800mbit"
+_SUM = 1500e6
+_BYTES = 64 << 20
+_RUNS = 5
+
+Row = tuple[str, ...]
+
+
+def paths() -> tuple[list[Row], Any]:
+    """All-reduce of 64 MiB between 2 hosts over four unequal paths, 16 lanes: several labs, as luck deals the paths."""
+    shares: dict[str, list[float]] = {"pull": [], "round robin": [], "gloo": []}
+    for _ in range(_RUNS):
+        for name, dealing in (("pull", "pull"), ("round robin", "round_robin")):
+            record = _bench(["--lanes", "16", "--against", "gloo"], {"SLIPSTREAM_DEALING": dealing})
+            rows = record["sizes"][0]["contenders"]
+            shares[name].append(_share(rows["slipstream"]["median"]))
+            shares["gloo"].append(_share(rows["gloo"]["median"]))
+    rows = [(f"unequal paths, {name}", *_spread(found, "% of the sum")) for name, found in shares.items()]
+    return rows, shares
+
+
+def _share(seconds: float) -> float:
+    return 100 * 8 * _BYTES / seconds / _SUM
+
+
+def _bench(arguments: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "record.json"
+        bench = ["bench", "all_reduce", "-np", "2", "--sizes", "64M", "--repeats", "5", "--json", str(path)]
+        _lab(["--hosts", "2", "--paths", _PATHS], [*_SLIPSTREAM, *bench, *arguments], env)
+        record: dict[str, Any] = json.loads(path.read_text())
+    return record
+
+
+def _lab(options: Sequence[str], command: Sequence[str], env: Mapping[str, str]) -> str:
+    variables = [f"{name}={value}" for name, value in env.items()]
+    whole = [*_SLIPSTREAM, "lab", "run", "-q", *options, "--", "env", *variables, *command]
+    return subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _watch(
+    hosts: int, options: Sequence[str], seconds: float, nbytes: int, *more: str, lanes: int = 16
+) -> dict[str, Any]:
+    rank = [sys.executable, str(_RANK), str(seconds), str(nbytes), *more]
+    run = [*_SLIPSTREAM, "run", "-np", str(hosts), "--no-prefix", "--", *rank]
+    out = _lab(["--hosts", str(hosts), *options], run, {"SLIPSTREAM_LANES": str(lanes)})
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def equal() -> tuple[list[Row], Any]:
+    """4 hosts at 500 Mbit/s: 64 MiB with 1 lane and with 16."""
+    least = 8 * _BYTES * 1.5 / 500e6
+    rows, samples = [], {}
+    for lanes in (1, 16):
+        found = _watch(4, ["--rate", "500mbit"], 15, _BYTES, lanes=lanes)
+        shares = [100 * least / (end - start) for start, end in found["calls"][1:]]
+        samples[lanes] = shares
+        rows.append((f"4 hosts, 500 Mbit/s, {lanes} lanes", *_spread(shares, "% of the limit")))
+    return rows, samples
+
+
+def change() -> tuple[list[Row], Any]:
+    """A path of 800 Mbit/s falls to 50: what comes through in each quarter of a second, as a share of what can."""
+    at = 4.0
+    rows, records = [], []
+    for _ in range(_RUNS):
+        event = f"{at + 2:g}s:path:h1:4:50mbit"
+        more = ["--event", event, "--event", event.replace("h1", "h2")]
+        records.append(_watch(2, ["--paths", _PATHS, *more], 14, 4 << 20))
+    back = [_recovery(found["calls"]) for found in records]
+    rows.append(("800 to 50 Mbit/s: back at 90 % of the new sum", *_spread(back, "s", 2)))
+    return rows, records
+
+
+def _recovery(
+    calls: Sequence[Sequence[float]], least: float = 0.9 * 750e6 / 8, window: float = 0.25
+) -> float:
+    """Seconds from the last moment of full speed to the first window at ``least`` bytes a second after it."""
+    rates = [(end, (4 << 20) / (end - start)) for start, end in calls]
+    fell = next((end for end, rate in rates if end > 2 and rate < 0.6 * _SUM / 8), rates[-1][0])
+    for end, _ in rates:
+        if end <= fell + window:
+            continue
+        within = [rate for when, rate in rates if end - window <= when <= end and when > fell]
+        if within and statistics.harmonic_mean(within) >= least:
+            return end - fell
+    return float("inf")
+
+
+def resets() -> tuple[list[Row], Any]:
+    """A random connection is reset every 100 ms for a minute."""
+    calm = _watch(2, ["--rate", "500mbit"], 15, 16 << 20)
+    rough = _watch(2, ["--rate", "500mbit"], 60, 16 << 20, "0.1")
+    rates = {name: _rate(found["calls"]) for name, found in (("calm", calm), ("rough", rough))}
+    share = f"{100 * rates['rough'] / rates['calm']:.1f} % of calm"
+    lost = sum(link["lost"] for link in rough["links"])
+    rows = [
+        (
+            f"{rough['resets']} resets in 60 s, {len(rough['calls'])} calls all right",
+            share,
+            f"{lost} repaired",
+            "",
+        )
+    ]
+    return rows, {"calm": calm, "rough": rough}
+
+
+def _rate(calls: Sequence[Sequence[float]]) -> float:
+    return len(calls) / sum(end - start for start, end in calls)
+
+
+def loopback() -> tuple[list[Row], Any]:
+    """2 processes of this host over tcp alone, beside gloo."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "record.json"
+        bench = ["all_reduce", "-np", "2", "--sizes", "4,64M", "--transport", "tcp", "--json", str(path)]
+        subprocess.run([*_SLIPSTREAM, "bench", *bench, "--against", "gloo"], check=True)
+        record = json.loads(path.read_text())
+    rows = []
+    for size in record["sizes"]:
+        ratio = size["contenders"]["slipstream"]["ratio"]["gloo"]
+        spread = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+        rows.append(
+            (f"loopback, {size['bytes']} bytes, gloo's time / ours", f"{ratio['value']:.2f}x", spread, "")
+        )
+    return rows, record
+
+
+def _spread(samples: Sequence[float], unit: str, digits: int = 1) -> tuple[str, str, str]:
+    low, high = min(samples), max(samples)
+    return (
+        f"{statistics.median(samples):.{digits}f} {unit}",
+        f"{low:.{digits}f} to {high:.{digits}f}",
+        f"{len(samples)}",
+    )
+
+
+_PARTS = {"paths": paths, "equal": equal, "change": change, "resets": resets, "loopback": loopback}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the parts that were asked for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; all by default")
+    parser.add_argument("--save", action="store_true", help="keep the records, renew docs/benchmarks.md")
+    given = parser.parse_args(arguments)
+    unknown = sorted(set(given.parts) - set(_PARTS))
+    if unknown:
+        parser.error(f"no part {', '.join(unknown)}: expected some of {', '.join(_PARTS)}")
+    rows, records = [], {}
+    for name in given.parts or _PARTS:
+        try:
+            found, records[name] = _PARTS[name]()
+        except subprocess.CalledProcessError as error:
+            print(f"lanes: {name} failed with code {error.returncode}", file=sys.stderr)
+            return 1
+        rows += found
+        print("\n".join("  ".join(row) for row in found), flush=True)
+    if given.save:
+        _save(rows, records)
+    return 0
+
+
+def _save(rows: list[Row], records: dict[str, Any]) -> None:
+    host, today = machine.describe(), datetime.date.today().isoformat()
+    path = _HERE / "results" / f"{today}-lanes-{machine.host_class(host)}.json"
+    path.write_text(json.dumps({"date": today, "machine": host, **records}, indent=1) + "\n")
+    about = f"{today}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}."
+    text = f"{about}\n\n{grid(('what', 'median', 'spread', 'runs'), rows)}"
+    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "lanes", text))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

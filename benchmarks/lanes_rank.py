@@ -1,0 +1,100 @@
+"""A rank of `lanes.py`: checked all-reduces for a while, if wanted with connections reset under it all the time.
+
+    lanes_rank.py SECONDS BYTES [RESETS_EVERY_SECONDS]
+
+Rank 0 prints a line of JSON: when each call began and ended (seconds), how many connections were reset, and the
+link statistics. Ends with an error if a value is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import random
+import socket
+import sys
+import threading
+import time
+
+import numpy as np
+
+import slipstream
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def reset_connection(local: str) -> bool:
+    """Resets the TCP connection of this process whose own address is ``local``, as a router might."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as sock:
+                if sock.family != socket.AF_INET or sock.type != socket.SOCK_STREAM:
+                    continue
+                if "{}:{}".format(*sock.getsockname()) != local:
+                    continue
+                sock.getpeername()  # not the listener
+                nobody = ctypes.create_string_buffer(16)  # AF_UNSPEC: disconnects, with a reset
+                return _libc.connect(sock.fileno(), nobody, 16) == 0
+        except OSError:
+            continue
+    return False
+
+
+class Disturber(threading.Thread):
+    """Resets a random lane every ``every`` seconds until stopped."""
+
+    def __init__(self, every: float) -> None:
+        super().__init__(daemon=True)
+        self.every = every
+        self.stop = threading.Event()
+        self.resets = 0
+        self.random = random.Random(slipstream.rank())
+
+    def run(self) -> None:
+        """The thread."""
+        while not self.stop.wait(self.every):
+            lanes = [lane for link in slipstream.link_statistics() for lane in link.lanes if lane.up]
+            if lanes:
+                self.resets += reset_connection(self.random.choice(lanes).local)
+
+
+def main() -> None:
+    """Measures for as long as the command line says."""
+    seconds, nbytes = float(sys.argv[1]), int(sys.argv[2])
+    every = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    slipstream.init()
+    rank, n = slipstream.rank(), slipstream.size()
+    pattern = (np.arange(nbytes // 4) % 251 + 1).astype(np.float32)
+    data = np.empty_like(pattern)
+    disturber = Disturber(every) if every and rank == n - 1 else None
+    slipstream.barrier()
+    if disturber is not None:
+        disturber.start()
+    begin, calls, more = time.perf_counter(), [], True
+    while more:
+        np.multiply(pattern, rank + 1, out=data)
+        slipstream.barrier()
+        start = time.perf_counter()
+        slipstream.all_reduce(data, out=data)
+        end = time.perf_counter()
+        calls.append((start - begin, end - begin))
+        if not np.array_equal(data, pattern * (n * (n + 1) // 2)):
+            raise SystemExit(f"rank {rank}: wrong sum in call {len(calls)}")
+        more = bool(slipstream.broadcast(np.array([end - begin < seconds]))[0])
+    if disturber is not None:
+        disturber.stop.set()
+        disturber.join()
+    resets = slipstream.reduce(np.array([disturber.resets if disturber is not None else 0]))
+    links = [dataclasses.asdict(link) for link in slipstream.link_statistics()]
+    slipstream.barrier()
+    if rank == 0:
+        print(json.dumps({"calls": calls, "resets": int(resets[0]), "links": links}), flush=True)
+    slipstream.shutdown()
+
+
+if __name__ == "__main__":
+    main()

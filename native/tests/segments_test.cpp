@@ -1,0 +1,235 @@
+// Messages cut into segments, lost, repeated, put together again: the outbox and the inbox without a network.
+#include <cstring>
+#include <deque>
+#include <random>
+#include <set>
+
+#include "tests/check.h"
+#include "tests/tcp_rig.h"
+#include "transport/blocks.h"
+#include "transport/tcp_inbox.h"
+#include "transport/tcp_outbox.h"
+#include "transport/tcp_pace.h"
+
+namespace {
+
+using namespace slipstream;
+using namespace slipstream::rig;
+
+constexpr uint32_t kMost = 1 << 20;
+
+Frame bulk(uint32_t length) { return frame(FrameType::data, length, 7); }
+
+}  // namespace
+
+TEST(a_lane_takes_from_the_oldest_message) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  CHECK(outbox.empty());
+  CHECK(!outbox.pull(0, kMost, now()));
+  outbox.push(bulk(100'000), bytes.data(), 1, 2);
+  outbox.push(bulk(50'000), bytes.data(), 2, 2);
+  CHECK_EQ(outbox.waiting(), 150'000u);
+  const auto first = outbox.pull(0, 64 << 10, now());
+  CHECK_EQ(first->header.message, 1u);
+  CHECK_EQ(first->header.size, uint32_t{64 << 10});
+  CHECK(first->data == bytes.data());
+  const auto second = outbox.pull(1, 64 << 10, now());
+  CHECK_EQ(second->header.offset, uint32_t{64 << 10});
+  CHECK_EQ(second->header.size, 100'000u - (64 << 10));
+  CHECK_EQ(outbox.pull(0, kMost, now())->header.message, 2u);
+  CHECK(!outbox.has_work(0));
+  CHECK(!outbox.empty());
+  CHECK_EQ(*outbox.taken(2), 2u);
+  CHECK_EQ(*outbox.taken(1), 1u);
+  CHECK(outbox.empty());
+}
+
+TEST(no_segment_is_a_crumb) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  outbox.push(bulk(70'000), bytes.data(), 1, 1);
+  CHECK_EQ(outbox.pull(0, 60'000, now())->header.size, 70'000u);  // 10,000 more rather than a segment of them
+  outbox.push(bulk(70'000), bytes.data(), 2, 1);
+  CHECK_EQ(outbox.pull(0, 1, now())->header.size, Outbox::kLeastSegment);
+}
+
+TEST(word_of_what_was_not_sent_is_refused) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  CHECK(!outbox.taken(0));
+  CHECK(!outbox.taken(1));
+  outbox.push(bulk(70'000), bytes.data(), 1, 1);
+  CHECK(!outbox.taken(1));  // nothing of it has left
+  CHECK(outbox.pull(0, kMost, now()).has_value());
+  CHECK(outbox.taken(1).has_value());
+  CHECK(!outbox.taken(1));
+}
+
+TEST(what_a_lost_lane_had_goes_to_others_first) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  outbox.push(bulk(300'000), bytes.data(), 1, 2);
+  outbox.pull(0, 100'000, now());
+  outbox.pull(1, 100'000, now());
+  outbox.lost(0);
+  const auto again = outbox.pull(1, 100'000, now());
+  CHECK_EQ(again->header.offset, 0u);
+  CHECK_EQ(again->header.size, 100'000u);
+  CHECK_EQ(outbox.repeated(), 100'000u);
+  outbox.lost(0);  // it has nothing any more
+  CHECK_EQ(outbox.pull(1, 100'000, now())->header.offset, 200'000u);
+  CHECK(!outbox.has_work(1));
+}
+
+TEST(a_late_segment_is_copied_once) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  outbox.push(bulk(200'000), bytes.data(), 1, 2);
+  outbox.pull(0, 100'000, now());
+  outbox.pull(1, 100'000, now());
+  const auto always = [](int, uint32_t, Time) { return true; };
+  const auto never = [](int, uint32_t, Time) { return false; };
+  CHECK(!outbox.pull_late(1, never));
+  const auto copy = outbox.pull_late(1, always);
+  CHECK_EQ(copy->header.offset, 0u);
+  CHECK(!outbox.pull_late(1, always));
+  CHECK_EQ(outbox.pull_late(0, always)->header.offset, 100'000u);
+}
+
+TEST(no_more_is_under_way_than_the_peer_can_keep) {
+  Outbox outbox;
+  const auto bytes = pattern(kMaxPayload, 1);
+  const uint64_t most = Blocks::kLimit / kMaxPayload;
+  for (uint64_t i = 0; i < most + 2; ++i) outbox.push(bulk(kMaxPayload), bytes.data(), i, 1);
+  for (uint64_t i = 0; i < most; ++i) CHECK(outbox.pull(0, kMaxPayload, now()).has_value());
+  CHECK(!outbox.has_work(0));
+  CHECK(!outbox.pull(0, kMaxPayload, now()));
+  CHECK(outbox.taken(3).has_value());
+  CHECK(outbox.has_work(0));
+  CHECK_EQ(outbox.pull(0, kMaxPayload, now())->header.message, most + 1);
+  CHECK(!outbox.has_work(0));
+}
+
+TEST(round_robin_deals_in_turn_whatever_lanes_do) {
+  Outbox outbox(Dealing::round_robin);
+  const auto bytes = pattern(kMost, 1);
+  outbox.push(bulk(kMost), bytes.data(), 1, 4);
+  for (int lane : {0, 1, 2, 3}) {
+    for (uint32_t turn : {0u, 1u}) {
+      const auto out = outbox.pull(lane, 16 << 10, now());
+      CHECK_EQ(out->header.offset, (static_cast<uint32_t>(lane) + 4 * turn) * Outbox::kDealtSegment);
+      CHECK_EQ(out->header.size, Outbox::kDealtSegment);
+    }
+    CHECK(!outbox.pull(lane, kMost, now()));
+  }
+  CHECK_EQ(outbox.waiting(), 0u);
+  outbox.lost(2);
+  CHECK_EQ(outbox.pull(0, kMost, now())->header.offset, 2 * Outbox::kDealtSegment);
+}
+
+TEST(segments_that_contradict_each_other_are_nonsense) {
+  const auto begin = [](Inbox& inbox, uint64_t message, uint32_t offset, uint32_t size, uint32_t length = 100'000) {
+    return inbox.begin({bulk(length), message, offset, size});
+  };
+  Inbox inbox;
+  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::Verdict::fresh);
+  CHECK(begin(inbox, 1, 50'000, 50'000) == Inbox::Verdict::wanted);
+  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::Verdict::wanted);  // not here yet: whichever comes first
+  CHECK(begin(inbox, 1, 0, 40'000) == Inbox::Verdict::nonsense);
+  CHECK(begin(inbox, 1, 49'999, 10) == Inbox::Verdict::nonsense);
+  CHECK(begin(inbox, 1, 0, 50'000, 99'999) == Inbox::Verdict::nonsense);  // another frame
+  CHECK(begin(inbox, Inbox::kMostAhead + 1, 0, 50'000) == Inbox::Verdict::nonsense);
+  CHECK(!inbox.complete({bulk(100'000), 1, 0, 50'000}));
+  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::Verdict::repeated);
+  CHECK(inbox.complete({bulk(100'000), 1, 50'000, 50'000}));
+  inbox.finish(1);
+  CHECK(begin(inbox, 1, 7, 5) == Inbox::Verdict::repeated);
+  CHECK(inbox.find(1) == nullptr);
+}
+
+// Random messages over random lanes that break at random: every message comes together once, all bytes right.
+TEST(whatever_lanes_do_every_message_arrives_once) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    const int lanes = 1 + static_cast<int>(random() % 6);
+    Outbox outbox(seed % 5 == 0 ? Dealing::round_robin : Dealing::pull);
+    Inbox inbox;
+    const auto bytes = pattern(kMost, seed);
+    std::vector<std::deque<Outbox::Out>> wires(static_cast<size_t>(lanes));
+    std::map<uint64_t, std::vector<std::byte>> memory;
+    std::deque<uint64_t> words;  // that messages are here
+    const uint64_t messages = 20;
+    std::set<uint64_t> cookies;
+    uint64_t pushed = 0;
+    size_t arrived = 0;
+    for (int step = 0; step < 100'000 && cookies.size() < messages; ++step) {
+      const auto lane = static_cast<int>(random() % static_cast<unsigned>(lanes));
+      auto& wire = wires[static_cast<size_t>(lane)];
+      switch (random() % 8) {
+        case 0:
+          if (pushed < messages)
+            outbox.push(bulk(kEagerBytes + 1 + random() % 600'000), bytes.data() + random() % 1000, pushed++, lanes);
+          break;
+        case 1:
+        case 2:
+        case 3:
+          if (auto out = outbox.pull(lane, random() % 200'000, now())) wire.push_back(*out);
+          break;
+        case 4:
+          if (random() % 4 != 0) break;
+          outbox.lost(lane);
+          wire.resize(random() % (wire.size() + 1));  // what the peer had read by then
+          break;
+        case 5:
+          if (auto copy = outbox.pull_late(lane, [&](int, uint32_t, Time) { return random() % 4 == 0; }))
+            wire.push_back(*copy);
+          break;
+        case 6:
+          if (!words.empty()) {
+            const auto cookie = outbox.taken(words.front());
+            CHECK(cookie.has_value());
+            CHECK(cookies.insert(*cookie).second);
+            words.pop_front();
+          }
+          break;
+        default: {
+          if (wire.empty()) break;
+          const Outbox::Out out = wire.front();
+          wire.pop_front();
+          const auto verdict = inbox.begin(out.header);
+          CHECK(verdict != Inbox::Verdict::nonsense);
+          if (verdict == Inbox::Verdict::repeated) break;
+          auto& into = memory[out.header.message];
+          into.resize(out.header.frame.length);
+          std::memcpy(into.data() + out.header.offset, out.data, out.header.size);
+          if (!inbox.complete(out.header)) break;
+          CHECK(std::memcmp(into.data(), out.data - out.header.offset, into.size()) == 0);
+          inbox.finish(out.header.message);
+          words.push_back(out.header.message);
+          ++arrived;
+        }
+      }
+    }
+    CHECK_EQ(cookies.size(), size_t{messages});
+    CHECK_EQ(arrived, size_t{messages});
+    CHECK(outbox.empty());
+  }
+}
+
+TEST(a_pace_is_learnt_while_the_lane_is_busy) {
+  Pace pace;
+  const Time start = now();
+  CHECK_EQ(pace.rate(), 0.0);
+  for (int i = 0; i <= 100; ++i) pace.took(10'000, true, start + std::chrono::milliseconds(i));  // 10 MB a second
+  CHECK(pace.rate() > 9e6 && pace.rate() < 11e6);
+  CHECK_EQ(pace.segment(100 << 20, 4), (uint32_t{80'000}) & ~4095u);  // 8 ms of it
+  CHECK_EQ(pace.segment(100'000, 4), uint32_t{16 << 10});             // little is left for all
+  CHECK(pace.backlog(256 << 10) < 64 << 10);
+  const double before = pace.rate();
+  pace.took(10'000, false, start + std::chrono::milliseconds(101));
+  pace.took(1, true, start + std::chrono::seconds(10));  // it had nothing to do meanwhile: that says nothing
+  CHECK(pace.rate() > 0.9 * before);
+  pace.took(1, true, start + std::chrono::seconds(20));  // it had, and took a byte in ten seconds
+  CHECK(pace.rate() < 0.7 * before);
+}

@@ -1,0 +1,59 @@
+// Messages on their way into a link: segments in any order, over any lane, some of them twice. Pure: no sockets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "transport/tcp_segments.h"
+
+namespace slipstream {
+
+class Inbox {
+ public:
+  // No peer has that many messages under way, nor numbers so far apart.
+  static constexpr uint64_t kMostAhead = 1 << 20;
+
+  struct Message {
+    Frame frame;
+    std::byte* into = nullptr;  // null until it has a place
+    uint64_t hold = 0;          // the block that is its place, if it is one
+    bool placed = false;
+    uint32_t left = 0;  // bytes that have not come
+    struct Part {
+      uint32_t offset;
+      uint32_t size;
+      bool done;
+    };
+    std::vector<Part> parts;
+  };
+  enum class Verdict {
+    fresh,     // the first segment of its message: it needs a place
+    wanted,    // its bytes are wanted
+    repeated,  // they are here already
+    nonsense,  // it contradicts what came before
+  };
+
+  // A segment's header has come.
+  Verdict begin(const SegmentHeader& header);
+  // All bytes of a segment have come and lie in their place. True: the message is complete; collect it with finish().
+  bool complete(const SegmentHeader& header);
+  // The message, null if it is complete or never began.
+  Message* find(uint64_t number);
+  void finish(uint64_t number);
+  void clear() { open_.clear(); }
+  const std::map<uint64_t, Message>& open() const { return open_; }
+  uint64_t repeated() const { return repeated_; }  // bytes that came again
+
+ private:
+  bool is_done(uint64_t number) const { return number < done_below_ || done_.contains(number); }
+
+  std::map<uint64_t, Message> open_;
+  uint64_t done_below_ = 1;
+  std::set<uint64_t> done_;
+  uint64_t repeated_ = 0;
+};
+
+}  // namespace slipstream

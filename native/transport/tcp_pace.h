@@ -1,0 +1,62 @@
+// How fast a lane takes bytes while it is busy, and what segments suit that. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace slipstream {
+
+class Pace {
+ public:
+  // The lane took `bytes`; `more`: it would have been given more if it had taken more.
+  void took(uint64_t bytes, bool more, Time now) {
+    if (began_ == Time{}) {  // what fills the kernel's empty buffer says nothing about the network
+      began_ = more ? now : Time{};
+      bytes_ = 0;
+      return;
+    }
+    bytes_ += bytes;
+    const double took = std::chrono::duration<double>(now - began_).count();
+    if (took >= kWindow) {
+      const double rate = static_cast<double>(bytes_) / took;
+      rate_ = rate_ == 0 ? rate : kMemory * rate_ + (1 - kMemory) * rate;
+      began_ = now;
+      bytes_ = 0;
+    }
+    if (!more) began_ = Time{};
+  }
+  // What may wait in the socket: a few milliseconds' worth, so that a slow lane does not hold much.
+  int backlog(int most) const {
+    const double bytes = std::min(rate_ == 0 ? kUnknown * kBacklogSeconds / 4 : rate_ * kBacklogSeconds, double(most));
+    return static_cast<int>(std::max(bytes, kLeast));
+  }
+  double rate() const { return rate_; }  // bytes a second, 0: not known
+  void forget() { *this = {}; }
+
+  // What the lane sends in a few milliseconds, less when little is left for all `lanes`, more where calls cost more
+  // than waiting.
+  uint32_t segment(uint64_t waiting, int lanes) const {
+    const double rate = rate_ == 0 ? kUnknown : rate_;
+    const double share = static_cast<double>(waiting) / (2.0 * lanes);
+    const double size = std::min(std::max(share, rate * kLeastSeconds), rate * kMostSeconds);
+    return static_cast<uint32_t>(std::clamp(size, kLeast, kMost)) & ~uint32_t{4095};
+  }
+
+ private:
+  static constexpr double kWindow = 0.01;  // seconds
+  static constexpr double kMemory = 0.6;
+  static constexpr double kUnknown = 64e6;
+  static constexpr double kLeastSeconds = 0.0005;
+  static constexpr double kMostSeconds = 0.008;
+  static constexpr double kBacklogSeconds = 0.004;
+  static constexpr double kLeast = 16 << 10;
+  static constexpr double kMost = 512 << 10;
+
+  double rate_ = 0;
+  Time began_{};
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,62 @@
+"""What the TCP connections of this process have done: bytes, rates and losses, lane by lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.comm.job import current
+
+__all__ = ["LaneStatistics", "LinkStatistics", "link_statistics"]
+
+
+@dataclass(frozen=True)
+class LaneStatistics:
+    """One connection of a link. ``local``, ``remote``: address:port, "" while it is broken.
+
+    ``control``: it carries small messages, and words about the others. ``sent``, ``received``: bytes of bulk data.
+    ``rate``: bytes a second that it takes while it is busy. As the kernel sees it: ``delivery_rate`` (bytes a
+    second), ``rtt`` (seconds), ``retransmits`` (TCP segments).
+    """
+
+    local: str
+    remote: str
+    control: bool
+    up: bool
+    sent: int
+    received: int
+    rate: float
+    delivery_rate: int
+    rtt: float
+    retransmits: int
+
+
+@dataclass(frozen=True)
+class LinkStatistics:
+    """All connections to ``rank``: how many were ``lost`` and repaired, or ``replaced`` because they were slow.
+
+    ``repeated``: bytes that were sent again. ``dropped``: bytes that came again.
+    """
+
+    rank: int
+    lost: int
+    replaced: int
+    repeated: int
+    dropped: int
+    lanes: tuple[LaneStatistics, ...]
+
+    def share(self, lane: LaneStatistics) -> float:
+        """Which part of the bytes that were sent to the rank went over this lane, 0 to 1."""
+        total = sum(one.sent for one in self.lanes)
+        return lane.sent / total if total else 0.0
+
+
+def link_statistics() -> list[LinkStatistics]:
+    """The TCP links of this process that are up; ranks that share memory with it have none.
+
+    Raises SlipstreamError before `init`.
+    """
+    found = []
+    for link in current().session.link_statistics():
+        lanes = tuple(LaneStatistics(**lane) for lane in link["lanes"])
+        found.append(LinkStatistics(**{**link, "lanes": lanes}))
+    return found

@@ -1,0 +1,127 @@
+"""Lanes under real jobs: connections are reset all the time, and what links say of themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+
+RANK = Path(__file__).parents[2] / "benchmarks" / "lanes_rank.py"
+
+
+def watch(seconds: float, nbytes: int, *more: str, n: int = 2, **env: str) -> dict[str, object]:
+    arguments = [str(seconds), str(nbytes), *more]
+    texts = ranks.run(RANK, n, transport="tcp", args=arguments, env=env, timeout=seconds + 60)
+    found: dict[str, object] = json.loads(texts[0].splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_resets_cost_no_error_and_no_value(n: int) -> None:
+    found = watch(3, 1 << 20, "0.02", n=n, SLIPSTREAM_LANES="4")
+    assert found["resets"] > 20  # type: ignore[operator]
+    assert len(found["calls"]) > 10  # type: ignore[arg-type]
+
+
+def test_links_tell_what_their_lanes_did() -> None:
+    found = watch(0.5, 8 << 20, SLIPSTREAM_LANES="3")
+    (link,) = found["links"]  # type: ignore[misc]
+    assert link["rank"] == 1
+    assert [lane["control"] for lane in link["lanes"]] == [True, False, False, False]
+    sent = [lane["sent"] for lane in link["lanes"]]
+    assert sent[0] == 0
+    calls = len(found["calls"])  # type: ignore[arg-type]
+    assert sum(sent) >= calls * (8 << 20)
+    assert len({lane["local"] for lane in link["lanes"]}) == 4
+    assert link["lost"] == 0
+
+
+def test_dealing_in_turn_is_for_comparison() -> None:
+    found = watch(0.5, 8 << 20, SLIPSTREAM_LANES="3", SLIPSTREAM_DEALING="round_robin")
+    (link,) = found["links"]  # type: ignore[misc]
+    sent = [lane["sent"] for lane in link["lanes"][1:]]
+    assert max(sent) < 1.2 * min(sent)
+
+
+def test_check_link_shows_the_lanes(tmp_path: Path) -> None:
+    stand_in = tmp_path / "ssh"
+    stand_in.write_text(
+        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nshift\nSLIPSTREAM_HOST_ID=other exec sh -c "$*"\n'
+    )
+    stand_in.chmod(0o755)
+    command = [
+        sys.executable,
+        "-m",
+        "slipstream",
+        "check",
+        "--link",
+        "somewhere",
+        "--seconds",
+        "0.3",
+        "--lanes",
+        "3",
+    ]
+    environment = {**os.environ, "SLIPSTREAM_INTERFACE": "lo"}
+    done = subprocess.run(
+        [*command, "--ssh-command", str(stand_in), "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["rate"] > 0
+    assert len(found["link"]["lanes"]) == 4
+    done = subprocess.run(
+        [*command, "--ssh-command", str(stand_in)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "control" in done.stdout
+    assert "each way" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_minute_of_resets() -> None:
+    found = watch(60, 16 << 20, "0.1", SLIPSTREAM_LANES="16")
+    assert found["resets"] > 300  # type: ignore[operator]
+
+
+needs_lab = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root and iproute2"
+)
+
+
+@needs_lab
+def test_a_lane_that_pulls_takes_more_over_a_faster_path(tmp_path: Path) -> None:
+    from slipstream.lab import Lab
+    from slipstream.lab.links import path_of
+
+    command = [sys.executable, "-m", "slipstream", "run", "-np", "2", "--no-prefix", "--"]
+    with Lab(2, paths="50mbit,200mbit") as lab:
+        rank = [sys.executable, str(RANK), "3", str(16 << 20)]
+        out = lab.run(
+            "h1", [*command, *rank], env={"SLIPSTREAM_LANES": "8"}, capture_output=True, text=True
+        ).stdout
+    (link,) = json.loads(out.splitlines()[-1])["links"]
+    by_path: dict[int, list[int]] = {0: [], 1: []}
+    for lane in link["lanes"]:
+        if lane["control"] or not lane["local"]:
+            continue
+        ports = [int(lane[side].rpartition(":")[2]) for side in ("local", "remote")]
+        by_path[path_of(ports[0], ports[1], 2)].append(lane["sent"])
+    if not by_path[0] or not by_path[1]:
+        pytest.skip("all lanes took the same path")
+    assert sum(by_path[1]) > 2 * sum(by_path[0])
