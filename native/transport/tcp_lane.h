@@ -109,7 +109,11 @@ class BulkLane final : public Lane {
   uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
   bool idle() const { return writable() && !sending_; }
   // It leaves what there is to faster lanes until asked again.
-  void decline(bool yes) { declined_ = yes; }
+  void decline(bool yes, Time now) {
+    if (yes && !declined_) declined_since_ = now;
+    declined_ = yes;
+  }
+  Clock::duration declined_for(Time now) const { return declined_ ? now - declined_since_ : Clock::duration{}; }
   bool sending() const { return sending_; }
   bool receiving() const { return in_payload_ || stalled_ || header_at_ > 0; }
   bool stalled() const { return stalled_; }
@@ -137,6 +141,7 @@ class BulkLane final : public Lane {
   bool sending_ = false;
   Pace pace_;
   bool declined_ = false;
+  Time declined_since_{};
   int backlog_ = 0;  // what the socket may hold unsent
   uint64_t sent_bytes_ = 0;
   uint64_t received_bytes_ = 0;

@@ -129,7 +129,7 @@ std::optional<Outbox::Out> TcpLink::pull(BulkLane& lane, Time now) {
   const uint32_t size =
       lane.near() ? kMaxPayload : lane.pace().segment(outbox_.waiting(), static_cast<int>(bulk_.size()));
   const bool declined = !lane.near() && too_slow(lane, size, now);
-  lane.decline(declined);
+  lane.decline(declined, now);
   auto found = declined ? std::nullopt : outbox_.pull(lane.number(), size, now);
   if (!found && !outbox_.empty() && !tended_ && bulk_.size() > 1 && !lane.near()) {
     tended_ = true;

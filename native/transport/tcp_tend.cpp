@@ -17,6 +17,8 @@ constexpr double kWindowSeconds = 0.25;
 constexpr size_t kLeastWindow = 8 << 20;
 constexpr size_t kMostWindow = 32 << 20;
 constexpr double kLoadSeconds = 0.002;
+constexpr double kPatience = 0.03;  // seconds that a slow lane leaves work to faster ones
+constexpr double kLongSeconds = 1;  // after which a segment is late whatever its lane once achieved
 constexpr double kSlackSeconds = 0.002;
 constexpr double kLateSeconds = 0.01;
 constexpr double kLateFactor = 3;
@@ -39,9 +41,11 @@ void TcpLink::tend(Time now) {
 bool TcpLink::too_slow(BulkLane& lane, uint32_t size, Time now) {
   const double rate = lane.pace().rate();
   if (rate == 0 || outbox_.waiting() == 0 || core_->options.round_robin) return false;
+  if (lane.declined_for(now) > seconds(kPatience)) return false;  // the faster ones may stand still
   if (now - load_.at > seconds(kLoadSeconds)) {
     load_ = {now, 0, 0};
     for (const auto& one : bulk_) {
+      if (!one->writable()) continue;  // what it achieved says nothing any more
       load_.rate += one->pace().rate();
       load_.backlog += static_cast<double>(one->unsent());
     }
@@ -55,14 +59,15 @@ bool TcpLink::too_slow(BulkLane& lane, uint32_t size, Time now) {
 // A lane has nothing to do and another one still has much in its socket: what that took may be quicker here.
 void TcpLink::copy_late(Time now) {
   for (const auto& lane : bulk_) {
-    if (!lane->idle() || lane->pace().rate() == 0 || outbox_.has_work(lane->number())) continue;
+    if (!lane->idle() || outbox_.has_work(lane->number())) continue;
     const auto late = [&](int holder, uint32_t size, Time since) {
+      if (now - since > seconds(kLongSeconds)) return true;
+      if (lane->pace().rate() == 0 || outbox_.repeated() > outbox_.pushed() / kMostCopied) return false;
       const BulkLane& other = *bulk_[static_cast<size_t>(holder)];
       const double here = size / lane->pace().rate();
       const double there = static_cast<double>(other.unsent()) / std::max(other.pace().rate(), 1.0);
       return now - since > seconds(kLateSeconds) && there > kLateFactor * here + kLateSeconds;
     };
-    if (outbox_.repeated() > outbox_.pushed() / kMostCopied) return;
     if (const auto copy = outbox_.pull_late(lane->number(), late)) lane->start(*copy);
   }
 }
