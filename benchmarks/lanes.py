@@ -14,7 +14,9 @@ Every call is checked. Ends with code 1 if a value was wrong or a job failed.
 from __future__ import annotations
 
 import argparse
+import bisect
 import datetime
+import itertools
 import json
 import statistics
 import subprocess
@@ -35,6 +37,7 @@ _SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 _PATHS = "100mbit,200mbit,400mbit,800mbit"
 _SUM = 1500e6
 _BYTES = 64 << 20
+_PIECE = 4 << 20
 _RUNS = 5
 
 Row = tuple[str, ...]
@@ -101,23 +104,26 @@ def change() -> tuple[list[Row], Any]:
     for _ in range(_RUNS):
         event = f"{at + 2:g}s:path:h1:4:50mbit"
         more = ["--event", event, "--event", event.replace("h1", "h2")]
-        records.append(_watch(2, ["--paths", _PATHS, *more], 14, 4 << 20))
+        records.append(_watch(2, ["--paths", _PATHS, *more], 10, _PIECE, "0", "4"))
     back = [_recovery(found["calls"]) for found in records]
     rows.append(("800 to 50 Mbit/s: back at 90 % of the new sum", *_spread(back, "s", 2)))
     return rows, records
 
 
-def _recovery(
-    calls: Sequence[Sequence[float]], least: float = 0.9 * 750e6 / 8, window: float = 0.25
-) -> float:
-    """Seconds from the last moment of full speed to the first window at ``least`` bytes a second after it."""
-    rates = [(end, (4 << 20) / (end - start)) for start, end in calls]
-    fell = next((end for end, rate in rates if end > 2 and rate < 0.6 * _SUM / 8), rates[-1][0])
-    for end, _ in rates:
-        if end <= fell + window:
-            continue
-        within = [rate for when, rate in rates if end - window <= when <= end and when > fell]
-        if within and statistics.harmonic_mean(within) >= least:
+def _recovery(calls: Sequence[Sequence[float]], least: float = 0.9 * 750e6 / 8, window: float = 0.5) -> float:
+    """Seconds from the fall to the end of the first window in which calls were done at ``least`` bytes a second.
+
+    The fall is the last call done before a pause three times as long as usual.
+    """
+    ends = [end for _, end in calls]
+    gaps = [(later - end, end) for end, later in itertools.pairwise(ends) if end > 2]
+    usual = statistics.median(gap for gap, _ in gaps)
+    fell = next((end for gap, end in gaps if gap > 3 * usual), None)
+    if fell is None:
+        return 0.0
+    for i, end in enumerate(ends):
+        first = bisect.bisect_left(ends, max(end - window, fell))
+        if end > fell + window and _PIECE * (i - first) / (end - ends[first]) >= least:
             return end - fell
     return float("inf")
 

@@ -1,13 +1,15 @@
 """A rank of `lanes.py`: checked all-reduces for a while, if wanted with connections reset under it all the time.
 
-    lanes_rank.py SECONDS BYTES [RESETS_EVERY_SECONDS]
+    lanes_rank.py SECONDS BYTES [RESETS_EVERY_SECONDS [AHEAD]]
 
+With AHEAD > 1 so many calls are under way at once.
 Rank 0 prints a line of JSON: when each call began and ended (seconds), how many connections were reset, and the
 link statistics. Ends with an error if a value is wrong.
 """
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import dataclasses
 import json
@@ -68,23 +70,35 @@ def main() -> None:
     every = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     slipstream.init()
     rank, n = slipstream.rank(), slipstream.size()
+    ahead = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     pattern = (np.arange(nbytes // 4) % 251 + 1).astype(np.float32)
-    data = np.empty_like(pattern)
+    mine, wanted = pattern * (rank + 1), pattern * (n * (n + 1) // 2)
+    buffers = [np.empty_like(pattern) for _ in range(ahead)]
     disturber = Disturber(every) if every and rank == n - 1 else None
     slipstream.barrier()
     if disturber is not None:
         disturber.start()
-    begin, calls, more = time.perf_counter(), [], True
-    while more:
-        np.multiply(pattern, rank + 1, out=data)
-        slipstream.barrier()
-        start = time.perf_counter()
-        slipstream.all_reduce(data, out=data)
+    begin, calls = time.perf_counter(), []
+    pending: collections.deque[tuple[float, slipstream.Work, np.ndarray]] = collections.deque()
+    more = True
+    while more or pending:
+        if more:
+            data = buffers[(len(calls) + len(pending)) % ahead]
+            np.copyto(data, mine)
+            if ahead == 1:
+                slipstream.barrier()
+            start = time.perf_counter()
+            pending.append((start, slipstream.all_reduce(data, out=data, async_op=True), data))
+            if len(pending) < ahead:
+                continue
+        start, work, data = pending.popleft()
+        work.wait()
         end = time.perf_counter()
         calls.append((start - begin, end - begin))
-        if not np.array_equal(data, pattern * (n * (n + 1) // 2)):
+        if not np.array_equal(data, wanted):
             raise SystemExit(f"rank {rank}: wrong sum in call {len(calls)}")
-        more = bool(slipstream.broadcast(np.array([end - begin < seconds]))[0])
+        if more:
+            more = bool(slipstream.broadcast(np.array([end - begin < seconds]))[0])
     if disturber is not None:
         disturber.stop.set()
         disturber.join()

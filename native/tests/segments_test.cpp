@@ -226,6 +226,9 @@ TEST(a_pace_is_learnt_while_the_lane_is_busy) {
   CHECK_EQ(pace.segment(100 << 20, 4), (uint32_t{80'000}) & ~4095u);  // 8 ms of it
   CHECK_EQ(pace.segment(100'000, 4), uint32_t{16 << 10});             // little is left for all
   CHECK(pace.backlog(256 << 10) < 64 << 10);
+  CHECK(pace.enough(0) > 90e3 && pace.enough(0) < 110e3);  // 10 ms of it
+  CHECK(pace.enough(0.05) > 10 * pace.enough(0));          // a long path takes more
+  CHECK(Pace().enough(0.05) > 1e18);                       // nothing is known: no limit
   const double before = pace.rate();
   pace.took(10'000, false, start + std::chrono::milliseconds(101));
   pace.took(1, true, start + std::chrono::seconds(10));  // it had nothing to do meanwhile: that says nothing

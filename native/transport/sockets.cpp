@@ -176,6 +176,13 @@ TcpState tcp_state(int fd) {
   return state;
 }
 
+double least_rtt(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_min_rtt == UINT32_MAX) return 0;
+  return 1e-6 * info.tcpi_min_rtt;
+}
+
 uint64_t unacknowledged(int fd) {
   int bytes = 0;
   return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;

@@ -40,6 +40,8 @@ struct TcpState {
   uint64_t retransmits = 0;
 };
 TcpState tcp_state(int fd);
+// The shortest round trip that the kernel has seen, in seconds; 0 if it does not say.
+double least_rtt(int fd);
 // Bytes that have been written and that the peer's machine has not acknowledged.
 uint64_t unacknowledged(int fd);
 

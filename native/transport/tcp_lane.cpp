@@ -13,6 +13,7 @@ namespace slipstream {
 namespace {
 
 constexpr uint64_t kSeenStep = 32 << 10;               // bytes of the control stream between two words about it
+constexpr double kRttSeconds = 0.1;                    // between two looks at a lane's shortest round trip
 constexpr std::array<std::byte, 64 << 10> kPadding{};  // stands for bytes that nobody wants any more
 thread_local std::array<std::byte, 64 << 10> nowhere;  // where bytes go that came already
 
@@ -220,7 +221,9 @@ bool ControlLane::resumed(const Frame& frame) {
 
 void BulkLane::open(Fd fd) {
   take_socket(std::move(fd));
-  sending_ = in_payload_ = stalled_ = declined_ = false;
+  sending_ = in_payload_ = stalled_ = false;
+  rest_ = Rest::none;
+  rtt_at_ = {};
   header_at_ = 0;
   pace_.forget();
   backlog_ = 0;
@@ -233,6 +236,15 @@ void BulkLane::limit_backlog() {
   if (wanted > backlog_ * 3 / 4 && wanted < backlog_ * 4 / 3) return;
   backlog_ = wanted;
   limit_unsent(fd_.get(), wanted);
+}
+
+bool BulkLane::has_enough(Time now) {
+  if (pace_.rate() == 0) return false;
+  if (now - rtt_at_ > seconds(kRttSeconds)) {
+    rtt_ = least_rtt(fd_.get());
+    rtt_at_ = now;
+  }
+  return static_cast<double>(unsent()) > pace_.enough(rtt_);
 }
 
 void BulkLane::pump() {
@@ -305,7 +317,8 @@ void BulkLane::ready(uint32_t events) {
 }
 
 void BulkLane::update() {
-  const bool out = writable() && !link_.closing() && (sending_ || (!declined_ && link_.outbox().has_work(number_)));
+  const bool out =
+      writable() && !link_.closing() && (sending_ || (rest_ == Rest::none && link_.outbox().has_work(number_)));
   interest(!ended_ && (!stalled_ || link_.closing()), out);
 }
 

@@ -108,12 +108,20 @@ class BulkLane final : public Lane {
   // Bytes in the socket that the peer's machine does not have.
   uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
   bool idle() const { return writable() && !sending_; }
-  // It leaves what there is to faster lanes until asked again.
-  void decline(bool yes, Time now) {
-    if (yes && !declined_) declined_since_ = now;
-    declined_ = yes;
+  // As much is on its way as the path and its queues are good for.
+  bool has_enough(Time now);
+  // It takes nothing more until asked again: it has enough, or leaves what there is to faster lanes.
+  enum class Rest : uint8_t { none, enough, declines };
+  void rest(Rest rest, Time now) {
+    if (rest != Rest::declines)
+      declined_since_ = Time::max();
+    else if (rest_ != Rest::declines)
+      declined_since_ = now;
+    rest_ = rest;
   }
-  Clock::duration declined_for(Time now) const { return declined_ ? now - declined_since_ : Clock::duration{}; }
+  bool has_declined_for(Clock::duration time, Time now) const {
+    return rest_ == Rest::declines && now - declined_since_ > time;
+  }
   bool sending() const { return sending_; }
   bool receiving() const { return in_payload_ || stalled_ || header_at_ > 0; }
   bool stalled() const { return stalled_; }
@@ -140,8 +148,10 @@ class BulkLane final : public Lane {
   size_t out_at_ = 0;  // of header and data together
   bool sending_ = false;
   Pace pace_;
-  bool declined_ = false;
-  Time declined_since_{};
+  Rest rest_ = Rest::none;
+  Time declined_since_ = Time::max();
+  double rtt_ = 0;   // the shortest, in seconds
+  Time rtt_at_{};    // when that was looked up
   int backlog_ = 0;  // what the socket may hold unsent
   uint64_t sent_bytes_ = 0;
   uint64_t received_bytes_ = 0;

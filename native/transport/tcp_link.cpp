@@ -128,10 +128,15 @@ std::optional<Outbox::Out> TcpLink::pull(BulkLane& lane, Time now) {
   // Within a machine there are no paths to spread over, and every call costs.
   const uint32_t size =
       lane.near() ? kMaxPayload : lane.pace().segment(outbox_.waiting(), static_cast<int>(bulk_.size()));
-  const bool declined = !lane.near() && too_slow(lane, size, now);
-  lane.decline(declined, now);
-  auto found = declined ? std::nullopt : outbox_.pull(lane.number(), size, now);
-  if (!found && !outbox_.empty() && !tended_ && bulk_.size() > 1 && !lane.near()) {
+  auto rest = BulkLane::Rest::none;
+  if (spreads() && !lane.near()) {
+    if (too_slow(lane, size, now)) rest = BulkLane::Rest::declines;
+    if (lane.has_enough(now)) rest = BulkLane::Rest::enough;
+  }
+  lane.rest(rest, now);
+  auto found = rest == BulkLane::Rest::none ? outbox_.pull(lane.number(), size, now) : std::nullopt;
+  if (found) fed_ = now;
+  if (!found && !outbox_.empty() && !tended_ && spreads() && !lane.near()) {
     tended_ = true;
     core_->timers.set(tender_, now + seconds(kTendSeconds));
   }

@@ -58,7 +58,7 @@ class TcpLink final : public Link, private Timed {
   void lane_ended(Lane& lane, int error);
 
  private:
-  static constexpr double kTendSeconds = 0.005;
+  static constexpr double kTendSeconds = 0.002;
 
   // Looks after a link that has something under way: late segments, slow lanes.
   struct Tender final : Timed {
@@ -77,6 +77,7 @@ class TcpLink final : public Link, private Timed {
   void bulk_ended(BulkLane& lane, int error);
   void say_taken(uint64_t message);
   void taken(uint64_t message);
+  bool spreads() const { return bulk_.size() > 1 && !core_->options.round_robin; }
   bool too_slow(BulkLane& lane, uint32_t size, Time now);
   void kick();
   void tend(Time now);
@@ -117,6 +118,8 @@ class TcpLink final : public Link, private Timed {
   };
   Load load_;
   std::vector<int> slow_;  // by number: for how many looks the lane has been far behind the others
+  Time fed_{};             // when a lane last found something to take
+  Time next_copy_{};       // when to look for late segments again
   Time next_look_{};
   uint64_t lost_ = 0;
   uint64_t replaced_ = 0;

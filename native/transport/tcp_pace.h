@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "base/clock.h"
 
@@ -32,6 +33,11 @@ class Pace {
     const double bytes = std::min(rate_ == 0 ? kUnknown * kBacklogSeconds / 4 : rate_ * kBacklogSeconds, double(most));
     return static_cast<int>(std::max(bytes, kLeast));
   }
+  // What may be on its way to the peer: enough to fill the path, and a few milliseconds' worth in its queues. Many
+  // lanes that share a path would fill those to the brim, and everything would wait there, or be dropped.
+  double enough(double rtt) const {
+    return rate_ == 0 ? std::numeric_limits<double>::infinity() : rate_ * (2 * rtt + kQueueSeconds);
+  }
   double rate() const { return rate_; }  // bytes a second, 0: not known
   void forget() { *this = {}; }
 
@@ -50,6 +56,7 @@ class Pace {
   static constexpr double kUnknown = 64e6;
   static constexpr double kLeastSeconds = 0.0005;
   static constexpr double kMostSeconds = 0.008;
+  static constexpr double kQueueSeconds = 0.010;
   static constexpr double kBacklogSeconds = 0.004;
   static constexpr double kLeast = 16 << 10;
   static constexpr double kMost = 512 << 10;

@@ -22,7 +22,8 @@ constexpr double kLongSeconds = 1;  // after which a segment is late whatever it
 constexpr double kSlackSeconds = 0.002;
 constexpr double kLateSeconds = 0.01;
 constexpr double kLateFactor = 3;
-constexpr uint64_t kMostCopied = 20;  // of so many bytes sent one may be a copy
+constexpr double kCopySeconds = 0.005;
+constexpr double kDrainedSeconds = 0.01;
 
 }  // namespace
 
@@ -40,8 +41,8 @@ void TcpLink::tend(Time now) {
 // Whether the other lanes would be done with all there is before this one is with what it has and a segment more.
 bool TcpLink::too_slow(BulkLane& lane, uint32_t size, Time now) {
   const double rate = lane.pace().rate();
-  if (rate == 0 || outbox_.waiting() == 0 || core_->options.round_robin) return false;
-  if (lane.declined_for(now) > seconds(kPatience)) return false;  // the faster ones may stand still
+  if (rate == 0 || outbox_.waiting() == 0) return false;
+  if (lane.has_declined_for(seconds(kPatience), now)) return false;  // the faster ones may stand still
   if (now - load_.at > seconds(kLoadSeconds)) {
     load_ = {now, 0, 0};
     for (const auto& one : bulk_) {
@@ -56,17 +57,22 @@ bool TcpLink::too_slow(BulkLane& lane, uint32_t size, Time now) {
   return here > all + kSlackSeconds;
 }
 
-// A lane has nothing to do and another one still has much in its socket: what that took may be quicker here.
+// A lane has nothing to do and another one is late with what it took: it may be quicker here. Only when nothing else
+// has been waiting for a while: a copy must not take the place of something new.
 void TcpLink::copy_late(Time now) {
+  if (now < next_copy_) return;
+  next_copy_ = now + seconds(kCopySeconds);
+  const bool idle = now - fed_ > seconds(kDrainedSeconds);
   for (const auto& lane : bulk_) {
     if (!lane->idle() || outbox_.has_work(lane->number())) continue;
     const auto late = [&](int holder, uint32_t size, Time since) {
       if (now - since > seconds(kLongSeconds)) return true;
-      if (lane->pace().rate() == 0 || outbox_.repeated() > outbox_.pushed() / kMostCopied) return false;
+      const double rate = lane->pace().rate();
+      if (!idle || rate == 0) return false;
       const BulkLane& other = *bulk_[static_cast<size_t>(holder)];
-      const double here = size / lane->pace().rate();
-      const double there = static_cast<double>(other.unsent()) / std::max(other.pace().rate(), 1.0);
-      return now - since > seconds(kLateSeconds) && there > kLateFactor * here + kLateSeconds;
+      const double there = (static_cast<double>(other.unsent()) + size) / std::max(other.pace().rate(), 1.0);
+      const double age = std::chrono::duration<double>(now - since).count();
+      return std::max(there, age / kLateFactor) > kLateFactor * size / rate + kLateSeconds;
     };
     if (const auto copy = outbox_.pull_late(lane->number(), late)) lane->start(*copy);
   }
