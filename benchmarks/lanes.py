@@ -18,6 +18,7 @@ import bisect
 import datetime
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from slipstream.bench.table import grid
 
 _HERE = Path(__file__).resolve().parent
 _RANK = _HERE / "lanes_rank.py"
+_CPU_RANK = _HERE / "lanes_cpu_rank.py"
 _DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
 _SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 _PATHS = "100mbit,200mbit,400mbit,800mbit"
@@ -164,7 +166,25 @@ def loopback() -> tuple[list[Row], Any]:
         rows.append(
             (f"loopback, {size['bytes']} bytes, gloo's time / ours", f"{ratio['value']:.2f}x", spread, "")
         )
-    return rows, record
+    used = cpu_time(_BYTES, calls=5, repeats=8)
+    ours, theirs = (statistics.median(used[name]["cpu"]) for name in ("slipstream", "gloo"))
+    for name in ("slipstream", "gloo"):
+        rows.append((f"loopback, 64 MiB, CPU seconds per GB, {name}", *_spread(used[name]["cpu"], "s", 2)))
+    rows.append(("loopback, 64 MiB, our CPU time / gloo's", f"{ours / theirs:.2f}x", "", ""))
+    return rows, {"bench": record, "cpu": used}
+
+
+def cpu_time(nbytes: int, *, calls: int, repeats: int) -> Any:
+    """What lanes_cpu_rank.py finds with 2 processes of this host over tcp."""
+    rank = [sys.executable, str(_CPU_RANK), str(nbytes), str(calls), str(repeats)]
+    out = subprocess.run(
+        [*_SLIPSTREAM, "run", "-np", "2", "--no-prefix", "--", *rank],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SLIPSTREAM_TRANSPORT": "tcp"},
+    ).stdout
+    return json.loads(out.splitlines()[-1])
 
 
 def _spread(samples: Sequence[float], unit: str, digits: int = 1) -> tuple[str, str, str]:

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import allreduce
 import ddp
+import lanes
 import overhead
 import targets
 
@@ -106,3 +107,11 @@ def test_ddp_reports_parameters_that_differ(
     printed = capsys.readouterr()
     assert "3.00x" in printed.out
     assert "on rank 1 parameters differ by nan" in printed.err
+
+
+def test_cpu_time_of_both_contenders() -> None:
+    found = lanes.cpu_time(1 << 20, calls=2, repeats=3)
+    assert list(found) == ["slipstream", "gloo"]
+    for times in found.values():
+        assert len(times["cpu"]) == len(times["wall"]) == 3
+        assert min(times["cpu"] + times["wall"]) > 0

@@ -175,6 +175,8 @@ nb::list link_statistics(Session& self) {
       one["delivery_rate"] = lane.delivery;
       one["rtt"] = lane.rtt_us * 1e-6;
       one["retransmits"] = lane.retransmits;
+      one["zero_copy"] = lane.zero_copy;
+      one["zero_copied"] = lane.zero_copied;
       lanes.append(one);
     }
     nb::dict one;
@@ -201,12 +203,13 @@ void bind_session(nb::module_& m) {
       .def(
           "__init__",
           [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
-             int lanes, int spin_us, bool round_robin) {
+             int lanes, int spin_us, bool round_robin, bool zero_copy) {
             new (self) Session(SessionOptions{rank, size, std::move(job), std::string(secret.c_str(), secret.size()),
-                                              heartbeat, timeout, lanes, spin_us, round_robin});
+                                              heartbeat, timeout, lanes, spin_us, round_robin, zero_copy});
           },
           nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
-          nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false)
+          nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false,
+          nb::arg("zero_copy") = true)
       .def("listen_shm", &Session::listen_shm)
       .def("listen_tcp", &Session::listen_tcp, nb::arg("address"))
       .def(

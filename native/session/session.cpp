@@ -17,6 +17,8 @@ TcpOptions tcp_options(const SessionOptions& options) {
   TcpOptions tcp;
   tcp.lanes = options.lanes;
   tcp.round_robin = options.round_robin;
+  tcp.lending = options.zero_copy ? Lending::automatic : Lending::off;
+  tcp.busy_poll_us = options.spin_us;  // only while cores are free
   return tcp;
 }
 

@@ -23,6 +23,7 @@ struct SessionOptions {
   int lanes = 2;
   int spin_us = 0;
   bool round_robin = false;  // TcpOptions::round_robin
+  bool zero_copy = true;     // large sends to other machines without a copy, where the kernel can
 };
 
 struct PeerAddress {

@@ -35,14 +35,15 @@ struct Received {
 
 class Rank : public Events, public Arrivals, public KnockDone {
  public:
-  explicit Rank(int rank, TcpOptions options = {}, Identity id = identity(0)) {
+  explicit Rank(int rank, TcpOptions options = {}, Identity id = identity(0), std::string at = "127.0.0.1")
+      : address(std::move(at)) {
     id.rank = rank;
     transport = std::make_unique<TcpTransport>(poller, *this, *this, std::move(id), options);
-    port = transport->listen("127.0.0.1");
+    port = transport->listen(address);
   }
 
   Link* dial(const Rank& other, int rank) {
-    links.push_back(transport->dial(rank, {"127.0.0.1"}, other.port));
+    links.push_back(transport->dial(rank, {other.address}, other.port));
     return links.back().get();
   }
 
@@ -73,6 +74,7 @@ class Rank : public Events, public Arrivals, public KnockDone {
 
   Poller poller;
   std::unique_ptr<TcpTransport> transport;
+  std::string address;
   uint16_t port = 0;
   std::vector<std::unique_ptr<Link>> links;
   std::vector<Link*> ups;

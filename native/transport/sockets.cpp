@@ -140,6 +140,14 @@ void tune_tcp(int fd, const SocketOptions& options) {
 
 void limit_unsent(int fd, int bytes) { set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); }
 
+void poll_device(int fd, int microseconds) { set(fd, SOL_SOCKET, SO_BUSY_POLL, microseconds); }
+
+void reset_tcp(int fd) {
+  sockaddr nobody{};
+  nobody.sa_family = AF_UNSPEC;
+  (void)::connect(fd, &nobody, sizeof(nobody));
+}
+
 void check_congestion(const std::string& name) {
   if (name.empty()) return;
   const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -28,6 +28,11 @@ bool same_machine(int fd);
 void tune_tcp(int fd, const SocketOptions& options);
 // TCP_NOTSENT_LOWAT: the socket takes no more while it holds so many bytes that have not left.
 void limit_unsent(int fd, int bytes);
+// SO_BUSY_POLL: the kernel looks at the network device for so long before it waits for an interrupt. Not every driver
+// can, and not every user may: nothing depends on it.
+void poll_device(int fd, int microseconds);
+// Ends the connection with a reset: what has not been sent is thrown away.
+void reset_tcp(int fd);
 // Throws Failure(invalid) if this kernel, or this user, does not have the congestion control `name`.
 void check_congestion(const std::string& name);
 

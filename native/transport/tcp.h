@@ -15,6 +15,13 @@
 
 namespace slipstream {
 
+// Whether the memory of messages is lent to the kernel, or copied by it (transport/zero_copy.h).
+enum class Lending : uint8_t {
+  off,
+  automatic,  // to other machines, until the kernel says that it copies all the same
+  always,     // also where it copies: for tests
+};
+
 struct TcpOptions {
   int lanes = 2;                  // bulk lanes a link, 1..64
   std::string congestion;         // TCP_CONGESTION; empty: cubic to this host, else the kernel's default
@@ -23,6 +30,8 @@ struct TcpOptions {
   int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
   int max_unauthenticated = 128;
   bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
+  Lending lending = Lending::automatic;
+  int busy_poll_us = 0;  // SO_BUSY_POLL of control lanes to other machines; 0: off
 };
 
 // Where a rank listens.
@@ -44,6 +53,8 @@ struct LaneStatistics {
   uint64_t delivery = 0;     // bytes a second, as the kernel sees it
   uint32_t rtt_us = 0;       // as the kernel sees it
   uint64_t retransmits = 0;  // segments of TCP's
+  bool zero_copy = false;    // large sends are not copied, as far as is known yet
+  uint64_t zero_copied = 0;  // bytes that the kernel says it sent without a copy
 };
 
 struct LinkStatistics {

@@ -98,11 +98,19 @@ void Lane::describe(LaneStatistics& statistics) const {
 
 void ControlLane::open(Fd fd) {
   take_socket(std::move(fd));
+  busy_poll();
   update();
+}
+
+// Words that ranks wait for come over this lane. Within a machine no device is to be polled.
+void ControlLane::busy_poll() {
+  const int us = link_.core().options.busy_poll_us;
+  if (us > 0 && !near()) poll_device(fd_.get(), us);
 }
 
 void ControlLane::resume(Fd fd) {
   take_socket(std::move(fd));
+  busy_poll();
   reader_.clear();
   resuming_ = true;
   told_ = read_;
@@ -220,6 +228,7 @@ bool ControlLane::resumed(const Frame& frame) {
 // ---- a bulk lane, outwards
 
 void BulkLane::open(Fd fd) {
+  take_back();
   take_socket(std::move(fd));
   sending_ = in_payload_ = stalled_ = false;
   rest_ = Rest::none;
@@ -228,6 +237,25 @@ void BulkLane::open(Fd fd) {
   pace_.forget();
   backlog_ = 0;
   limit_backlog();
+  begin_zero_copy();
+}
+
+void BulkLane::begin_zero_copy() {
+  const Lending lending = link_.core().options.lending;
+  const bool wanted = lending == Lending::always || (lending == Lending::automatic && !near());
+  if (lending == Lending::always) zero_copy_.insist();
+  zero_copy_.begin(wanted && allow_zero_copy(fd_.get()));
+}
+
+void BulkLane::take_back() {
+  if (is_open() && zero_copy_.lent() > 0) read_completions(fd_.get(), zero_copy_);
+  if (is_open() && zero_copy_.lent() > 0) reset_tcp(fd_.get());
+}
+
+void BulkLane::shut() {
+  take_back();
+  zero_copy_.begin(false);
+  Lane::shut();
 }
 
 void BulkLane::limit_backlog() {
@@ -285,14 +313,19 @@ bool BulkLane::write(size_t& budget) {
       parts[count++] = {reinterpret_cast<std::byte*>(&piece_.header) + out_at_, sizeof(SegmentHeader) - out_at_};
     const size_t sent = out_at_ > sizeof(SegmentHeader) ? out_at_ - sizeof(SegmentHeader) : 0;
     const size_t rest = piece_.header.size - sent;
-    if (piece_.data != nullptr)
+    const bool lend = piece_.data != nullptr && zero_copy_.suits(rest);
+    const bool header_alone = lend && count > 0;
+    if (piece_.data != nullptr && !header_alone)
       parts[count++] = {const_cast<std::byte*>(piece_.data) + sent, rest};
-    else
+    else if (piece_.data == nullptr)
       parts[count++] = {const_cast<std::byte*>(kPadding.data()), std::min(rest, kPadding.size())};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = count;
-    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const int how = header_alone ? MSG_MORE : lend ? MSG_ZEROCOPY : 0;
+    const Sent done = send_message(fd_.get(), message, MSG_NOSIGNAL | MSG_DONTWAIT | how);
+    const ssize_t n = done.bytes;
+    zero_copy_.record(done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && !would_block(errno)) write_broke(errno);
     if (n < 0) return false;
@@ -311,6 +344,7 @@ void BulkLane::forget_out(uint64_t message) {
 // ---- a bulk lane, inwards
 
 void BulkLane::ready(uint32_t events) {
+  if ((events & EPOLLERR) != 0 && read_completions(fd_.get(), zero_copy_)) events &= ~EPOLLERR;
   if ((events & EPOLLOUT) != 0 && writable() && !link_.closing()) pump();
   if (is_open() && !ended_ && (!stalled_ || link_.closing()) && (events & ~EPOLLOUT) != 0) read();
   update();
@@ -400,6 +434,8 @@ void BulkLane::describe(LaneStatistics& statistics) const {
   statistics.sent = sent_bytes_;
   statistics.received = received_bytes_;
   statistics.rate = pace_.rate();
+  statistics.zero_copy = zero_copy_.on();
+  statistics.zero_copied = zero_copy_.bytes();
 }
 
 }  // namespace slipstream

@@ -16,6 +16,7 @@
 #include "transport/tcp_frames.h"
 #include "transport/tcp_outbox.h"
 #include "transport/tcp_pace.h"
+#include "transport/zero_copy.h"
 
 namespace slipstream {
 
@@ -84,6 +85,7 @@ class ControlLane final : public Lane {
   bool parse();  // false: stop reading
   bool resumed(const Frame& frame);
   void say_seen();
+  void busy_poll();
   void flush();
   void write();
 
@@ -100,6 +102,7 @@ class BulkLane final : public Lane {
  public:
   BulkLane(TcpLink& link, int number) : Lane(link), number_(number) {}
   void open(Fd fd);  // also a connection that takes an old one's place
+  void shut();       // with a reset, if the kernel still has memory of messages
   int number() const { return number_; }
   // Takes what there is, as long as the socket does.
   void pump();
@@ -123,6 +126,8 @@ class BulkLane final : public Lane {
     return rest_ == Rest::declines && now - declined_since_ > time;
   }
   bool sending() const { return sending_; }
+  // Nothing that the kernel still has of messages goes out from now on.
+  void take_back();
   bool receiving() const { return in_payload_ || stalled_ || header_at_ > 0; }
   bool stalled() const { return stalled_; }
   void resume();  // a block has come back
@@ -141,6 +146,7 @@ class BulkLane final : public Lane {
   bool place();  // finds where the payload goes. False: stop reading
   bool deliver();
   bool write(size_t& budget);  // true: the segment is written
+  void begin_zero_copy();
   void limit_backlog();
 
   const int number_;
@@ -153,6 +159,7 @@ class BulkLane final : public Lane {
   double rtt_ = 0;   // the shortest, in seconds
   Time rtt_at_{};    // when that was looked up
   int backlog_ = 0;  // what the socket may hold unsent
+  ZeroCopy zero_copy_;
   uint64_t sent_bytes_ = 0;
   uint64_t received_bytes_ = 0;
 

@@ -361,6 +361,8 @@ void TcpLink::close() {
   core_->timers.cancel(tender_);
   control_dial_.reset();
   if (!control_.is_open()) return shut_down();
+  if (!outbox_.empty())
+    for (const auto& lane : bulk_) lane->take_back();
   outbox_.clear();  // and with it the owner's memory
   core_->timers.set(*this, now() + seconds(kFlushStall));
   rearm_lanes();  // a stalled lane reads again, to discard

@@ -41,6 +41,7 @@ def test_links_tell_what_their_lanes_did() -> None:
     assert sum(sent) >= calls * (8 << 20)
     assert len({lane["local"] for lane in link["lanes"]}) == 4
     assert link["lost"] == 0
+    assert not any(lane["zero_copy"] for lane in link["lanes"])  # within a host
 
 
 def test_dealing_in_turn_is_for_comparison() -> None:
@@ -125,3 +126,48 @@ def test_a_lane_that_pulls_takes_more_over_a_faster_path(tmp_path: Path) -> None
     if not by_path[0] or not by_path[1]:
         pytest.skip("all lanes took the same path")
     assert sum(by_path[1]) > 2 * sum(by_path[0])
+
+
+LENDING = """
+import json
+import numpy as np
+import slipstream
+
+def lanes():
+    (link,) = slipstream.link_statistics()
+    return [lane for lane in link.lanes if not lane.control and lane.up]
+
+slipstream.init()
+slipstream.barrier()
+while slipstream.all_reduce(np.array([len(lanes())]), op=slipstream.MIN)[0] < 3:
+    pass
+before = [lane.zero_copy for lane in lanes()]
+for _ in range(8):
+    slipstream.all_reduce(np.ones(4 << 20, np.float32))
+after = [lane.zero_copy for lane in lanes()]
+slipstream.barrier()
+if slipstream.rank() == 0:
+    print(json.dumps([before, after, sum(lane.zero_copied for lane in lanes())]), flush=True)
+slipstream.barrier()
+slipstream.shutdown()
+"""
+
+
+@needs_lab
+@pytest.mark.parametrize("setting", ["auto", "off"])
+def test_sends_to_other_hosts_are_not_copied_until_the_kernel_says_they_are(setting: str) -> None:
+    from slipstream.lab import Lab
+
+    command = [sys.executable, "-m", "slipstream", "run", "-np", "2", "--no-prefix", "--"]
+    with Lab(2, rate="1gbit") as lab:
+        out = lab.run(
+            "h1",
+            [*command, sys.executable, "-c", LENDING],
+            env={"SLIPSTREAM_LANES": "3", "SLIPSTREAM_ZERO_COPY": setting},
+            capture_output=True,
+            text=True,
+        ).stdout
+    before, after, nbytes = json.loads(out.splitlines()[-1])
+    assert before == [setting == "auto"] * 3
+    assert after == [False] * 3  # the lab's links are veth
+    assert nbytes == 0

@@ -126,6 +126,9 @@ class Settings:
         "pull",
         "how segments get to lanes; round_robin is for comparison alone",
     )
+    zero_copy: str = _setting(
+        _one_of("auto", "off"), "auto", "auto: large sends to other hosts are not copied where the kernel can"
+    )
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
     hostfile: str | None = _setting(

@@ -161,6 +161,7 @@ def _start(settings: Settings, member: Membership) -> Job:
         timeout=settings.timeout,
         lanes=settings.lanes,
         round_robin=settings.dealing == "round_robin",
+        zero_copy=settings.zero_copy == "auto",
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )
     try:

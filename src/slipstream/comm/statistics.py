@@ -15,7 +15,8 @@ class LaneStatistics:
 
     ``control``: it carries small messages, and words about the others. ``sent``, ``received``: bytes of bulk data.
     ``rate``: bytes a second that it takes while it is busy. As the kernel sees it: ``delivery_rate`` (bytes a
-    second), ``rtt`` (seconds), ``retransmits`` (TCP segments).
+    second), ``rtt`` (seconds), ``retransmits`` (TCP segments). ``zero_copy``: large sends are
+    not copied, as far as is known yet. ``zero_copied``: bytes that the kernel says it sent without a copy.
     """
 
     local: str
@@ -28,6 +29,8 @@ class LaneStatistics:
     delivery_rate: int
     rtt: float
     retransmits: int
+    zero_copy: bool
+    zero_copied: int
 
 
 @dataclass(frozen=True)

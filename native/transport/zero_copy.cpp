@@ -1,0 +1,83 @@
+#include "transport/zero_copy.h"
+
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace slipstream {
+
+void ZeroCopy::begin(bool on) {
+  on_ = on;
+  in_vain_ = 0;
+  sends_.clear();
+  first_ = 0;
+  done_ = 0;
+}
+
+void ZeroCopy::record(const Sent& sent) {
+  if (sent.lent && sent.bytes > 0) sends_.push_back({static_cast<uint64_t>(sent.bytes), false});
+  if (sent.refused) in_vain();
+}
+
+void ZeroCopy::done(uint32_t first, uint32_t last, bool copied) {
+  const uint32_t from = first - first_;
+  for (uint32_t i = 0; i <= last - first && from + i < sends_.size(); ++i) {
+    Send& send = sends_[from + i];
+    if (send.done) continue;
+    send.done = true;
+    ++done_;
+    if (!copied) bytes_ += send.bytes;
+  }
+  while (!sends_.empty() && sends_.front().done) {
+    sends_.pop_front();
+    --done_;
+    ++first_;
+  }
+  if (copied)
+    in_vain();
+  else
+    in_vain_ = 0;
+}
+
+void ZeroCopy::in_vain() {
+  if (++in_vain_ >= kMostInVain && !insists_) on_ = false;
+}
+
+bool allow_zero_copy(int fd) {
+  const int yes = 1;
+  return ::setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &yes, sizeof(yes)) == 0;
+}
+
+Sent send_message(int fd, const msghdr& message, int flags) {
+  if ((flags & MSG_ZEROCOPY) == 0) return {::sendmsg(fd, &message, flags), false, false};
+  const ssize_t n = ::sendmsg(fd, &message, flags);
+  if (n >= 0 || errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK) return {n, true, false};
+  return {::sendmsg(fd, &message, flags & ~MSG_ZEROCOPY), false, true};  // a broken connection says so again
+}
+
+bool read_completions(int fd, ZeroCopy& zero_copy) {
+  bool any = false;
+  for (;;) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof(sockaddr_in6))];
+    msghdr message{};
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t n = ::recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return any;
+    for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+      const bool v4 = part->cmsg_level == SOL_IP && part->cmsg_type == IP_RECVERR;
+      const bool v6 = part->cmsg_level == SOL_IPV6 && part->cmsg_type == IPV6_RECVERR;
+      if (!v4 && !v6) continue;
+      sock_extended_err error{};
+      std::memcpy(&error, CMSG_DATA(part), sizeof(error));
+      if (error.ee_origin != SO_EE_ORIGIN_ZEROCOPY || error.ee_errno != 0) continue;
+      zero_copy.done(error.ee_info, error.ee_data, (error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) != 0);
+      any = true;
+    }
+  }
+}
+
+}  // namespace slipstream
