@@ -203,13 +203,21 @@ void bind_session(nb::module_& m) {
       .def(
           "__init__",
           [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
-             int lanes, int spin_us, bool round_robin, bool zero_copy) {
-            new (self) Session(SessionOptions{rank, size, std::move(job), std::string(secret.c_str(), secret.size()),
-                                              heartbeat, timeout, lanes, spin_us, round_robin, zero_copy});
+             int lanes, int spin_us, bool round_robin, bool zero_copy, int threads, std::vector<int> cpus) {
+            SessionOptions options{rank, size, std::move(job), std::string(secret.c_str(), secret.size())};
+            options.heartbeat_seconds = heartbeat;
+            options.timeout_seconds = timeout;
+            options.lanes = lanes;
+            options.spin_us = spin_us;
+            options.round_robin = round_robin;
+            options.zero_copy = zero_copy;
+            options.threads = threads;
+            options.cpus = std::move(cpus);
+            new (self) Session(std::move(options));
           },
           nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
           nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false,
-          nb::arg("zero_copy") = true)
+          nb::arg("zero_copy") = true, nb::arg("threads") = 0, nb::arg("cpus") = std::vector<int>{})
       .def("listen_shm", &Session::listen_shm)
       .def("listen_tcp", &Session::listen_tcp, nb::arg("address"))
       .def(

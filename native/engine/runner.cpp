@@ -1,11 +1,12 @@
 #include "engine/runner.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
+
+#include "base/thread.h"
 
 namespace slipstream {
 
@@ -25,8 +26,13 @@ inline void relax() {
 
 }  // namespace
 
-Runner::Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us)
-    : engine_(engine), poller_(poller), bell_(bell), bell_handler_(bell), spin_(std::chrono::microseconds(spin_us)) {
+Runner::Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us, std::vector<int> cpus)
+    : engine_(engine),
+      poller_(poller),
+      bell_(bell),
+      bell_handler_(bell),
+      spin_(std::chrono::microseconds(spin_us)),
+      cpus_(std::move(cpus)) {
   poller_.add(bell_.event_fd(), EPOLLIN, &bell_handler_);
 }
 
@@ -37,7 +43,7 @@ Runner::~Runner() {
 
 void Runner::start() {
   thread_ = std::thread([this] { loop(); });
-  pthread_setname_np(thread_.native_handle(), "slipstream");
+  present(thread_, "slipstream", cpus_);
 }
 
 void Runner::stop() {

@@ -12,6 +12,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -19,8 +20,9 @@ namespace slipstream {
 
 class Runner {
  public:
-  // `spin_us`: how long a caller looks again and again before it sleeps.
-  Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us);
+  // `spin_us`: how long a caller looks again and again before it sleeps. `cpus`: those that the engine thread is
+  // confined to; none: all.
+  Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us, std::vector<int> cpus = {});
   ~Runner();
   void start();
   // Ends the engine thread; pending works stay as they are.
@@ -78,6 +80,7 @@ class Runner {
   Bell& bell_;
   BellHandler bell_handler_;
   Clock::duration spin_;
+  std::vector<int> cpus_;
   std::mutex drive_;
   std::atomic<int> guests_{0};  // threads in as_driver() that have not got the lock yet
   std::thread thread_;

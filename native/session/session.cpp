@@ -19,6 +19,8 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.round_robin = options.round_robin;
   tcp.lending = options.zero_copy ? Lending::automatic : Lending::off;
   tcp.busy_poll_us = options.spin_us;  // only while cores are free
+  tcp.threads = options.threads;
+  tcp.cpus = options.cpus;
   return tcp;
 }
 
@@ -44,7 +46,7 @@ Session::Session(SessionOptions options)
       engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, EngineOptions{options_.heartbeat_seconds}),
       shm_(poller_, engine_, *this, identity_of(options_), regions_, bell_),
       tcp_(poller_, engine_, *this, identity_of(options_), tcp_options(options_)),
-      runner_(engine_, poller_, bell_, options_.spin_us) {
+      runner_(engine_, poller_, bell_, options_.spin_us, options_.cpus) {
   engine_.set_pump(this);
 }
 
@@ -113,6 +115,7 @@ void Session::close() {
   // What TCP links still hold goes out while they wait for the peers' end of stream.
   const Time limit = now() + seconds(0.3);
   while (now() < limit && tcp_.tick(now()) != Time::max()) poller_.wait(10);
+  tcp_.end_threads();
 }
 
 std::pair<int, int> Session::links() {

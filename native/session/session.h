@@ -24,6 +24,8 @@ struct SessionOptions {
   int spin_us = 0;
   bool round_robin = false;  // TcpOptions::round_robin
   bool zero_copy = true;     // large sends to other machines without a copy, where the kernel can
+  int threads = 0;           // TcpOptions::threads
+  std::vector<int> cpus;     // that the engine thread and the I/O threads are confined to; none: all
 };
 
 struct PeerAddress {

@@ -28,6 +28,11 @@ inline Identity identity(int rank, const std::string& secret = "a secret of sixt
   return id;
 }
 
+// A test program may have all its ranks share their system calls with threads.
+#ifndef SLIPSTREAM_TEST_IO_THREADS
+#define SLIPSTREAM_TEST_IO_THREADS 0
+#endif
+
 struct Received {
   Frame frame;
   std::vector<std::byte> bytes;
@@ -38,6 +43,7 @@ class Rank : public Events, public Arrivals, public KnockDone {
   explicit Rank(int rank, TcpOptions options = {}, Identity id = identity(0), std::string at = "127.0.0.1")
       : address(std::move(at)) {
     id.rank = rank;
+    options.threads = SLIPSTREAM_TEST_IO_THREADS;
     transport = std::make_unique<TcpTransport>(poller, *this, *this, std::move(id), options);
     port = transport->listen(address);
   }

@@ -41,6 +41,8 @@ void Poller::remove(int fd, Handler* handler) {
     if (fetched_->events[i].data.ptr == handler) fetched_->events[i].data.ptr = nullptr;
 }
 
+void Poller::not_later(Handler* handler) { std::erase(later_, handler); }
+
 int Poller::wait(int timeout_ms) {
   const int n = ::epoll_wait(epoll_.get(), fetched_->events, kBatch, timeout_ms);
   if (n < 0) {
@@ -56,6 +58,11 @@ int Poller::wait(int timeout_ms) {
     ++called;
   }
   fetched_->count = 0;
+  while (!later_.empty()) {
+    Handler* const handler = later_.back();
+    later_.pop_back();
+    handler->ready(0);
+  }
   return called;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/fd.h"
 
@@ -22,6 +23,9 @@ class Poller {
   void modify(int fd, uint32_t events, Handler* handler);
   // After remove() the handler is not called again, not even for events already fetched.
   void remove(int fd, Handler* handler);
+  // From within ready(): calls `handler` without events once all others of this turn have been called.
+  void later(Handler* handler) { later_.push_back(handler); }
+  void not_later(Handler* handler);  // every handler that was put off says so before it dies
   // Waits up to `timeout_ms` (-1: for ever, 0: not at all) and dispatches. Returns the number of handlers called.
   int wait(int timeout_ms);
   int fd() const { return epoll_.get(); }  // itself pollable, to wait without dispatching
@@ -31,6 +35,7 @@ class Poller {
   Fd epoll_;
   struct Fetched;
   Fetched* fetched_ = nullptr;
+  std::vector<Handler*> later_;
 };
 
 }  // namespace slipstream

@@ -50,6 +50,8 @@ void TcpTransport::set_directory(std::function<TcpTarget(int)> directory) {
   impl_->core->directory = std::move(directory);
 }
 
+void TcpTransport::end_threads() { impl_->core->threads.stop(); }
+
 LinkStatistics TcpTransport::statistics(const Link& link) { return static_cast<const TcpLink&>(link).statistics(); }
 
 Time TcpTransport::tick(Time now) { return impl_->core->timers.tick(now); }

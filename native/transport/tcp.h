@@ -32,6 +32,8 @@ struct TcpOptions {
   bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
   Lending lending = Lending::automatic;
   int busy_poll_us = 0;  // SO_BUSY_POLL of control lanes to other machines; 0: off
+  int threads = 0;           // that the driver shares system calls with, 0..16
+  std::vector<int> cpus;     // that these are confined to; none: all
 };
 
 // Where a rank listens.
@@ -83,6 +85,9 @@ class TcpTransport {
 
   // Proves that `peer` lives and asks it to dial us. The outcome comes through `done`.
   void knock(int peer, const std::vector<std::string>& addresses, uint16_t port, KnockDone& done);
+
+  // Ends the I/O threads; the driver does all by itself from then on. Idempotent.
+  void end_threads();
 
   // Of a link that this transport made.
   static LinkStatistics statistics(const Link& link);

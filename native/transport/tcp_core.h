@@ -10,10 +10,12 @@
 #include <utility>
 
 #include "transport/identity.h"
+#include "transport/io_threads.h"
 #include "transport/link.h"
 #include "transport/poller.h"
 #include "transport/sockets.h"
 #include "transport/tcp.h"
+#include "transport/tcp_batch.h"
 #include "transport/tcp_timers.h"
 
 namespace slipstream {
@@ -25,7 +27,13 @@ inline constexpr int kMaxLanes = 64;
 
 struct TcpCore {
   TcpCore(Poller& p, Events& e, Identity i, TcpOptions o)
-      : poller(p), events(e), identity(std::move(i)), options(std::move(o)), timers(p) {}
+      : poller(p),
+        events(e),
+        identity(std::move(i)),
+        options(std::move(o)),
+        timers(p),
+        threads(options.threads, options.cpus),
+        batch(p, threads) {}
 
   SocketOptions socket_options() const { return {options.congestion, options.notsent_lowat}; }
 
@@ -34,6 +42,8 @@ struct TcpCore {
   Identity identity;
   TcpOptions options;
   Timers timers;
+  IoThreads threads;
+  Batch batch;
   // Where a rank's listener is, if that is known: then connections that break are repaired.
   std::function<TcpTarget(int rank)> directory;
   // The links that were dialled by others, by (rank, token): where their bulk lanes belong.

@@ -15,7 +15,6 @@ namespace {
 constexpr uint64_t kSeenStep = 32 << 10;               // bytes of the control stream between two words about it
 constexpr double kRttSeconds = 0.1;                    // between two looks at a lane's shortest round trip
 constexpr std::array<std::byte, 64 << 10> kPadding{};  // stands for bytes that nobody wants any more
-thread_local std::array<std::byte, 64 << 10> nowhere;  // where bytes go that came already
 
 Frame about_stream(FrameType type, uint64_t bytes) {
   Frame frame;
@@ -40,6 +39,7 @@ void Lane::take_socket(Fd fd) {
 }
 
 void Lane::shut() {
+  if (is_open()) link_.core().batch.forget(*this);
   interest(false, false);
   fd_.reset();
 }
@@ -75,11 +75,11 @@ void Lane::read_ended(int error) {
 
 void Lane::discard() {
   for (size_t total = 0; total < kTurn;) {
-    const ssize_t n = ::recv(fd_.get(), nowhere.data(), nowhere.size(), MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && would_block(errno)) return;
-    if (n <= 0) return read_ended(n < 0 ? errno : 0);
-    total += static_cast<size_t>(n);
+    IoCall call{.fd = fd_.get(), .count = 1, .parts = {{nullptr, IoCall::kMostDropped}}};
+    perform(call);
+    if (call.result < 0 && would_block(call.error)) return;
+    if (call.result <= 0) return read_ended(call.error);
+    total += static_cast<size_t>(call.result);
   }
 }
 
@@ -277,64 +277,74 @@ bool BulkLane::has_enough(Time now) {
 
 void BulkLane::pump() {
   const Time start = now();
-  size_t budget = kTurn;
-  const size_t before = budget;
-  while (budget > 0 && writable()) {
-    if (!sending_) {
-      auto next = link_.pull(*this, start);
-      if (!next) break;
-      piece_ = *next;
-      out_at_ = 0;
-      sending_ = true;
-    }
-    if (!write(budget)) break;
-    sending_ = false;
+  IoCall call;
+  size_t wrote = 0;
+  while (wrote < kTurn && prepare_write(call, start)) {
+    perform(call);
+    if (!finish_write(call, wrote)) break;
   }
-  pace_.took(before - budget, sending_ || link_.outbox().waiting() > 0, start);
-  if (writable()) limit_backlog();
-  update();
+  end_turn(wrote, start);
 }
 
 void BulkLane::start(const Outbox::Out& piece) {
   piece_ = piece;
   out_at_ = 0;
   sending_ = true;
-  size_t budget = kTurn;
-  if (write(budget)) sending_ = false;
+  IoCall call;
+  size_t wrote = 0;
+  while (sending_ && wrote < kTurn && prepare_write(call, {})) {
+    perform(call);
+    if (!finish_write(call, wrote)) break;
+  }
   update();
 }
 
-bool BulkLane::write(size_t& budget) {
-  const size_t size = sizeof(SegmentHeader) + piece_.header.size;
-  while (budget > 0) {
-    iovec parts[2];
-    size_t count = 0;
-    if (out_at_ < sizeof(SegmentHeader))
-      parts[count++] = {reinterpret_cast<std::byte*>(&piece_.header) + out_at_, sizeof(SegmentHeader) - out_at_};
-    const size_t sent = out_at_ > sizeof(SegmentHeader) ? out_at_ - sizeof(SegmentHeader) : 0;
-    const size_t rest = piece_.header.size - sent;
-    const bool lend = piece_.data != nullptr && zero_copy_.suits(rest);
-    const bool header_alone = lend && count > 0;
-    if (piece_.data != nullptr && !header_alone)
-      parts[count++] = {const_cast<std::byte*>(piece_.data) + sent, rest};
-    else if (piece_.data == nullptr)
-      parts[count++] = {const_cast<std::byte*>(kPadding.data()), std::min(rest, kPadding.size())};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = count;
-    const int how = header_alone ? MSG_MORE : lend ? MSG_ZEROCOPY : 0;
-    const Sent done = send_message(fd_.get(), message, MSG_NOSIGNAL | MSG_DONTWAIT | how);
-    const ssize_t n = done.bytes;
-    zero_copy_.record(done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && !would_block(errno)) write_broke(errno);
-    if (n < 0) return false;
-    out_at_ += static_cast<size_t>(n);
-    sent_bytes_ += static_cast<size_t>(n);
-    budget -= std::min(budget, static_cast<size_t>(n));
-    if (out_at_ == size) return true;
+bool BulkLane::prepare_write(IoCall& call, Time now) {
+  if (!writable() || link_.closing()) return false;
+  if (!sending_) {
+    const auto next = link_.pull(*this, now);
+    if (!next) return false;
+    piece_ = *next;
+    out_at_ = 0;
+    sending_ = true;
   }
-  return false;
+  call.fd = fd_.get();
+  call.out = true;
+  call.flags = 0;
+  call.count = 0;
+  if (out_at_ < sizeof(SegmentHeader))
+    call.parts[call.count++] = {reinterpret_cast<std::byte*>(&piece_.header) + out_at_,
+                                sizeof(SegmentHeader) - out_at_};
+  const size_t sent = out_at_ > sizeof(SegmentHeader) ? out_at_ - sizeof(SegmentHeader) : 0;
+  const size_t rest = piece_.header.size - sent;
+  const bool lend = piece_.data != nullptr && zero_copy_.suits(rest);
+  const bool header_alone = lend && call.count > 0;
+  if (lend) call.flags = header_alone ? MSG_MORE : MSG_ZEROCOPY;
+  if (piece_.data != nullptr && !header_alone)
+    call.parts[call.count++] = {const_cast<std::byte*>(piece_.data) + sent, rest};
+  else if (piece_.data == nullptr)
+    call.parts[call.count++] = {const_cast<std::byte*>(kPadding.data()), std::min(rest, kPadding.size())};
+  return true;
+}
+
+bool BulkLane::finish_write(const IoCall& call, size_t& wrote) {
+  zero_copy_.record({call.result, call.lent, call.refused});
+  if (call.result < 0) {
+    if (!would_block(call.error)) write_broke(call.error);
+    return false;
+  }
+  const auto n = static_cast<size_t>(call.result);
+  out_at_ += n;
+  sent_bytes_ += n;
+  wrote += n;
+  if (out_at_ == sizeof(SegmentHeader) + piece_.header.size) sending_ = false;
+  return true;
+}
+
+void BulkLane::end_turn(size_t wrote, Time start) {
+  pace_.took(wrote, sending_ || link_.outbox().waiting() > 0, start);
+  if (writable()) limit_backlog();
+  update();
 }
 
 void BulkLane::forget_out(uint64_t message) {
@@ -345,8 +355,11 @@ void BulkLane::forget_out(uint64_t message) {
 
 void BulkLane::ready(uint32_t events) {
   if ((events & EPOLLERR) != 0 && read_completions(fd_.get(), zero_copy_)) events &= ~EPOLLERR;
-  if ((events & EPOLLOUT) != 0 && writable() && !link_.closing()) pump();
-  if (is_open() && !ended_ && (!stalled_ || link_.closing()) && (events & ~EPOLLOUT) != 0) read();
+  const bool out = (events & EPOLLOUT) != 0 && writable() && !link_.closing();
+  const bool in = !ended_ && (!stalled_ || link_.closing()) && (events & ~EPOLLOUT) != 0;
+  if (link_.core().batch.shares() && !link_.closing()) return link_.core().batch.add(*this, out, in);
+  if (out) pump();
+  if (is_open() && in) read();
   update();
 }
 
@@ -357,32 +370,54 @@ void BulkLane::update() {
 }
 
 void BulkLane::read() {
-  for (size_t total = 0; total < kTurn;) {
+  IoCall call;
+  for (size_t got = 0; got < kTurn;) {
     if (link_.closing()) return discard();
-    if (stalled_) return;
-    const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
-    const bool dropped = in_payload_ && into_ == nullptr;
-    // The next header comes with the rest of a payload: one system call a segment.
-    iovec parts[2] = {{dropped ? nowhere.data() : into_ + (in_payload_ ? in_at_ : 0),
-                       dropped ? std::min(rest, nowhere.size()) : rest},
-                      {header_.data() + header_at_, header_.size() - header_at_}};
-    msghdr message{};
-    message.msg_iov = in_payload_ ? parts : parts + 1;
-    message.msg_iovlen = in_payload_ && !dropped ? 2 : 1;
-    const ssize_t got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && would_block(errno)) return;
-    if (got <= 0) return read_ended(got < 0 ? errno : 0);
-    const auto n = static_cast<size_t>(got);
-    link_.heard();
-    total += n;
-    received_bytes_ += std::min(n, rest);
-    in_at_ += std::min(n, rest);
-    header_at_ += n - std::min(n, rest);
-    if (in_payload_ && in_at_ == segment_.size && !deliver()) return;
-    if (header_at_ == header_.size() && !begin()) return;
-    if (n < rest && !dropped) return;  // the socket is empty
+    if (!prepare_read(call)) return;
+    perform(call);
+    if (!finish_read(call, got)) return;
   }
+}
+
+bool BulkLane::prepare_read(IoCall& call) {
+  if (!is_open() || ended_ || stalled_ || link_.closing()) return false;
+  call.fd = fd_.get();
+  call.out = false;
+  call.flags = 0;
+  call.count = 0;
+  const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
+  const bool dropped = in_payload_ && into_ == nullptr;
+  if (dropped)
+    call.parts[call.count++] = {nullptr, std::min(rest, IoCall::kMostDropped)};
+  else if (in_payload_)
+    call.parts[call.count++] = {into_ + in_at_, rest};
+  // The next header comes with the rest of a payload: one system call a segment.
+  if (!dropped) call.parts[call.count++] = {header_.data() + header_at_, header_.size() - header_at_};
+  return true;
+}
+
+bool BulkLane::reads_with(const BulkLane& other) const {
+  return in_payload_ && other.in_payload_ && into_ != nullptr && into_ == other.into_;
+}
+
+bool BulkLane::finish_read(const IoCall& call, size_t& got) {
+  if (call.result < 0 && would_block(call.error)) return false;
+  if (call.result <= 0) {
+    read_ended(call.error);
+    return false;
+  }
+  if (link_.closing()) return false;  // another lane's upcall did that
+  const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
+  const bool dropped = in_payload_ && into_ == nullptr;
+  const auto n = static_cast<size_t>(call.result);
+  link_.heard();
+  got += n;
+  received_bytes_ += std::min(n, rest);
+  in_at_ += std::min(n, rest);
+  header_at_ += n - std::min(n, rest);
+  if (in_payload_ && in_at_ == segment_.size && !deliver()) return false;
+  if (header_at_ == header_.size() && !begin()) return false;
+  return n >= rest || dropped;  // else the socket is empty
 }
 
 bool BulkLane::begin() {

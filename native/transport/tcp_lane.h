@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "transport/io_threads.h"
 #include "transport/poller.h"
 #include "transport/sockets.h"
 #include "transport/tcp.h"
@@ -38,10 +39,10 @@ class Lane : protected Handler {
   bool ended() const { return ended_; }  // the peer has nothing more to say here
   void describe(LaneStatistics& statistics) const;
 
- protected:
   // Reads or writes at most about this much per event, so that one busy lane does not starve the others.
   static constexpr size_t kTurn = 1 << 20;
 
+ protected:
   void take_socket(Fd fd);
   void interest(bool in, bool out);
   // A write failed. What the peer said before may still be unread (an abort frame, a goodbye), so the reading side
@@ -122,6 +123,7 @@ class BulkLane final : public Lane {
       declined_since_ = now;
     rest_ = rest;
   }
+  bool rests() const { return rest_ != Rest::none; }
   bool has_declined_for(Clock::duration time, Time now) const {
     return rest_ == Rest::declines && now - declined_since_ > time;
   }
@@ -136,6 +138,15 @@ class BulkLane final : public Lane {
   void forget_out(uint64_t message);
   // The message is complete: what still comes of it on this lane is dropped.
   void forget_in(uint64_t message);
+
+  // One system call at a time: prepared here, performed anywhere, finished here. False: no more for now.
+  bool prepare_write(IoCall& call, Time now);            // takes the next segment if there is none on its way out
+  bool finish_write(const IoCall& call, size_t& wrote);  // adds up what went out
+  bool prepare_read(IoCall& call);
+  bool finish_read(const IoCall& call, size_t& got);  // makes upcalls
+  void end_turn(size_t wrote, Time start);            // of writing, which began then
+  bool reads_with(const BulkLane& other) const;       // the same segment
+
   const Pace& pace() const { return pace_; }
   void describe(LaneStatistics& statistics) const;
 
@@ -145,7 +156,6 @@ class BulkLane final : public Lane {
   bool begin();  // the header is complete. False: stop reading
   bool place();  // finds where the payload goes. False: stop reading
   bool deliver();
-  bool write(size_t& budget);  // true: the segment is written
   void begin_zero_copy();
   void limit_backlog();
 

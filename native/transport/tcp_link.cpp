@@ -115,9 +115,12 @@ bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
 
 // Idle lanes take what there is; busy ones come back for more.
 void TcpLink::kick() {
+  // Where there are threads to share much with, the poller collects the lanes that can.
+  const bool together = core_->batch.shares() && outbox_.waiting() >= IoThreads::kWorthWaking;
   for (size_t i = 0; i < bulk_.size(); ++i) {
     BulkLane& lane = *bulk_[(last_bulk_ + 1 + i) % bulk_.size()];
     if (!lane.idle() || !outbox_.has_work(lane.number())) continue;
+    if (together && !lane.rests()) continue;
     last_bulk_ = static_cast<size_t>(lane.number());
     lane.pump();
   }

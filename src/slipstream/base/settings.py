@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slipstream.base.cpus import format_cpus, parse_cpus
 from slipstream.base.units import parse_rate
 
 __all__ = ["PREFIX", "REPLACEABLE", "Settings", "parse_address", "parse_secret", "variables"]
@@ -85,6 +86,15 @@ def _some_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def _affinity(text: str) -> str:
+    if text in ("none", "auto"):
+        return text
+    try:
+        return format_cpus(parse_cpus(text))
+    except ValueError as error:
+        raise ValueError(f"{error}; or none, or auto") from None
+
+
 def _rendezvous(text: str) -> str:
     if not re.fullmatch(r"file://(/[^\0]+)", text):
         raise ValueError("expected file:///absolute/path")
@@ -128,6 +138,10 @@ class Settings:
     )
     zero_copy: str = _setting(
         _one_of("auto", "off"), "auto", "auto: large sends to other hosts are not copied where the kernel can"
+    )
+    threads: int = _setting(_whole(0, 16), 0, "threads that share the copying of the lanes with the engine")
+    affinity: str = _setting(
+        _affinity, "none", "CPUs for slipstream's threads (0-3,8), auto (near the network interface) or none"
     )
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")

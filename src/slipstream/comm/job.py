@@ -19,6 +19,7 @@ from typing import Any
 from slipstream import _core
 from slipstream.base import errors
 from slipstream.base.settings import Settings
+from slipstream.comm.affinity import chosen_cpus
 from slipstream.comm.discovery import advertised_addresses, bind_address
 from slipstream.comm.rendezvous import Membership, exchange, join
 
@@ -162,6 +163,8 @@ def _start(settings: Settings, member: Membership) -> Job:
         lanes=settings.lanes,
         round_robin=settings.dealing == "round_robin",
         zero_copy=settings.zero_copy == "auto",
+        threads=settings.threads,
+        cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )
     try:

@@ -1,0 +1,131 @@
+#include "transport/io_threads.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <string>
+#include <system_error>
+
+#include "base/error.h"
+#include "transport/zero_copy.h"
+#include "base/thread.h"
+
+namespace slipstream {
+namespace {
+
+constexpr uint64_t kField = 0xffff;
+constexpr int kNextShift = 16;
+constexpr int kNumberShift = 32;
+
+thread_local std::array<std::byte, IoCall::kMostDropped> nowhere;
+
+// No signal is handled on threads that are made while this lives.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+size_t IoCall::bytes() const {
+  size_t sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += parts[i].iov_len;
+  return sum;
+}
+
+void perform(IoCall& call) {
+  if (call.parts[0].iov_base == nullptr) call.parts[0].iov_base = nowhere.data();
+  msghdr message{};
+  message.msg_iov = call.parts;
+  message.msg_iovlen = call.count;
+  const int flags = call.flags | MSG_DONTWAIT | MSG_NOSIGNAL;
+  do {
+    const Sent done = call.out ? send_message(call.fd, message, flags) : Sent{::recvmsg(call.fd, &message, flags)};
+    call.result = done.bytes;
+    call.error = call.result < 0 ? errno : 0;
+    call.lent = done.lent;
+    call.refused = done.refused;
+  } while (call.error == EINTR);
+}
+
+IoThreads::IoThreads(int count, const std::vector<int>& cpus) {
+  if (count < 0 || count > kMost)
+    throw Failure(Code::invalid, "there are 0 to 16 I/O threads, not " + std::to_string(count));
+  const NoSignals no_signals;
+  try {
+    for (int i = 0; i < count; ++i) {
+      threads_.emplace_back([this] { loop(); });
+      present(threads_.back(), "slipstream-io" + std::to_string(i), cpus);
+    }
+  } catch (const std::system_error& e) {
+    stop();
+    throw Failure(Code::internal, std::string("cannot start an I/O thread (SLIPSTREAM_THREADS): ") + e.what());
+  }
+}
+
+void IoThreads::stop() {
+  stop_.store(true);
+  bell_.fetch_add(1);
+  bell_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void IoThreads::perform(std::span<IoCall* const> calls) {
+  size_t bytes = 0;
+  for (const IoCall* call : calls) bytes += call->bytes();
+  if (threads_.empty() || calls.size() < 2 || calls.size() > kField || bytes < kWorthWaking) {
+    for (IoCall* call : calls) slipstream::perform(*call);
+    return;
+  }
+  calls_ = calls.data();
+  left_.store(static_cast<uint32_t>(calls.size()), std::memory_order_relaxed);
+  const uint32_t number = bell_.load(std::memory_order_relaxed) + 1;
+  round_.store(uint64_t{number} << kNumberShift | calls.size(), std::memory_order_release);
+  bell_.store(number, std::memory_order_release);
+  if (calls.size() > threads_.size())
+    bell_.notify_all();
+  else
+    for (size_t i = 1; i < calls.size(); ++i) bell_.notify_one();
+  while (help()) {
+  }
+  for (uint32_t left = left_.load(std::memory_order_acquire); left > 0; left = left_.load(std::memory_order_acquire))
+    left_.wait(left, std::memory_order_acquire);
+}
+
+bool IoThreads::help() {
+  uint64_t round = round_.load(std::memory_order_acquire);
+  for (;;) {
+    const uint64_t next = round >> kNextShift & kField;
+    if (next == (round & kField)) return false;
+    const uint64_t taken = round + (uint64_t{1} << kNextShift);
+    if (!round_.compare_exchange_weak(round, taken, std::memory_order_acquire)) continue;
+    // The round cannot end before this call has: what the caller gave stays.
+    slipstream::perform(*calls_[next]);
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) left_.notify_one();
+    return true;
+  }
+}
+
+void IoThreads::loop() {
+  for (;;) {
+    const uint32_t seen = bell_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    while (help()) {
+    }
+    bell_.wait(seen, std::memory_order_acquire);
+  }
+}
+
+}  // namespace slipstream
