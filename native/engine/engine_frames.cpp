@@ -55,6 +55,7 @@ void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
     case FrameType::taken:
     case FrameType::seen:
     case FrameType::resume:
+    case FrameType::cut:
       return;
   }
   const Key key{frame.channel, frame.seq};

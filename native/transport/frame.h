@@ -21,8 +21,9 @@ enum class FrameType : uint8_t {
   taken = 12,   // message `channel` of bulk data is here, all of it
   seen = 13,    // the first `channel` bytes of your control stream have been read
   resume = 14,  // first on a connection that takes an old one's place: as `seen`; go on from there
+  cut = 15,     // lane `channel` has been given up; `seq` is the port of the receiver's end of it
 };
-inline constexpr uint8_t kLastFrameType = 14;
+inline constexpr uint8_t kLastFrameType = 15;
 
 struct Frame {
   FrameType type = FrameType::data;

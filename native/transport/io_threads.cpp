@@ -10,8 +10,8 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "transport/zero_copy.h"
 #include "base/thread.h"
+#include "transport/zero_copy.h"
 
 namespace slipstream {
 namespace {

@@ -21,8 +21,8 @@ struct IoCall {
   size_t count = 0;  // of parts
   iovec parts[2];    // incoming bytes go nowhere where the first is null
   ssize_t result = 0;
-  int error = 0;  // errno, if result < 0
-  bool lent = false;     // what send_message() says of a send without a copy
+  int error = 0;      // errno, if result < 0
+  bool lent = false;  // what send_message() says of a send without a copy
   bool refused = false;
 
   static constexpr size_t kMostDropped = 64 << 10;  // in one call

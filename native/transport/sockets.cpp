@@ -1,16 +1,20 @@
 #include "transport/sockets.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include "base/error.h"
 
@@ -71,6 +75,46 @@ void set_buffer(int fd, int force, int plain, int limit) {
   if (limit >= size) set(fd, SOL_SOCKET, plain, size);
 }
 
+bool in_subnet(const sockaddr* local, const sockaddr* mask, const Address& to) {
+  const auto bytes = [](const sockaddr* at, size_t& size) {
+    const bool v4 = at->sa_family == AF_INET;
+    size = v4 ? sizeof(in_addr) : sizeof(in6_addr);
+    const auto* raw = reinterpret_cast<const unsigned char*>(at);
+    return raw + (v4 ? offsetof(sockaddr_in, sin_addr) : offsetof(sockaddr_in6, sin6_addr));
+  };
+  size_t size = 0;
+  const auto* here = bytes(local, size);
+  const auto* bits = bytes(mask, size);
+  const auto* there = bytes(reinterpret_cast<const sockaddr*>(&to.storage), size);
+  for (size_t i = 0; i < size; ++i)
+    if (((here[i] ^ there[i]) & bits[i]) != 0) return false;
+  return true;
+}
+
+// Linux routes by destination, so this is of use where rules route by source, as they have to for several interfaces in
+// one subnet. Nothing depends on it, so it does not fail.
+void bind_in_turn(int fd, const Address& to, size_t turn) {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return;
+  std::vector<Address> found;
+  bool self = false;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_netmask == nullptr || one->ifa_addr->sa_family != to.family()) continue;
+    if ((one->ifa_flags & IFF_UP) == 0 || !in_subnet(one->ifa_addr, one->ifa_netmask, to)) continue;
+    Address address;
+    address.size = to.family() == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, one->ifa_addr, address.size);
+    uint16_t port = 0;
+    self = self || numeric(address, port) == numeric(to, port);
+    found.push_back(address);
+  }
+  ::freeifaddrs(all);
+  if (self || found.size() < 2) return;
+  set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+  Address& from = found[turn % found.size()];
+  (void)::bind(fd, from.raw(), from.size);
+}
+
 }  // namespace
 
 Fd listen_tcp(const std::string& address, uint16_t port) {
@@ -92,7 +136,14 @@ uint16_t local_port(int fd) {
   return port;
 }
 
-Fd connect_tcp(const std::string& address, uint16_t port, int& error) {
+uint16_t peer_port(int fd) {
+  Address there;
+  uint16_t port = 0;
+  if (::getpeername(fd, there.raw(), &there.size) == 0) (void)numeric(there, port);
+  return port;
+}
+
+Fd connect_tcp(const std::string& address, uint16_t port, int& error, size_t turn) {
   Address to;
   if (!parse(address, port, to)) {
     error = EADDRNOTAVAIL;
@@ -100,6 +151,7 @@ Fd connect_tcp(const std::string& address, uint16_t port, int& error) {
   }
   Fd fd(::socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   error = 0;
+  if (fd) bind_in_turn(fd.get(), to, turn);
   if (!fd || (::connect(fd.get(), to.raw(), to.size) != 0 && errno != EINPROGRESS)) {
     error = errno;
     return {};
@@ -194,6 +246,16 @@ double least_rtt(int fd) {
 uint64_t unacknowledged(int fd) {
   int bytes = 0;
   return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
+}
+
+bool unanswered(int fd, double seconds) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  // Both counters start anew with every answer but one: a receiver without memory answers and takes nothing. Then the
+  // last answer is younger than the last repetition, which was sent within the (doubled) time-out.
+  const double silent = info.tcpi_last_ack_recv / 1e3;
+  return std::max(info.tcpi_retransmits, info.tcpi_probes) >= 2 && silent >= std::max(seconds, info.tcpi_rto / 1e6);
 }
 
 std::string address_name(const std::string& address, uint16_t port) {

@@ -16,9 +16,12 @@ struct SocketOptions {
 // A non-blocking listener; `port` 0 takes a free one. Throws Failure.
 Fd listen_tcp(const std::string& address, uint16_t port);
 uint16_t local_port(int fd);
+uint16_t peer_port(int fd);  // 0 if the socket has no peer any more
 
-// A non-blocking connect under way (or done). On failure the Fd is empty and `error` an errno.
-Fd connect_tcp(const std::string& address, uint16_t port, int& error);
+// A non-blocking connect under way (or done). On failure the Fd is empty and `error` an errno. Where several addresses
+// of this host are in the subnet of `address`, connection number `turn` comes from one of them in turn; the kernel
+// would always take the first.
+Fd connect_tcp(const std::string& address, uint16_t port, int& error, size_t turn = 0);
 // The outcome of a connect: 0 or an errno. Call when the socket is writable.
 int connect_outcome(int fd);
 
@@ -49,6 +52,9 @@ TcpState tcp_state(int fd);
 double least_rtt(int fd);
 // Bytes that have been written and that the peer's machine has not acknowledged.
 uint64_t unacknowledged(int fd);
+// The peer's machine has had `seconds`, and at least two repetitions, to answer what it was sent, and has said nothing.
+// A process that is stopped, or does not read, is not silent: its machine answers.
+bool unanswered(int fd, double seconds);
 
 // "10.1.2.3:4567", "[::1]:4567"; "unknown" if the socket has no peer any more.
 std::string peer_name(int fd);

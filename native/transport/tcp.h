@@ -31,9 +31,9 @@ struct TcpOptions {
   int max_unauthenticated = 128;
   bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
   Lending lending = Lending::automatic;
-  int busy_poll_us = 0;  // SO_BUSY_POLL of control lanes to other machines; 0: off
-  int threads = 0;           // that the driver shares system calls with, 0..16
-  std::vector<int> cpus;     // that these are confined to; none: all
+  int busy_poll_us = 0;   // SO_BUSY_POLL of control lanes to other machines; 0: off
+  int threads = 0;        // that the driver shares system calls with, 0..16
+  std::vector<int> cpus;  // that these are confined to; none: all
 };
 
 // Where a rank listens.

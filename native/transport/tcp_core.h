@@ -48,6 +48,8 @@ struct TcpCore {
   std::function<TcpTarget(int rank)> directory;
   // The links that were dialled by others, by (rank, token): where their bulk lanes belong.
   std::map<std::pair<int, uint64_t>, TcpLink*> accepted;
+  // Those that we dialled: whose control lane a knock is about.
+  std::map<std::pair<int, uint64_t>, TcpLink*> dialled;
 };
 
 }  // namespace slipstream

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace slipstream {
@@ -13,14 +14,15 @@ constexpr double kPause = 0.05;  // seconds between rounds
 
 }  // namespace
 
-Dial::Dial(std::shared_ptr<TcpCore> core, Target target, Purpose purpose, uint32_t lane, uint64_t token, Done done)
+Dial::Dial(std::shared_ptr<TcpCore> core, Target target, Purpose purpose, uint32_t lane, uint64_t token, Done done,
+           double limit)
     : core_(std::move(core)),
       target_(std::move(target)),
       purpose_(purpose),
       lane_(lane),
       token_(token),
       done_(std::move(done)),
-      deadline_(now() + seconds(core_->options.connect_seconds)),
+      deadline_(now() + seconds(limit > 0 ? limit : core_->options.connect_seconds)),
       rounds_left_(kRounds),
       handshake_(Handshake::client(core_->identity, purpose, target_.peer, lane, token)) {
   // The first attempt is made by the poller: nothing is reported from inside dial().
@@ -37,10 +39,14 @@ void Dial::let_go() {
   fd_.reset();
 }
 
+// The first round: a silent address may not keep us from one that answers.
+bool Dial::impatient() const { return rounds_left_ == kRounds && target_.addresses.size() > 1; }
+
 Time Dial::attempt_deadline(Time now) const {
-  // A silent address may not eat the time of those after it.
+  // Nor may it eat the time of those after it.
   const auto left = static_cast<Clock::duration::rep>(target_.addresses.size() - index_);
-  return now + (deadline_ - now) / left;
+  const Time share = now + (deadline_ - now) / left;
+  return impatient() ? std::min(share, now + seconds(kImpatience)) : share;
 }
 
 std::string Dial::who() const {
@@ -49,6 +55,7 @@ std::string Dial::who() const {
 
 void Dial::due(Time now) {
   if (phase_ == Phase::pause) return try_next();
+  again_ = again_ || impatient();
   if (now >= deadline_) rounds_left_ = 0;
   attempt_failed(Code::peer_lost,
                  phase_ == Phase::connecting ? "does not answer" : "accepted the connection but is silent");
@@ -59,7 +66,7 @@ void Dial::try_next() {
     return finish(
         {{}, {}, {Code::peer_lost, target_.peer, {}, "rank " + std::to_string(target_.peer) + " has no address"}});
   int error = 0;
-  fd_ = connect_tcp(target_.addresses[index_], target_.port, error);
+  fd_ = connect_tcp(target_.addresses[index_], target_.port, error, lane_);
   if (!fd_) return attempt_failed(Code::peer_lost, std::string("cannot be reached: ") + std::strerror(error));
   phase_ = Phase::connecting;
   core_->poller.add(fd_.get(), EPOLLOUT, this);

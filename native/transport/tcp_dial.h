@@ -23,8 +23,12 @@ class Dial final : private Handler, private Timed {
   };
   // Called once, never from the constructor; may delete the Dial.
   using Done = std::function<void(Result)>;
+  // Seconds that a silent address gets while there are others that have not been tried.
+  static constexpr double kImpatience = 1;
 
-  Dial(std::shared_ptr<TcpCore> core, Target target, Purpose purpose, uint32_t lane, uint64_t token, Done done);
+  // All of it takes at most `limit` seconds; 0: as options.connect_seconds says.
+  Dial(std::shared_ptr<TcpCore> core, Target target, Purpose purpose, uint32_t lane, uint64_t token, Done done,
+       double limit = 0);
   ~Dial() override;
 
  private:
@@ -38,6 +42,7 @@ class Dial final : private Handler, private Timed {
   void attempt_failed(Code code, const std::string& how);
   void finish(Result result);
   void let_go();
+  bool impatient() const;
   Time attempt_deadline(Time now) const;
   std::string who() const;
 

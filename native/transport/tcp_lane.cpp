@@ -128,6 +128,7 @@ void ControlLane::send(const Frame& frame, const std::byte* data) {
   if (frame.length > 0) out_.insert(out_.end(), data, data + frame.length);
   if (at_once) write();
   update();
+  link_.watch();
 }
 
 void ControlLane::write() {

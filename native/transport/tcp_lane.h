@@ -37,6 +37,12 @@ class Lane : protected Handler {
   bool is_open() const { return static_cast<bool>(fd_); }
   bool writable() const { return is_open() && !write_failed_; }
   bool ended() const { return ended_; }  // the peer has nothing more to say here
+  // The peer's machine has been asked again and again, and been silent for this long.
+  bool unanswered(double seconds) const { return is_open() && slipstream::unanswered(fd_.get(), seconds); }
+  // Bytes in the socket that the peer's machine does not have.
+  uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
+  uint16_t near_port() const { return is_open() ? local_port(fd_.get()) : 0; }
+  uint16_t far_port() const { return is_open() ? peer_port(fd_.get()) : 0; }
   void describe(LaneStatistics& statistics) const;
 
   // Reads or writes at most about this much per event, so that one busy lane does not starve the others.
@@ -109,8 +115,6 @@ class BulkLane final : public Lane {
   void pump();
   // Sends this segment next; only if idle().
   void start(const Outbox::Out& piece);
-  // Bytes in the socket that the peer's machine does not have.
-  uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
   bool idle() const { return writable() && !sending_; }
   // As much is on its way as the path and its queues are good for.
   bool has_enough(Time now);
@@ -148,6 +152,7 @@ class BulkLane final : public Lane {
   bool reads_with(const BulkLane& other) const;       // the same segment
 
   const Pace& pace() const { return pace_; }
+  uint64_t carried() const { return sent_bytes_ + received_bytes_; }
   void describe(LaneStatistics& statistics) const;
 
  private:

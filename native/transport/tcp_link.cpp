@@ -21,7 +21,8 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Fd con
       accepted_(true),
       outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
       control_(*this),
-      tender_(*this) {
+      tender_(*this),
+      watcher_(*this) {
   control_.open(std::move(control));
   core_->accepted[{peer, token}] = this;
 }
@@ -32,9 +33,11 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, Dial::Target target, uint64_t to
       token_(token),
       accepted_(false),
       target_(std::move(target)),
+      paths_(target_.addresses),
       outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
       control_(*this),
-      tender_(*this) {
+      tender_(*this),
+      watcher_(*this) {
   control_dial_ = std::make_unique<Dial>(core_, target_, Purpose::link, 0, token_,
                                          [this](Dial::Result result) { control_dialled(std::move(result)); });
 }
@@ -46,17 +49,24 @@ TcpLink::~TcpLink() { shut_down(); }
 void TcpLink::control_dialled(Dial::Result result) {
   control_dial_.reset();
   if (generation_ > 0) {
-    if (result.error) return repair_failed(result.error);
+    if (result.error) return control_.is_open() ? void() : repair_failed(result.error);
+    if (control_.is_open()) ++lost_;  // it was cut off
     heard();
+    control_path_ = paths_.find(result.address);
+    control_generation_ = generation_;
     return control_.resume(std::move(result.fd));
   }
   if (result.error) return fail(std::move(result.error));
   heard();
   control_.open(std::move(result.fd));
-  // The address that answered comes first, for all lanes; the others are for when it does not any more.
-  const auto answered = std::find(target_.addresses.begin(), target_.addresses.end(), result.address);
-  if (answered != target_.addresses.end()) std::rotate(target_.addresses.begin(), answered, answered + 1);
+  control_path_ = paths_.find(result.address);
+  paths_.answered(control_path_);
+  for (size_t i = 0; i < control_path_ && i < target_.addresses.size(); ++i) paths_.failed(i, now());  // tried before
+  core_->dialled[{peer_, token_}] = this;
   lane_dials_.resize(static_cast<size_t>(std::clamp(core_->options.lanes, 1, kMaxLanes)));
+  lane_paths_.resize(lane_dials_.size(), Paths::kNone);
+  dial_paths_.resize(lane_dials_.size(), Paths::kNone);
+  achieved_.resize(lane_dials_.size());
   for (size_t i = 0; i < lane_dials_.size(); ++i) dial_lane(i);
   come_up();
 }
@@ -66,18 +76,18 @@ void TcpLink::come_up() {
   core_->events.up(*this);
 }
 
-void TcpLink::dial_lane(size_t number) {
-  lane_dials_[number] = std::make_unique<Dial>(core_, target_, Purpose::lane, static_cast<uint32_t>(number) + 1, token_,
-                                               [this, number](Dial::Result r) { lane_dialled(number, std::move(r)); });
-}
-
 void TcpLink::lane_dialled(size_t number, Dial::Result result) {
   lane_dials_[number].reset();
   if (result.fd) {
     heard();
+    lane_paths_[number] = dial_paths_[number];
+    achieved_[number] = {};
     add_lane(std::move(result.fd), static_cast<uint32_t>(number));
     return;
   }
+  paths_.failed(dial_paths_[number], now());
+  if (number < bulk_.size() && bulk_[number]->is_open()) return;  // it was to take that one's place
+  if (!goodbye_ && !closing_ && paths_.usable(now())) return dial_lane(number);
   // One lane less; without any the link is of no use.
   if (bulk_alive() || dialling_lanes() || goodbye_) return;
   if (closing_) return step_close();
@@ -109,6 +119,7 @@ bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
     return true;
   }
   outbox_.push(frame, data, cookie, static_cast<int>(bulk_.size()));
+  watch();
   kick();
   return false;
 }
@@ -217,6 +228,8 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
       return taken(frame.channel);
     case FrameType::resume:
       return nonsense("an account of what it has read, unasked");
+    case FrameType::cut:
+      return cut_by_peer(frame.channel, frame.seq);
     case FrameType::goodbye:
       goodbye_ = true;
       doom_ = {};
@@ -249,18 +262,23 @@ void TcpLink::lane_ended(Lane& lane, int error) {
 // A peer that lives has its listener still: the side that dialled dials again, the other one asks whether it lives.
 void TcpLink::repair_control(Error loss) {
   ++lost_;
-  ++generation_;
   control_.shut();
   if (!doom_) doom_ = std::move(loss);
-  const auto done = [this](Dial::Result result) {
+  if (!control_dial_) dial_control();
+  core_->timers.set(*this, now() + seconds(kRedial));
+}
+
+void TcpLink::dial_control() {
+  auto done = [this](Dial::Result result) {
     if (!accepted_) return control_dialled(std::move(result));
     control_dial_.reset();
-    if (result.error) repair_failed(result.error);
+    if (result.error && !control_.is_open()) repair_failed(result.error);
   };
-  const Dial::Target target = accepted_ ? core_->directory(peer_) : target_;
-  control_dial_ =
-      std::make_unique<Dial>(core_, target, accepted_ ? Purpose::knock : Purpose::link, generation_, token_, done);
-  core_->timers.set(*this, now() + seconds(kRedial));
+  if (!accepted_) ++generation_;
+  const size_t doubtful = control_.is_open() ? control_path_ : Paths::kNone;
+  const auto target = accepted_ ? core_->directory(peer_) : target_by(paths_.in_order(now(), doubtful));
+  control_dial_ = std::make_unique<Dial>(core_, target, accepted_ ? Purpose::knock : Purpose::link, generation_, token_,
+                                         std::move(done));
 }
 
 void TcpLink::repair_failed(const Error&) {
@@ -268,11 +286,11 @@ void TcpLink::repair_failed(const Error&) {
   if (doom_) fail(std::move(doom_));
 }
 
-void TcpLink::replace_control(Fd fd) {
+void TcpLink::replace_control(Fd fd, uint32_t generation) {
   if (finished_ || closing_ || goodbye_) return;
   heard();
   if (control_.is_open()) ++lost_;  // the peer noticed first
-  ++generation_;
+  generation_ = generation;
   control_dial_.reset();
   control_.resume(std::move(fd));
 }
@@ -343,16 +361,16 @@ void TcpLink::shut_down() {
   up_ = false;
   core_->timers.cancel(*this);
   core_->timers.cancel(tender_);
+  core_->timers.cancel(watcher_);
   control_dial_.reset();
   for (auto& dial : lane_dials_) dial.reset();
   control_.shut();
   for (const auto& lane : bulk_) lane->shut();
   outbox_.clear();
   inbox_.clear();
-  if (accepted_) {
-    const auto it = core_->accepted.find({peer_, token_});
-    if (it != core_->accepted.end() && it->second == this) core_->accepted.erase(it);
-  }
+  auto& links = accepted_ ? core_->accepted : core_->dialled;
+  const auto it = links.find({peer_, token_});
+  if (it != links.end() && it->second == this) links.erase(it);
 }
 
 // ---- closing in good order
@@ -362,6 +380,7 @@ void TcpLink::close() {
   closing_ = true;
   doom_ = {};
   core_->timers.cancel(tender_);
+  core_->timers.cancel(watcher_);
   control_dial_.reset();
   if (!control_.is_open()) return shut_down();
   if (!outbox_.empty())

@@ -14,6 +14,7 @@
 #include "transport/tcp_inbox.h"
 #include "transport/tcp_lane.h"
 #include "transport/tcp_outbox.h"
+#include "transport/tcp_paths.h"
 
 namespace slipstream {
 
@@ -36,8 +37,10 @@ class TcpLink final : public Link, private Timed {
   void come_up();
   // An authenticated bulk lane, the first with this number (from 0) or one that takes its place. False: no such lane.
   bool add_lane(Fd fd, uint32_t number);
-  // An authenticated connection that takes the control lane's place.
-  void replace_control(Fd fd);
+  // An authenticated connection that takes the control lane's place, the `generation`th since the first.
+  void replace_control(Fd fd, uint32_t generation);
+  // The peer wants another control lane than that of this generation.
+  void control_wanted(uint32_t generation);
   LinkStatistics statistics() const;
 
   // For the lanes. Each upcall may close the link, so the caller looks at finished() and closing() afterwards.
@@ -56,6 +59,7 @@ class TcpLink final : public Link, private Timed {
   void wrote();  // progress, for close()
   void nonsense(const char* what);
   void lane_ended(Lane& lane, int error);
+  void watch();  // something has been sent: looks for ways that are cut until it is acknowledged
 
  private:
   static constexpr double kTendSeconds = 0.002;
@@ -67,9 +71,18 @@ class TcpLink final : public Link, private Timed {
     TcpLink& link;
   };
 
+  // Looks whether ways to the peer are cut; tcp_watch.cpp.
+  struct Watcher final : Timed {
+    explicit Watcher(TcpLink& l) : link(l) {}
+    void due(Time now) override { link.look(now); }
+    TcpLink& link;
+  };
+
   void due(Time now) override;
+  void dial_control();
   void control_dialled(Dial::Result result);
   void dial_lane(size_t number);
+  void dial_lane(size_t number, size_t path);
   void lane_dialled(size_t number, Dial::Result result);
   bool repairs() const { return static_cast<bool>(core_->directory); }
   void repair_control(Error loss);
@@ -83,6 +96,16 @@ class TcpLink final : public Link, private Timed {
   void tend(Time now);
   void copy_late(Time now);
   void watch_pace(Time now);
+  void look(Time now);
+  void replace_cut_control(Time now);
+  void leave_cut_lanes(Time now);
+  void leave(BulkLane& lane, Time now);
+  void cut_by_peer(uint64_t number, uint32_t port);
+  void spread_lanes(Time now);
+  void see_what_lanes_achieve(Time now);
+  void avoid_path_of(size_t number, Time now);
+  std::vector<Paths::Lane> lanes_and_paths(size_t but) const;
+  Dial::Target target_by(std::vector<std::string> addresses) const;
   bool bulk_alive() const;
   bool dialling_lanes() const;
   bool all_ended() const;
@@ -98,6 +121,16 @@ class TcpLink final : public Link, private Timed {
   uint64_t token_;
   bool accepted_;
   Dial::Target target_;
+  Paths paths_;  // to the peer, if we dial
+  size_t control_path_ = Paths::kNone;
+  std::vector<size_t> lane_paths_;  // by number
+  std::vector<size_t> dial_paths_;  // by number; of those that are being dialled
+  struct Achieved {
+    std::optional<uint64_t> carried;  // bytes, at the last look; null: the connection is newer than that
+    double rate = -1;                 // bytes a second between two looks, negative: not known
+  };
+  std::vector<Achieved> achieved_;  // by number
+  Time achieved_at_{};
   Outbox outbox_;
   Inbox inbox_;
   Blocks blocks_;
@@ -107,11 +140,18 @@ class TcpLink final : public Link, private Timed {
   size_t last_bulk_ = 0;                         // the one used last
   std::unique_ptr<Dial> control_dial_;
   std::vector<std::unique_ptr<Dial>> lane_dials_;  // by number
-  uint32_t generation_ = 0;                        // of the control lane
+  uint32_t generation_ = 0;                        // of the control lane, or the one that is being dialled
+  uint32_t control_generation_ = 0;                // of the one that there is
   int resumptions_ = 0;                            // begun since one has worked
   Tender tender_;
   bool tended_ = false;  // the tender has been called for
-  struct Load {          // of all lanes together
+  Watcher watcher_;
+  bool watched_ = false;
+  Time next_control_try_{};
+  Time next_lane_try_{};
+  Time next_find_{};
+  Time next_move_{};
+  struct Load {  // of all lanes together
     Time at{};
     double rate = 0;     // bytes a second
     double backlog = 0;  // bytes in sockets

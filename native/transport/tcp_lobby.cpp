@@ -159,8 +159,14 @@ void Lobby::show_in(Guest& guest) {
       return welcome_lane(hello, taken->who, std::move(taken->fd));
     default:
       taken->fd.reset();
-      return arrivals_.knocked(static_cast<int>(hello.rank));
+      return knocked(hello);
   }
+}
+
+void Lobby::knocked(const Hello& hello) {
+  const auto link = core_->dialled.find({static_cast<int>(hello.rank), hello.token});
+  if (link != core_->dialled.end()) return link->second->control_wanted(hello.lane);
+  arrivals_.knocked(static_cast<int>(hello.rank));
 }
 
 void Lobby::welcome_link(const Hello& hello, const std::string& who, Fd fd) {
@@ -168,7 +174,7 @@ void Lobby::welcome_link(const Hello& hello, const std::string& who, Fd fd) {
   const std::pair<int, uint64_t> key{rank, hello.token};
   const auto known = core_->accepted.find(key);
   if (hello.lane > 0) {  // it takes the place of a control lane that broke
-    if (known != core_->accepted.end()) known->second->replace_control(std::move(fd));
+    if (known != core_->accepted.end()) known->second->replace_control(std::move(fd), hello.lane);
     return;
   }
   if (known != core_->accepted.end()) return arrivals_.stranger(who, "opened the same link twice");

@@ -31,6 +31,7 @@ class Lobby {
   void refuse(Guest& guest, const std::string& why);
   void show_in(Guest& guest);
   std::unique_ptr<Guest> take(Guest& guest);
+  void knocked(const Hello& hello);
   void welcome_link(const Hello& hello, const std::string& who, Fd fd);
   void welcome_lane(const Hello& hello, const std::string& who, Fd fd);
 

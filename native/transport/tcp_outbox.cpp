@@ -52,6 +52,7 @@ std::optional<Outbox::Out> Outbox::pull_again(int lane, Time now) {
       if (segment.offset != ref.offset) continue;
       segment.lane = lane;
       segment.since = now;
+      segment.copied = false;
       repeated_ += segment.size;
       return out(ref.number, segment);
     }

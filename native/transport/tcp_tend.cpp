@@ -81,8 +81,6 @@ void TcpLink::copy_late(Time now) {
 void TcpLink::watch_pace(Time now) {
   if (now < next_look_) return;
   next_look_ = now + seconds(kLookSeconds);
-  for (size_t i = 0; i < lane_dials_.size() && repairs() && !goodbye_; ++i)  // those that could not be had before
-    if (!lane_dials_[i] && (i >= bulk_.size() || !bulk_[i]->is_open())) dial_lane(i);
   std::vector<double> rates;
   for (const auto& lane : bulk_)
     if (lane->pace().rate() > 0) rates.push_back(lane->pace().rate());
@@ -100,6 +98,7 @@ void TcpLink::watch_pace(Time now) {
     if (replaced_ == 1)
       log_warning(core_->identity.rank, "lane " + std::to_string(number) + " to " + name() +
                                             " is far slower than the others: a new connection takes its place");
+    avoid_path_of(number, now);
     outbox_.lost(lane->number());
     lane->shut();
     // The side that dialled dials again; the other one sees the end and does the same.

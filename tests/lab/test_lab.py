@@ -97,6 +97,33 @@ def test_paths_are_unequal_flow_by_flow(nothing_stays: None) -> None:
             assert 0.4 * limit < sum(rates) < 1.1 * limit, (source, path, rates)
 
 
+def test_interfaces_are_links_of_their_own(nothing_stays: None) -> None:
+    with Lab(2, rate="30mbit", interfaces=2) as lab:
+        done = lab.run("h2", ["ls", "/sys/class/net"], capture_output=True, text=True)
+        assert done.stdout.split() == ["eth0", "eth1", "lo"]
+        assert lab.environment()["SLIPSTREAM_LAB_RATE"] == "60mbit"
+
+        def answers(interface: int) -> bool:
+            code = f"import socket; socket.create_connection(({lab.address('h2', interface)!r}, 1), 2)"
+            done = lab.run("h1", [sys.executable, "-c", code], capture_output=True, text=True, check=False)
+            return "ConnectionRefusedError" in done.stderr
+
+        assert answers(1)
+        assert answers(2)
+        lab.cut("h2", 2)
+        assert answers(1)
+        assert not answers(2)
+        (record,) = [one for one in registry.records() if one.name == lab.name]
+        assert record.cut_interfaces("h2") == [2]
+        lab.cut("h2")
+        lab.heal("h2", 2)
+        assert answers(2)
+        assert not answers(1)
+        lab.rate("h2", "20mbit")
+        shaped = lab.run("h2", ["tc", "class", "show", "dev", "eth1"], capture_output=True, text=True).stdout
+        assert "rate 20Mbit" in shaped
+
+
 def test_a_rate_changes_while_data_flows(nothing_stays: None) -> None:
     with Lab(2) as lab:
         (free,) = measure(lab, [("h1", "h2")], seconds=0.3, warm=0.2)

@@ -21,6 +21,13 @@ def test_counts() -> None:
     assert spec.address("r2") == "10.77.0.5"
 
 
+def test_interfaces() -> None:
+    spec = make(3, interfaces=2, rate="100mbit")
+    assert [spec.address("h3", k) for k in (1, 2)] == ["10.77.0.3", "10.78.0.3"]
+    assert spec.common_rate == 200_000_000
+    assert Spec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
+
+
 def test_hosts_that_differ() -> None:
     spec = make(
         ["a", {"name": "b", "rate": "50mbit"}, {"slots": 3}], rate="1gbit", paths=["100mbit", "200mbit"]
@@ -74,6 +81,8 @@ def test_a_file_says_the_same(tmp_path: Path, suffix: str) -> None:
         ({"hosts": 2, "mtu": 99}, "MTU"),
         ({"hosts": 2, "events": ["1s:cut:h3"]}, "no host 'h3'; it has h1, h2"),
         ({"hosts": 2, "events": ["1s:path:h1:1:5mbit"]}, "h1 has 0 paths"),
+        ({"hosts": 2, "interfaces": 9}, "9 interfaces are not 1 to 8"),
+        ({"hosts": 2, "events": ["1s:cut:h1:2"]}, "hosts have 1 interfaces"),
         ({"hosts": [], "reducers": 1}, "no reducer"),
     ],
 )
@@ -97,6 +106,7 @@ def test_bad_files(tmp_path: Path, text: str) -> None:
         ("5s:rate:h2:50mbit", Event(5, "rate", "h2", 50_000_000)),
         ("250ms:path:h2:4:50mbit", Event(0.25, "path", "h2", 50_000_000, 4)),
         ("9s:cut:h3", Event(9, "cut", "h3")),
+        ("9s:cut:h3:2", Event(9, "cut", "h3", interface=2)),
         ("2m:heal:h3", Event(120, "heal", "h3")),
     ],
 )
@@ -106,7 +116,17 @@ def test_events(text: str, event: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5s", "5s:burn:h1", "5s:rate:h2", "5s:cut:h2:50mbit", "x:cut:h2", "5s:path:h2:a:1gbit"]
+    "text",
+    [
+        "",
+        "5s",
+        "5s:burn:h1",
+        "5s:rate:h2",
+        "5s:cut:h2:50mbit",
+        "x:cut:h2",
+        "5s:path:h2:a:1gbit",
+        "5s:cut:h2:x",
+    ],
 )
 def test_bad_events(text: str) -> None:
     with pytest.raises(ValueError, match="event"):

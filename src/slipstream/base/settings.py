@@ -126,7 +126,7 @@ class Settings:
     secret: bytes | None = _setting(parse_secret, None, "the job's secret, 32 or more hex digits", show=False)
     secret_file: str | None = _setting(_text, None, "a file of mode 0600 that holds the secret")
     job: str = _setting(_text, "job", "name of the job")
-    interface: str | None = _setting(_text, None, "interface name or address to bind and advertise")
+    interface: str | None = _setting(_text, None, "interfaces (names or addresses, with commas) to use")
     heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")

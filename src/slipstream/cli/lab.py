@@ -17,6 +17,7 @@ from slipstream.base.units import format_rate
 from slipstream.lab import registry
 from slipstream.lab.errors import LabError
 from slipstream.lab.lab import Lab, describe
+from slipstream.lab.links import device_name
 from slipstream.lab.measure import Flow, measure, neighbours
 from slipstream.lab.session import run_command
 from slipstream.lab.spec import Spec, load, make
@@ -60,6 +61,7 @@ _OPTIONS = [
     click.option(
         "--reducers", type=click.IntRange(0, 250), help="Hosts more, marked as reducers. [default: 0]"
     ),
+    click.option("--interfaces", type=click.IntRange(1, 8), help="Of each host, a link each. [default: 1]"),
     click.option(
         "--rate", metavar="RATE", help="Rate of each link, both ways: 500mbit, 2.5gbit. [default: no limit]"
     ),
@@ -95,7 +97,7 @@ def _say(text: str) -> None:
     "events",
     multiple=True,
     metavar="TIME:...",
-    help="5s:rate:h2:50mbit, 5s:path:h2:1:50mbit, 5s:cut:h2, 9s:heal:h2.",
+    help="5s:rate:h2:50mbit, 5s:path:h2:1:50mbit, 5s:cut:h2, 9s:heal:h2, 5s:cut:h2:1.",
 )
 @click.option("--on", "host", help="The host that runs COMMAND. [default: the first]")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
@@ -158,7 +160,8 @@ def show(as_json: bool) -> None:
             words.append("reducer" if host.reducer else f"{host.slots} slots")
             words.append(format_rate(host.line_rate) if host.line_rate is not None else "no limit")
             words += ["paths " + ", ".join(map(format_rate, host.paths))] if host.paths else []
-            words += ["CUT"] if host.name in record.cut else []
+            cut = record.cut_interfaces(host.name)
+            words += ["CUT"] if len(cut) == record.spec.interfaces else [f"CUT {device_name(k)}" for k in cut]
             click.echo("  ".join(words))
     if not records:
         _say("no lab is up")
@@ -166,10 +169,17 @@ def show(as_json: bool) -> None:
 
 def _as_dict(record: registry.Record) -> dict[str, Any]:
     hosts = [
-        dataclasses.asdict(host) | {"address": record.spec.address(host.name), "cut": host.name in record.cut}
+        dataclasses.asdict(host)
+        | {"address": record.spec.address(host.name), "cut": bool(record.cut_interfaces(host.name))}
         for host in record.spec.hosts
     ]
-    return {"name": record.name, "stays": record.keep, "mtu": record.spec.mtu, "hosts": hosts}
+    return {
+        "name": record.name,
+        "stays": record.keep,
+        "mtu": record.spec.mtu,
+        "interfaces": record.spec.interfaces,
+        "hosts": hosts,
+    }
 
 
 @lab.command("exec", context_settings={"allow_interspersed_args": False})
@@ -192,20 +202,25 @@ def rate(name: str | None, host: str, rate: str, path: int | None) -> None:
     Lab.attach(name).rate(host, rate, path=path or 0)
 
 
+_interface = click.option("--interface", type=click.IntRange(min=1), help="This one alone, from 1.")
+
+
 @lab.command()
 @_name
+@_interface
 @click.argument("host")
-def cut(name: str | None, host: str) -> None:
+def cut(name: str | None, host: str, interface: int | None) -> None:
     """Pulls HOST's cable out."""
-    Lab.attach(name).cut(host)
+    Lab.attach(name).cut(host, interface or 0)
 
 
 @lab.command()
 @_name
+@_interface
 @click.argument("host")
-def heal(name: str | None, host: str) -> None:
+def heal(name: str | None, host: str, interface: int | None) -> None:
     """Plugs HOST's cable in again."""
-    Lab.attach(name).heal(host)
+    Lab.attach(name).heal(host, interface or 0)
 
 
 @lab.command("measure")

@@ -67,7 +67,7 @@ def main() -> None:
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds for all ranks to start and to find each other. [default: 60]",
 )
-@click.option("--interface", help="Interface name or address to bind and advertise.")
+@click.option("--interface", help="Interfaces to use: names or addresses, with commas between.")
 @click.option(
     "-e", "--env", "variables", metavar="VAR=VAL", multiple=True, help="Set a variable for all ranks."
 )
@@ -158,7 +158,7 @@ def run(
     "--seconds", type=click.FloatRange(0.1, 600), default=3.0, help="How long, with --link. [default: 3]"
 )
 @click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections, with --link. [default: 2]")
-@click.option("--interface", help="Interface name or address to bind and advertise, with --link.")
+@click.option("--interface", help="Interfaces to use: names or addresses, with commas between, with --link.")
 @click.option("--ssh-command", help="Command that reaches HOST. [default: ssh]")
 def check(
     as_json: bool,

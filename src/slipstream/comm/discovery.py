@@ -120,13 +120,13 @@ def _is_address(text: str) -> bool:
 def advertised_addresses(interface: str | None = None, *, one_host: bool = False) -> list[str]:
     """Numeric addresses at which peers may reach this host, best first: default route, IPv4, then IPv6.
 
-    ``interface`` (a name or a numeric address) restricts them. Loopback comes last, and only if all ranks are
-    on this host (``one_host``), if it was asked for by name, or if there is nothing else. Raises ValueError
-    when the interface does not exist, is down or has no address.
+    ``interface`` (names or numeric addresses, with commas between) restricts them. Loopback comes last, and
+    only if all ranks are on this host (``one_host``), if it was asked for by name, or if there is nothing else.
+    Raises ValueError when the interface does not exist, is down or has no address.
     """
     found = interfaces()
     if interface is not None:
-        return _of_interface(found, interface)
+        return [address for one in interface.split(",") for address in _of_interface(found, one)]
     default = _default_interface()
     usable = [i for i in found if i.up and not i.loopback]
     usable.sort(key=lambda i: (i.name.startswith(_PRIVATE_BRIDGES), i.name != default))
@@ -157,7 +157,10 @@ def _of_interface(found: list[Interface], interface: str) -> list[str]:
 def bind_address(interface: str | None, *, one_host: bool = False) -> str:
     """The address a listener binds: of the chosen interface, loopback on one host, else all interfaces."""
     if interface is not None:
-        return advertised_addresses(interface)[0]
+        chosen = advertised_addresses(interface)
+        if "," not in interface:
+            return chosen[0]
+        return "::" if ":" in chosen[0] else "0.0.0.0"
     if one_host:
         return "127.0.0.1"
     has_ipv4 = any(i.ipv4 for i in interfaces() if i.up)

@@ -69,6 +69,7 @@ def table(found: dict[str, Any]) -> str:
             f"{name:<9}{lane['local']:<24}{lane['remote']:<24}{lane['sent'] / 1e6:>7.1f} MB{share:>8}{rate:>12}"
             f"{lane['rtt'] * 1e3:>7.2f} ms  {lane['retransmits']}"
         )
+    lines += _pairs(link["lanes"])
     for key, text in (
         ("lost", "connections broke and were repaired"),
         ("replaced", "were too slow and replaced"),
@@ -76,6 +77,23 @@ def table(found: dict[str, Any]) -> str:
         if link[key]:
             lines.append(f"{link[key]} {text}")
     return "\n".join(lines)
+
+
+def _pairs(lanes: Sequence[dict[str, Any]]) -> list[str]:
+    """What the lanes between each two interfaces have sent, if there are several; by where each lane is now."""
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for lane in lanes:
+        if not lane["control"] and lane["local"]:
+            ends = lane["local"].rpartition(":")[0], lane["remote"].rpartition(":")[0]
+            pairs.setdefault(ends, []).append(lane["sent"])
+    if len(pairs) < 2:
+        return []
+    total = sum(sum(sent) for sent in pairs.values()) or 1
+    lines = []
+    for (local, remote), sent in sorted(pairs.items()):
+        name, share = f"{len(sent)} lanes", f"{100 * sum(sent) / total:.0f} %"
+        lines.append(f"{name:<9}{local:<24}{remote:<24}{sum(sent) / 1e6:>7.1f} MB{share:>8}")
+    return lines
 
 
 def _rate(bits: float) -> str:

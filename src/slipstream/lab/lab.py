@@ -25,8 +25,9 @@ class Lab:
     """An emulated cluster, up from construction until `close` (or the end of a ``with`` block, or of this process).
 
     ``hosts``: how many, or their names or descriptions, or a whole `Spec`; the rest as for `spec.make`: ``rate``
-    ("500mbit"), ``paths``, ``slots``, ``reducers``, ``delay``, ``loss``, ``mtu``. ``ssh``: a server on every host
-    instead of a stand-in. ``name``: default is a new one. ``keep``: it outlives this process, until `close`.
+    ("500mbit"), ``paths``, ``slots``, ``reducers``, ``interfaces``, ``delay``, ``loss``, ``mtu``. ``ssh``: a
+    server on every host instead of a stand-in. ``name``: default is a new one. ``keep``: it outlives this
+    process, until `close`.
     Raises ValueError for what makes no sense, LabError for what this machine cannot do. Linux, root.
     """
 
@@ -70,13 +71,14 @@ class Lab:
         hub, *rest = (self._start(name, keep) for name in names)
         places = dict(zip(names[1:], rest, strict=True))
         record = Record(self.name, keep, spec, hub, places)
-        cables = [links.connect(i, place.pid, spec.mtu) for i, place in enumerate(rest)]
+        each = range(1, spec.interfaces + 1)
+        cables = [links.connect(i, place.pid, spec.mtu, k) for i, place in enumerate(rest) for k in each]
         batch(hub, "ip", links.hub_setup(spec) + [command for cable in cables for command in cable])
-        ports = [links.shape(host, links.port_name(i)) for i, host in enumerate(spec.hosts)]
+        ports = [links.shape(host, links.port_name(i, k)) for i, host in enumerate(spec.hosts) for k in each]
         batch(hub, "tc", [command for port in ports for command in port])
         for host, place in zip(spec.hosts, rest, strict=True):
-            batch(place, "ip", links.host_setup(spec.address(host.name)))
-            batch(place, "tc", links.shape(host, "eth0"))
+            batch(place, "ip", links.host_setup([spec.address(host.name, k) for k in each]))
+            batch(place, "tc", [command for k in each for command in links.shape(host, links.device_name(k))])
         mark = {True: " reducer", False: ""}
         slots = [
             f"{host.name} slots={host.slots}{mark[host.reducer]}\n"
@@ -106,9 +108,9 @@ class Lab:
         """The names of its hosts, in order."""
         return [host.name for host in self.spec.hosts]
 
-    def address(self, host: str) -> str:
-        """The IPv4 address of a host."""
-        return self.spec.address(host)
+    def address(self, host: str, interface: int = 1) -> str:
+        """The IPv4 address of a host on one of its interfaces, from 1."""
+        return self.spec.address(host, interface)
 
     def environment(self) -> dict[str, str]:
         """The variables by which commands on the hosts find the others: `slipstream run` needs no -H."""
@@ -147,7 +149,10 @@ class Lab:
         return {"OMP_NUM_THREADS": "1", **os.environ, **self.environment(), **(added or {})}
 
     def rate(self, host: str, rate: str | int, *, path: int = 0) -> None:
-        """Changes the rate of a host's link, or of one of its paths (from 1), at once; nothing on its way is lost."""
+        """Changes the rate of a host's link, or of one of its paths (from 1), at once; nothing on its way is lost.
+
+        A host with several interfaces has the same rates on all.
+        """
         bits = rate if isinstance(rate, int) else parse_rate(rate)
         old = self._current().spec.host(host)
         if not 0 <= path <= len(old.paths):
@@ -160,24 +165,31 @@ class Lab:
         self._reshape(old, new)
 
     def _reshape(self, old: HostSpec, new: HostSpec) -> None:
-        port = links.port_name(self.hosts.index(old.name))
-        batch(self._record.places[old.name], "tc", links.reshape(old, new, "eth0"))
-        batch(self._record.hub, "tc", links.reshape(old, new, port))
+        number = self.hosts.index(old.name)
+        for k in range(1, self.spec.interfaces + 1):
+            batch(self._record.places[old.name], "tc", links.reshape(old, new, links.device_name(k)))
+            batch(self._record.hub, "tc", links.reshape(old, new, links.port_name(number, k)))
         self._update(spec=self.spec.replaced(new))
 
-    def cut(self, host: str) -> None:
-        """Pulls the host's cable out."""
-        self._plug(host, "down")
-        self._update(cut=tuple({*self._record.cut, host}))
+    def cut(self, host: str, interface: int = 0) -> None:
+        """Pulls the host's cables out, or that of one ``interface`` (from 1)."""
+        cables = self._plug(host, interface, "down")
+        self._update(cut=tuple(sorted({*self._record.cut} | cables)))
 
-    def heal(self, host: str) -> None:
-        """Plugs the host's cable in again."""
-        self._plug(host, "up")
-        self._update(cut=tuple({*self._record.cut} - {host}))
+    def heal(self, host: str, interface: int = 0) -> None:
+        """Plugs the host's cables in again, or that of one ``interface`` (from 1)."""
+        cables = self._plug(host, interface, "up")
+        self._update(cut=tuple(sorted({*self._record.cut} - cables)))
 
-    def _plug(self, host: str, state: str) -> None:
-        number = self._current().spec.hosts.index(self.spec.host(host))
-        batch(self._record.hub, "ip", [f"link set {links.port_name(number)} {state}"])
+    def _plug(self, host: str, interface: int, state: str) -> set[str]:
+        spec = self._current().spec
+        if not 0 <= interface <= spec.interfaces:
+            raise ValueError(f"hosts have {spec.interfaces} interfaces, not {interface}")
+        number = spec.hosts.index(spec.host(host))
+        chosen = [interface] if interface else range(1, spec.interfaces + 1)
+        ports = [links.port_name(number, k) for k in chosen]
+        batch(self._record.hub, "ip", [f"link set {port} {state}" for port in ports])
+        return {f"{host}:{k}" for k in chosen}
 
     def apply(self, event: Event) -> None:
         """Does what an event says, now."""
@@ -185,9 +197,9 @@ class Lab:
             assert event.rate is not None
             self.rate(event.host, event.rate, path=event.path)
         elif event.action == "cut":
-            self.cut(event.host)
+            self.cut(event.host, event.interface)
         else:
-            self.heal(event.host)
+            self.heal(event.host, event.interface)
 
     def _current(self) -> Record:
         """Another process may have changed the lab."""
@@ -229,6 +241,7 @@ def describe(spec: Spec) -> str:
     """A lab in a line: ``4 hosts, 500mbit``."""
     reducers = sum(host.reducer for host in spec.hosts)
     words = [f"{len(spec.hosts) - reducers} hosts"] + ([f"{reducers} reducers"] if reducers else [])
+    words += [f"{spec.interfaces} interfaces each"] if spec.interfaces > 1 else []
     rate = spec.common_rate
     words.append(format_rate(rate) if rate is not None else "links as fast as the machine or different ones")
     return ", ".join(words)

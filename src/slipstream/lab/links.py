@@ -1,7 +1,8 @@
 """The network of a lab as batches of ``ip`` and ``tc`` commands. Pure functions.
 
 Every host has an interface ``eth0``; its other end is port ``p1``, ``p2``, ... of a bridge in the namespace ``hub``.
-What a host sends is shaped on ``eth0``, what it receives on its port.
+What a host sends is shaped on ``eth0``, what it receives on its port. More interfaces, ``eth1`` and so on, go to
+ports ``p1-2``, ... of more bridges.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from collections.abc import Sequence
 
 from slipstream.lab.spec import HostSpec, Spec
 
-__all__ = ["connect", "host_setup", "hub_setup", "path_of", "port_name", "reshape", "shape"]
+__all__ = [
+    "connect",
+    "device_name",
+    "host_setup",
+    "hub_setup",
+    "path_of",
+    "port_name",
+    "reshape",
+    "shape",
+]
 
 # Queues as switches have them: enough for TCP to fill the link, far too short to hide that it is full.
 _QUEUE_SECONDS = 0.02
@@ -20,40 +30,49 @@ _BURST_SECONDS = 0.001
 _LEAST_BURST = 64 << 10  # one segment that the kernel has not cut up yet
 
 
-def port_name(number: int) -> str:
-    """The bridge's end of host ``number``'s cable, from 0."""
-    return f"p{number + 1}"
+def port_name(number: int, interface: int = 1) -> str:
+    """The bridge's end of a cable of host ``number``, from 0; ``interface`` counts from 1."""
+    return f"p{number + 1}" + (f"-{interface}" if interface > 1 else "")
+
+
+def device_name(interface: int) -> str:
+    """The host's end of the cable of its ``interface``, from 1."""
+    return f"eth{interface - 1}"
 
 
 def hub_setup(spec: Spec) -> list[str]:
-    """``ip`` commands that make the switch."""
-    return [
-        "link set lo up",
-        "link add br0 type bridge forward_delay 0 stp_state 0",
-        f"link set br0 mtu {spec.mtu} up",
-    ]
+    """``ip`` commands that make the switches."""
+    commands = ["link set lo up"]
+    for number in range(spec.interfaces):
+        commands.append(f"link add br{number} type bridge forward_delay 0 stp_state 0")
+        commands.append(f"link set br{number} mtu {spec.mtu} up")
+    return commands
 
 
-def connect(number: int, process: int, mtu: int) -> list[str]:
+def connect(number: int, process: int, mtu: int, interface: int = 1) -> list[str]:
     """``ip`` commands, in the hub, that plug in the host whose namespace process ``process`` lives in."""
-    port = port_name(number)
+    port, device = port_name(number, interface), device_name(interface)
     return [
-        f"link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {process}",
-        f"link set {port} master br0 up",
+        f"link add {port} mtu {mtu} type veth peer name {device} mtu {mtu} netns {process}",
+        f"link set {port} master br{interface - 1} up",
     ]
 
 
-def host_setup(address: str) -> list[str]:
-    """``ip`` commands, in the host, that bring its interface up."""
-    return ["link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up"]
+def host_setup(addresses: Sequence[str]) -> list[str]:
+    """``ip`` commands, in the host, that bring its interfaces up."""
+    commands = ["link set lo up"]
+    for interface, address in enumerate(addresses, 1):
+        device = device_name(interface)
+        commands += [f"addr add {address}/24 dev {device}", f"link set {device} up"]
+    return commands
 
 
 def shape(host: HostSpec, device: str) -> list[str]:
-    """``tc`` commands that shape ``device``: the host's ``eth0``, with its paths, or its port, without."""
+    """``tc`` commands that shape ``device``: an interface of the host, with its paths, or its port, without."""
     rate = host.line_rate
     delayed = f" delay {host.delay * 1e6:.0f}us" if host.delay else ""
     lossy = f" loss {host.loss * 100:.6g}%" if host.loss else ""
-    outgoing = device == "eth0"
+    outgoing = _outgoing(device)
     if rate is None:
         if not outgoing or not (delayed or lossy):
             return []
@@ -79,8 +98,8 @@ def reshape(old: HostSpec, new: HostSpec, device: str) -> list[str]:
     if old.line_rate is None or new.line_rate is None or len(old.paths) != len(new.paths):
         removed = [f"qdisc del dev {device} root"] if shape(old, device) else []
         return removed + shape(new, device)
-    rate, paths = new.line_rate, new.paths if device == "eth0" else ()
-    plain = not (new.delay or new.loss) or device != "eth0"
+    rate, paths = new.line_rate, new.paths if _outgoing(device) else ()
+    plain = not (new.delay or new.loss) or not _outgoing(device)
     commands = [f"class change dev {device} parent 1: classid 1:{'2' if paths else '1'} {_htb(rate, rate)}"]
     if not paths and plain:
         commands.append(f"qdisc change dev {device} parent 1:1 handle 10: {_fifo(rate)}")
@@ -100,6 +119,10 @@ def path_of(source_port: int, target_port: int, paths: int) -> int:
     """
     mask = _buckets(paths) - 1
     return (((source_port >> 1) & mask) + ((target_port >> 1) & mask)) % paths
+
+
+def _outgoing(device: str) -> bool:
+    return device.startswith("eth")
 
 
 def _buckets(paths: int) -> int:

@@ -37,7 +37,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 @dataclass(frozen=True)
 class Record:
-    """A lab as its folder knows it. ``keep``: it stays until it is taken down; else it ends with its owner."""
+    """A lab as its folder knows it. ``keep``: it stays until it is taken down; else it ends with its owner.
+
+    ``cut``: the cables that are out, as ``h2:1`` (host and interface).
+    """
 
     name: str
     keep: bool
@@ -45,6 +48,10 @@ class Record:
     hub: Place
     places: dict[str, Place]
     cut: tuple[str, ...] = ()
+
+    def cut_interfaces(self, host: str) -> list[int]:
+        """Which interfaces of a host have their cable out, from 1."""
+        return [k for k in range(1, self.spec.interfaces + 1) if f"{host}:{k}" in self.cut]
 
 
 def folder_of(name: str) -> Path:

@@ -17,6 +17,7 @@ __all__ = ["ACTIONS", "Event", "HostSpec", "Spec", "load", "make", "parse_event"
 
 MOST_HOSTS = 250
 MOST_PATHS = 16
+MOST_INTERFACES = 8
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -58,45 +59,64 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class Event:
-    """``action`` on ``host``, ``at`` seconds after the command's start. ``path`` counts from 1, 0 is the whole link."""
+    """``action`` on ``host``, ``at`` seconds after the command's start.
+
+    ``path`` and ``interface`` count from 1; 0 is the whole link, and all interfaces.
+    """
 
     at: float
     action: str
     host: str
     rate: int | None = None
     path: int = 0
+    interface: int = 0
 
     def __str__(self) -> str:
         words = [f"{self.at:g}s", self.action, self.host]
-        words += [str(self.path)] if self.path else []
+        words += [str(number) for number in (self.path, self.interface) if number]
         return ":".join(words + ([format_rate(self.rate)] if self.rate is not None else []))
 
 
-ACTIONS = {"rate": "HOST:RATE", "path": "HOST:NUMBER:RATE", "cut": "HOST", "heal": "HOST"}
+ACTIONS = {
+    "rate": "HOST:RATE",
+    "path": "HOST:NUMBER:RATE",
+    "cut": "HOST[:INTERFACE]",
+    "heal": "HOST[:INTERFACE]",
+}
 
 
 def parse_event(text: str) -> Event:
-    """Reads ``5s:rate:h2:50mbit``, ``5s:path:h2:4:50mbit``, ``9s:cut:h3`` or ``12s:heal:h3``; raises ValueError."""
+    """Reads ``5s:rate:h2:50mbit``, ``5s:path:h2:4:50mbit``, ``9s:cut:h3`` or ``12s:heal:h3:2``; raises ValueError."""
     at, *words = text.split(":")
     action = words[0] if words else ""
-    if action not in ACTIONS or len(words) != 1 + len(ACTIONS[action].split(":")):
+    if action not in ACTIONS or len(words) not in _lengths(ACTIONS[action]):
         ways = ", ".join(f"TIME:{name}:{rest}" for name, rest in ACTIONS.items())
         raise ValueError(f"event {text!r:.60}: expected one of {ways}")
     try:
         rate = parse_rate(words[-1]) if action in ("rate", "path") else None
         path = int(words[2]) if action == "path" else 0
-        return Event(parse_duration(at), action, words[1], rate, path)
+        interface = int(words[2]) if action in ("cut", "heal") and len(words) == 3 else 0
+        return Event(parse_duration(at), action, words[1], rate, path, interface)
     except ValueError as error:
         raise ValueError(f"event {text!r:.60}: {error}") from None
 
 
+def _lengths(form: str) -> tuple[int, int]:
+    most = 1 + form.count(":") + 1
+    return most - form.count("["), most
+
+
 @dataclass(frozen=True)
 class Spec:
-    """A whole lab. ``mtu``: bytes of a packet; 9000 as in the networks that clouds give to training clusters."""
+    """A whole lab. ``mtu``: bytes of a packet; 9000 as in the networks that clouds give to training clusters.
+
+    ``interfaces``: of each host, every one with a link of its own, to a switch and a subnet of its own.
+    """
 
     hosts: tuple[HostSpec, ...]
     mtu: int = 9000
     events: tuple[Event, ...] = ()
+    interfaces: int = 1
 
     def __post_init__(self) -> None:
         names = [host.name for host in self.hosts]
@@ -106,7 +126,11 @@ class Spec:
             raise ValueError("two hosts have the same name")
         if not 576 <= self.mtu <= 65535:
             raise ValueError(f"an MTU of {self.mtu} is not 576 to 65535")
+        if not 1 <= self.interfaces <= MOST_INTERFACES:
+            raise ValueError(f"{self.interfaces} interfaces are not 1 to {MOST_INTERFACES}")
         for event in self.events:
+            if not 0 <= event.interface <= self.interfaces:
+                raise ValueError(f"event {event}: hosts have {self.interfaces} interfaces")
             host = self.host(event.host)
             if event.path > len(host.paths) or (event.action == "path" and event.path < 1):
                 raise ValueError(f"event {event}: host {host.name} has {len(host.paths)} paths")
@@ -120,9 +144,9 @@ class Spec:
                 return host
         raise ValueError(f"the lab has no host {name!r:.40}; it has {', '.join(h.name for h in self.hosts)}")
 
-    def address(self, name: str) -> str:
-        """The IPv4 address of a host."""
-        return f"10.77.0.{1 + self.hosts.index(self.host(name))}"
+    def address(self, name: str, interface: int = 1) -> str:
+        """The IPv4 address of a host on one of its interfaces, from 1."""
+        return f"10.{76 + interface}.0.{1 + self.hosts.index(self.host(name))}"
 
     def replaced(self, host: HostSpec) -> Spec:
         """The same lab with another description of the host of that name."""
@@ -130,9 +154,10 @@ class Spec:
 
     @property
     def common_rate(self) -> int | None:
-        """The line rate of all hosts that are no reducers, None if they differ."""
+        """What every host that is no reducer gets over all its interfaces, None if they differ."""
         rates = {host.line_rate for host in self.hosts if not host.reducer}
-        return rates.pop() if len(rates) == 1 else None
+        rate = rates.pop() if len(rates) == 1 else None
+        return rate * self.interfaces if rate is not None else None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; read back by `Spec.from_dict`."""
@@ -142,7 +167,8 @@ class Spec:
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
         """What `as_dict` wrote."""
         hosts = tuple(HostSpec(**{**host, "paths": tuple(host["paths"])}) for host in data["hosts"])
-        return cls(hosts, data["mtu"], tuple(Event(**event) for event in data["events"]))
+        events = tuple(Event(**event) for event in data["events"])
+        return cls(hosts, data["mtu"], events, data["interfaces"])
 
 
 def _rate(value: object) -> int | None:
@@ -170,13 +196,14 @@ _LINK: dict[str, Callable[[Any], Any]] = {
     "delay": _duration,
     "loss": _loss,
 }
-_KEYS = ("hosts", "reducers", "mtu", "events", *_LINK)
+_KEYS = ("hosts", "reducers", "interfaces", "mtu", "events", *_LINK)
 
 
 def make(
     hosts: int | Sequence[str | Mapping[str, Any]] = 2,
     *,
     reducers: int | Sequence[str | Mapping[str, Any]] = 0,
+    interfaces: int = 1,
     mtu: int = 9000,
     events: Sequence[str | Event] = (),
     **link: Any,
@@ -189,7 +216,8 @@ def make(
     common = _link(link, "the lab")
     found = [HostSpec(**common | one) for one in _named(hosts, "h")]
     found += [HostSpec(**common | {"slots": 0, "reducer": True} | one) for one in _named(reducers, "r")]
-    return Spec(tuple(found), mtu, tuple(e if isinstance(e, Event) else parse_event(str(e)) for e in events))
+    parsed = tuple(e if isinstance(e, Event) else parse_event(str(e)) for e in events)
+    return Spec(tuple(found), mtu, parsed, interfaces)
 
 
 def _named(hosts: int | Sequence[str | Mapping[str, Any]], letter: str) -> list[dict[str, Any]]:
