@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-all lint format native-build native-test sanitize wheel clean
+.PHONY: help venv build demo test test-all lint format native-build native-test sanitize fuzz wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -87,6 +87,15 @@ sanitize: venv  ## the C++ tests under ASan with UBSan, then under TSan
 	@$(BIN)/cmake -S . -B build/tsan -G Ninja -DSLIPSTREAM_TESTS=ON -DSLIPSTREAM_SANITIZE=thread >/dev/null
 	@$(BIN)/cmake --build build/tsan
 	@$$(setarch -R true 2>/dev/null && echo setarch -R) $(CTEST) --test-dir build/tsan
+
+# Half of SECONDS for each target. What they find, and what they have learnt, stays in build/fuzz.
+SECONDS ?= 600
+fuzz: venv  ## frames and handshake under libFuzzer for SECONDS=600, with ASan and UBSan; needs clang
+	@.ci/toolchain fuzz
+	@$(BIN)/cmake -S . -B build/fuzz -G Ninja -DSLIPSTREAM_FUZZ=ON \
+	  -DCMAKE_CXX_COMPILER="$$(.ci/toolchain fuzzer)" >/dev/null
+	@$(BIN)/cmake --build build/fuzz
+	@.ci/fuzz build/fuzz $(SECONDS)
 
 wheel: venv  ## build a wheel into dist/
 	@$(PIP) wheel -qq --no-build-isolation --no-deps --wheel-dir dist .

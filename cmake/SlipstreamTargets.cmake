@@ -12,6 +12,13 @@ if(SLIPSTREAM_WERROR)
   target_compile_options(slipstream_options INTERFACE -Werror)
 endif()
 
+if(SLIPSTREAM_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "SLIPSTREAM_FUZZ needs clang: cmake -DCMAKE_CXX_COMPILER=clang++ ...")
+  endif()
+  set(SLIPSTREAM_SANITIZE address)
+  target_compile_options(slipstream_options INTERFACE -fsanitize=fuzzer-no-link -Wno-pass-failed)
+endif()
 if(SLIPSTREAM_SANITIZE STREQUAL "address")
   set(SLIPSTREAM_SANITIZE_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all)
 elseif(SLIPSTREAM_SANITIZE STREQUAL "thread")
@@ -41,6 +48,21 @@ function(slipstream_layer name)
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE slipstream_options ${ARGN})
   endif()
+endfunction()
+
+# The fuzz targets fuzz_frames and fuzz_handshake, and fuzz_seeds, which writes what they begin with. With
+# SLIPSTREAM_FUZZ they are libFuzzer programs; else they run the files named on their command lines.
+function(slipstream_fuzz_targets)
+  foreach(name fuzz_frames fuzz_handshake fuzz_seeds)
+    add_executable(${name} "tests/${name}.cpp")
+    target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+    target_link_libraries(${name} PRIVATE slipstream_session slipstream_engine slipstream_transport
+                                          slipstream_kernels slipstream_base)
+    if(SLIPSTREAM_FUZZ AND NOT name STREQUAL "fuzz_seeds")
+      target_compile_definitions(${name} PRIVATE SLIPSTREAM_LIBFUZZER)
+      target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    endif()
+  endforeach()
 endfunction()
 
 # Every native/tests/<name>_test.cpp is one program and one ctest test; it may use all layers below bindings.

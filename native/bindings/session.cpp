@@ -13,6 +13,7 @@
 
 #include "bindings/handle.h"
 #include "bindings/module.h"
+#include "transport/sockets.h"
 
 namespace nb = nanobind;
 
@@ -191,6 +192,44 @@ nb::list link_statistics(Session& self) {
   return found;
 }
 
+const char* name_of(TraceEvent::Kind kind) {
+  const char* const names[] = {"work", "lane lost", "lane replaced", "lane reopened", "link repaired"};
+  return names[static_cast<int>(kind)];
+}
+
+nb::dict trace_event(const TraceEvent& event) {
+  const auto nanoseconds = [](Time t) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
+  };
+  nb::dict one;
+  one["kind"] = name_of(event.kind);
+  one["begin"] = nanoseconds(event.begin);
+  one["end"] = nanoseconds(event.end);
+  one["peer"] = event.peer;
+  if (event.kind == TraceEvent::Kind::work) {
+    const char* const directions[] = {"", "send", "recv"};
+    one["operation"] = event.operation.chars.data();
+    one["name"] = nb::bytes(event.name.chars.data());  // it may have been cut within a character
+    one["dtype"] = name_of(event.dtype);
+    one["bytes"] = event.bytes;
+    one["ranks"] = event.ranks;
+    one["direction"] = directions[static_cast<int>(event.direction)];
+    one["error"] = event.error;
+  } else {
+    one["lane"] = event.lane;
+    one["old_local"] = endpoint_name(event.old_local);
+    one["new_local"] = endpoint_name(event.new_local);
+  }
+  return one;
+}
+
+nb::tuple take_trace(Session& self) {
+  const Trace::Taken taken = self.trace().take();
+  nb::list events;
+  for (const TraceEvent& event : taken.events) events.append(trace_event(event));
+  return nb::make_tuple(events, taken.dropped);
+}
+
 }  // namespace
 
 void bind_session(nb::module_& m) {
@@ -240,6 +279,13 @@ void bind_session(nb::module_& m) {
       .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>())
       .def("links", &Session::links, nb::call_guard<nb::gil_scoped_release>(), "(tcp, shm) links that are up.")
       .def("link_statistics", &link_statistics, "What each tcp link that is up has done: a dict each, with its lanes.")
+      .def(
+          "start_trace", [](Session& self, size_t capacity) { self.trace().start(capacity); }, nb::arg("capacity"),
+          "Keeps what happens from now on until it is taken, at most `capacity` events; forgets what was kept.")
+      .def("stop_trace", [](Session& self) { self.trace().stop(); })
+      .def("take_trace", &take_trace,
+           "(events, dropped): a dict for each work that is done and each change of a lane, in order; how many more "
+           "there were. Times in nanoseconds of the monotonic clock.")
       .def("report", &Session::report, nb::call_guard<nb::gil_scoped_release>(),
            "What this rank waits for, from whom and since when, and its last operations; several lines.")
       .def(

@@ -40,7 +40,7 @@ void Engine::submit(WorkPtr work) {
     }
   }
   if (error)
-    work->complete(error);
+    complete(*work, error);
   else
     bell_.ring();
 }
@@ -59,7 +59,7 @@ void Engine::take_inbox() {
   }
   for (WorkPtr& work : taken) {
     if (failed_) {  // by the work before this one
-      work->complete(failure_);
+      complete(*work, failure_);
       continue;
     }
     if (work->request.candidates.empty())
@@ -83,7 +83,7 @@ void Engine::start_waiting(Channel& channel) {
       begin(channel, work);
     } catch (const std::exception& e) {  // no memory for it, say; nobody else knows of this work yet
       const Error error{Code::internal, rank_, {}, work->request.signature.describe() + " cannot start: " + e.what()};
-      work->complete(error);
+      complete(*work, error);
       fail(error);
     }
   }
@@ -151,7 +151,7 @@ void Engine::retire_finished() {
     Channel& channel = channels_[work->request.channel];
     channel.history.push_back({work->request.seq, work->request.signature, coarse_now()});
     if (channel.history.size() > kHistory) channel.history.pop_front();
-    work->complete(Error{});
+    complete(*work, Error{});
     if (bulk) --channel.running_bulk;
     start_waiting(channel);
   }
@@ -282,7 +282,7 @@ void Engine::fail_works(const Error& error) {
   for (const Execution* execution : running_) pending.push_back(execution->work());
   for (const auto& receive : receives_.all()) pending.push_back(receive.work);
   receives_.clear();
-  for (const auto& work : pending) work->complete(error);
+  for (const auto& work : pending) complete(*work, error);
 }
 
 uint64_t Engine::track_send(Execution& execution, uint32_t step, uint64_t chunk) {

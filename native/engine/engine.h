@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/trace.h"
 #include "engine/execution.h"
 #include "engine/fabric.h"
 #include "engine/ledger.h"
@@ -44,6 +45,8 @@ class Engine final : public Events {
   Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions, Dialer& dialer, EngineOptions options);
   ~Engine() override;
   void set_pump(Pump* pump) { pump_ = pump; }
+  // Where works with a time in `traced` are put when they are done.
+  void set_trace(Trace* trace) { trace_ = trace; }
 
   // Any thread. What comes before submit().
   Ledger& ledger() { return ledger_; }
@@ -131,6 +134,8 @@ class Engine final : public Events {
     uint64_t chunk;
   };
 
+  // All works end here.
+  void complete(Work& work, const Error& error);
   void take_inbox();
   void enqueue(WorkPtr work);
   void start_waiting(Channel& channel);
@@ -179,6 +184,7 @@ class Engine final : public Events {
   EngineOptions options_;
   Fabric fabric_;
   Pump* pump_ = nullptr;
+  Trace* trace_ = nullptr;
 
   mutable std::mutex inbox_mutex_;
   std::deque<WorkPtr> inbox_;  // guarded by inbox_mutex_, as is failure_

@@ -28,6 +28,11 @@ Frame frame_of(const Request& request, FrameType type) {
   return frame;
 }
 
+// A receive that waits for no other step may be written at any time, so the sender can do it where it can reach OUT.
+bool sender_may_write(const Step& step) {
+  return step.kind == StepKind::recv && step.deps == 0 && step.count == 1 && step.dst == Space::out;
+}
+
 }  // namespace
 
 Execution::Execution(Engine& engine, WorkPtr work)
@@ -156,7 +161,6 @@ void Execution::try_open(int peer_index) {
   run_ready();
 }
 
-// A receive that waits for no other step may be written at any time, so the sender can do it where it can reach OUT.
 void Execution::say_ready(int peer_index) {
   Gate& gate = gates_[static_cast<size_t>(peer_index)];
   const Plan::Peer& peer = plan_.peers()[static_cast<size_t>(peer_index)];
@@ -171,8 +175,7 @@ void Execution::say_ready(int peer_index) {
     places = {shared->region, shared->offset, bytes};
     for (const uint32_t s : peer.recvs) {
       const Step& step = plan_.steps()[s];
-      const bool open = step.kind == StepKind::recv && step.deps == 0 && step.count == 1 && step.dst == Space::out;
-      places.push_back(open ? block_offset(step.dst, step.block) * element_ : kNowhere);
+      places.push_back(sender_may_write(step) ? block_offset(step.dst, step.block) * element_ : kNowhere);
     }
   }
   Frame frame = frame_of(request_, FrameType::ready);
@@ -404,7 +407,7 @@ int Execution::step_of(int peer_index, const Frame& frame, uint32_t& expected_by
   const Step& step = plan_.steps()[index];
   if (frame.piece >= pieces(step)) return -1;
   expected_bytes = static_cast<uint32_t>(piece(step.dst, step, frame.chunk, frame.piece).count * element_);
-  const bool placed = (frame.flags & kPlacedFlag) != 0 && step.deps == 0;
+  const bool placed = (frame.flags & kPlacedFlag) != 0 && sender_may_write(step);
   return frame.length == (placed ? 0 : expected_bytes) ? static_cast<int>(index) : -1;
 }
 

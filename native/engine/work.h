@@ -102,6 +102,7 @@ class Work {
   void complete(const Error& error);
 
   Request request;
+  Time traced{};     // when it was prepared, if the session had a timeline then
   Time submitted{};  // coarse, as `finished` is
   Time finished{};   // after done()
   std::atomic<bool> begun{false};

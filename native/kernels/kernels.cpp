@@ -8,16 +8,28 @@
 #include "base/error.h"
 #include "kernels/table.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace slipstream {
 
 namespace kernels {
 
 namespace {
 
+#if defined(__x86_64__)
+// __builtin_cpu_supports("f16c") is unknown to clang before 16.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 bool has(Level level) {
   if (level == Level::baseline) return true;
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
   if (level == Level::avx2) return avx2;
   return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

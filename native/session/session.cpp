@@ -48,6 +48,8 @@ Session::Session(SessionOptions options)
       tcp_(poller_, engine_, *this, identity_of(options_), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.cpus) {
   engine_.set_pump(this);
+  engine_.set_trace(&trace_);
+  tcp_.set_trace(&trace_);
 }
 
 Session::~Session() { close(); }
@@ -80,6 +82,7 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   request.signature_hash = request.signature.hash();
   if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
   auto work = std::make_shared<Work>(std::move(request));
+  if (trace_.on()) work->traced = now();
   engine_.ledger().enter(work);
   return work;
 }

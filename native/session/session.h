@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/trace.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
 #include "transport/shm.h"
@@ -63,6 +64,9 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // What this rank waits for, and its last operations, for people. Any thread.
   std::string report();
 
+  // What the timeline is made of. Any thread.
+  Trace& trace() { return trace_; }
+
   Error failure() const { return engine_.failure(); }
   // Fails the session on all linked ranks.
   void abort(const std::string& why);
@@ -98,6 +102,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   SessionOptions options_;
   std::vector<PeerAddress> peers_;
+  Trace trace_;
   Regions regions_;
   Bell bell_;
   Poller poller_;

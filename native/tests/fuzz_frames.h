@@ -84,17 +84,4 @@ class FuzzedLink : public Events {
   Poller poller_;
 };
 
-// The first byte chooses the parser, the rest is what it gets.
-inline void fuzz_one(std::span<const std::byte> input) {
-  if (input.empty()) return;
-  const auto choice = std::to_integer<unsigned>(input[0]);
-  const auto bytes = input.subspan(1);
-  if (choice % 4 != 0) {
-    fuzz_reader(bytes, choice);
-  } else {
-    FuzzedLink link;
-    link.feed(bytes, choice % 8 == 0);
-  }
-}
-
 }  // namespace slipstream::rig

@@ -1,6 +1,7 @@
 #include "transport/region.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,6 +12,11 @@
 namespace slipstream {
 
 Mapping::Mapping(int fd, size_t bytes) : size_(bytes) {
+  // A peer may say more than there is, and the first touch behind its end would end this process.
+  struct stat file{};
+  if (::fstat(fd, &file) != 0) throw Failure(Code::internal, errno_text("fstat of shared memory"));
+  if (static_cast<uint64_t>(file.st_size) < bytes)
+    throw Failure(Code::internal, "shared memory is smaller than it is said to be");
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) throw Failure(Code::internal, errno_text("mmap of shared memory"));
   data_ = static_cast<std::byte*>(p);

@@ -67,7 +67,7 @@ class Ring {
       const uint64_t head = shared_->head.load(std::memory_order_relaxed);
       const uint64_t tail = shared_->tail.load(std::memory_order_acquire);
       if (head == tail) return Peek::none;
-      if (tail - head > kBytes) return Peek::damaged;
+      if (tail - head > kBytes || head != aligned(head)) return Peek::damaged;
       const size_t at = head % kBytes;
       std::memcpy(&record, shared_->data + at, sizeof(record));
       if (record.size == 0) {

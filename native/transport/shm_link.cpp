@@ -83,8 +83,9 @@ Time ShmLink::tick(Time now) {
 
 void ShmLink::ready(uint32_t) {
   if (phase_ == Phase::handshake) continue_handshake();
-  while (open_ && phase_ != Phase::handshake && receive_message()) {
-  }
+  auto received = Received::message;
+  while (open_ && phase_ != Phase::handshake && received == Received::message) received = receive_message();
+  if (open_ && received == Received::end) peer_is_gone();
 }
 
 void ShmLink::continue_handshake() {
@@ -122,11 +123,15 @@ void ShmLink::accept_setup(const Message& message, std::vector<Fd> fds) {
 }
 
 void ShmLink::become_up(Fd link_memory, Fd bell_page, Fd bell_event) {
-  memory_ = Mapping(link_memory.get(), sizeof(Pair));
+  try {
+    memory_ = Mapping(link_memory.get(), sizeof(Pair));
+    peer_bell_ = std::make_unique<Bell>(std::move(bell_event), std::move(bell_page));
+  } catch (const Failure& failure) {
+    return cannot_map(failure);
+  }
   auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
   outgoing_ = Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor);
   incoming_ = Ring(dialler_ ? &pair->from_acceptor : &pair->from_dialler);
-  peer_bell_ = std::make_unique<Bell>(std::move(bell_event), std::move(bell_page));
   phase_ = Phase::up;
   up_ = true;
   last_heard_ = now();
@@ -152,7 +157,7 @@ void ShmLink::send_message(const Message& message, std::initializer_list<int> fd
   throw Failure(Code::internal, errno_text("sendmsg to a rank of this host"));
 }
 
-bool ShmLink::receive_message() {
+ShmLink::Received ShmLink::receive_message() {
   Message message{};
   iovec iov{&message, sizeof(message)};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
@@ -162,7 +167,7 @@ bool ShmLink::receive_message() {
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
   const ssize_t n = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Received::nothing;
   std::vector<Fd> fds;
   if (n > 0)
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
@@ -174,21 +179,27 @@ bool ShmLink::receive_message() {
         fds.emplace_back(fd);
       }
     }
-  if (n <= 0) {
-    peer_is_gone();
-    return false;
-  }
+  if (n <= 0) return Received::end;
   last_heard_ = now();
   if (n == static_cast<ssize_t>(sizeof(message)) && message.kind == kSetup) {
     accept_setup(message, std::move(fds));
-    return true;
+    return Received::message;
   }
   if (n != static_cast<ssize_t>(sizeof(message)) || message.kind != kRegion || fds.size() != 1) {
     fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed message"});
-    return false;
+    return Received::nothing;
   }
-  peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
-  return true;
+  try {
+    peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
+  } catch (const Failure& failure) {
+    cannot_map(failure);
+    return Received::nothing;
+  }
+  return Received::message;
+}
+
+void ShmLink::cannot_map(const Failure& failure) {
+  fail(Error{Code::internal, peer_, {}, "memory of rank " + std::to_string(peer_) + ": " + failure.error().text});
 }
 
 void ShmLink::peer_is_gone() {
@@ -264,7 +275,8 @@ void ShmLink::announce(const Region& region) {
 
 const Mapping* ShmLink::find_region(uint32_t id) {
   auto it = peer_regions_.find(id);
-  while (it == peer_regions_.end() && open_ && receive_message()) it = peer_regions_.find(id);
+  // An end of the stream is left to ready(): this may be called while a record of the ring is being handled.
+  while (it == peer_regions_.end() && open_ && receive_message() == Received::message) it = peer_regions_.find(id);
   return open_ && it != peer_regions_.end() ? &it->second : nullptr;
 }
 

@@ -56,14 +56,16 @@ class ShmLink final : public Link, private Handler {
   void ready(uint32_t events) override;
   void continue_handshake();
   void offer_setup();
-  // Reads one message with its descriptors. False: nothing there (or the link has failed).
-  bool receive_message();
+  enum class Received { nothing, message, end };  // nothing: also if the link has failed
+  // Reads one message with its descriptors.
+  Received receive_message();
   void accept_setup(const Message& message, std::vector<Fd> fds);
   void become_up(Fd link_memory, Fd bell_page, Fd bell_event);
   void send_message(const Message& message, std::initializer_list<int> fds);
   void announce(const Region& region);
   // The peer's region, or null; reads its announcement if that is still in the socket.
   const Mapping* find_region(uint32_t id);
+  void cannot_map(const Failure& failure);
   void peer_is_gone();
   void fail(Error error);
 

@@ -263,4 +263,31 @@ std::string address_name(const std::string& address, uint16_t port) {
   return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
 }
 
+Endpoint local_endpoint(int fd) {
+  Address here;
+  Endpoint found;
+  if (::getsockname(fd, here.raw(), &here.size) != 0) return found;
+  if (here.family() == AF_INET) {
+    sockaddr_in in{};
+    std::memcpy(&in, &here.storage, sizeof(in));
+    std::memcpy(found.address.data(), &in.sin_addr, sizeof(in.sin_addr));
+    found.port = ntohs(in.sin_port);
+    found.family = 4;
+  } else if (here.family() == AF_INET6) {
+    sockaddr_in6 in{};
+    std::memcpy(&in, &here.storage, sizeof(in));
+    std::memcpy(found.address.data(), &in.sin6_addr, sizeof(in.sin6_addr));
+    found.port = ntohs(in.sin6_port);
+    found.family = 6;
+  }
+  return found;
+}
+
+std::string endpoint_name(const Endpoint& endpoint) {
+  if (endpoint.family == 0) return {};
+  char text[INET6_ADDRSTRLEN] = "";
+  ::inet_ntop(endpoint.family == 4 ? AF_INET : AF_INET6, endpoint.address.data(), text, sizeof(text));
+  return address_name(text, endpoint.port);
+}
+
 }  // namespace slipstream

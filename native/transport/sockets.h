@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/fd.h"
+#include "base/trace.h"
 
 namespace slipstream {
 
@@ -58,6 +59,10 @@ bool unanswered(int fd, double seconds);
 
 // "10.1.2.3:4567", "[::1]:4567"; "unknown" if the socket has no peer any more.
 std::string peer_name(int fd);
+// This end of a connection; none if it has no IP address.
+Endpoint local_endpoint(int fd);
+// As peer_name(); empty for none.
+std::string endpoint_name(const Endpoint& endpoint);
 std::string address_name(const std::string& address, uint16_t port);
 
 }  // namespace slipstream

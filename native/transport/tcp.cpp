@@ -51,6 +51,7 @@ void TcpTransport::set_directory(std::function<TcpTarget(int)> directory) {
 }
 
 void TcpTransport::end_threads() { impl_->core->threads.stop(); }
+void TcpTransport::set_trace(Trace* trace) { impl_->core->trace = trace; }
 
 LinkStatistics TcpTransport::statistics(const Link& link) { return static_cast<const TcpLink&>(link).statistics(); }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/trace.h"
 #include "transport/arrivals.h"
 #include "transport/identity.h"
 #include "transport/link.h"
@@ -82,6 +83,9 @@ class TcpTransport {
 
   // Where ranks listen: with it, connections that break are repaired, and only a peer that is gone ends a link.
   void set_directory(std::function<TcpTarget(int rank)> directory);
+
+  // What becomes of lanes is put there.
+  void set_trace(Trace* trace);
 
   // Proves that `peer` lives and asks it to dial us. The outcome comes through `done`.
   void knock(int peer, const std::vector<std::string>& addresses, uint16_t port, KnockDone& done);

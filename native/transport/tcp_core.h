@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/trace.h"
 #include "transport/identity.h"
 #include "transport/io_threads.h"
 #include "transport/link.h"
@@ -46,6 +47,8 @@ struct TcpCore {
   Batch batch;
   // Where a rank's listener is, if that is known: then connections that break are repaired.
   std::function<TcpTarget(int rank)> directory;
+  // Of the owner, if it wants to know what becomes of lanes.
+  Trace* trace = nullptr;
   // The links that were dialled by others, by (rank, token): where their bulk lanes belong.
   std::map<std::pair<int, uint64_t>, TcpLink*> accepted;
   // Those that we dialled: whose control lane a knock is about.

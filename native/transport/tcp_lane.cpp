@@ -33,6 +33,7 @@ void Lane::take_socket(Fd fd) {
   shut();
   fd_ = std::move(fd);
   near_ = same_machine(fd_.get());
+  previous_ = std::exchange(local_, local_endpoint(fd_.get()));
   ended_ = false;
   write_failed_ = false;
   write_error_ = 0;

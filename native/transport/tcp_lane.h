@@ -44,6 +44,9 @@ class Lane : protected Handler {
   uint16_t near_port() const { return is_open() ? local_port(fd_.get()) : 0; }
   uint16_t far_port() const { return is_open() ? peer_port(fd_.get()) : 0; }
   void describe(LaneStatistics& statistics) const;
+  // Our ends of its connection, and of the one before it; they stay when it breaks.
+  const Endpoint& local() const { return local_; }
+  const Endpoint& previous() const { return previous_; }
 
   // Reads or writes at most about this much per event, so that one busy lane does not starve the others.
   static constexpr size_t kTurn = 1 << 20;
@@ -66,6 +69,8 @@ class Lane : protected Handler {
 
  private:
   int write_error_ = 0;
+  Endpoint local_;
+  Endpoint previous_;
   bool near_ = false;
   uint32_t registered_ = 0;
 };

@@ -100,6 +100,7 @@ bool TcpLink::add_lane(Fd fd, uint32_t number) {
   BulkLane& lane = *bulk_[number];
   if (lane.is_open()) outbox_.lost(lane.number());  // the peer gave the old one up
   lane.open(std::move(fd));
+  if (lane.previous().family != 0) note(TraceEvent::Kind::lane_reopened, lane, number + 1);
   if (shut_write_) lane.finish_writing();
   if (!closing_) {
     doom_ = {};
@@ -241,6 +242,19 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
   }
 }
 
+void TcpLink::note(TraceEvent::Kind what, const Lane& lane, uint32_t number) const {
+  if (core_->trace == nullptr || !core_->trace->on()) return;
+  const bool fresh = what == TraceEvent::Kind::lane_reopened || what == TraceEvent::Kind::link_repaired;
+  TraceEvent event;
+  event.kind = what;
+  event.begin = event.end = now();
+  event.peer = peer_;
+  event.lane = number;
+  event.old_local = fresh ? lane.previous() : lane.local();
+  if (fresh) event.new_local = lane.local();
+  core_->trace->put(event);
+}
+
 void TcpLink::nonsense(const char* what) {
   fail({Code::internal, peer_, {}, name() + " sent " + what + ": do all ranks run the same slipstream?"});
 }
@@ -261,6 +275,7 @@ void TcpLink::lane_ended(Lane& lane, int error) {
 
 // A peer that lives has its listener still: the side that dialled dials again, the other one asks whether it lives.
 void TcpLink::repair_control(Error loss) {
+  note(TraceEvent::Kind::lane_lost, control_, 0);
   ++lost_;
   control_.shut();
   if (!doom_) doom_ = std::move(loss);
@@ -289,13 +304,17 @@ void TcpLink::repair_failed(const Error&) {
 void TcpLink::replace_control(Fd fd, uint32_t generation) {
   if (finished_ || closing_ || goodbye_) return;
   heard();
-  if (control_.is_open()) ++lost_;  // the peer noticed first
+  if (control_.is_open()) {  // the peer noticed first
+    note(TraceEvent::Kind::lane_lost, control_, 0);
+    ++lost_;
+  }
   generation_ = generation;
   control_dial_.reset();
   control_.resume(std::move(fd));
 }
 
 void TcpLink::control_resumed() {
+  note(TraceEvent::Kind::link_repaired, control_, 0);
   doom_ = {};
   resumptions_ = 0;
   core_->timers.cancel(*this);
@@ -305,6 +324,7 @@ void TcpLink::bulk_ended(BulkLane& lane, int error) {
   outbox_.lost(lane.number());
   lane.shut();
   if (goodbye_) return settle();
+  note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(lane.number()) + 1);
   ++lost_;
   const auto number = static_cast<size_t>(lane.number());
   if (repairs() && !accepted_ && number < lane_dials_.size() && !lane_dials_[number]) dial_lane(number);

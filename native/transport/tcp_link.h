@@ -115,6 +115,8 @@ class TcpLink final : public Link, private Timed {
   void doom(Error error);
   void fail(Error error);
   void shut_down();
+  // For the timeline. `lane`: from 1, 0 is the control lane.
+  void note(TraceEvent::Kind what, const Lane& lane, uint32_t number) const;
   std::string name() const { return "rank " + std::to_string(peer_); }
 
   std::shared_ptr<TcpCore> core_;

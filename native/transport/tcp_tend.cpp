@@ -96,8 +96,9 @@ void TcpLink::watch_pace(Time now) {
     slow_[number] = 0;
     ++replaced_;
     if (replaced_ == 1)
-      log_warning(core_->identity.rank, "lane " + std::to_string(number) + " to " + name() +
+      log_warning(core_->identity.rank, "lane " + std::to_string(number + 1) + " to " + name() +
                                             " is far slower than the others: a new connection takes its place");
+    note(TraceEvent::Kind::lane_replaced, *lane, static_cast<uint32_t>(number) + 1);
     avoid_path_of(number, now);
     outbox_.lost(lane->number());
     lane->shut();

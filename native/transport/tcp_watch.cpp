@@ -82,6 +82,7 @@ void TcpLink::leave(BulkLane& lane, Time now) {
     control_.send(frame, nullptr);
   }
   if (others) {
+    note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
     if (lost_++ == 0)
       log_warning(core_->identity.rank, "a connection to " + name() + " has been cut off: others take its work");
     outbox_.lost(lane.number());

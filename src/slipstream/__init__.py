@@ -15,6 +15,7 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from slipstream.base import entrances as _entrances
 from slipstream.base import errors as _errors
 from slipstream.base.errors import Aborted, Mismatch, PeerLost, Refused, SlipstreamError, Timeout
 
@@ -52,14 +53,25 @@ _COMM = (
     "size",
     "world",
 )
+_TIMELINE = ("start_timeline", "stop_timeline")
 _OPS = ("SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 
-__all__ = sorted((*_errors.__all__, *_COMM, *_OPS))
+__all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_TIMELINE))
+
+
+def _observe(job: Any, settings: Any) -> None:
+    if settings.timeline is not None:
+        importlib.import_module("slipstream.observe.timeline").follow(job, settings)
+
+
+_entrances.attend(_observe)  # by whichever face a job is entered
 
 
 def __getattr__(name: str) -> Any:
     if name in _COMM:
         value = getattr(importlib.import_module("slipstream.comm"), name)
+    elif name in _TIMELINE:
+        value = getattr(importlib.import_module("slipstream.observe.timeline"), name)
     elif name in _OPS:
         value = importlib.import_module("slipstream.base.dtypes").Op[name]
     else:

@@ -151,6 +151,9 @@ class Settings:
     ssh_command: str = _setting(_text, "ssh", "command by which `slipstream run` reaches other hosts")
     lab: str | None = _setting(_text, None, "name of the lab whose host this is (slipstream lab)")
     lab_rate: int | None = _setting(parse_rate, None, "rate of the lab's links")
+    timeline: str | None = _setting(
+        _text, None, "file of the timeline; {rank} in it is replaced, without it only rank 0 writes one"
+    )
     replace: tuple[str, ...] = _setting(
         _some_of(*REPLACEABLE), (), "back ends of torch.distributed that slipstream stands in for"
     )

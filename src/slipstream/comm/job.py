@@ -12,12 +12,13 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream import _core
 from slipstream.base import errors
+from slipstream.base.entrances import attendants
 from slipstream.base.settings import Settings
 from slipstream.comm.affinity import chosen_cpus
 from slipstream.comm.discovery import advertised_addresses, bind_address
@@ -65,6 +66,7 @@ class Job:
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
     world: Any = None  # the Group of all ranks, made on first use: see `slipstream.comm.group.world`
     _groups: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    _farewells: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
@@ -87,6 +89,12 @@ class Job:
         """Leaves in good order; operations that still run fail with Aborted. Closing again does nothing."""
         _entered.discard(self)
         self.session.close()
+        while self._farewells:
+            self._farewells.pop()()
+
+    def when_left(self, farewell: Callable[[], None]) -> None:
+        """Has ``farewell`` called once this process has left the job."""
+        self._farewells.append(farewell)
 
 
 _job: Job | None = None
@@ -148,6 +156,12 @@ def enter(
     finally:
         member.close()
     _entered.add(job)
+    try:
+        for attendant in attendants():
+            attendant(job, settings)
+    except BaseException:
+        job.close()
+        raise
     return job
 
 

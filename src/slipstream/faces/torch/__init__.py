@@ -32,6 +32,8 @@ from slipstream.faces.torch.job import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from slipstream.faces.torch.objects import (
     allgather_object,
@@ -149,5 +151,7 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

@@ -9,6 +9,7 @@ from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
 from slipstream.faces.torch import handles as _handles
 from slipstream.faces.torch import process_sets as _sets
+from slipstream.observe import timeline as _timeline
 
 __all__ = [
     "HorovodInternalError",
@@ -32,6 +33,8 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 # Horovod's name for what goes wrong while a job runs; scripts catch it.
@@ -117,6 +120,21 @@ def cross_size() -> int:
 def is_homogeneous() -> bool:
     """Whether this rank sees as many processes on its host as an even spread over the hosts would give."""
     return local_size() * cross_size() == size()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Writes a timeline (docs/timeline.md) from now on; ValueError before `init`.
+
+    ``mark_cycles`` is accepted and changes nothing: there are no cycles.
+    """
+    _require_init()
+    _timeline.start_timeline(file_path)
+
+
+def stop_timeline() -> None:
+    """Ends the timeline, if there is one; ValueError before `init`."""
+    _require_init()
+    _timeline.stop_timeline()
 
 
 def mpi_threads_supported() -> bool:

@@ -1,0 +1,109 @@
+// The inbox under any sequence of segments, beside a plain model of what it must do.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "tests/fuzz_input.h"
+#include "transport/tcp_inbox.h"
+
+namespace slipstream::fuzz {
+
+// Headers that mostly belong together: few messages, few sizes, and now and then anything.
+inline SegmentHeader segment_header(Input& input) {
+  constexpr uint32_t kLengths[] = {kEagerBytes + 1, 32 << 10, 48 << 10, kMaxPayload};
+  constexpr uint32_t kEdges[] = {0, 1, 8 << 10, 16 << 10, 24 << 10, 32 << 10};
+  constexpr uint64_t kMessages[] = {1, 2, 3, 4, Inbox::kMostAhead, Inbox::kMostAhead + 1};
+  SegmentHeader header{};
+  header.frame.length = input.one_of(kLengths);
+  header.frame.seq = static_cast<uint32_t>(input.below(2));
+  header.message = input.one_of(kMessages);
+  header.offset = input.one_of(kEdges);
+  const uint32_t end = input.one_of(kEdges);
+  header.size = end > header.offset ? end - header.offset : header.frame.length - header.offset;
+  if (input.chance(16)) header.frame.type = static_cast<FrameType>(input.byte());
+  if (input.chance(16)) header.frame.reserved = input.value<uint16_t>();
+  if (input.chance(16)) header.size = input.value<uint32_t>();
+  return header;
+}
+
+class InboxModel {
+ public:
+  // A segment whose header has been believed, and whose bytes are on their way.
+  struct Flight {
+    SegmentHeader header;
+  };
+
+  void begin(const SegmentHeader& header) {
+    if (objection_to_segment(header) != nullptr) return;
+    require(header.size > 0 && header.frame.length <= kMaxPayload, "segments are bounded");
+    require(uint64_t{header.offset} + header.size <= header.frame.length, "segments lie inside their messages");
+    const auto verdict = inbox_.begin(header);
+    if (verdict == Inbox::Verdict::nonsense) {
+      dead_ = true;  // the link ends
+      return;
+    }
+    if (done_.contains(header.message)) return require(verdict == Inbox::Verdict::repeated, "what is done is repeated");
+    const bool known = parts_.contains(header.message);
+    require((verdict == Inbox::Verdict::fresh) == !known, "the first segment of a message is fresh, no other one is");
+    auto& parts = parts_[header.message];
+    const uint64_t end = uint64_t{header.offset} + header.size;
+    for (const auto& [offset, part] : parts) {
+      const bool same = offset == header.offset && part.size == header.size;
+      require(same || offset >= end || offset + part.size <= header.offset, "parts do not overlap");
+    }
+    auto& part = parts[header.offset];
+    require(part.done == (verdict == Inbox::Verdict::repeated), "done parts are repeated, no other ones are");
+    part.size = header.size;
+    require(inbox_.find(header.message) != nullptr, "a message that has begun is found");
+    if (verdict != Inbox::Verdict::repeated) flights_.push_back({header});
+  }
+
+  void land(size_t index, bool lost) {
+    if (flights_.empty()) return;
+    index %= flights_.size();
+    const SegmentHeader header = flights_[index].header;
+    flights_.erase(flights_.begin() + static_cast<ptrdiff_t>(index));
+    if (lost) return;
+    auto& parts = parts_[header.message];
+    parts[header.offset].done = true;
+    uint64_t sum = 0;
+    for (const auto& [offset, part] : parts) sum += part.done ? part.size : 0;
+    const uint32_t length = inbox_.find(header.message)->frame.length;
+    const bool complete = inbox_.complete(header);
+    require(complete == (sum == length), "a message is complete when all its bytes are here, and not before");
+    if (!complete) return;
+    inbox_.finish(header.message);
+    require(inbox_.find(header.message) == nullptr, "a finished message is gone");
+    parts_.erase(header.message);
+    done_.insert(header.message);
+    std::erase_if(flights_, [&](const Flight& f) { return f.header.message == header.message; });
+  }
+
+  bool dead() const { return dead_; }
+
+ private:
+  struct Part {
+    uint32_t size = 0;
+    bool done = false;
+  };
+  Inbox inbox_;
+  std::map<uint64_t, std::map<uint64_t, Part>> parts_;
+  std::set<uint64_t> done_;
+  std::vector<Flight> flights_;
+  bool dead_ = false;
+};
+
+inline void fuzz_inbox(Input input) {
+  InboxModel model;
+  while (!input.empty() && !model.dead()) {
+    const size_t what = input.below(4);
+    if (what < 2)
+      model.begin(segment_header(input));
+    else
+      model.land(input.byte(), what == 3 && input.chance(4));
+  }
+}
+
+}  // namespace slipstream::fuzz

@@ -1,0 +1,1 @@
+"""What a job does, for people to see: the timeline."""

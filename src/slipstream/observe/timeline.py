@@ -1,0 +1,136 @@
+"""The timeline: a file that shows when this process's operations ran and what became of its connections.
+
+``SLIPSTREAM_TIMELINE=FILE`` begins it with the job, `start_timeline` later. docs/timeline.md says how to look at it.
+The engine only notes what happens; a thread of this module takes that several times a second and writes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+
+from slipstream.base.errors import SlipstreamError
+from slipstream.base.settings import Settings
+from slipstream.comm.job import Job, current
+from slipstream.observe import chrome
+
+__all__ = ["Timeline", "file_of", "follow", "start_timeline", "stop_timeline"]
+
+_PERIOD = 0.25  # seconds between two writes
+_CAPACITY = 1 << 15  # events between two writes; more are dropped, and counted
+
+_log = logging.getLogger("slipstream")
+_running: dict[Job, Timeline | None] = {}  # None: other ranks write
+_written: dict[str, int] = {}  # how often this process has begun each file
+
+
+def file_of(template: str, rank: int) -> str | None:
+    """The file that ``rank`` writes: ``{rank}`` is replaced by its number; without it only rank 0 writes one."""
+    if "{rank}" in template:
+        return template.replace("{rank}", str(rank))
+    return template if rank == 0 else None
+
+
+class Timeline:
+    """Writes what a job does from now on to the file ``path``, until it is closed. Raises OSError if it cannot.
+
+    What has been written is a valid trace at any time, also if the process is killed.
+    """
+
+    def __init__(self, job: Job, path: str, *, capacity: int = _CAPACITY) -> None:
+        self._job = job
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._offset = time.time_ns() - time.monotonic_ns()
+        self._rows = chrome.Rows(job.rank)
+        self._begun = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
+        self._write(chrome.introduction(job.rank, socket.gethostname()))
+        job.session.start_trace(capacity)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(_PERIOD):
+                self._drain()
+        except OSError as error:  # a full disk must not end a training
+            self._job.session.stop_trace()
+            _log.warning("the timeline ends here: %s", error)
+
+    def _drain(self) -> None:
+        native, missing = self._job.session.take_trace()
+        events = chrome.translate(native, self._rows, self._offset)
+        if missing:
+            at = time.monotonic_ns() + self._offset
+            events.append(chrome.dropped(self._job.rank, missing, at))
+        self._write(events)
+
+    def _write(self, events: list[chrome.Event]) -> None:
+        if not events:
+            return
+        text = ",\n".join(map(chrome.line, events))
+        self._put((",\n" if self._begun else "[\n") + text)
+        self._begun = True
+
+    def _put(self, text: str) -> None:
+        left = text.encode()
+        while left:
+            left = left[os.write(self._file, left) :]
+
+    def close(self) -> None:
+        """Writes what is left, and the end."""
+        self._job.session.stop_trace()
+        self._stop.set()
+        self._thread.join()
+        try:
+            self._drain()
+            self._put("\n]\n")
+        except OSError as error:
+            _log.warning("the end of the timeline is missing: %s", error)
+        finally:
+            os.close(self._file)
+
+
+def _begin(job: Job, template: str) -> None:
+    path = file_of(template, job.rank)
+    timeline = None
+    if path is not None:
+        times = _written[path] = _written.get(path, 0) + 1
+        timeline = Timeline(job, path if times == 1 else f"{path}.{times}")
+    _running[job] = timeline
+    job.when_left(lambda: _end(job))
+
+
+def _end(job: Job) -> None:
+    timeline = _running.pop(job, None)
+    if timeline is not None:
+        timeline.close()
+
+
+def follow(job: Job, settings: Settings) -> None:
+    """Begins the timeline of a job that the settings ask for, if they do."""
+    if settings.timeline is not None:
+        _begin(job, settings.timeline)
+
+
+def start_timeline(file: str | os.PathLike[str]) -> None:
+    """Writes a timeline of this job from now on: ``{rank}`` in ``file`` is replaced, without it only rank 0 writes.
+
+    A file that this process has written before is left alone: ``.2`` is put behind the name. Raises
+    SlipstreamError before `init` and while a timeline is being written, OSError if the file cannot be written.
+    """
+    job = current()
+    if job in _running:
+        raise SlipstreamError("a timeline is being written already: call stop_timeline() first")
+    _begin(job, os.fspath(file))
+
+
+def stop_timeline() -> None:
+    """Ends the timeline, if there is one; the file is complete then. Raises SlipstreamError before `init`."""
+    _end(current())
+
+
+os.register_at_fork(after_in_child=_running.clear)  # a child is no rank

@@ -1,0 +1,112 @@
+"""One rank of the timeline's tests: timeline_rank.py CASE [FILE], where CASE is a function below."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import slipstream
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from lanes_rank import reset_connection
+
+CALLS = 20
+
+
+def operations() -> None:
+    """Every kind of call, some of them at the same time."""
+    slipstream.init()
+    rank, n = slipstream.rank(), slipstream.size()
+    for i in range(CALLS):
+        slipstream.all_reduce(np.ones(1 << i % 18, dtype=np.float32), name=f"gradient {i}")
+    works = [
+        slipstream.all_reduce(np.ones(10_000), name=f"überlappt {i}", async_op=True) for i in range(CALLS)
+    ]
+    for work in works:
+        work.wait()
+    slipstream.broadcast(np.ones(3, dtype=np.int64))
+    message = np.arange(5, dtype=np.int16)
+    if rank == 0:
+        slipstream.send(message, n - 1)
+    if rank == n - 1:
+        slipstream.recv(message, 0)
+    slipstream.shutdown()
+
+
+def resets() -> None:
+    """Rank 0, which dialled, has a bulk lane reset, and then the control lane; prints their addresses."""
+    slipstream.init()
+    data = np.ones(1 << 20, dtype=np.float32)
+    slipstream.all_reduce(data)
+    for number in (1, 0):
+        lost = slipstream.link_statistics()[0].lost
+        slipstream.barrier()
+        if slipstream.rank() == 0:
+            local = slipstream.link_statistics()[0].lanes[number].local
+            assert reset_connection(local)
+            print(local)
+        mended = np.zeros(1)
+        while not mended[0]:
+            slipstream.all_reduce(data)
+            link = slipstream.link_statistics()[0]
+            up = link.lost > lost and all(lane.up for lane in link.lanes)
+            mended = slipstream.all_reduce(np.array([up]), op=slipstream.BAND)
+    slipstream.shutdown()
+
+
+def killed() -> None:
+    """Rank 0 is killed as soon as its file tells of an operation."""
+    slipstream.init()
+    slipstream.all_reduce(np.ones(10), name="last words")
+    file = Path(os.environ["SLIPSTREAM_TIMELINE"])
+    if slipstream.rank() == 0:
+        while "last words" not in file.read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dynamic() -> None:
+    """Two timelines of one job, by calls."""
+    file = sys.argv[2]
+    slipstream.init()
+    for name in ("before", "within", "between", "again"):
+        if name in ("within", "again"):
+            slipstream.start_timeline(file)
+            with pytest.raises(slipstream.SlipstreamError, match="stop_timeline"):
+                slipstream.start_timeline(file)
+        slipstream.all_reduce(np.ones(10), name=name)
+        if name == "within":
+            slipstream.stop_timeline()
+            slipstream.stop_timeline()
+    slipstream.shutdown()
+
+
+def off() -> None:
+    """Without a timeline: no thread, no file, and nothing is kept."""
+    slipstream.init()
+    slipstream.all_reduce(np.ones(10), name="unseen")
+    from slipstream.comm.job import current
+
+    assert current().session.take_trace() == ([], 0)
+    assert "slipstream.observe.timeline" not in sys.modules
+    assert not any("timeline" in thread.name for thread in threading.enumerate())
+    slipstream.shutdown()
+
+
+def failed() -> None:
+    """Rank 1 calls something else: both see a Mismatch."""
+    slipstream.init()
+    with pytest.raises(slipstream.Mismatch):
+        slipstream.all_reduce(np.ones(10 + slipstream.rank()), name="disputed")
+    slipstream.shutdown()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
