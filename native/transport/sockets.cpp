@@ -243,6 +243,13 @@ double least_rtt(int fd) {
   return 1e-6 * info.tcpi_min_rtt;
 }
 
+double delivery_rate(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_delivery_rate_app_limited != 0) return 0;
+  return static_cast<double>(info.tcpi_delivery_rate);
+}
+
 uint64_t unacknowledged(int fd) {
   int bytes = 0;
   return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;

@@ -51,6 +51,8 @@ struct TcpState {
 TcpState tcp_state(int fd);
 // The shortest round trip that the kernel has seen, in seconds; 0 if it does not say.
 double least_rtt(int fd);
+// Bytes a second that have reached the peer lately; 0 if that says more about what there was to send.
+double delivery_rate(int fd);
 // Bytes that have been written and that the peer's machine has not acknowledged.
 uint64_t unacknowledged(int fd);
 // The peer's machine has had `seconds`, and at least two repetitions, to answer what it was sent, and has said nothing.

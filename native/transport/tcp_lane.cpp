@@ -277,6 +277,11 @@ bool BulkLane::has_enough(Time now) {
   return static_cast<double>(unsent()) > pace_.enough(rtt_);
 }
 
+double BulkLane::seen_rate() const {
+  const double delivered = is_open() && pace_.rate() > 0 ? delivery_rate(fd_.get()) : 0;
+  return delivered > 0 ? std::min(delivered, pace_.rate()) : pace_.rate();
+}
+
 void BulkLane::pump() {
   const Time start = now();
   IoCall call;

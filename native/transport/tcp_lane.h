@@ -157,6 +157,9 @@ class BulkLane final : public Lane {
   bool reads_with(const BulkLane& other) const;       // the same segment
 
   const Pace& pace() const { return pace_; }
+  // Bytes a second that reach the peer while the lane is busy: a queue that fills looks faster than it is. 0: not
+  // known.
+  double seen_rate() const;
   uint64_t carried() const { return sent_bytes_ + received_bytes_; }
   void describe(LaneStatistics& statistics) const;
 

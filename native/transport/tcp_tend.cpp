@@ -1,6 +1,7 @@
 // How a tcp link looks after its lanes while it has something under way: late segments go out a second time on a
 // lane that has nothing to do, and a lane that stays far behind the others is given up for a new one.
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "base/log.h"
@@ -81,16 +82,17 @@ void TcpLink::copy_late(Time now) {
 void TcpLink::watch_pace(Time now) {
   if (now < next_look_) return;
   next_look_ = now + seconds(kLookSeconds);
+  std::vector<double> seen(bulk_.size());
+  for (size_t i = 0; i < bulk_.size(); ++i) seen[i] = bulk_[i]->seen_rate();
   std::vector<double> rates;
-  for (const auto& lane : bulk_)
-    if (lane->pace().rate() > 0) rates.push_back(lane->pace().rate());
+  std::copy_if(seen.begin(), seen.end(), std::back_inserter(rates), [](double rate) { return rate > 0; });
   if (rates.size() < 3) return;
   std::nth_element(rates.begin(), rates.begin() + static_cast<ptrdiff_t>(rates.size() / 2), rates.end());
   const double median = rates[rates.size() / 2];
   slow_.resize(bulk_.size());
   for (const auto& lane : bulk_) {
     const auto number = static_cast<size_t>(lane->number());
-    const bool behind = lane->is_open() && lane->pace().rate() > 0 && lane->pace().rate() < kFarBehind * median;
+    const bool behind = lane->is_open() && seen[number] > 0 && seen[number] < kFarBehind * median;
     slow_[number] = behind ? slow_[number] + 1 : 0;
     if (slow_[number] < kSlowLooks || !repairs()) continue;
     slow_[number] = 0;
