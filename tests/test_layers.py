@@ -25,7 +25,19 @@ NATIVE_LAYERS: dict[str, set[str]] = {
 }
 
 # low to high; a package imports itself and what stands before it
-PYTHON_LAYERS = ["_core", "base", "plan", "comm", "observe", "faces", "launch", "lab", "bench", "cli"]
+PYTHON_LAYERS = [
+    "_core",
+    "base",
+    "plan",
+    "comm",
+    "observe",
+    "faces",
+    "reducer",
+    "launch",
+    "lab",
+    "bench",
+    "cli",
+]
 SIBLINGS = {"lab", "bench"}  # they never meet
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

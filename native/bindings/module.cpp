@@ -11,4 +11,5 @@ NB_MODULE(_core, m) {
   slipstream::bind_kernels(m);
   slipstream::bind_session(m);
   slipstream::bind_completions(m);
+  slipstream::bind_reducers(m);
 }

@@ -138,11 +138,12 @@ void bind_handles(nb::module_& m) {
   nb::class_<Plan>(m, "Plan", "A compiled plan of one rank; see slipstream.plan.")
       .def_static(
           "compile",
-          [](int rank, int size, int blocks, const Int32s& rows, const Int32s& deps) {
+          [](int rank, int size, int blocks, const Int32s& rows, const Int32s& deps, bool split) {
             return std::const_pointer_cast<Plan>(
-                Plan::compile(rank, size, blocks, {rows.data(), rows.size()}, {deps.data(), deps.size()}));
+                Plan::compile(rank, size, blocks, {rows.data(), rows.size()}, {deps.data(), deps.size()}, split));
           },
-          nb::arg("rank"), nb::arg("size"), nb::arg("blocks"), nb::arg("rows"), nb::arg("deps"));
+          nb::arg("rank"), nb::arg("size"), nb::arg("blocks"), nb::arg("rows"), nb::arg("deps"),
+          nb::arg("split") = false);
   nb::class_<Group>(m, "Group", "The members of a group, by their global ranks.")
       .def_ro("id", &Group::id)
       .def_ro("rank", &Group::rank)

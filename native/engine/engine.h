@@ -15,6 +15,7 @@
 #include "engine/execution.h"
 #include "engine/fabric.h"
 #include "engine/ledger.h"
+#include "engine/offer.h"
 #include "engine/receives.h"
 #include "engine/work.h"
 #include "transport/bell.h"
@@ -47,6 +48,7 @@ class Engine final : public Events {
   void set_pump(Pump* pump) { pump_ = pump; }
   // Where works with a time in `traced` are put when they are done.
   void set_trace(Trace* trace) { trace_ = trace; }
+  void set_host(Host* host) { host_ = host; }
 
   // Any thread. What comes before submit().
   Ledger& ledger() { return ledger_; }
@@ -185,6 +187,7 @@ class Engine final : public Events {
   Fabric fabric_;
   Pump* pump_ = nullptr;
   Trace* trace_ = nullptr;
+  Host* host_ = nullptr;  // null: nobody may offer this rank anything
 
   mutable std::mutex inbox_mutex_;
   std::deque<WorkPtr> inbox_;  // guarded by inbox_mutex_, as is failure_

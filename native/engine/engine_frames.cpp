@@ -43,6 +43,9 @@ void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
       return described(link.peer(), frame, {reinterpret_cast<const char*>(payload.data), payload.size});
     case FrameType::status:
       return answered(link.peer(), frame, {reinterpret_cast<const char*>(payload.data), payload.size});
+    case FrameType::offer:
+      if (host_ != nullptr) return host_->offered(link.peer(), frame, {payload.data, payload.size});
+      return fail(Error{Code::internal, link.peer(), {}, fabric_.who(link.peer()) + " takes this rank for a reducer"});
     case FrameType::announce:  // only of use to a receive that has no number yet
       if (frame.seq < ledger_.next(frame.channel)) return;
       break;

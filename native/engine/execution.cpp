@@ -17,7 +17,8 @@ constexpr uint64_t kFewestChunks = 2;
 constexpr uint64_t kMostChunks = 32;
 // Over a network a chunk is done when its bytes have been acknowledged: what is under way and in queues has to fit.
 constexpr size_t kNetworkBudget = 32 << 20;
-constexpr uint64_t kFrameCost = 64;  // what an eager frame costs its receiver beside the payload
+constexpr uint64_t kLeastAhead = 512 << 10;  // of a request with window_seconds
+constexpr uint64_t kFrameCost = 64;          // what an eager frame costs its receiver beside the payload
 
 Frame frame_of(const Request& request, FrameType type) {
   Frame frame;
@@ -28,17 +29,27 @@ Frame frame_of(const Request& request, FrameType type) {
   return frame;
 }
 
+bool is_short_float(DType dtype) {
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
+
 // A receive that waits for no other step may be written at any time, so the sender can do it where it can reach OUT.
 bool sender_may_write(const Step& step) {
   return step.kind == StepKind::recv && step.deps == 0 && step.count == 1 && step.dst == Space::out;
+}
+
+Frame offer_of(const Request& request) {
+  Frame frame = frame_of(request, FrameType::offer);
+  frame.length = static_cast<uint32_t>(request.offer.size());
+  return frame;
 }
 
 }  // namespace
 
 Execution::Execution(Engine& engine, WorkPtr work)
     : engine_(engine), work_(std::move(work)), request_(work_->request), plan_(*request_.plan) {
-  element_ = size_of(request_.signature.dtype);
-  reduce_ = reduce_fn(request_.signature.dtype, request_.signature.op);
+  element_ = size_of(reduced().dtype);
+  reduce_ = reduce_fn(reduced().dtype, reduced().op);
   spaces_ = request_.spaces;
   steps_ = plan_.steps().size();
   measure();
@@ -61,7 +72,12 @@ uint64_t Execution::range_elements(Space space, const Step& step) const {
   return block_offset(space, step.block + step.count) - block_offset(space, step.block);
 }
 
+Request::Elements Execution::reduced() const {
+  return request_.elements.value_or(Request::Elements{request_.signature.dtype, request_.signature.op});
+}
+
 std::byte* Execution::address(Space space, uint64_t element) const {
+  if (ring_elements_ != 0) element %= ring_elements_;
   return spaces_[static_cast<size_t>(space)].data + element * element_;
 }
 
@@ -75,9 +91,9 @@ Execution::Piece Execution::piece(Space space, const Step& step, uint64_t chunk,
 }
 
 void Execution::measure() {
-  chunk_elements_ = std::max<uint64_t>(1, request_.chunk_bytes / element_);
+  chunk_elements_ = chunk_elements(request_);
   uint64_t largest = 0;
-  if (plan_.uses_tmp()) {
+  if (plan_.uses_tmp() && !request_.windowed) {
     Layout& tmp = spaces_[static_cast<size_t>(Space::tmp)];
     const uint64_t elements = tmp.offsets.empty() ? tmp.count : tmp.offsets.back();
     tmp_.resize(elements * element_);
@@ -99,8 +115,16 @@ void Execution::measure() {
     return engine_.fabric().shares_memory(request_.group->ranks[static_cast<size_t>(peer.rank)]);
   };
   network_ = !std::all_of(plan_.peers().begin(), plan_.peers().end(), near);
-  const uint64_t fitting = network_ ? kNetworkBudget / chunk_bytes : kStagingBudget / per_chunk;
+  const size_t network = request_.window_bytes != 0 ? request_.window_bytes : kNetworkBudget;
+  const uint64_t fitting = network_ ? network / chunk_bytes : kStagingBudget / per_chunk;
   window_ = std::min(chunks_, std::clamp<uint64_t>(fitting, kFewestChunks, network_ ? 4 * kMostChunks : kMostChunks));
+  if (request_.windowed) {
+    ring_elements_ = window_ * chunk_elements_;
+    ring_.reset(new std::byte[ring_elements_ * element_]);
+    for (Layout& space : spaces_) space.data = ring_.get();
+    if (is_short_float(reduced().dtype)) wide_.reset(new float[ring_elements_]);
+  }
+  if (request_.done) request_.done->assign(chunks_, 0);
   deps_left_.resize(window_ * steps_);
   pieces_left_.resize(window_ * steps_);
   armed_.resize(window_ * steps_);
@@ -124,7 +148,7 @@ void Execution::start() {
     Layout& in = spaces_[0];
     const uint64_t elements = in.offsets.empty() ? in.count : in.offsets.back();
     scaled_ = engine_.arena().take(std::max<size_t>(1, elements * element_));
-    scale(request_.signature.dtype, scaled_.data, in.data, elements, request_.prescale);
+    scale(reduced().dtype, scaled_.data, in.data, elements, request_.prescale);
     in.data = scaled_.data;
   }
   for (size_t i = 0; i < plan_.peers().size(); ++i) {
@@ -139,6 +163,7 @@ void Execution::start() {
       engine_.fabric().send(global, frame_of(request_, FrameType::announce));
     bulk_ |= out > kEagerBytes || in > kEagerBytes;
     engine_.fabric().want(global);
+    if (!request_.offer.empty()) engine_.fabric().send(global, offer_of(request_), request_.offer);
     gate.must_say_ready = in > kEagerBytes;
     say_ready(static_cast<int>(i));
     if (out <= kEagerBytes) {
@@ -170,7 +195,8 @@ void Execution::say_ready(int peer_index) {
   std::vector<uint64_t> places;
   const Layout& out = spaces_[static_cast<size_t>(Space::out)];
   const uint64_t bytes = (out.offsets.empty() ? out.count : out.offsets.back()) * element_;
-  const auto shared = peer.recvs.size() < kEagerBytes / 16 ? link->share(out.data, bytes) : std::nullopt;
+  const auto shared =
+      ring_elements_ == 0 && peer.recvs.size() < kEagerBytes / 16 ? link->share(out.data, bytes) : std::nullopt;
   if (shared) {
     places = {shared->region, shared->offset, bytes};
     for (const uint32_t s : peer.recvs) {
@@ -221,8 +247,12 @@ uint64_t Execution::allowance() const {
   if (!network_) return window_;
   uint64_t bytes = SIZE_MAX;
   for (const Plan::Peer& peer : plan_.peers())
-    if (const Link* link = engine_.fabric().up(request_.group->ranks[static_cast<size_t>(peer.rank)]))
-      bytes = std::min<uint64_t>(bytes, link->window());
+    if (const Link* link = engine_.fabric().up(request_.group->ranks[static_cast<size_t>(peer.rank)])) {
+      const double seconds = request_.window_seconds;
+      const auto ahead =
+          seconds > 0 ? std::max<uint64_t>(kLeastAhead, static_cast<uint64_t>(seconds * link->rate())) : link->window();
+      bytes = std::min<uint64_t>(bytes, ahead);
+    }
   return std::clamp<uint64_t>(bytes / (chunk_elements_ * element_), std::min(kFewestChunks, window_), window_);
 }
 
@@ -277,6 +307,7 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
   const size_t first = slot(chunk, 0);
   ++progress_;
   armed_[first + index] = 0;
+  if (request_.done && step.kind == StepKind::recv) (*request_.done)[chunk] = 1;
   for (const uint32_t d : plan_.dependents(step))
     if (--deps_left_[first + d] == 0) ready_.emplace_back(d, chunk);
   if (--steps_left_[chunk % window_] != 0) return;
@@ -285,11 +316,15 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
 }
 
 void Execution::issue_local(const Step& step, uint64_t chunk) {
-  const DType dtype = request_.signature.dtype;
+  const DType dtype = reduced().dtype;
   for (uint32_t j = 0; j < pieces(step); ++j) {
     const Piece to = piece(step.dst, step, chunk, j);
     if (to.count == 0) continue;
     std::byte* dst = address(step.dst, to.offset);
+    if (step.kind == StepKind::finish && wide_) {
+      finish_wide(to.offset, dst, to.count);
+      continue;
+    }
     if (step.kind == StepKind::finish) {
       if (request_.divisor > 1) divide(dtype, dst, to.count, request_.divisor);
       if (request_.postscale != 1.0) scale(dtype, dst, dst, to.count, request_.postscale);
@@ -418,7 +453,9 @@ Events::Landing Execution::land(int peer_index, const Frame& frame) {
   while (begun_ <= frame.chunk && start_chunk()) {
   }
   const Step& step = plan_.steps()[static_cast<size_t>(index)];
-  if (step.kind != StepKind::recv || !ready_for(static_cast<uint32_t>(index), frame.chunk)) return {};
+  if (step.kind != StepKind::recv || request_.whole_chunks || wide_ ||
+      !ready_for(static_cast<uint32_t>(index), frame.chunk))
+    return {};
   return {true, address(step.dst, piece(step.dst, step, frame.chunk, frame.piece).offset)};
 }
 
@@ -448,11 +485,28 @@ void Execution::arrived(int peer_index, Link& link, const Frame& frame, const Pa
   run_ready();
 }
 
+void Execution::add_wide(const Step& step, uint64_t element, const std::byte* data, uint64_t count) {
+  float* sum = wide_.get() + element % ring_elements_;
+  const bool first = step.kind == StepKind::recv;
+  if (!first) term_.resize(count);
+  cast(reduced().dtype, DType::f32, first ? sum : term_.data(), data, count);
+  if (!first) reduce_fn(DType::f32, reduced().op)(sum, term_.data(), sum, count);
+}
+
+void Execution::finish_wide(uint64_t element, std::byte* dst, uint64_t count) {
+  float* sum = wide_.get() + element % ring_elements_;
+  if (request_.divisor > 1) divide(DType::f32, sum, count, request_.divisor);
+  if (request_.postscale != 1.0) scale(DType::f32, sum, sum, count, request_.postscale);
+  cast(DType::f32, reduced().dtype, dst, sum, count);
+}
+
 void Execution::consume(uint32_t index, Link* link, const Frame& frame, const Payload& payload) {
   const Step& step = plan_.steps()[index];
   const Piece to = piece(step.dst, step, frame.chunk, frame.piece);
   std::byte* dst = address(step.dst, to.offset);
-  if (step.kind == StepKind::recv) {
+  if (wide_) {
+    add_wide(step, to.offset, payload.data, to.count);
+  } else if (step.kind == StepKind::recv) {
     if (payload.data != dst && payload.size > 0) copy(dst, payload.data, payload.size);
   } else {
     const std::byte* own = address(step.src, piece(step.src, step, frame.chunk, frame.piece).offset);

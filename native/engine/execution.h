@@ -5,6 +5,7 @@
 // while it is in cache.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -86,6 +87,8 @@ class Execution {
   void issue_recv(uint32_t step, uint64_t chunk);
   void issue_local(const Step& step, uint64_t chunk);
   void complete(uint32_t step, uint64_t chunk);
+  void add_wide(const Step& step, uint64_t element, const std::byte* data, uint64_t count);
+  void finish_wide(uint64_t element, std::byte* dst, uint64_t count);
   void consume(uint32_t step, Link* link, const Frame& frame, const Payload& payload);
   const std::byte* stage(const Step& step, uint64_t chunk, uint32_t piece, const std::byte* data, size_t bytes);
 
@@ -94,6 +97,7 @@ class Execution {
   uint32_t pieces(const Step& step) const { return merged_ ? 1u : static_cast<uint32_t>(step.count); }
   Piece piece(Space space, const Step& step, uint64_t chunk, uint32_t index) const;
   std::byte* address(Space space, uint64_t element) const;
+  Request::Elements reduced() const;
   size_t slot(uint64_t chunk, uint32_t step) const { return (chunk % window_) * steps_ + step; }
   // The step a data frame belongs to, -1 if the frame cannot be right.
   int step_of(int peer_index, const Frame& frame, uint32_t& expected_bytes) const;
@@ -118,6 +122,10 @@ class Execution {
 
   std::array<Layout, 3> spaces_;
   std::vector<std::byte> tmp_;
+  std::unique_ptr<std::byte[]> ring_;  // of a windowed request: all spaces in one
+  uint64_t ring_elements_ = 0;         // 0: spaces are where the request says
+  std::unique_ptr<float[]> wide_;      // the same ring for sums of short floats, which are rounded once, at the end
+  std::vector<float> term_;            // what is added to it
   Arena::Block staging_{};
   Arena::Block scaled_{};
   size_t stage_bytes_ = 0;

@@ -35,13 +35,14 @@ Step decode(size_t index, std::span<const int32_t> row, int size, int rank, int 
 }  // namespace
 
 std::shared_ptr<const Plan> Plan::compile(int rank, int size, int blocks, std::span<const int32_t> rows,
-                                          std::span<const int32_t> deps) {
+                                          std::span<const int32_t> deps, bool split) {
   if (size < 1 || rank < 0 || rank >= size || blocks < 1 || rows.size() % kColumns != 0)
     throw Failure(Code::invalid, "plan: bad rank, size or table");
   auto plan = std::make_shared<Plan>();
   plan->rank_ = rank;
   plan->size_ = size;
   plan->blocks_ = blocks;
+  plan->split_ = split;
   const size_t count = rows.size() / kColumns;
   size_t dep = 0;
   uint32_t batch_dep = 0;  // where the previous step's deps begin

@@ -32,7 +32,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   // `rows`: steps x kColumns; `deps`: the steps each step waits for, concatenated. Throws Failure(invalid).
   static std::shared_ptr<const Plan> compile(int rank, int size, int blocks, std::span<const int32_t> rows,
-                                             std::span<const int32_t> deps);
+                                             std::span<const int32_t> deps, bool split = false);
 
   struct Peer {
     int rank;
@@ -54,6 +54,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   uint32_t batches() const { return batches_; }
   int widest_send() const { return widest_send_; }  // blocks in the widest send step
   bool uses_tmp() const { return uses_tmp_; }
+  bool split() const { return split_; }  // reducers take what part they can of what this plan would do
 
  private:
   void index_peers();
@@ -68,6 +69,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   uint32_t batches_ = 0;
   int widest_send_ = 1;
   bool uses_tmp_ = false;
+  bool split_ = false;
 };
 
 }  // namespace slipstream

@@ -1,11 +1,13 @@
 // What is asked of the engine (Request), and the handle of it while it runs (Work).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,7 +70,29 @@ struct Request {
   double postscale = 1.0;
   uint64_t divisor = 1;  // AVG: exact division after the sum
   double timeout_seconds = 0;
+
+  // What is reduced, where that is not what the signature says: words about a work, not its data.
+  struct Elements {
+    DType dtype;
+    Op op;
+  };
+  std::optional<Elements> elements;
+  // The spaces are as large as what is under way, not as the data; the executor allocates them. Plans of one block.
+  bool windowed = false;
+  bool split_up = false;      // a slice of a work whose plan is split()
+  size_t window_bytes = 0;    // what may be under way at most; 0: a limit for any link
+  double window_seconds = 0;  // of what its links achieve; 0: as they say
+  // What arrives is written whole chunks at a time: until then the memory keeps what it had.
+  bool whole_chunks = false;
+  std::shared_ptr<std::vector<uint8_t>> done;  // 1 for each chunk that has been received; resized by the executor
+  std::vector<std::byte> offer;                // sent to every peer of the plan first
 };
+
+// Elements of a full chunk.
+inline uint64_t chunk_elements(const Request& request) {
+  const DType dtype = request.elements ? request.elements->dtype : request.signature.dtype;
+  return std::max<uint64_t>(1, request.chunk_bytes / size_of(dtype));
+}
 
 // Told once when a work is done: by the driver, or by the thread that listens too late. Must be quick.
 class Listener {

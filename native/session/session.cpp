@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
+constexpr size_t kMostOfferedChannels = 256;
 constexpr size_t kMostReported = 10;  // strangers logged by name each time
 
 TcpOptions tcp_options(const SessionOptions& options) {
@@ -21,6 +22,8 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.busy_poll_us = options.spin_us;  // only while cores are free
   tcp.threads = options.threads;
   tcp.cpus = options.cpus;
+  tcp.connect_seconds = options.connect_seconds;
+  tcp.only_answers = options.serve != nullptr;
   return tcp;
 }
 
@@ -50,6 +53,7 @@ Session::Session(SessionOptions options)
   engine_.set_pump(this);
   engine_.set_trace(&trace_);
   tcp_.set_trace(&trace_);
+  if (options_.serve) engine_.set_host(this);
 }
 
 Session::~Session() { close(); }
@@ -60,7 +64,7 @@ void Session::start(std::vector<PeerAddress> peers) {
   peers_ = std::move(peers);
   tcp_.set_directory([this](int rank) {
     const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
-    return TcpTarget{rank, peer.addresses, peer.port};
+    return TcpTarget{rank, peer.addresses, peer.port};  // a reducer's workers have none
   });
   runner_.start();
 }
@@ -83,8 +87,104 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
-  engine_.ledger().enter(work);
+  if (is_split(*work))
+    work->submitted = coarse_now();  // its slices are numbered
+  else
+    engine_.ledger().enter(work);
   return work;
+}
+
+bool Session::is_split(const Work& work) const {
+  const Plan* plan = work.request.plan.get();
+  return reduction_ != nullptr && plan != nullptr && plan->split() && !work.request.split_up;
+}
+
+void Session::submit(const WorkPtr& work) {
+  if (is_split(*work))
+    reduction_->enter(work);
+  else
+    runner_.submit(work);
+}
+
+bool Session::run(const WorkPtr& work, Time deadline) {
+  if (!is_split(*work)) return runner_.run(work, deadline);
+  reduction_->enter(work);
+  return work->sleep_until_done(deadline);
+}
+
+bool Session::wait(Work& work, Time deadline) {
+  return is_split(work) ? work.sleep_until_done(deadline) : runner_.wait(work, deadline);
+}
+
+// ---- reducers
+
+void Session::use_reducers(ReductionOptions options) {
+  reduction_ = std::make_unique<Reduction>(*this, std::move(options));
+}
+
+void Session::reach(int rank, Time deadline) {
+  for (;;) {
+    bool up = false;
+    runner_.as_driver([&] {
+      engine_.fabric().want(rank);
+      up = engine_.fabric().up(rank) != nullptr;
+      if (!up) {
+        poller_.wait(5);
+        engine_.turn();
+        tick(now());
+      }
+    });
+    if (up) return;
+    if (const Error error = failure()) throw Failure(error);
+    if (const Error gone = engine_.fabric().gone(rank)) throw Failure(gone);
+    if (now() >= deadline)
+      throw Failure(Error{Code::timeout, rank, {}, engine_.fabric().who(rank) + " does not answer"});
+  }
+}
+
+// A worker has begun a work: the first that says so begins it here too. The others' words are for comparison, which
+// their frames' signatures do.
+void Session::offered(int peer, const Frame& frame, std::span<const std::byte> payload) {
+  const auto found = offered_.find(frame.channel);
+  const uint32_t next = found == offered_.end() ? 0 : found->second.next;
+  if (frame.seq < next) return;
+  const auto offer = decode_offer(payload);
+  if (!offer || frame.seq > next || (found == offered_.end() && offered_.size() >= kMostOfferedChannels))
+    return engine_.fail(
+        Error{Code::internal,
+              peer,
+              {},
+              "rank " + std::to_string(peer) + " sent an offer that cannot be: do all run the same slipstream?"});
+  Offered& channel = offered_[frame.channel];
+  if (!channel.group) {
+    std::vector<int> ranks(static_cast<size_t>(options_.size));
+    for (size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
+    channel.group = make_group(frame.channel, std::move(ranks));
+  }
+  ++channel.next;
+  Request request;
+  request.plan = options_.serve;
+  request.group = channel.group;
+  request.signature = offer->signature;
+  request.chunk_bytes = offer->signature.chunk_bytes;
+  for (Layout& space : request.spaces) space.count = offer->count;
+  request.windowed = true;
+  request.window_bytes = options_.window_bytes;
+  request.postscale = offer->postscale;
+  request.divisor = offer->divisor;
+  ++served_.works;
+  served_.bytes += offer->count * size_of(offer->signature.dtype) * static_cast<uint64_t>(options_.size - 1);
+  submit_unsplit(prepare(std::move(request), 0));
+}
+
+Session::Served Session::served() {
+  Served found;
+  runner_.as_driver([&] {
+    found = served_;
+    for (int r = 0; r < options_.size; ++r) found.links += engine_.fabric().up(r) != nullptr ? 1 : 0;
+  });
+  found.failed = static_cast<bool>(failure());
+  return found;
 }
 
 std::string Session::report() {
@@ -114,6 +214,7 @@ void Session::close() {
     report_strangers(Time::max());
     engine_.leave();
   });
+  if (reduction_) reduction_->close();
   runner_.stop();
   // What TCP links still hold goes out while they wait for the peers' end of stream.
   const Time limit = now() + seconds(0.3);
@@ -147,6 +248,7 @@ std::unique_ptr<Link> Session::dial(int rank) {
 }
 
 void Session::knock(int rank) {
+  if (options_.serve) return;  // workers dial when they need us
   const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
   if (peer.same_host) return shm_.knock(rank, peer.shm_name, *this);
   tcp_.knock(rank, peer.addresses, peer.port, *this);

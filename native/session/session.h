@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/trace.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
+#include "session/reduction.h"
 #include "transport/shm.h"
 #include "transport/tcp.h"
 
@@ -27,6 +29,10 @@ struct SessionOptions {
   bool zero_copy = true;     // large sends to other machines without a copy, where the kernel can
   int threads = 0;           // TcpOptions::threads
   std::vector<int> cpus;     // that the engine thread and the I/O threads are confined to; none: all
+  double connect_seconds = 10;
+  // Not null: this is a reducer, the last rank; it never dials. Its part in every work that the others offer.
+  std::shared_ptr<const Plan> serve = nullptr;
+  size_t window_bytes = 8 << 20;  // of one work, in a reducer's memory
 };
 
 struct PeerAddress {
@@ -37,7 +43,7 @@ struct PeerAddress {
   uint16_t port = 0;
 };
 
-class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
+class Session final : private Dialer, private Arrivals, private Pump, private KnockDone, private Host {
  public:
   explicit Session(SessionOptions options);
   ~Session() override;
@@ -53,13 +59,28 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // Fills in channel, number, hash and time-out. Point-to-point: `tag_channel` != 0 names the channel; a receive from
   // any source names its candidates in the request.
   WorkPtr prepare(Request request, uint64_t tag_channel);
-  void submit(const WorkPtr& work) { runner_.submit(work); }
+  void submit(const WorkPtr& work);
+  void submit_unsplit(const WorkPtr& work) { runner_.submit(work); }
   // True when done; never longer than until `deadline`.
-  bool run(const WorkPtr& work, Time deadline) { return runner_.run(work, deadline); }
-  bool wait(Work& work, Time deadline) { return runner_.wait(work, deadline); }
+  bool run(const WorkPtr& work, Time deadline);
+  bool wait(Work& work, Time deadline);
 
   std::shared_ptr<Region> allocate(size_t bytes) { return regions_.create(bytes); }
   void free(uint32_t region) { regions_.destroy(region); }
+
+  // From now on reducers take part in works whose plan is split(). Once, after start().
+  void use_reducers(ReductionOptions options);
+  Reduction* reduction() { return reduction_.get(); }
+  // Makes a link to `rank`; throws Failure if there is none by `deadline`. Not on a driver's thread.
+  void reach(int rank, Time deadline);
+  // What a reducer has done.
+  struct Served {
+    uint64_t works = 0;
+    uint64_t bytes = 0;  // that came in, of all workers
+    int links = 0;       // workers that are connected
+    bool failed = false;
+  };
+  Served served();
 
   // What this rank waits for, and its last operations, for people. Any thread.
   std::string report();
@@ -89,12 +110,15 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void stranger(const std::string& who, const std::string& why) override;
   // KnockDone
   void knock_done(int peer, bool alive, const Error& why) override;
+  // Host
+  void offered(int peer, const Frame& frame, std::span<const std::byte> payload) override;
   // Pump
   bool poll() override { return shm_.poll(); }
   bool pending() const override { return shm_.pending(); }
   bool congested() const override { return shm_.congested(); }
   Time tick(Time now) override;
 
+  bool is_split(const Work& work) const;
   // Logs the strangers of the last while.
   Time report_strangers(Time now);
 
@@ -110,6 +134,13 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   ShmTransport shm_;
   TcpTransport tcp_;
   Runner runner_;
+  std::unique_ptr<Reduction> reduction_;
+  struct Offered {
+    std::shared_ptr<const Group> group;
+    uint32_t next = 0;  // number of the work that has not been offered yet
+  };
+  std::map<uint64_t, Offered> offered_;  // by channel
+  Served served_;
   std::atomic<bool> closed_{false};
   std::vector<std::string> strangers_;  // not logged yet
   Time strangers_due_ = Time::max();

@@ -76,7 +76,7 @@ class ScriptedLink : public Events {
       case 9: {
         auto [ours, theirs] = socket_pair();
         control_ = std::move(theirs);
-        return link_->replace_control(std::move(ours));
+        return link_->replace_control(std::move(ours), ++generation_);
       }
       case 10:
         drain(control_);
@@ -105,8 +105,9 @@ class ScriptedLink : public Events {
   }
 
   void send_control(Input& input) {
-    constexpr FrameType kTypes[] = {FrameType::data,  FrameType::ready, FrameType::credit, FrameType::abort,
-                                    FrameType::taken, FrameType::seen,  FrameType::resume, FrameType::goodbye};
+    constexpr FrameType kTypes[] = {FrameType::data,   FrameType::ready,   FrameType::credit,
+                                    FrameType::abort,  FrameType::taken,   FrameType::seen,
+                                    FrameType::resume, FrameType::goodbye, FrameType::cut};
     constexpr uint32_t kLengths[] = {0, 0, 0, 1, 100, kMaxText, kMaxText + 1, kEagerBytes};
     constexpr uint64_t kChannels[] = {0, 1, 2, 3, 32, 64, 96};
     Frame frame;
@@ -186,6 +187,7 @@ class ScriptedLink : public Events {
   std::map<uint64_t, std::unique_ptr<std::byte[]>> sends_;
   std::vector<Payload> held_;
   Fd control_;
+  uint32_t generation_ = 0;
   Fd lanes_[kLanes];
   std::unique_ptr<TcpLink> link_;
   uint64_t last_cookie_ = 0;

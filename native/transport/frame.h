@@ -17,13 +17,14 @@ enum class FrameType : uint8_t {
   goodbye = 9,    // the sender shuts down in good order; nothing follows
   announce = 10,  // sender -> receiver: this send exists, though no bytes of it may come yet
   status = 11,    // payload: what rank `chunk` does about a work that the receiver described
+  offer = 16,     // worker -> reducer: I have begun this work; payload: what it is (engine/offer.h)
   // Between the two ends of a tcp link alone; nobody above sees them.
   taken = 12,   // message `channel` of bulk data is here, all of it
   seen = 13,    // the first `channel` bytes of your control stream have been read
   resume = 14,  // first on a connection that takes an old one's place: as `seen`; go on from there
   cut = 15,     // lane `channel` has been given up; `seq` is the port of the receiver's end of it
 };
-inline constexpr uint8_t kLastFrameType = 15;
+inline constexpr uint8_t kLastFrameType = 16;
 
 struct Frame {
   FrameType type = FrameType::data;

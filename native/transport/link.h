@@ -56,6 +56,9 @@ class Link {
   // Bytes that a sender should have under way: enough to fill the link, and no more than that where caches matter.
   virtual size_t window() const { return SIZE_MAX; }
 
+  // Bytes a second that it takes while it is busy; 0: not known.
+  virtual double rate() const { return 0; }
+
   int peer() const { return peer_; }
   Kind kind() const { return kind_; }
   bool up() const { return up_; }

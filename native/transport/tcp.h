@@ -30,7 +30,8 @@ struct TcpOptions {
   double connect_seconds = 10;    // TCP connect + handshake of a dialled link
   int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
   int max_unauthenticated = 128;
-  bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
+  bool only_answers = false;  // nobody else listens: peers dial, again too
+  bool round_robin = false;   // deal segments to lanes in turn: for comparison alone
   Lending lending = Lending::automatic;
   int busy_poll_us = 0;   // SO_BUSY_POLL of control lanes to other machines; 0: off
   int threads = 0;        // that the driver shares system calls with, 0..16

@@ -292,6 +292,7 @@ void TcpLink::dial_control() {
   if (!accepted_) ++generation_;
   const size_t doubtful = control_.is_open() ? control_path_ : Paths::kNone;
   const auto target = accepted_ ? core_->directory(peer_) : target_by(paths_.in_order(now(), doubtful));
+  if (accepted_ && core_->options.only_answers) return;  // a peer that lives dials
   control_dial_ = std::make_unique<Dial>(core_, target, accepted_ ? Purpose::knock : Purpose::link, generation_, token_,
                                          std::move(done));
 }

@@ -33,6 +33,7 @@ class TcpLink final : public Link, private Timed {
   // does not take them.
   void close() override;
   size_t window() const override;
+  double rate() const override;
 
   void come_up();
   // An authenticated bulk lane, the first with this number (from 0) or one that takes its place. False: no such lane.

@@ -114,9 +114,13 @@ void TcpLink::watch_pace(Time now) {
 // A slow lane's segment takes long, and the others go on meanwhile. Within a machine caches decide instead.
 size_t TcpLink::window() const {
   if (control_.near()) return kNearWindow;
+  return static_cast<size_t>(std::clamp(rate() * kWindowSeconds, double(kLeastWindow), double(kMostWindow)));
+}
+
+double TcpLink::rate() const {
   double rate = 0;
   for (const auto& lane : bulk_) rate += lane->pace().rate();
-  return static_cast<size_t>(std::clamp(rate * kWindowSeconds, double(kLeastWindow), double(kMostWindow)));
+  return rate;
 }
 
 LinkStatistics TcpLink::statistics() const {

@@ -14,7 +14,12 @@ def cast(source: int, target: int, dst: int, src: int, count: int) -> None: ...
 class Plan:
     @staticmethod
     def compile(
-        rank: int, size: int, blocks: int, rows: NDArray[np.int32], deps: NDArray[np.int32]
+        rank: int,
+        size: int,
+        blocks: int,
+        rows: NDArray[np.int32],
+        deps: NDArray[np.int32],
+        split: bool = False,
     ) -> Plan: ...
 
 class Group:
@@ -129,3 +134,21 @@ class Session:
     ) -> None: ...
 
 def __getattr__(name: str) -> Any: ...
+def use_reducers(
+    session: Session,
+    group: Group,
+    job: str,
+    secret: bytes,
+    reducers: Sequence[tuple[str, Sequence[str], int]],
+    star: Plan,
+    small: Plan,
+    heartbeat: float,
+    lanes: int,
+) -> None: ...
+def reducer_registered(session: Session, reducer: int, incarnation: int) -> None: ...
+def reducer_states(session: Session) -> list[dict[str, Any]]: ...
+def reducer_session(job: str, secret: bytes, incarnation: int) -> tuple[str, bytes]: ...
+def serve(
+    workers: int, job: str, secret: bytes, plan: Plan, heartbeat: float, lanes: int, window_bytes: int
+) -> Session: ...
+def served(session: Session) -> dict[str, Any]: ...

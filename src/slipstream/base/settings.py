@@ -18,9 +18,19 @@ from typing import Any
 from slipstream.base.cpus import format_cpus, parse_cpus
 from slipstream.base.units import parse_rate
 
-__all__ = ["PREFIX", "REPLACEABLE", "Settings", "parse_address", "parse_secret", "variables"]
+__all__ = [
+    "PREFIX",
+    "REDUCER_PORT",
+    "REPLACEABLE",
+    "Settings",
+    "parse_address",
+    "parse_reducers",
+    "parse_secret",
+    "variables",
+]
 
 PREFIX = "SLIPSTREAM_"
+REDUCER_PORT = 29700
 REPLACEABLE = ("gloo", "mpi", "nccl", "ucc")  # back ends that PyTorch itself brings
 
 
@@ -33,6 +43,19 @@ def parse_address(text: str) -> tuple[str, int]:
     if not 0 < port < 65536:
         raise ValueError("the port must be 1..65535")
     return host, port
+
+
+def parse_reducers(text: str) -> tuple[tuple[str, int], ...]:
+    """Splits ``host[:port],...``; raises ValueError for anything else, or more than 32."""
+    found = []
+    for part in text.split(","):
+        if re.fullmatch(r"[^:\s\[\]]+|\[[0-9A-Fa-f:.]+\]", part):
+            found.append((part.strip("[]"), REDUCER_PORT))
+        else:
+            found.append(parse_address(part))
+    if len(found) > 32 or len(set(found)) < len(found):
+        raise ValueError("expected at most 32 reducers, each once")
+    return tuple(found)
 
 
 def parse_secret(text: str) -> bytes:
@@ -143,6 +166,16 @@ class Settings:
     affinity: str = _setting(
         _affinity, "none", "CPUs for slipstream's threads (0-3,8), auto (near the network interface) or none"
     )
+    reducers: tuple[tuple[str, int], ...] = _setting(
+        parse_reducers, (), "host[:port] of reducers, with commas between, that sum gradients for this job"
+    )
+    reducer_secret: bytes | None = _setting(
+        parse_secret, None, "the reducers' secret, if it is not the job's", show=False
+    )
+    reducer_secret_file: str | None = _setting(_text, None, "a file of mode 0600 that holds it")
+    reducer_heartbeat: float = _setting(
+        _seconds, 1.0, "seconds of silence after which a reducer counts as lost"
+    )
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
     hostfile: str | None = _setting(
@@ -195,6 +228,8 @@ class Settings:
                 raise ValueError(f"{name}: {number} is not below {bound}={count}")
         if self.secret is not None and self.secret_file is not None:
             raise ValueError(f"{PREFIX}SECRET_FILE: give it or {PREFIX}SECRET, not both")
+        if self.reducer_secret is not None and self.reducer_secret_file is not None:
+            raise ValueError(f"{PREFIX}REDUCER_SECRET_FILE: give it or {PREFIX}REDUCER_SECRET, not both")
 
 
 def variables() -> dict[str, str]:

@@ -19,6 +19,8 @@ from slipstream.plan.topology import Topology
 
 __all__ = ["Compiled", "Group", "world"]
 
+_SPLIT_MAGNITUDE = 15  # all-reduces of 32 KiB and more are split between reducers and the ring
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -76,7 +78,22 @@ class Group:
         if forced is not None:
             return self.compile_as(collective, *forced, root)
         choice = choose(collective, (1 << magnitude) >> 1, self.topology)
+        if collective == "all_reduce" and magnitude > _SPLIT_MAGNITUDE and self._has_reducers():
+            return self._split(choice.chunk_bytes)
         return self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
+
+    def _has_reducers(self) -> bool:
+        assert self.job is not None
+        return (
+            bool(self.job.reducers)
+            and self.size == self.job.size
+            and len(set(self.topology.hosts)) == self.size
+        )
+
+    def _split(self, chunk_bytes: int) -> Compiled:
+        plan = build("all_reduce", "ring", self.rank, self.size, hosts=self.topology.hosts)
+        native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
+        return Compiled(native, "all_reduce/reducers", chunk_bytes)
 
     def compile_as(self, collective: str, algorithm: str, chunk_bytes: int, root: int = 0) -> Compiled:
         """Compiles a named algorithm, for tests and benchmarks."""

@@ -22,7 +22,10 @@ from slipstream.base.entrances import attendants
 from slipstream.base.settings import Settings
 from slipstream.comm.affinity import chosen_cpus
 from slipstream.comm.discovery import advertised_addresses, bind_address
+from slipstream.comm.reducers import Keeper, Request, reducer_secret
 from slipstream.comm.rendezvous import Membership, exchange, join
+from slipstream.plan.reducers import worker
+from slipstream.plan.registry import build
 
 __all__ = [
     "Job",
@@ -64,9 +67,11 @@ class Job:
     membership: Membership
     session: _core.Session
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
+    reducers: tuple[dict[str, Any], ...] = ()  # name, addresses and incarnation of each
+    keeper: Keeper | None = None  # rank 0's, if there are reducers
     world: Any = None  # the Group of all ranks, made on first use: see `slipstream.comm.group.world`
-    _groups: Counter[tuple[int, ...]] = field(default_factory=Counter)
     _farewells: list[Callable[[], None]] = field(default_factory=list)
+    _groups: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
 
     @property
     def rank(self) -> int:
@@ -78,9 +83,9 @@ class Job:
         """How many processes there are."""
         return self.membership.size
 
-    def next_group_id(self, ranks: Sequence[int]) -> int:
+    def next_group_id(self, ranks: Sequence[int | str]) -> int:
         """The same number on every member: from the ranks, and how often they have made a group."""
-        members = tuple(ranks)
+        members: tuple[int | str, ...] = tuple(ranks)
         self._groups[members] += 1
         text = f"{self.membership.epoch}/{members}/{self._groups[members]}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & ~(1 << 63)
@@ -88,6 +93,8 @@ class Job:
     def close(self) -> None:
         """Leaves in good order; operations that still run fail with Aborted. Closing again does nothing."""
         _entered.discard(self)
+        if self.keeper is not None:
+            self.keeper.stop()
         self.session.close()
         while self._farewells:
             self._farewells.pop()()
@@ -181,16 +188,46 @@ def _start(settings: Settings, member: Membership) -> Job:
         cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )
+    keeper = None
+    if settings.reducers and member.size > 1 and member.rank == 0:
+        request = Request(f"{member.job}/{member.epoch}", member.size, settings.lanes)
+        keeper = Keeper(settings.reducers, reducer_secret(settings, member.secret), request)
     try:
-        hosts = _open(settings, member, session)
+        hosts, reducers = _open(settings, member, session, keeper)
     except BaseException:
         session.close()
         raise
-    return Job(member, session, hosts)
+    job = Job(member, session, hosts, reducers, keeper)
+    if reducers:
+        _use_reducers(job, settings)
+    return job
 
 
-def _open(settings: Settings, member: Membership, session: _core.Session) -> tuple[str, ...]:
-    """Listens, tells the other ranks where, and starts the engine. Returns who shares memory with whom."""
+def _use_reducers(job: Job, settings: Settings) -> None:
+    """Has the session split all-reduces between the workers and the reducers."""
+    member = job.membership
+    group = job.session.make_group(job.next_group_id(["reducers"]), list(range(job.size)))
+    small = build("all_reduce", "recursive_doubling", job.rank, job.size)
+    star = worker(job.rank, job.size)
+    _core.use_reducers(
+        job.session,
+        group,
+        f"{member.job}/{member.epoch}",
+        reducer_secret(settings, member.secret),
+        [(one["name"], one["addresses"], one["incarnation"]) for one in job.reducers],
+        _core.Plan.compile(star.rank, star.size, star.blocks, *star.encode()),
+        _core.Plan.compile(small.rank, small.size, small.blocks, *small.encode()),
+        settings.reducer_heartbeat,
+        settings.lanes,
+    )
+    if job.keeper is not None:
+        job.keeper.watch(job.session)
+
+
+def _open(
+    settings: Settings, member: Membership, session: _core.Session, keeper: Keeper | None
+) -> tuple[tuple[str, ...], tuple[dict[str, Any], ...]]:
+    """Listens, tells the other ranks where, and starts the engine. Returns who shares memory, and the reducers."""
     one_host = len(set(member.host_ids)) == 1
     if settings.transport == "shm" and not one_host:
         raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
@@ -203,6 +240,7 @@ def _open(settings: Settings, member: Membership, session: _core.Session) -> tup
         bind = bind_address(settings.interface, one_host=one_host)
         mine["port"] = session.listen_tcp(bind)
         mine["addresses"] = [bind] if one_host else advertised_addresses(settings.interface)
+    mine["reducers"] = keeper.register_all() if keeper is not None else []
     everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode())]
     peers = [
         (
@@ -215,9 +253,8 @@ def _open(settings: Settings, member: Membership, session: _core.Session) -> tup
         for one, host in zip(everyone, member.host_ids, strict=True)
     ]
     session.start(peers)
-    if not use_shm:
-        return tuple(str(r) for r in range(member.size))
-    return tuple(member.host_ids)
+    hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
+    return tuple(hosts), tuple(everyone[0]["reducers"])
 
 
 def shutdown() -> None:

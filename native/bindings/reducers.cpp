@@ -1,0 +1,116 @@
+// What Python sees of reducers: the workers' side (use_reducers ...) and the reducer's (serve ...).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/module.h"
+#include "session/session.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+namespace {
+
+using ReducerTuple = std::tuple<std::string, std::vector<std::string>, uint64_t>;
+
+void use_reducers(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, const std::string& job,
+                  const nb::bytes& secret, const std::vector<ReducerTuple>& reducers, std::shared_ptr<Plan> star,
+                  std::shared_ptr<Plan> small, double heartbeat, int lanes) {
+  ReductionOptions options;
+  for (const auto& [name, addresses, incarnation] : reducers)
+    options.reducers.push_back({name, addresses, incarnation});
+  options.job = job;
+  options.secret.assign(secret.c_str(), secret.size());
+  options.rank = group->rank;
+  options.size = static_cast<int>(group->ranks.size());
+  options.heartbeat_seconds = heartbeat;
+  options.lanes = lanes;
+  options.star = std::move(star);
+  options.small = std::move(small);
+  options.group = std::move(group);
+  const nb::gil_scoped_release release;
+  self->use_reducers(std::move(options));
+}
+
+nb::list reducer_states(const std::shared_ptr<Session>& self) {
+  nb::list found;
+  if (self->reduction() == nullptr) return found;
+  std::vector<ReducerState> states;
+  {
+    const nb::gil_scoped_release release;
+    states = self->reduction()->states();
+  }
+  for (const ReducerState& state : states) {
+    nb::dict one;
+    one["name"] = state.name;
+    one["used"] = state.used;
+    one["lost"] = state.lost;
+    one["redone"] = state.redone;
+    one["sent"] = state.sent;
+    one["rate"] = state.rate;
+    one["incarnation"] = state.incarnation;
+    found.append(one);
+  }
+  return found;
+}
+
+// The reducer's side of a job's session: `workers` ranks and this one, whose part in every work is `plan`.
+std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
+                               double heartbeat, int lanes, size_t window_bytes) {
+  SessionOptions options;
+  options.rank = workers;
+  options.size = workers + 1;
+  options.job = job;
+  options.secret.assign(secret.c_str(), secret.size());
+  options.heartbeat_seconds = heartbeat;
+  options.lanes = lanes;
+  options.serve = std::move(plan);
+  options.window_bytes = window_bytes;
+  return std::make_shared<Session>(std::move(options));
+}
+
+nb::dict served(const std::shared_ptr<Session>& self) {
+  Session::Served found;
+  {
+    const nb::gil_scoped_release release;
+    found = self->served();
+  }
+  nb::dict result;
+  result["works"] = found.works;
+  result["bytes"] = found.bytes;
+  result["links"] = found.links;
+  result["failed"] = found.failed;
+  return result;
+}
+
+}  // namespace
+
+void bind_reducers(nb::module_& m) {
+  m.def("use_reducers", &use_reducers, nb::arg("session"), nb::arg("group"), nb::arg("job"), nb::arg("secret"),
+        nb::arg("reducers"), nb::arg("star"), nb::arg("small"), nb::arg("heartbeat"), nb::arg("lanes"),
+        "reducers: (name, addresses, incarnation) each. From now on they take part in works of split plans.");
+  m.def(
+      "reducer_registered",
+      [](const std::shared_ptr<Session>& self, size_t reducer, uint64_t incarnation) {
+        if (self->reduction() != nullptr) self->reduction()->registered(reducer, incarnation);
+      },
+      nb::arg("session"), nb::arg("reducer"), nb::arg("incarnation"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("reducer_states", &reducer_states, nb::arg("session"));
+  m.def(
+      "reducer_session",
+      [](const std::string& job, const nb::bytes& secret, uint64_t incarnation) {
+        const ReducerSession found = reducer_session(job, std::string(secret.c_str(), secret.size()), incarnation);
+        return std::pair(found.job, nb::bytes(found.secret.data(), found.secret.size()));
+      },
+      nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"),
+      "(job, secret) of the session that a job has with one reducer; of the incarnation the low 48 bits count.");
+  m.def("serve", &serve, nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("heartbeat"),
+        nb::arg("lanes"), nb::arg("window_bytes"), "The reducer's end of a job's session: listen_tcp(), then start().");
+  m.def("served", &served, nb::arg("session"), "What a reducer's session has done: works, bytes, links, failed.");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,153 @@
+// All-reduces of which reducers take a part: how a worker splits one, and what becomes of it when a reducer is lost.
+//
+// A split all-reduce is a work of its own that no engine knows. Its bytes are cut into slices: one that the workers
+// reduce among themselves, and one for each reducer, in a session with that reducer alone; so a reducer's failure ends
+// that session and nothing else. When all slices are done or lost, the workers agree with a tiny all-reduce, the
+// *verdict*, on what has been lost by anybody. If nothing was, the work is done. Else they agree on the chunks that
+// nobody has the result of, and reduce those among themselves; of the others, those who have them give them to the
+// rest. So every rank ends with the same bits, and no rank believes itself done while another one still needs its
+// memory.
+//
+// What the workers do next (which reducers take part, with which shares) follows from verdicts alone: that of work s
+// from those up to s - kAhead, which all have been heard when s begins. So no rank ever differs from another about it.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/work.h"
+
+namespace slipstream {
+
+class Session;
+
+struct ReductionOptions {
+  struct Reducer {
+    std::string name;  // for people
+    std::vector<std::string> addresses;
+    uint64_t incarnation = 0;  // port << 48 | 48 random bits of its session with this job; 0: there is none
+  };
+  std::vector<Reducer> reducers;  // at most 32
+  std::string job;
+  std::string secret;  // what the reducers' sessions are derived from
+  int rank = 0;
+  int size = 1;
+  double heartbeat_seconds = 1;
+  int lanes = 2;
+  std::shared_ptr<const Plan> star;   // of this rank, with the reducer as rank `size`
+  std::shared_ptr<const Plan> small;  // an all-reduce of few bytes among the workers
+  std::shared_ptr<const Group> group;
+};
+
+// The name and the secret of the session that a job has with one reducer.
+struct ReducerSession {
+  std::string job;
+  std::string secret;
+};
+ReducerSession reducer_session(const std::string& job, const std::string& secret, uint64_t incarnation);
+
+// What people may know of a reducer.
+struct ReducerState {
+  std::string name;
+  bool used = false;    // takes part in the works that begin now
+  uint64_t lost = 0;    // how often it was
+  uint64_t redone = 0;  // chunks that were reduced again for it
+  uint64_t sent = 0;    // bytes given to it
+  double rate = 1;      // of its link, relative to a worker's, as far as known
+  uint64_t incarnation = 0;
+};
+
+class Reduction {
+ public:
+  Reduction(Session& session, ReductionOptions options);
+  ~Reduction();
+
+  // A work whose plan is split().
+  void enter(const WorkPtr& parent);
+  // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
+  void registered(size_t reducer, uint64_t incarnation);
+  std::vector<ReducerState> states();
+  // Ends the sessions with the reducers; works still pending fail. Waits for that. Idempotent.
+  void close();
+
+ private:
+  static constexpr uint64_t kAhead = 4;  // works under way at once
+  static constexpr int kHeader = 2;      // words of a verdict before those of the reducers
+
+  struct Part {
+    int reducer = -1;  // -1: the workers' own
+    uint64_t begin = 0;
+    uint64_t count = 0;
+    uint64_t chunk = 1;  // elements
+    WorkPtr work;
+    std::shared_ptr<std::vector<uint8_t>> done;  // which chunks of the result are here
+  };
+  struct Split {
+    uint64_t number = 0;
+    WorkPtr parent;
+    std::vector<Part> parts;
+    size_t left = 0;  // parts, or repairs, that are not done
+    WorkPtr verdict;
+    std::vector<uint64_t> words;
+    uint32_t lost = 0;  // by this rank
+    bool judged = false;
+    std::vector<uint8_t> chunks;  // of the lost parts, one after another: does anybody have the result
+    std::vector<WorkPtr> repairs;
+    std::vector<uint64_t> incarnations;  // of the reducers that took part, 0 for others
+    Error error;
+  };
+  struct Reducer {
+    ReducerState state;
+    std::shared_ptr<Session> session;
+    std::shared_ptr<const Group> group;
+    uint64_t wanted = 0;     // the incarnation that verdicts speak of
+    uint64_t connected = 0;  // the one that `session` is up with
+    bool failed = false;     // this rank could not use `session`
+    std::string why;
+  };
+  enum class Stage { part, verdict, chunks, repair };
+  class Ear;
+  using SplitPtr = std::shared_ptr<Split>;
+
+  void begin_ready();
+  void begin(const WorkPtr& parent);
+  void add_part(Split& split, int reducer, uint64_t begin, uint64_t count);
+  Request slice(const Split& split, uint64_t begin, uint64_t count) const;
+  void listen(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work);
+  void heard(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work);
+  void part_done(const SplitPtr& split, Part& part);
+  void give_verdict(const SplitPtr& split);
+  void judged(const SplitPtr& split, const Error& error);
+  void apply(const Split& split);
+  void ask_chunks(const SplitPtr& split);
+  void repair(const SplitPtr& split);
+  void finish(const SplitPtr& split, const Error& error);
+  Request status_request(const Split& split, std::byte* data, uint64_t bytes, DType dtype) const;
+
+  void keep();  // the thread that opens and closes sessions
+  std::shared_ptr<Session> open(size_t index, uint64_t incarnation) const;
+  void open_all();
+  void take(size_t index, uint64_t incarnation, std::shared_ptr<Session> session);
+
+  Session& session_;
+  const ReductionOptions options_;
+  std::recursive_mutex mutex_;
+  std::vector<Reducer> reducers_;
+  std::deque<WorkPtr> waiting_;
+  std::deque<SplitPtr> unjudged_;  // in their order
+  uint64_t next_ = 0;
+
+  std::mutex keeper_mutex_;
+  std::condition_variable keeper_bell_;
+  std::vector<std::pair<size_t, uint64_t>> to_open_;
+  std::vector<std::shared_ptr<Session>> to_close_;
+  bool stop_ = false;
+  std::thread keeper_;
+};
+
+}  // namespace slipstream

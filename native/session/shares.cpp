@@ -1,0 +1,33 @@
+#include "session/shares.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace slipstream {
+
+// Sums are rounded, not fractions: so all there is is given away, whatever the rates.
+std::vector<uint32_t> shares_of(int workers, std::span<const double> rates) {
+  constexpr uint32_t kWhole = 65536;
+  const double n = workers;
+  const double sum = std::accumulate(rates.begin(), rates.end(), 0.0);
+  const double time = 2 * n * (n - 1) / (n * n + n * sum - 2 * sum);
+  std::vector<double> fractions(rates.size() + 1);
+  for (size_t i = 0; i < rates.size(); ++i) fractions[i + 1] = sum < n ? time * rates[i] / n : rates[i] / sum;
+  fractions[0] = sum < n ? std::max(0.0, 1 - std::accumulate(fractions.begin(), fractions.end(), 0.0)) : 0;
+  size_t last = 0;
+  for (size_t i = 1; i < fractions.size(); ++i)
+    if (fractions[i] > 0) last = i;
+  std::vector<uint32_t> shares(fractions.size());
+  double until = 0;
+  uint32_t given = 0;
+  for (size_t i = 0; i <= last; ++i) {
+    until += fractions[i];
+    const auto end = i == last ? kWhole : std::min(kWhole, static_cast<uint32_t>(std::lround(kWhole * until)));
+    shares[i] = end - given;
+    given = end;
+  }
+  return shares;
+}
+
+}  // namespace slipstream

@@ -1,0 +1,174 @@
+"""A job's reducers, as its workers see them: found, given a session with the job, watched, taken back when lost.
+
+A reducer serves a small store (`slipstream.reducer`). Rank 0 asks there for a session for the job and tells the
+other ranks; every rank then has a session of its own with that reducer, which the native core splits
+all-reduces over. A reducer that is lost is asked again every second; when it is back, all use it again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream import _core
+from slipstream.base.errors import SlipstreamError
+from slipstream.base.settings import Settings
+from slipstream.comm.secret import read_secret
+from slipstream.comm.store import Store
+
+__all__ = ["JOB", "Keeper", "Reply", "Request", "reducer_secret", "register", "resolve"]
+
+JOB = "slipstream reducer"  # the job of a reducer's store
+_REGISTER_SECONDS = 2.0
+_AGAIN_SECONDS = 1.0
+
+_log = logging.getLogger("slipstream.reducers")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a job asks a reducer for: a session with ``workers`` ranks, of ``lanes`` connections each."""
+
+    job: str
+    workers: int
+    lanes: int
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(self.__dict__).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Request:
+        """Raises ValueError for anything but what `encode` makes within sane bounds."""
+        fields = json.loads(data)
+        if not isinstance(fields, dict) or set(fields) != {"job", "workers", "lanes"}:
+            raise ValueError("not a request for a session")
+        job, workers, lanes = fields["job"], fields["workers"], fields["lanes"]
+        if not (
+            isinstance(job, str) and 0 < len(job) <= 1000 and type(workers) is int and type(lanes) is int
+        ):
+            raise ValueError("not a request for a session")
+        if not (2 <= workers <= 1 << 16 and 1 <= lanes <= 64):
+            raise ValueError(f"{workers} workers with {lanes} lanes")
+        return cls(job, workers, lanes)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reducer's answer: the incarnation (port << 48 | random bits) of its session, or why there is none."""
+
+    incarnation: int = 0
+    refusal: str = ""
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(self.__dict__).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Reply:
+        """Raises ValueError for anything but what `encode` makes."""
+        fields = json.loads(data)
+        incarnation, refusal = fields.get("incarnation"), fields.get("refusal")
+        if type(incarnation) is not int or not 0 <= incarnation < 1 << 64 or not isinstance(refusal, str):
+            raise ValueError("not a reducer's answer")
+        return cls(incarnation, refusal)
+
+
+def reducer_secret(settings: Settings, job_secret: bytes) -> bytes:
+    """What proves to reducers that we may use them: SLIPSTREAM_REDUCER_SECRET(_FILE), else the job's secret."""
+    if settings.reducer_secret is not None:
+        return settings.reducer_secret
+    if settings.reducer_secret_file is not None:
+        return read_secret(Path(settings.reducer_secret_file), "SLIPSTREAM_REDUCER_SECRET_FILE")
+    return job_secret
+
+
+def register(
+    host: str, port: int, secret: bytes, request: Request, timeout: float = _REGISTER_SECONDS
+) -> int:
+    """Asks the reducer for a session; returns its incarnation. Raises SlipstreamError saying why there is none."""
+    store = Store(host, port, secret, JOB, timeout)
+    try:
+        number = store.add("requests", 1)
+        store.set(f"request/{number}", request.encode())
+        reply = Reply.decode(store.get(f"reply/{number}", timeout))
+    except ValueError as error:
+        raise SlipstreamError(f"reducer {host}:{port}: {error}") from None
+    finally:
+        store.close()
+    if not reply.incarnation:
+        raise SlipstreamError(f"reducer {host}:{port} has no session for us: {reply.refusal}")
+    return reply.incarnation
+
+
+def resolve(host: str) -> list[str]:
+    """The numeric addresses of a host name; raises SlipstreamError."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SlipstreamError(f"reducer {host}: {error.strerror}") from None
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+class Keeper:
+    """Rank 0's side: registers the job with its reducers at the start, and again with those that were lost."""
+
+    def __init__(self, reducers: Sequence[tuple[str, int]], secret: bytes, request: Request) -> None:
+        self.reducers = tuple(reducers)
+        self._secret = secret
+        self._request = request
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def register_all(self) -> list[dict[str, Any]]:
+        """Name, addresses and incarnation (0: it is not there) of every reducer, at once."""
+        with ThreadPoolExecutor(max_workers=len(self.reducers)) as pool:
+            return list(pool.map(self._first, self.reducers))
+
+    def _first(self, reducer: tuple[str, int]) -> dict[str, Any]:
+        host, port = reducer
+        found: dict[str, Any] = {"name": f"{host}:{port}", "addresses": [], "incarnation": 0}
+        try:
+            found["addresses"] = resolve(host)
+            found["incarnation"] = register(host, port, self._secret, self._request)
+        except SlipstreamError as error:
+            _log.warning("%s; the job starts without it", error)
+        return found
+
+    def watch(self, session: _core.Session) -> None:
+        """Registers again with reducers that are lost, until `stop`."""
+        self._thread = threading.Thread(
+            target=self._watch, args=(session,), name="slipstream-reducers", daemon=True
+        )
+        self._thread.start()
+
+    def _watch(self, session: _core.Session) -> None:
+        asked: dict[int, int] = {}  # rounds since a reducer was given a new incarnation
+        while not self._stop.wait(_AGAIN_SECONDS):
+            for index, state in enumerate(_core.reducer_states(session)):
+                if state["used"]:
+                    asked.pop(index, None)
+                    continue
+                asked[index] = asked.get(index, 10) + 1
+                if asked[index] <= 10:  # the others are still to connect
+                    continue
+                host, port = self.reducers[index]
+                try:
+                    incarnation = register(host, port, self._secret, self._request)
+                except SlipstreamError:
+                    continue
+                _core.reducer_registered(session, index, incarnation)
+                asked[index] = 0
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
