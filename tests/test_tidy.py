@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ["src", "native", "tests", "examples", "benchmarks", "docs", "cmake", ".ci"]
-SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".cmake", ".md", ".toml", ".txt", ".yaml", ".sh", ""}
+FOLDERS = ["src", "native", "tests", "examples", "benchmarks", "docs", "deploy", "cmake", ".ci"]
+SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".cmake", ".md", ".toml", ".txt", ".yaml", ".sh", ".service", ""}
 CODE = {".py", ".cpp", ".h", ".cmake"}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 MAX_LINES = 600

@@ -43,7 +43,13 @@ def test_sizes(text: str, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "K", "1.0001K", "-4", "4X", "9999999G"])
+def test_a_rounded_size_may_be_any_number() -> None:
+    assert parse_size("1.3GB", rounded=True) == round(1.3 * 2**30)
+    assert parse_size("64K", rounded=True) == 65536
+    assert parse_size("0.6", rounded=True) == 1
+
+
+@pytest.mark.parametrize("text", ["", "K", "1.0001K", "-4", "4X", "9999999G", "9" * 400])
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_size(text)

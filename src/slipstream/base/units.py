@@ -34,15 +34,18 @@ def format_rate(rate: float) -> str:
     return f"{rate:.10g}bit"
 
 
-def parse_size(text: str) -> int:
-    """Bytes of ``4``, ``64K``, ``16M``, ``1.5GB`` or ``2MiB`` (units of 1024); ValueError for anything else."""
+def parse_size(text: str, *, rounded: bool = False) -> int:
+    """Bytes of ``4``, ``64K``, ``16M``, ``1.5GB`` or ``2MiB`` (units of 1024); ValueError for anything else.
+
+    ``rounded``: also of ``1.3GB``, which is no whole number of bytes.
+    """
     match = re.fullmatch(_NUMBER + r"\s*([kmg]?)(?:i?b)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r:.40} is not a size: bytes, or a number with K, M or G")
     size = float(match[1]) * _SIZES[match[2].lower()]
-    if size != int(size) or size > 2**50:
+    if size > 2**50 or (size != int(size) and not rounded):
         raise ValueError(f"{text!r:.40} is not a whole number of bytes up to 1 PiB")
-    return int(size)
+    return round(size)
 
 
 def parse_duration(text: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from slipstream.base.units import format_rate
 from slipstream.bench.collectives import size_text
 
-__all__ = ["columns", "fitting", "heading", "markdown", "plain_row", "rows", "time_text", "widths"]
+__all__ = ["columns", "fitting", "grid", "heading", "markdown", "plain_row", "rows", "time_text", "widths"]
 
 _NUMBERS = 8  # characters of a number
 _DISPENSABLE = ("type", "redop", "root", "count", "algbw GB/s", "min", "p90", "limit")  # first to last

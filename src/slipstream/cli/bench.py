@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_rate, parse_size
 from slipstream.bench.collectives import COLLECTIVES, DTYPES, OPS, Collective, growing_sizes, parse_sizes
+from slipstream.cli.options import parsed
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["bench", "given_hosts"]
 
-T = TypeVar("T")
 _Command = Callable[..., Any]
 _WRONG, _FAILED, _INTERRUPTED = 1, 2, 130  # exit codes
 
@@ -59,18 +59,6 @@ def bench() -> None:
     """
 
 
-def _parsed(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
-    def convert(_: click.Context, __: click.Parameter, text: str | None) -> T | None:
-        if text is None:
-            return None
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return convert
-
-
 def given_hosts(hosts: str | None, hostfile: Path | None, settings: Settings) -> tuple[Host, ...]:
     """The hosts of -H, --hostfile or SLIPSTREAM_HOSTFILE; none for this host. Raises UsageError, ValueError."""
     if hosts is not None and hostfile is not None:
@@ -85,7 +73,7 @@ def given_hosts(hosts: str | None, hostfile: Path | None, settings: Settings) ->
 def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
     """The options of a collective's command, in the order of its help."""
     option = click.option
-    size = _parsed(parse_size)
+    size = parsed(parse_size)
     placement = [
         option(
             "-np", "--num-proc", "count", type=click.IntRange(min=2), required=True, help="Number of ranks."
@@ -99,7 +87,7 @@ def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
     ]
     sizes = [
         option(
-            "--sizes", callback=_parsed(parse_sizes), help="Bytes, as 4K,64K,1M. [default: 4K,64K,1M,16M,64M]"
+            "--sizes", callback=parsed(parse_sizes), help="Bytes, as 4K,64K,1M. [default: 4K,64K,1M,16M,64M]"
         ),
         option(
             "--min", "least", callback=size, metavar="SIZE", help="The first of growing sizes; with --max."
@@ -130,7 +118,7 @@ def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
         option("--ssh-command", help="Command that reaches other hosts. [default: ssh]"),
         option(
             "--link-rate",
-            callback=_parsed(parse_rate),
+            callback=parsed(parse_rate),
             metavar="RATE",
             help="Of the links between hosts, as 500mbit: sets the limit. [default: SLIPSTREAM_LAB_RATE]",
         ),

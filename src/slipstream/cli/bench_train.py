@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import click
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_duration, parse_rate
 from slipstream.cli.bench import given_hosts
+from slipstream.cli.options import parsed
 from slipstream.launch.hosts import Host
 
 __all__ = ["CONTENDERS", "train"]
@@ -34,18 +34,6 @@ to the tuple of the module's inputs; the loss is the mean of what the module ret
 """
 
 
-def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """A callback of an option that reads its text; a ValueError becomes a message of the command."""
-
-    def read(_: click.Context, __: click.Parameter, text: str | None) -> Any:
-        try:
-            return None if text is None else parse(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return read
-
-
 def _contenders(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = sorted(set(names) - set(CONTENDERS))
@@ -62,7 +50,7 @@ def _contenders(text: str) -> list[str]:
 @click.option(
     "--against",
     metavar="NAME,...",
-    callback=_parsed(_contenders),
+    callback=parsed(_contenders),
     default="gloo",
     show_default=True,
     help=f"Peers, of: {', '.join(CONTENDERS)}.",
@@ -77,7 +65,7 @@ def _contenders(text: str) -> list[str]:
 @click.option(
     "--compute-time",
     metavar="TIME",
-    callback=_parsed(parse_duration),
+    callback=parsed(parse_duration),
     help="Of a delayed step, such as 0.3s. [default: a published figure of a GPU]",
 )
 @click.option(
@@ -112,7 +100,7 @@ def _contenders(text: str) -> list[str]:
 @click.option(
     "--link-rate",
     metavar="RATE",
-    callback=_parsed(parse_rate),
+    callback=parsed(parse_rate),
     help="Rate of each host's link, such as 500mbit, to show the limit. [default: SLIPSTREAM_LAB_RATE]",
 )
 @click.option(

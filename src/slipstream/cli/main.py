@@ -1,4 +1,4 @@
-"""The commands: run, lab, bench, check, version."""
+"""The commands: run, lab, bench, plan, check, version."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
+from slipstream.cli.plan import plan
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import JobOptions, run_job
 
@@ -225,3 +226,4 @@ def version() -> None:
 bench.add_command(train)
 main.add_command(bench)
 main.add_command(lab)
+main.add_command(plan)
