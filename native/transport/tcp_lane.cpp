@@ -361,7 +361,7 @@ void BulkLane::forget_out(uint64_t message) {
 // ---- a bulk lane, inwards
 
 void BulkLane::ready(uint32_t events) {
-  if ((events & EPOLLERR) != 0 && read_completions(fd_.get(), zero_copy_)) events &= ~EPOLLERR;
+  if ((events & EPOLLERR) != 0 && zero_copy_.lent() > 0 && read_completions(fd_.get(), zero_copy_)) events &= ~EPOLLERR;
   const bool out = (events & EPOLLOUT) != 0 && writable() && !link_.closing();
   const bool in = !ended_ && (!stalled_ || link_.closing()) && (events & ~EPOLLOUT) != 0;
   if (link_.core().batch.shares() && !link_.closing()) return link_.core().batch.add(*this, out, in);

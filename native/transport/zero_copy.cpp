@@ -66,7 +66,7 @@ bool read_completions(int fd, ZeroCopy& zero_copy) {
     message.msg_controllen = sizeof(control);
     const ssize_t n = ::recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return any;
+    if (n < 0 || (message.msg_flags & MSG_ERRQUEUE) == 0) return any;
     for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
       const bool v4 = part->cmsg_level == SOL_IP && part->cmsg_type == IP_RECVERR;
       const bool v6 = part->cmsg_level == SOL_IPV6 && part->cmsg_type == IPV6_RECVERR;
