@@ -111,6 +111,9 @@ void Reduction::begin(const WorkPtr& parent) {
   const auto split = std::make_shared<Split>();
   split->number = next_++;
   split->parent = parent;
+  // Not those after: another rank may not have heard them yet when it comes here.
+  for (; !judged_.empty() && judged_.front()->number + kAhead <= split->number; judged_.pop_front())
+    apply(*judged_.front());
   std::vector<double> rates;
   bool any = false;
   for (const Reducer& reducer : reducers_) {
@@ -249,10 +252,9 @@ void Reduction::give_verdict(const SplitPtr& split) {
 void Reduction::judged(const SplitPtr& split, const Error& error) {
   if (error) split->error = error;
   split->judged = true;
-  while (!unjudged_.empty() && unjudged_.front()->judged) {
-    if (!unjudged_.front()->error && unjudged_.front()->verdict) apply(*unjudged_.front());
-    unjudged_.pop_front();
-  }
+  if (!split->error) warn(*split);
+  for (; !unjudged_.empty() && unjudged_.front()->judged; unjudged_.pop_front())
+    if (!unjudged_.front()->error && unjudged_.front()->verdict) judged_.push_back(unjudged_.front());
   if (split->error)
     finish(split, split->error);
   else if (split->verdict == nullptr || split->words[0] == 0)
@@ -260,6 +262,19 @@ void Reduction::judged(const SplitPtr& split, const Error& error) {
   else
     ask_chunks(split);
   begin_ready();
+}
+
+// At once, and once for each session that is lost.
+void Reduction::warn(const Split& split) {
+  for (size_t i = 0; i < reducers_.size() && split.verdict; ++i) {
+    Reducer& reducer = reducers_[i];
+    if ((split.words[0] >> i & 1) == 0 || split.incarnations[i] == reducer.warned) continue;
+    reducer.warned = split.incarnations[i];
+    ++reducer.state.lost;
+    log_warning(options_.rank, "reducer " + reducer.state.name +
+                                   " is lost: " + (reducer.why.empty() ? "another rank cannot reach it" : reducer.why) +
+                                   "; the workers go on without it, and use it again when it is back");
+  }
 }
 
 // The same on every rank: nothing here looks at what only this one knows, but for its own sessions.
@@ -270,10 +285,6 @@ void Reduction::apply(const Split& split) {
     const uint64_t incarnation = split.words[kHeader + 2 * i];
     if ((split.words[0] & bit) != 0 && reducer.state.used && split.incarnations[i] == reducer.wanted) {
       reducer.state.used = false;
-      ++reducer.state.lost;
-      log_warning(options_.rank, "reducer " + reducer.state.name + " is lost: " +
-                                     (reducer.why.empty() ? "another rank cannot reach it" : reducer.why) +
-                                     "; the workers go on without it, and use it again when it is back");
       if (reducer.session) {
         const std::lock_guard lock(keeper_mutex_);
         to_close_.push_back(std::move(reducer.session));

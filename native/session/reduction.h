@@ -109,6 +109,7 @@ class Reduction {
     uint64_t connected = 0;  // the one that `session` is up with
     bool failed = false;     // this rank could not use `session`
     std::string why;
+    uint64_t warned = 0;  // the incarnation whose loss people have been told of
   };
   enum class Stage { part, verdict, chunks, repair };
   class Ear;
@@ -124,6 +125,7 @@ class Reduction {
   void give_verdict(const SplitPtr& split);
   void judged(const SplitPtr& split, const Error& error);
   void apply(const Split& split);
+  void warn(const Split& split);
   void ask_chunks(const SplitPtr& split);
   void repair(const SplitPtr& split);
   void finish(const SplitPtr& split, const Error& error);
@@ -140,6 +142,7 @@ class Reduction {
   std::vector<Reducer> reducers_;
   std::deque<WorkPtr> waiting_;
   std::deque<SplitPtr> unjudged_;  // in their order
+  std::deque<SplitPtr> judged_;    // not applied yet, in their order
   uint64_t next_ = 0;
 
   std::mutex keeper_mutex_;

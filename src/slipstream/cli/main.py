@@ -1,20 +1,22 @@
-"""The commands: run, lab, bench, plan, check, version."""
+"""The commands: run, reducer, lab, bench, plan, check, version."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from slipstream.base.settings import REPLACEABLE, Settings
+from slipstream.base.settings import REPLACEABLE, Settings, parse_reducers
 from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
 from slipstream.cli.plan import plan
+from slipstream.cli.reducer import reducer
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import JobOptions, run_job
 
@@ -25,6 +27,7 @@ Examples:
   slipstream run -np 4 -- python train.py --epochs 3
   slipstream run -np 8 -H node1:4,node2:4 -- python train.py
   slipstream run -np 8 --hostfile hosts --output-dir logs -- python train.py
+  slipstream run -np 4 --hostfile hosts --reducers auto -- python train.py
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 """
 
@@ -78,6 +81,12 @@ def main() -> None:
     help="Serve these back ends of torch.distributed by slipstream, without a change to the script. "
     f"Names: {', '.join(REPLACEABLE)}.",
 )
+@click.option(
+    "--reducers",
+    metavar="HOST[:PORT],...|auto",
+    help="Reducers that run already (see slipstream reducer), or auto: one for this job on each host that the host "
+    "file marks 'reducer'. [default: SLIPSTREAM_REDUCERS]",
+)
 @click.option("--ssh-port", "-p", type=click.IntRange(1, 65535), help="Port of the ssh servers.")
 @click.option("--ssh-identity-file", "-i", metavar="FILE", help="Private key for ssh.")
 @click.option("--ssh-command", help="Command that reaches other hosts. [default: ssh]")
@@ -93,6 +102,7 @@ def run(
     interface: str | None,
     variables: tuple[str, ...],
     replace: str | None,
+    reducers: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
     ssh_command: str | None,
@@ -140,6 +150,8 @@ def run(
             ssh_command=ssh_command or settings.ssh_command,
             ssh_port=ssh_port,
             ssh_identity_file=ssh_identity_file,
+            reducers=_reducers(reducers, env, settings),
+            reducer_hosts=_reducer_hosts(given) if reducers == "auto" else (),
         )
         code = run_job(options)
     except BrokenPipeError:  # whoever read our output has left
@@ -148,6 +160,23 @@ def run(
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     sys.exit(code)
+
+
+def _reducers(given: str | None, env: dict[str, str], settings: Settings) -> tuple[tuple[str, int], ...]:
+    if given == "auto":
+        return ()
+    text = given or env.get("SLIPSTREAM_REDUCERS")
+    try:
+        return parse_reducers(text) if text is not None else settings.reducers
+    except ValueError as error:
+        raise ValueError(f"--reducers: {error}, got {text!r:.80}") from None
+
+
+def _reducer_hosts(hosts: Sequence[Host]) -> tuple[str, ...]:
+    found = tuple(host.name for host in hosts if host.reducer)
+    if not found:
+        raise ValueError("--reducers auto: the host file marks no host 'reducer'")
+    return found
 
 
 @main.command(epilog=_EPILOG_CHECK)
@@ -227,3 +256,4 @@ bench.add_command(train)
 main.add_command(bench)
 main.add_command(lab)
 main.add_command(plan)
+main.add_command(reducer)

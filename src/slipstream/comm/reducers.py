@@ -1,6 +1,6 @@
 """A job's reducers, as its workers see them: found, given a session with the job, watched, taken back when lost.
 
-A reducer serves a small store (`slipstream.reducer`). Rank 0 asks there for a session for the job and tells the
+A reducer answers at a port (`slipstream.reducer`). Rank 0 asks there for a session for the job and tells the
 other ranks; every rank then has a session of its own with that reducer, which the native core splits
 all-reduces over. A reducer that is lost is asked again every second; when it is back, all use it again.
 """
@@ -14,18 +14,16 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from slipstream import _core
-from slipstream.base.errors import SlipstreamError
-from slipstream.base.settings import Settings
-from slipstream.comm.secret import read_secret
+from slipstream.base.errors import Refused, SlipstreamError
+from slipstream.comm.secret import reducer_secret
 from slipstream.comm.store import Store
 
 __all__ = ["JOB", "Keeper", "Reply", "Request", "reducer_secret", "register", "resolve"]
 
-JOB = "slipstream reducer"  # the job of a reducer's store
+JOB = "slipstream reducer"  # what callers of a reducer prove to belong to
 _REGISTER_SECONDS = 2.0
 _AGAIN_SECONDS = 1.0
 
@@ -47,13 +45,11 @@ class Request:
     @classmethod
     def decode(cls, data: bytes) -> Request:
         """Raises ValueError for anything but what `encode` makes within sane bounds."""
-        fields = json.loads(data)
-        if not isinstance(fields, dict) or set(fields) != {"job", "workers", "lanes"}:
-            raise ValueError("not a request for a session")
+        fields = _fields(data, "job", "workers", "lanes")
         job, workers, lanes = fields["job"], fields["workers"], fields["lanes"]
-        if not (
-            isinstance(job, str) and 0 < len(job) <= 1000 and type(workers) is int and type(lanes) is int
-        ):
+        if not (isinstance(job, str) and job.isprintable() and 0 < len(job) <= 1000):
+            raise ValueError("not the name of a job")
+        if not (type(workers) is int and type(lanes) is int):
             raise ValueError("not a request for a session")
         if not (2 <= workers <= 1 << 16 and 1 <= lanes <= 64):
             raise ValueError(f"{workers} workers with {lanes} lanes")
@@ -74,37 +70,42 @@ class Reply:
     @classmethod
     def decode(cls, data: bytes) -> Reply:
         """Raises ValueError for anything but what `encode` makes."""
-        fields = json.loads(data)
-        incarnation, refusal = fields.get("incarnation"), fields.get("refusal")
+        fields = _fields(data, "incarnation", "refusal")
+        incarnation, refusal = fields["incarnation"], fields["refusal"]
         if type(incarnation) is not int or not 0 <= incarnation < 1 << 64 or not isinstance(refusal, str):
             raise ValueError("not a reducer's answer")
         return cls(incarnation, refusal)
 
 
-def reducer_secret(settings: Settings, job_secret: bytes) -> bytes:
-    """What proves to reducers that we may use them: SLIPSTREAM_REDUCER_SECRET(_FILE), else the job's secret."""
-    if settings.reducer_secret is not None:
-        return settings.reducer_secret
-    if settings.reducer_secret_file is not None:
-        return read_secret(Path(settings.reducer_secret_file), "SLIPSTREAM_REDUCER_SECRET_FILE")
-    return job_secret
+def _fields(data: bytes, *names: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except RecursionError:
+        fields = None
+    if not isinstance(fields, dict) or set(fields) != set(names):
+        raise ValueError("expected an object of " + ", ".join(names))
+    return fields
 
 
 def register(
     host: str, port: int, secret: bytes, request: Request, timeout: float = _REGISTER_SECONDS
 ) -> int:
     """Asks the reducer for a session; returns its incarnation. Raises SlipstreamError saying why there is none."""
-    store = Store(host, port, secret, JOB, timeout)
+    who = f"reducer {host}:{port}"
     try:
-        number = store.add("requests", 1)
-        store.set(f"request/{number}", request.encode())
-        reply = Reply.decode(store.get(f"reply/{number}", timeout))
-    except ValueError as error:
-        raise SlipstreamError(f"reducer {host}:{port}: {error}") from None
-    finally:
-        store.close()
+        store = Store(host, port, secret, JOB, timeout)
+        try:
+            reply = Reply.decode(store.ask(request.encode(), timeout))
+        finally:
+            store.close()
+    except Refused:
+        raise Refused(
+            f"{who} has another secret (SLIPSTREAM_REDUCER_SECRET or its file), or is none"
+        ) from None
+    except (SlipstreamError, ValueError) as error:
+        raise SlipstreamError(f"{who}: {error}") from None
     if not reply.incarnation:
-        raise SlipstreamError(f"reducer {host}:{port} has no session for us: {reply.refusal}")
+        raise SlipstreamError(f"{who} has no session for us: {reply.refusal}")
     return reply.incarnation
 
 

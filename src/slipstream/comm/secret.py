@@ -11,7 +11,7 @@ from pathlib import Path
 from slipstream.base.errors import Refused
 from slipstream.base.settings import Settings, parse_secret
 
-__all__ = ["find_secret", "private_directory", "read_secret", "write_private"]
+__all__ = ["find_secret", "private_directory", "read_secret", "reducer_secret", "write_private"]
 
 
 def find_secret(settings: Settings) -> bytes:
@@ -34,6 +34,18 @@ def find_secret(settings: Settings) -> bytes:
     except OSError as error:
         raise Refused(f"cannot make the secret {path}: {error.strerror}; set SLIPSTREAM_SECRET") from None
     return read_secret(path, "the user's secret")
+
+
+def reducer_secret(settings: Settings, job_secret: bytes | None = None) -> bytes:
+    """What proves to reducers that we may use them: SLIPSTREAM_REDUCER_SECRET(_FILE), else the job's secret.
+
+    Without ``job_secret`` that is `find_secret`'s. Raises Refused like it.
+    """
+    if settings.reducer_secret is not None:
+        return settings.reducer_secret
+    if settings.reducer_secret_file is not None:
+        return read_secret(Path(settings.reducer_secret_file), "SLIPSTREAM_REDUCER_SECRET_FILE")
+    return find_secret(settings) if job_secret is None else job_secret
 
 
 def read_secret(path: Path, what: str) -> bytes:

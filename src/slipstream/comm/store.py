@@ -98,6 +98,14 @@ class Store:
         count: int = store_server.LENGTH.unpack(value)[0]
         return count
 
+    def ask(self, question: bytes, timeout: float) -> bytes:
+        """What a server that answers says to up to 4 KiB; raises Timeout after ``timeout`` seconds."""
+        if not 0 < len(question) <= store_server.MAX_QUESTION:
+            raise ValueError(
+                f"store: a question has 1 to {store_server.MAX_QUESTION} bytes, got {len(question)}"
+            )
+        return self._request(store_server.ASK, question, timeout, slack=0.0)[1]
+
     def close(self) -> None:
         """Closes the connection; a later request opens a new one."""
         with self._lock:
@@ -111,7 +119,9 @@ class Store:
     def _wait(self, timeout: float | None) -> float:
         return max(0.0, self.timeout if timeout is None else timeout)
 
-    def _request(self, op: int, body: bytes, wait: float) -> tuple[int, bytes]:
+    def _request(
+        self, op: int, body: bytes, wait: float, *, slack: float = _ANSWER_SECONDS
+    ) -> tuple[int, bytes]:
         with self._lock:
             if self._sock is None:
                 self._sock = _connect(
@@ -122,7 +132,7 @@ class Store:
                 )
             sock, whole = self._sock, False
             try:
-                sock.settimeout(wait + _ANSWER_SECONDS)
+                sock.settimeout(wait + slack)
                 sock.sendall(store_server.HEADER.pack(op, len(body)) + body)
                 status, length = store_server.HEADER.unpack(_receive(sock, store_server.HEADER.size))
                 # values and gathered replies with their lengths; more would be a broken server

@@ -5,15 +5,18 @@ After the handshake a client sends one request at a time and reads one reply:
     request   op u8, length u32, body      SET: key length u16, key, value     GET: milliseconds u32, key
                                            ADD: i64, key                       DELETE: prefix
                                            GATHER: milliseconds u32, n u32, prefix
+                                           ASK: anything, of a server that answers, and does nothing else
     reply     status u8, length u32, body  OK: result   LATE: (GATHER: missing ranks, u32 each)   ERROR: text
 
 Limits: key 512 B, value 16 MiB, 256 MiB in all (stored and being received), a gathered reply 64 MiB, 128
 callers that have not proved themselves, 5 s each. A client that sends while it is owed a reply is cut off, so
-what is held for a client is at most one request and one reply; replies to one gather share their bytes.
+what is held for a client is at most one request and one reply; replies to one gather share their bytes. A question
+has at most 4 KiB, and who asks is cut off 5 s after it came.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import heapq
 import logging
@@ -24,6 +27,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slipstream.base.errors import Refused
@@ -36,12 +40,13 @@ MAX_VALUE = 16 << 20
 MAX_TOTAL = 256 << 20
 MAX_REPLY = 64 << 20
 MAX_GATHER = 1 << 20
+MAX_QUESTION = 4 << 10
 MAX_STRANGERS = 128
 STRANGER_SECONDS = 5.0
 STRANGER_GRACE = 0.25  # a full waiting room is not emptied faster than honest callers can answer
 KEY_OVERHEAD = 128  # what a stored pair costs beyond its bytes
 
-SET, GET, ADD, GATHER, DELETE = 1, 2, 3, 4, 5
+SET, GET, ADD, GATHER, DELETE, ASK = 1, 2, 3, 4, 5, 6
 OK, LATE, ERROR = 0, 1, 2
 
 HEADER = struct.Struct("<BI")
@@ -93,9 +98,20 @@ class StoreServer:
 
     Every caller must prove that it knows ``secret`` (raw bytes) and belongs to ``job``. Raises OSError when
     it cannot listen there. `address` is the (host, port) it listens on.
+
+    With ``answer`` it stores nothing, but answers each question (its bytes, who asks) with what that returns, which
+    runs on the server's thread and must not raise.
     """
 
-    def __init__(self, bind: str, secret: bytes, job: str, port: int = 0) -> None:
+    def __init__(
+        self,
+        bind: str,
+        secret: bytes,
+        job: str,
+        port: int = 0,
+        answer: Callable[[bytes, str], bytes] | None = None,
+    ) -> None:
+        self._answer = answer
         self._secret = secret
         self._job = handshake.job_id(job)
         self._data: dict[bytes, bytes] = {}
@@ -128,7 +144,8 @@ class StoreServer:
         if self._stop_at is not None:
             return
         self._stop_at = time.monotonic() + linger
-        self._wake.send(b"x")
+        with contextlib.suppress(OSError):  # the thread may have seen it already, and be gone
+            self._wake.send(b"x")
         self._thread.join()
 
     # ---- the thread ----
@@ -194,6 +211,9 @@ class StoreServer:
         if not client.trusted:
             if now >= client.born + STRANGER_SECONDS:
                 self._refuse(client, "it did not prove itself in time")
+        elif self._answer is not None:
+            if now >= client.deadline:
+                self._drop(client)
         elif client.waits_for is not None and now >= client.deadline:
             wanted = client.waits_for
             missing = sorted(wanted.missing) if isinstance(wanted, _Gather) else []
@@ -262,6 +282,7 @@ class StoreServer:
                 raise Refused("it does not know the secret of this job")
             client.inbox.clear()
             client.trusted = True
+            client.deadline = client.born + STRANGER_SECONDS  # for a question; other requests set their own
             del self._strangers[client]
             self._send(client, handshake.ACCEPTED)
 
@@ -316,9 +337,11 @@ class StoreServer:
 
     def _admit(self, client: _Client) -> None:
         op, length = HEADER.unpack(client.inbox)
-        if op not in (SET, GET, ADD, GATHER, DELETE):
+        if op not in ((SET, GET, ADD, GATHER, DELETE) if self._answer is None else (ASK,)):
             raise _Bad(f"unknown request {op}")
-        limit = SET_HEAD.size + MAX_KEY + MAX_VALUE if op == SET else GATHER_HEAD.size + MAX_KEY
+        limit = {SET: SET_HEAD.size + MAX_KEY + MAX_VALUE, ASK: MAX_QUESTION}.get(
+            op, GATHER_HEAD.size + MAX_KEY
+        )
         if not 0 < length <= limit:
             raise _Bad(f"a request of {length} bytes")
         if self._used + length > MAX_TOTAL:
@@ -380,6 +403,8 @@ class StoreServer:
             elif op == GATHER:
                 wait, count = GATHER_HEAD.unpack_from(body)
                 self._gather(client, _key(bytes(body[GATHER_HEAD.size :])), count, wait / 1000)
+            elif self._answer is not None:
+                self._reply(client, OK, self._answer(bytes(body), client.peer))
             else:
                 self._reply(client, OK, LENGTH.pack(self._delete(_key(bytes(body)))))
         except struct.error:

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 
 from slipstream.launch import wire
+from slipstream.launch.environment import laid_over
 from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_descendants
 from slipstream.launch.wire import Frames, Spec, SpecRank, frame
 
@@ -169,7 +170,7 @@ class _Agent:
     # ---- the ranks ----
 
     def _start(self, spec: Spec) -> None:
-        common = {**os.environ, **spec.env} if spec.inherit else dict(spec.env)
+        common = laid_over(os.environ, spec.env) if spec.inherit else dict(spec.env)
         cores = len(os.sched_getaffinity(0))
         common.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(spec.ranks))))
         common.setdefault("PYTHONUNBUFFERED", "1")

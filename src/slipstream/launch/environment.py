@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from slipstream.launch.hosts import Placed
 
-__all__ = ["passed_on", "rank_variables"]
+__all__ = ["laid_over", "passed_on", "rank_variables"]
 
 # What belongs to this login, host or an enclosing launcher. On other hosts the login's own values hold.
 _OF_A_LOGIN = re.compile(
@@ -20,6 +20,8 @@ _OF_A_JOB = re.compile(
     r"|SLIPSTREAM_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|STORE|RENDEZVOUS|PORT|SECRET|SECRET_FILE)"
 )
 
+_OF_REDUCERS = re.compile(r"SLIPSTREAM_REDUCER(S|_SECRET|_SECRET_FILE)")  # whoever gives one gives all
+
 
 def passed_on(environ: Mapping[str, str], *, remote: bool) -> dict[str, str]:
     """The launcher's variables that the ranks get too."""
@@ -28,6 +30,13 @@ def passed_on(environ: Mapping[str, str], *, remote: bool) -> dict[str, str]:
         for name, value in environ.items()
         if not _OF_A_JOB.fullmatch(name) and not (remote and _OF_A_LOGIN.fullmatch(name))
     }
+
+
+def laid_over(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]:
+    """``above``, and what it does not replace of ``below``."""
+    replaced = any(map(_OF_REDUCERS.fullmatch, above))
+    kept = {name: value for name, value in below.items() if not (replaced and _OF_REDUCERS.fullmatch(name))}
+    return {**kept, **above}
 
 
 def rank_variables(placed: Placed, size: int) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import secrets
 import selectors
 import shlex
@@ -25,11 +24,18 @@ from slipstream.base.settings import Settings
 from slipstream.comm.discovery import advertised_addresses, bind_address, is_local_host
 from slipstream.comm.store import StoreServer
 from slipstream.launch import wire
-from slipstream.launch.environment import passed_on, rank_variables
+from slipstream.launch.environment import laid_over, passed_on, rank_variables
 from slipstream.launch.hosts import Placed
 from slipstream.launch.master import address_towards, master_address, master_port
 from slipstream.launch.output import Console, RankOutput
-from slipstream.launch.processes import adopt_orphans, kill_descendants
+from slipstream.launch.processes import adopt_orphans, how_it_ended, kill_descendants, raise_file_limit
+from slipstream.launch.reducers import (
+    StartedReducer,
+    python_path,
+    reducer_spec,
+    reducer_variables,
+    users_secret,
+)
 from slipstream.launch.wire import Frames, Spec, SpecRank, frame
 
 __all__ = ["JobOptions", "run_job"]
@@ -41,7 +47,10 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How to run a job; ``placed`` holds its ranks in order, times are in seconds."""
+    """How to run a job; ``placed`` holds its ranks in order, times are in seconds.
+
+    ``reducers``: host and port of those that run already. ``reducer_hosts``: where to start one for this job.
+    """
 
     argv: list[str]
     placed: list[Placed]
@@ -55,6 +64,8 @@ class JobOptions:
     ssh_command: str = "ssh"
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
+    reducers: tuple[tuple[str, int], ...] = ()
+    reducer_hosts: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -70,6 +81,7 @@ class _Agent:
     ended: set[int] = field(default_factory=set)
     done: bool = False
     open: set[int] = field(default_factory=set)
+    reducer: StartedReducer | None = None  # instead of ranks
 
     @property
     def stdin(self) -> int:
@@ -85,19 +97,12 @@ def run_job(options: JobOptions) -> int:
     ValueError for options that cannot work, OSError when the store cannot listen.
     """
     adopt_orphans()
-    _raise_file_limit()
+    raise_file_limit()
     job = _Job(options)
     try:
         return job.run()
     finally:
         job.close()
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Job:
@@ -116,6 +121,9 @@ class _Job:
         self.interrupts = 0
         self.start_deadline: float | None = time.monotonic() + options.start_timeout
         self.end_deadline: float | None = None
+        self.reducer_deadline: float | None = None
+        self.over = False  # no rank is left
+        self.told: dict[str, str] = {}  # variables of the ranks about reducers
         self.server: StoreServer | None = None
         self.wake: tuple[socket.socket, socket.socket] | None = None
         self.old_handlers: dict[int, object] = {}
@@ -131,13 +139,17 @@ class _Job:
                 self.outputs[placed.rank, error] = RankOutput(
                     placed.rank, error, self.console, options.output_dir
                 )
-        local = {host: is_local_host(host) for host in hosts}
+        local = {host: is_local_host(host) for host in (*hosts, *options.reducer_hosts)}
         secret = secrets.token_bytes(32)
         bind = bind_address(options.interface, one_host=all(local.values()))
         self.server = StoreServer(bind, secret, self.settings.job)
         first = options.placed[0].host
         port = master_port(local[first])
         self._watch_signals()
+        if options.reducers:
+            self.told = reducer_variables(options.reducers, users_secret())
+        elif options.reducer_hosts:
+            self._start_reducers(first, local, secret)
         for host, placed_here in hosts.items():
             if self.interrupts:
                 break
@@ -145,10 +157,11 @@ class _Job:
             master = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
             spec = self._spec(host, local[host], placed_here, secret, master)
             self._start_agent(host, local[host], placed_here, spec)
-        while any(agent.open for agent in self.agents):
+        while any(agent.open for agent in self.agents if agent.reducer is None):
             self._turn()
+        self._end_reducers()
         for agent in self.agents:
-            if not agent.done and self.exit_code is None:
+            if not agent.done and self.exit_code is None and agent.reducer is None:
                 self._lost(agent)
         self.console.settle()
         if self.interrupts:
@@ -168,7 +181,7 @@ class _Job:
     def _spec(
         self, host: str, local: bool, placed: list[Placed], secret: bytes, master: dict[str, str]
     ) -> Spec:
-        env = passed_on(os.environ, remote=not local) | master
+        env = laid_over(passed_on(os.environ, remote=not local) | master, self.told)
         env["SLIPSTREAM_STORE"] = self._store_for(host, local)
         env["SLIPSTREAM_SECRET"] = secret.hex()
         env["SLIPSTREAM_START_TIMEOUT"] = f"{self.options.start_timeout:g}"
@@ -178,8 +191,40 @@ class _Job:
         ranks = [SpecRank(one.rank, rank_variables(one, self.size)) for one in placed]
         return Spec(self.options.argv, self.options.cwd, env, not local, ranks)
 
-    def _start_agent(self, host: str, local: bool, placed: list[Placed], spec: Spec) -> None:
-        here = str(Path(__file__).resolve().parents[2])
+    def _start_reducers(self, first: str, local: dict[str, bool], secret: bytes) -> None:
+        """Starts those of `JobOptions.reducer_hosts`, and waits until each listens or cannot."""
+        options = self.options
+        for host in options.reducer_hosts:
+            secret_of = {"SLIPSTREAM_REDUCER_SECRET": secret.hex()}
+            env = laid_over(passed_on(os.environ, remote=not local[host]), secret_of)
+            if options.interface is not None:
+                env["SLIPSTREAM_INTERFACE"] = options.interface
+            loopback = all(local.values()) and options.interface is None
+            spec = reducer_spec(env, local=local[host], loopback=loopback)
+            address = master_address(host, first, local, options.interface)
+            if options.interface is not None and local[host]:
+                address = advertised_addresses(options.interface)[0]
+            self._start_agent(host, local[host], [], spec, StartedReducer(host, address))
+        limit = options.start_timeout / 2
+        self.reducer_deadline = time.monotonic() + limit
+        started = [agent.reducer for agent in self.agents if agent.reducer is not None]
+        while not self.interrupts and not all(reducer.settled for reducer in started):
+            self._turn()
+        self.reducer_deadline = None
+        self.start_deadline = time.monotonic() + options.start_timeout
+        found = [(one.address, one.port) for one in started if one.port is not None and not one.why]
+        if not found and not self.interrupts:
+            raise ValueError("--reducers auto: no reducer could be started")
+        self.told = reducer_variables(found, secret)
+
+    def _start_agent(
+        self,
+        host: str,
+        local: bool,
+        placed: list[Placed],
+        spec: Spec,
+        reducer: StartedReducer | None = None,
+    ) -> None:
         module = [sys.executable, "-m", "slipstream.launch.agent"]
         env = dict(os.environ)
         if local:
@@ -187,8 +232,7 @@ class _Job:
                 [*module, "--local"],
                 "/",
             )  # not where a file of the user's could stand in for a module
-            paths = [here, *(os.path.abspath(p) for p in env.get("PYTHONPATH", "").split(os.pathsep) if p)]
-            env["PYTHONPATH"] = os.pathsep.join(paths)
+            env["PYTHONPATH"] = python_path(env.get("PYTHONPATH", ""))
         else:
             command, cwd = [*self._ssh(), host, self._remote_command(module)], None
         try:
@@ -206,6 +250,7 @@ class _Job:
             raise ValueError(f"cannot run {command[0]!r}: {error.strerror}") from None
         agent = _Agent(host, local, placed, process, bytearray(frame(wire.SPEC, 0, spec.pack())))
         agent.noise = RankOutput(-1, True, self.console, None)
+        agent.reducer = reducer
         self.agents.append(agent)
         os.set_blocking(agent.stdin, False)
         assert process.stdout is not None
@@ -242,7 +287,8 @@ class _Job:
     # ---- the loop ----
 
     def _turn(self) -> None:
-        deadlines = [d for d in (self.start_deadline, self.end_deadline) if d is not None]
+        given = (self.start_deadline, self.end_deadline, self.reducer_deadline)
+        deadlines = [d for d in given if d is not None]
         wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         for key, events in self.selector.select(wait):
             if key.fd in self.selector.get_map():
@@ -254,6 +300,12 @@ class _Job:
         if self.end_deadline is not None and now >= self.end_deadline:
             self.end_deadline = None
             self._abandon()
+        if self.reducer_deadline is not None and now >= self.reducer_deadline:
+            self.reducer_deadline = None
+            for agent in self.agents:
+                if agent.reducer is not None and not agent.reducer.settled:
+                    self._reducer_lost(agent, f"it did not start within {self.options.start_timeout / 2:g} s")
+                    agent.process.terminate()  # an ssh that is still trying does not look at its standard input
 
     def _on_agent(self, fd: int, _: int) -> None:
         agent = self.by_fd[fd]
@@ -273,7 +325,8 @@ class _Job:
                 self._handle(agent, kind, rank, payload)
         except (ValueError, KeyError) as error:
             self.console.say(f"host {agent.host}: its agent talks nonsense: {error}")
-            self._fail(1)
+            if agent.reducer is None:
+                self._fail(1)
             self._hang_up(agent)
 
     def _say_for(self, agent: _Agent, data: bytes) -> None:
@@ -290,7 +343,9 @@ class _Job:
                 self._lost(agent)
 
     def _handle(self, agent: _Agent, kind: int, rank: int, payload: bytes) -> None:
-        if kind in (wire.OUT, wire.ERR):
+        if agent.reducer is not None and kind != wire.DONE:
+            self._handle_reducer(agent, agent.reducer, kind, payload)
+        elif kind in (wire.OUT, wire.ERR):
             self.outputs[rank, kind == wire.ERR].feed(payload)
         elif kind == wire.STARTED:
             agent.started.add(rank)
@@ -303,13 +358,21 @@ class _Job:
             (code,) = wire.CODE.unpack(payload)
             agent.ended.add(rank)
             if code != 0:
-                how = f"exited with code {code}"
-                if code < 0:
-                    how = f"was ended by signal {-code} ({_signal_name(-code)})"
-                self._rank_failed(agent, rank, code if code > 0 else 128 - code, how)
+                self._rank_failed(agent, rank, code if code > 0 else 128 - code, how_it_ended(code))
         elif kind == wire.DONE:
             agent.done = True
             self._hang_up(agent)
+
+    def _handle_reducer(self, agent: _Agent, reducer: StartedReducer, kind: int, payload: bytes) -> None:
+        if kind in (wire.OUT, wire.ERR):
+            reducer.feed(kind == wire.ERR, payload)
+            for text in reducer.warnings:
+                self.console.say(f"reducer on host {agent.host}: {text}")
+            reducer.warnings.clear()
+        elif kind == wire.FAILED:
+            self._reducer_lost(agent, payload.decode(errors="replace"))
+        elif kind == wire.EXITED:
+            self._reducer_lost(agent, how_it_ended(wire.CODE.unpack(payload)[0]))
 
     def _hang_up(self, agent: _Agent) -> None:
         """Closes our end of the agent's standard input, which makes it kill whatever is left."""
@@ -377,6 +440,13 @@ class _Job:
 
     def _lost(self, agent: _Agent) -> None:
         """An agent's connection is gone before it said that its processes are."""
+        if agent.reducer is not None:
+            if not agent.reducer.why and not self._ending():
+                what = (
+                    "its agent" if agent.local else f"the connection ({self.options.ssh_command.split()[0]})"
+                )
+                self._reducer_lost(agent, f"{what} ended with code {agent.process.wait(_LAST)}")
+            return
         left = sorted({one.rank for one in agent.placed} - agent.ended)
         if self.exit_code is None and not self.interrupts:
             code = agent.process.wait(_LAST)
@@ -387,6 +457,27 @@ class _Job:
             if noise and not agent.started:
                 self.console.say(f"host {agent.host}: it printed {noise[-500:]!r}")
         self._fail(1)
+
+    def _ending(self) -> bool:
+        return self.over or self.exit_code is not None or self.interrupts > 0
+
+    def _reducer_lost(self, agent: _Agent, how: str) -> None:
+        """The job goes on without it; whatever is left of it ends."""
+        assert agent.reducer is not None
+        if agent.reducer.why or self._ending():
+            return
+        agent.reducer.why = how
+        self.console.say(f"warning: the reducer on host {agent.host}: {how}; the job goes on without it")
+        self._hang_up(agent)
+
+    def _end_reducers(self) -> None:
+        """Ends those that were started for this job, once no rank is left."""
+        self.over = True
+        self.end_deadline = time.monotonic() + _LAST
+        for agent in self.agents:
+            self._hang_up(agent)
+        while any(agent.open for agent in self.agents):
+            self._turn()
 
     def _start_failed(self) -> None:
         late = [agent for agent in self.agents if len(agent.started) < len(agent.placed)]
@@ -486,13 +577,6 @@ def _readable(fd: int) -> bool:
     with selectors.DefaultSelector() as one:
         one.register(fd, selectors.EVENT_READ)
         return bool(one.select(0))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
 
 
 def _indented(lines: object) -> str:

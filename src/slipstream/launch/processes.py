@@ -5,14 +5,41 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
 
-__all__ = ["adopt_orphans", "descendants", "die_with_parent", "kill_descendants"]
+__all__ = [
+    "adopt_orphans",
+    "descendants",
+    "die_with_parent",
+    "how_it_ended",
+    "kill_descendants",
+    "raise_file_limit",
+]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def how_it_ended(code: int) -> str:
+    """In words: an exit code, or minus the signal that ended a process."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    return f"was ended by signal {-code} ({name})"
+
+
+def raise_file_limit() -> None:
+    """Lets this process open as many files as it may: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def adopt_orphans() -> None:

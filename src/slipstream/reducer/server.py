@@ -1,8 +1,8 @@
 """The control side of a reducer: gives jobs sessions, keeps to limits, frees what is left. The data never comes here.
 
-A job asks through a small authenticated store (`slipstream.comm.reducers`); each gets a native session of its own: own
-port, own secret, own engine thread, own memory. So jobs cannot see, slow down or break one another but through the
-machine's processor and network.
+A job asks at an authenticated port (`slipstream.comm.reducers`); each gets a native session of its own: own port,
+own secret, own engine thread, own memory, and a thread here that looks twice a second whether it is over. So jobs
+cannot see, slow down or break one another but through the machine's processor and network.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream import _core
-from slipstream.base.errors import SlipstreamError, Timeout
+from slipstream.base.errors import SlipstreamError
 from slipstream.comm.reducers import JOB, Reply, Request
-from slipstream.comm.store import Store, StoreServer
+from slipstream.comm.store import StoreServer
 from slipstream.plan.reducers import reducer as reducer_plan
 
 __all__ = ["Limits", "Reducer"]
 
 _LOOK_SECONDS = 0.5
 _BLOCKS = 64 << 20  # what the transport may hold of one worker's data before its turn
+_REFUSALS_LOGGED = 20  # at once, and one more a second: who asks without end must not fill the log
 
 _log = logging.getLogger("slipstream.reducer")
 
@@ -31,7 +33,7 @@ _log = logging.getLogger("slipstream.reducer")
 @dataclass(frozen=True)
 class Limits:
     """What a reducer gives. ``memory``: bytes for all jobs; ``jobs``: how many at once; ``heartbeat``: seconds of
-    silence after which a worker counts as lost; ``idle``: seconds after which a session without workers ends.
+    silence after which a worker counts as lost; ``idle``: seconds a session goes on without all its workers.
     """
 
     memory: int = 4 << 30
@@ -40,47 +42,53 @@ class Limits:
     heartbeat: float = 2.0
     idle: float = 30.0
 
+    def needed(self, workers: int) -> int:
+        """Bytes that a job may use."""
+        # Two works may be under way at once, each with a window of sums; and of each worker its data before its turn.
+        return 2 * self.window + workers * _BLOCKS
+
 
 @dataclass(eq=False)
 class _Job:
-    request: Request
+    name: str
+    workers: int
     session: _core.Session
     memory: int
-    seen: float = field(default_factory=time.monotonic)  # when it last had workers
+    served: dict[str, Any] = field(
+        default_factory=lambda: {"works": 0, "bytes": 0, "links": 0, "failed": False}
+    )
+    met: bool = False  # a worker has come
+    complete: float = field(default_factory=time.monotonic)  # when last all were there
 
 
 class Reducer:
-    """Serves at ``bind``:``port`` (0: any) those who know ``secret`` (raw bytes) until `close`."""
+    """Serves at ``bind``:``port`` (0: any) those who know ``secret`` (raw bytes) until `close`.
+
+    `address` is the (host, port) it listens on. Raises OSError when it cannot listen there.
+    """
 
     def __init__(self, bind: str, port: int, secret: bytes, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
+        self.draining = False
         self._bind = bind
         self._secret = secret
-        self._jobs: dict[int, _Job] = {}
         self._lock = threading.Lock()
+        self._jobs: dict[_Job, threading.Thread] = {}
+        self._totals: Counter[str] = Counter()  # of jobs that are over: works, bytes; registered, refused
+        self._log_credit, self._log_time = float(_REFUSALS_LOGGED), time.monotonic()
         self._stop = threading.Event()
-        self.draining = False
-        self._finished = {"works": 0, "bytes": 0}
-        self._server = StoreServer(bind, secret, JOB, port)
+        self._server = StoreServer(bind, secret, JOB, port, self._answer)
         self.address = self._server.address
-        host = "127.0.0.1" if bind in ("0.0.0.0", "") else bind
-        self._store = Store(host, self.address[1], secret, JOB, 10.0)
-        self._threads = [
-            threading.Thread(target=target, name=f"slipstream-{target.__name__.strip('_')}", daemon=True)
-            for target in (self._answer, self._look)
-        ]
-        for thread in self._threads:
-            thread.start()
 
     def close(self) -> None:
-        """Ends all sessions at once."""
+        """Ends all sessions at once; harmless when repeated."""
+        self.draining = True
+        self._server.close()  # from here on nobody begins
         self._stop.set()
-        for thread in self._threads:
+        with self._lock:
+            threads = list(self._jobs.values())
+        for thread in threads:
             thread.join()
-        for incarnation in list(self._jobs):
-            self._end(incarnation)
-        self._store.close()
-        self._server.close()
 
     def drain(self, seconds: float) -> None:
         """Takes no more jobs, waits until those there are have gone, for at most ``seconds``, and closes."""
@@ -90,59 +98,72 @@ class Reducer:
             pass
         self.close()
 
-    def status(self) -> dict[str, Any]:
-        """Jobs, memory in bytes, and what was served: ``works``, ``bytes`` that came in."""
+    def busy(self) -> str:
+        """Why no further job would be taken now; "" if one would."""
         with self._lock:
-            jobs = list(self._jobs.values())
-        found = [
-            _core.served(job.session) | {"job": job.request.job, "workers": job.request.workers}
-            for job in jobs
-        ]
+            return self._against(2)
+
+    def status(self) -> dict[str, Any]:
+        """Jobs, memory in bytes, and what was served: ``works``, ``bytes`` that came in (and, summed, went out)."""
+        with self._lock:
+            jobs = [
+                {"job": job.name, "workers": job.workers, "memory": job.memory, **job.served}
+                for job in self._jobs
+            ]
+            totals = Counter(self._totals)
         return {
             "draining": self.draining,
-            "jobs": found,
-            "memory": sum(job.memory for job in jobs),
+            "jobs": jobs,
+            "jobs_limit": self.limits.jobs,
+            "memory": sum(job["memory"] for job in jobs),
             "memory_limit": self.limits.memory,
-            "works": self._finished["works"] + sum(one["works"] for one in found),
-            "bytes": self._finished["bytes"] + sum(one["bytes"] for one in found),
+            "works": totals["works"] + sum(job["works"] for job in jobs),
+            "bytes": totals["bytes"] + sum(job["bytes"] for job in jobs),
+            "registered": totals["registered"],
+            "refused": totals["refused"],
         }
 
-    def _answer(self) -> None:
-        number = 1
-        while not self._stop.is_set():
-            try:
-                data = self._store.get(f"request/{number}", 0.5)
-            except Timeout:
-                continue
-            except SlipstreamError as error:
-                _log.warning("%s", error)
-                self._stop.wait(0.2)
-                continue
-            try:
-                reply = self._begin(Request.decode(data))
-            except (ValueError, SlipstreamError) as error:
-                reply = Reply(refusal=str(error))
-            if reply.refusal:
-                _log.warning("refused a job: %s", reply.refusal)
-            self._store.set(f"reply/{number}", reply.encode())
-            self._store.delete_prefix(f"request/{number}")
-            self._store.delete_prefix(f"reply/{max(0, number - 1000)}")
-            number += 1
+    # ---- the server's thread
 
-    def _begin(self, request: Request) -> Reply:
-        # Two works may be under way at once, each with a window of sums; and of each worker its data before its turn.
-        memory = 2 * self.limits.window + request.workers * _BLOCKS
+    def _answer(self, question: bytes, peer: str) -> bytes:
+        try:
+            reply = self._begin(Request.decode(question), peer)
+        except (ValueError, SlipstreamError) as error:
+            reply = Reply(refusal=str(error))
+        except Exception:  # whatever a job asks for, the service goes on
+            _log.exception("a job of %s could not begin", peer)
+            reply = Reply(refusal="it failed; its log says why")
+        if reply.refusal:
+            self._refused(peer, reply.refusal)
+        return reply.encode()
+
+    def _refused(self, peer: str, why: str) -> None:
         with self._lock:
-            used = sum(job.memory for job in self._jobs.values())
+            self._totals["refused"] += 1
+        now = time.monotonic()
+        self._log_credit = min(float(_REFUSALS_LOGGED), self._log_credit + now - self._log_time)
+        self._log_time = now
+        if self._log_credit >= 1:
+            self._log_credit -= 1
+            _log.warning("refused a job of %s: %s", peer, why)
+
+    def _against(self, workers: int) -> str:
+        """Why a job of so many workers cannot begin; "" if it can. With the lock."""
         if self.draining:
-            return Reply(refusal="it is shutting down")
+            return "it is shutting down"
         if len(self._jobs) >= self.limits.jobs:
-            return Reply(refusal=f"it has {self.limits.jobs} jobs already (--jobs)")
-        if used + memory > self.limits.memory:
-            return Reply(
-                refusal=f"{request.workers} workers may need {memory >> 20} MiB, and "
-                f"{(self.limits.memory - used) >> 20} MiB are left (--memory)"
-            )
+            return f"it has {self.limits.jobs} jobs already (--jobs)"
+        left = self.limits.memory - sum(job.memory for job in self._jobs)
+        needed = self.limits.needed(workers)
+        if needed > left:
+            return f"{workers} workers may need {needed >> 20} MiB, and {left >> 20} MiB are left (--memory)"
+        return ""
+
+    def _begin(self, request: Request, peer: str) -> Reply:
+        with self._lock:
+            refusal = self._against(request.workers)
+        if refusal:
+            return Reply(refusal=refusal)
         rows, deps = reducer_plan(request.workers).encode()
         plan = _core.Plan.compile(request.workers, request.workers + 1, 1, rows, deps)
         random = secrets.randbits(48)
@@ -150,32 +171,61 @@ class Reducer:
         session = _core.serve(
             request.workers, name, secret, plan, self.limits.heartbeat, request.lanes, self.limits.window
         )
-        incarnation = session.listen_tcp(self._bind) << 48 | random
-        session.start([("", False, "", [], 0)] * (request.workers + 1))
+        try:
+            port = session.listen_tcp(self._bind)
+            session.start([("", False, "", [], 0)] * (request.workers + 1))
+            job = _Job(
+                f"{request.job} of {peer}", request.workers, session, self.limits.needed(request.workers)
+            )
+            thread = threading.Thread(
+                target=self._watch, args=(job,), name=f"slipstream-job-{port}", daemon=True
+            )
+            thread.start()
+        except BaseException:
+            session.close()
+            raise
         with self._lock:
-            self._jobs[incarnation] = _Job(request, session, memory)
-        _log.info("job %s: %d workers", request.job, request.workers)
-        return Reply(incarnation)
+            self._jobs[job] = thread
+            self._totals["registered"] += 1
+        _log.info("job %s: begins with %d workers, at most %d MiB", job.name, job.workers, job.memory >> 20)
+        return Reply(port << 48 | random)
 
-    def _look(self) -> None:
-        while not self._stop.wait(_LOOK_SECONDS):
-            for incarnation, job in list(self._jobs.items()):
-                found = _core.served(job.session)
-                if found["links"]:
-                    job.seen = time.monotonic()
-                gone = found["works"] and not found["links"]
-                if found["failed"] or gone or time.monotonic() - job.seen > self.limits.idle:
-                    self._end(incarnation)
+    # ---- a job's thread
 
-    def _end(self, incarnation: int) -> None:
-        with self._lock:
-            job = self._jobs.pop(incarnation)
-        found = _core.served(job.session)
+    def _watch(self, job: _Job) -> None:
+        why = ""
+        try:
+            while not why:
+                stop = self._stop.wait(_LOOK_SECONDS)
+                job.served = _core.served(job.session)
+                why = _over(job, self.limits.idle) or ("the reducer ends" if stop else "")
+        except Exception as error:  # it ends this job alone
+            _log.exception("job %s", job.name)
+            why = str(error)
+        finally:
+            try:
+                job.session.close()
+            finally:
+                with self._lock:
+                    del self._jobs[job]
+                    self._totals.update({key: job.served[key] for key in ("works", "bytes")})
+        _log.info("job %s: ended after %d works: %s", job.name, job.served["works"], why)
+
+
+def _over(job: _Job, idle: float) -> str:
+    """Why the job is over; "" while it is not."""
+    found, now = job.served, time.monotonic()
+    if found["failed"]:
         try:
             job.session.check()
-        except SlipstreamError as error:
-            _log.warning("job %s: %s", job.request.job, error)
-        for key in self._finished:
-            self._finished[key] += found[key]
-        job.session.close()
-        _log.info("job %s: ended after %d works", job.request.job, found["works"])
+        except (SlipstreamError, ValueError) as error:
+            return str(error)
+        return "it failed"
+    if job.met and not found["links"]:
+        return "its workers have left"
+    job.met = found["links"] > 0
+    if found["links"] == job.workers:
+        job.complete = now
+    if now - job.complete > idle:
+        return f"{job.workers - found['links']} of {job.workers} workers have been missing for {idle:g} s"
+    return ""

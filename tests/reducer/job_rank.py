@@ -1,0 +1,139 @@
+"""One rank of a job with reducers. job_rank.py values | asynchronous | loss [--staggered] | endless
+
+Inputs are small whole numbers, so that every sum is exact in every dtype and the results must be equal to the bit.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "comm"))
+from expected import data, reduce_arrays, same
+
+import slipstream
+from slipstream import _core
+from slipstream.base.dtypes import DType, Op, itemsize
+from slipstream.comm import job
+
+STAGGERED = "--staggered" in sys.argv  # rank 0 waits for each operation, the others start several
+SPLIT = 32 << 10  # bytes from which reducers take a part
+
+
+def states() -> list[dict[str, Any]]:
+    return _core.reducer_states(job.current().session)
+
+
+def expected(count: int, dtype: DType, op: Op) -> np.ndarray[Any, Any]:
+    return reduce_arrays([data(r, count, dtype, op) for r in range(slipstream.size())], dtype, op)
+
+
+def counts(dtype: DType, op: Op) -> list[int]:
+    least = SPLIT // itemsize(dtype)
+    if (dtype, op) in {(DType.F32, Op.SUM), (DType.F16, Op.AVG), (DType.I64, Op.MAX), (DType.BF16, Op.SUM)}:
+        return [least, least + 1, 3 * least + 7, (1 << 20) + 3]
+    return [least + 3]
+
+
+def same_on_all(what: str, got: np.ndarray[Any, Any]) -> None:
+    sums = slipstream.all_gather(np.array([zlib.crc32(got.tobytes())], dtype=np.int64))
+    assert len(set(sums.tolist())) == 1, f"{what}: ranks hold different bits: {sums}"
+
+
+def values(rank: int) -> None:
+    for dtype in DType:
+        for op in Op:
+            for count in counts(dtype, op) if _core.reduces(dtype, op) else []:
+                what = f"{dtype.name} {op.name} x {count}"
+                mine, sum_of_all = data(rank, count, dtype, op), expected(count, dtype, op)
+                same(what, slipstream.all_reduce(mine, op), sum_of_all)
+                same(f"the input of {what}", mine, data(rank, count, dtype, op))
+                slipstream.all_reduce(mine, op, out=mine)
+                same(f"in place {what}", mine, sum_of_all)
+    for dtype, tolerance in (("float64", 1e-13), ("float32", 2e-6), ("float16", 4e-3)):  # numbers that round
+        inputs = [
+            np.random.default_rng(r).standard_normal(70_001).astype(dtype) for r in range(slipstream.size())
+        ]
+        got = slipstream.all_reduce(inputs[rank])
+        exact = np.sum([x.astype(np.float64) for x in inputs], axis=0)
+        np.testing.assert_allclose(got.astype(np.float64), exact, rtol=0, atol=tolerance * 16)
+        same_on_all(dtype, got)
+        same(f"{dtype} again", slipstream.all_reduce(inputs[rank]), got)
+    mine, total = data(rank, 50_001, DType.F32), expected(50_001, DType.F32, Op.SUM)
+    same("prescale", slipstream.all_reduce(mine, prescale=0.5), total * np.float32(0.5))
+    same("postscale", slipstream.all_reduce(mine, postscale=0.25), total * np.float32(0.25))
+    same("both", slipstream.all_reduce(mine, prescale=2.0, postscale=0.25), total * np.float32(0.5))
+    for state in states():
+        assert state["used"], state
+        assert state["sent"] > 1 << 20, state
+        assert state["lost"] == 0, state
+
+
+def asynchronous(rank: int) -> None:
+    for turn in range(5):
+        cases = [(20_001 * (k + 1) + turn, (DType.F32, DType.BF16, DType.I32)[k % 3]) for k in range(12)]
+        inputs = [data(rank, count, dtype) for count, dtype in cases]
+        works = [
+            slipstream.all_reduce(x, out=x if k % 2 else None, async_op=True) for k, x in enumerate(inputs)
+        ]
+        small = slipstream.all_reduce(np.array([rank]), async_op=True)  # one that no reducer sees
+        for k in reversed(range(len(works))):
+            same(f"{k} of turn {turn}", works[k].wait(), expected(*cases[k], Op.SUM))
+        assert small.wait()[0] == sum(range(slipstream.size()))
+    assert all(state["used"] and state["sent"] for state in states()), states()
+
+
+def loss(rank: int) -> None:
+    """Goes on until a reducer has been lost, and all are used again; rank 0 says how far it is."""
+    count = 300_001
+    mine, total = data(rank, count, DType.F32), expected(count, DType.F32, Op.SUM)
+    phase = "used"
+    for turn in range(1 << 30):
+        if turn % 3:
+            works = []
+            for _ in range(3):
+                works.append(slipstream.all_reduce(mine, async_op=True))
+                if STAGGERED and rank == 0:
+                    same(f"turn {turn}", works.pop().wait(), total)
+            for work in works:
+                same(f"turn {turn}", work.wait(), total)
+        else:
+            place = mine.copy()
+            slipstream.all_reduce(place, out=place)
+            same(f"turn {turn} in place", place, total)
+        found = states()
+        if phase == "used" and all(state["sent"] for state in found):
+            print("used", flush=True)
+            phase = "lost"
+        elif phase == "lost" and any(state["lost"] for state in found):
+            print("lost", flush=True)
+            phase = "back"
+        elif phase == "back" and all(state["used"] for state in found):
+            phase = "end"
+        ends = slipstream.all_reduce(np.array([phase == "end"]), Op.MIN)
+        if ends[0]:
+            break
+    print("back", flush=True)
+
+
+def endless(rank: int) -> None:
+    mine = data(rank, 300_001, DType.F32)
+    for turn in range(1 << 30):
+        slipstream.all_reduce(mine)
+        if turn == 5:
+            print("running", flush=True)
+
+
+def main() -> None:
+    slipstream.init()
+    assert states(), "no reducers"
+    cases = {case.__name__: case for case in (values, asynchronous, loss, endless)}
+    cases[sys.argv[1]](slipstream.rank())
+    slipstream.shutdown()
+
+
+main()

@@ -1,0 +1,113 @@
+"""Jobs whose all-reduces go through real reducers, on loopback: right values, whatever becomes of a reducer."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+from reducer import service
+from reducer.service import Service, wait_for
+
+RANK = Path(__file__).with_name("job_rank.py")
+
+
+@contextmanager
+def reducers(folder: Path, count: int, *arguments: str) -> Iterator[list[Service]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(service.started(folder, *arguments)) for _ in range(count)]
+
+
+def environment(services: list[Service]) -> dict[str, str]:
+    names = ",".join(f"127.0.0.1:{one.port}" for one in services)
+    return {"SLIPSTREAM_REDUCERS": names, "SLIPSTREAM_REDUCER_SECRET": service.SECRET.hex()}
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (2, 3), (3, 2), (4, 1), (4, 3)])
+def test_values(tmp_path: Path, n: int, k: int) -> None:
+    with reducers(tmp_path, k) as services:
+        texts = ranks.run(RANK, n, transport="tcp", args=["values"], env=environment(services))
+        assert texts == [""] * n
+        for one in services:
+            wait_for(lambda one=one: one.metrics()["jobs"] == 0, "the end of the job")
+            found = one.metrics()
+            assert found["works_total"] > 100
+            assert found["received_bytes_total"] == found["sent_bytes_total"] > n << 20
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 2), (4, 1)])
+def test_several_operations_at_once(tmp_path: Path, n: int, k: int) -> None:
+    with reducers(tmp_path, k) as services:
+        ranks.run(RANK, n, transport="tcp", args=["asynchronous"], env=environment(services))
+
+
+def again(stack: contextlib.ExitStack, folder: Path, port: int) -> None:
+    """Starts a reducer on a port that had one. Whoever connects somewhere may hold it for a moment."""
+
+    def works() -> bool:
+        try:
+            stack.enter_context(service.started(folder, port=port))
+        except service.PortInUse:
+            return False
+        return True
+
+    wait_for(works, f"a reducer on port {port}")
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize(("n", "k", "pace"), [(2, 1, ""), (2, 1, "--staggered"), (3, 2, "")])
+def test_a_reducer_is_lost_and_comes_back(tmp_path: Path, n: int, k: int, pace: str, how: str) -> None:
+    with contextlib.ExitStack() as stack:
+        services = [stack.enter_context(service.started(tmp_path)) for _ in range(k)]
+        env = environment(services) | {"SLIPSTREAM_REDUCER_HEARTBEAT": "0.5"}
+        job = stack.enter_context(
+            ranks.started(RANK, n, transport="tcp", args=["loss", *pace.split()], env=env)
+        )
+
+        def all_say(word: str) -> bool:
+            for rank in job:
+                assert rank.process.poll() in (None, 0), rank.text()
+            return all(word in rank.text().splitlines() for rank in job)
+
+        wait_for(lambda: all_say("used"), "work with all reducers")
+        victim = services[0]
+        victim.process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+        wait_for(lambda: all_say("lost"), "the loss")
+        for rank in job:
+            assert f"reducer 127.0.0.1:{victim.port} is lost" in rank.text()
+        if how == "kill":
+            victim.process.wait()
+            again(stack, tmp_path, victim.port)
+        else:
+            victim.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: all_say("back"), "the return")
+        for rank in job:
+            assert rank.process.wait(service.LIMIT) == 0, rank.text()
+
+
+def test_a_job_starts_without_a_reducer_that_is_not_there(tmp_path: Path) -> None:
+    with reducers(tmp_path, 2) as services:
+        gone = services[1]
+        gone.process.terminate()
+        assert gone.process.wait(service.LIMIT) == 0
+        texts = ranks.run(RANK, 2, transport="tcp", args=["asynchronous"], env=environment(services[:1]))
+        assert texts == ["", ""]
+        with ranks.started(RANK, 2, transport="tcp", args=["endless"], env=environment(services)) as job:
+            wait_for(lambda: all("running" in rank.text() for rank in job), "work with the other one")
+            assert f"127.0.0.1:{gone.port}" in job[0].text()
+            assert "the job starts without it" in job[0].text()
+
+
+def test_two_jobs_share_a_reducer(tmp_path: Path) -> None:
+    with reducers(tmp_path, 1) as services:
+        env = environment(services)
+        with ranks.started(RANK, 2, transport="tcp", args=["endless"], env=env) as other:
+            wait_for(lambda: all("running" in rank.text() for rank in other), "work of the other job")
+            ranks.run(RANK, 2, transport="tcp", args=["asynchronous"], env=env)
+            assert all(rank.process.poll() is None for rank in other)
+            assert services[0].metrics()["registered_total"] == 2
