@@ -126,9 +126,10 @@ class Work {
   void complete(const Error& error);
 
   Request request;
-  Time traced{};     // when it was prepared, if the session had a timeline then
-  Time submitted{};  // coarse, as `finished` is
-  Time finished{};   // after done()
+  bool split = false;  // its slices are works of their own; set before anybody else knows of it
+  Time traced{};       // when it was prepared, if the session had a timeline then
+  Time submitted{};    // coarse, as `finished` is
+  Time finished{};     // after done()
   std::atomic<bool> begun{false};
 
  private:

@@ -87,33 +87,33 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
-  if (is_split(*work))
+  work->split = is_split(work->request);
+  if (work->split)
     work->submitted = coarse_now();  // its slices are numbered
   else
     engine_.ledger().enter(work);
   return work;
 }
 
-bool Session::is_split(const Work& work) const {
-  const Plan* plan = work.request.plan.get();
-  return reduction_ != nullptr && plan != nullptr && plan->split() && !work.request.split_up;
+bool Session::is_split(const Request& request) const {
+  return reduction_ != nullptr && request.plan != nullptr && request.plan->split() && !request.split_up;
 }
 
 void Session::submit(const WorkPtr& work) {
-  if (is_split(*work))
+  if (work->split)
     reduction_->enter(work);
   else
     runner_.submit(work);
 }
 
 bool Session::run(const WorkPtr& work, Time deadline) {
-  if (!is_split(*work)) return runner_.run(work, deadline);
+  if (!work->split) return runner_.run(work, deadline);
   reduction_->enter(work);
   return work->sleep_until_done(deadline);
 }
 
 bool Session::wait(Work& work, Time deadline) {
-  return is_split(work) ? work.sleep_until_done(deadline) : runner_.wait(work, deadline);
+  return work.split ? work.sleep_until_done(deadline) : runner_.wait(work, deadline);
 }
 
 // ---- reducers

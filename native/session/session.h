@@ -118,7 +118,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   bool congested() const override { return shm_.congested(); }
   Time tick(Time now) override;
 
-  bool is_split(const Work& work) const;
+  bool is_split(const Request& request) const;
   // Logs the strangers of the last while.
   Time report_strangers(Time now);
 
