@@ -48,6 +48,7 @@ nb::list reducer_states(const std::shared_ptr<Session>& self) {
     nb::dict one;
     one["name"] = state.name;
     one["used"] = state.used;
+    one["ready"] = state.ready;
     one["lost"] = state.lost;
     one["redone"] = state.redone;
     one["sent"] = state.sent;
@@ -100,6 +101,20 @@ void bind_reducers(nb::module_& m) {
       },
       nb::arg("session"), nb::arg("reducer"), nb::arg("incarnation"), nb::call_guard<nb::gil_scoped_release>());
   m.def("reducer_states", &reducer_states, nb::arg("session"));
+  m.def(
+      "set_reducer_rates",
+      [](const std::shared_ptr<Session>& self, const std::vector<double>& rates) {
+        if (self->reduction() != nullptr) self->reduction()->set_rates(rates);
+      },
+      nb::arg("session"), nb::arg("rates"), nb::call_guard<nb::gil_scoped_release>(),
+      "Of each reducer's link, relative to a worker's; negative: not used. The same on all ranks, without works.");
+  m.def(
+      "reducer_seconds",
+      [](const std::shared_ptr<Session>& self) {
+        return self->reduction() == nullptr ? std::vector<double>{} : self->reduction()->part_seconds();
+      },
+      nb::arg("session"), nb::call_guard<nb::gil_scoped_release>(),
+      "How long the parts of the last large all-reduce took: the workers' own, then each reducer's.");
   m.def(
       "reducer_session",
       [](const std::string& job, const nb::bytes& secret, uint64_t incarnation) {

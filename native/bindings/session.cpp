@@ -179,6 +179,7 @@ nb::list link_statistics(Session& self) {
       one["retransmits"] = lane.retransmits;
       one["zero_copy"] = lane.zero_copy;
       one["zero_copied"] = lane.zero_copied;
+      one["zero_copy_from"] = lane.zero_copy_from;
       lanes.append(one);
     }
     nb::dict one;
@@ -194,7 +195,7 @@ nb::list link_statistics(Session& self) {
 }
 
 const char* name_of(TraceEvent::Kind kind) {
-  const char* const names[] = {"work", "lane lost", "lane replaced", "lane reopened", "link repaired"};
+  const char* const names[] = {"work", "lane lost", "lane replaced", "lane reopened", "link repaired", "control moved"};
   return names[static_cast<int>(kind)];
 }
 
@@ -243,7 +244,8 @@ void bind_session(nb::module_& m) {
       .def(
           "__init__",
           [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
-             int lanes, int spin_us, bool round_robin, bool zero_copy, int threads, std::vector<int> cpus) {
+             int lanes, int spin_us, bool round_robin, bool zero_copy, int threads, std::vector<int> cpus,
+             size_t lend_from) {
             SessionOptions options{rank, size, std::move(job), std::string(secret.c_str(), secret.size())};
             options.heartbeat_seconds = heartbeat;
             options.timeout_seconds = timeout;
@@ -251,13 +253,15 @@ void bind_session(nb::module_& m) {
             options.spin_us = spin_us;
             options.round_robin = round_robin;
             options.zero_copy = zero_copy;
+            options.lend_from = lend_from;
             options.threads = threads;
             options.cpus = std::move(cpus);
             new (self) Session(std::move(options));
           },
           nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
           nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false,
-          nb::arg("zero_copy") = true, nb::arg("threads") = 0, nb::arg("cpus") = std::vector<int>{})
+          nb::arg("zero_copy") = true, nb::arg("threads") = 0, nb::arg("cpus") = std::vector<int>{},
+          nb::arg("lend_from") = 0)
       .def("listen_shm", &Session::listen_shm)
       .def("listen_tcp", &Session::listen_tcp, nb::arg("address"))
       .def(

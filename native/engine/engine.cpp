@@ -11,8 +11,16 @@ namespace slipstream {
 
 namespace {
 
-constexpr int kBulkAtOnce = 2;   // bulk works of one channel in flight together
-constexpr size_t kHistory = 64;  // finished works of a channel kept for comparison
+constexpr size_t kSmallBytes = 4 << 10;  // of a work that begins at once, whatever its channel is busy with
+constexpr int kBulkAtOnce = 2;           // bulk works of one channel in flight together
+constexpr size_t kHistory = 64;          // finished works of a channel kept for comparison
+
+bool is_small(const Request& request) {
+  uint64_t most = 0;
+  for (const Layout& space : request.spaces)
+    most = std::max(most, space.offsets.empty() ? space.count : space.offsets.back());
+  return most * size_of(request.elements ? request.elements->dtype : request.signature.dtype) <= kSmallBytes;
+}
 
 }  // namespace
 
@@ -71,6 +79,7 @@ void Engine::take_inbox() {
 
 void Engine::enqueue(WorkPtr work) {
   Channel& channel = channels_[work->request.channel];
+  if (is_small(work->request)) return try_begin(channel, std::move(work));  // it never waits behind bulk
   channel.waiting.push_back(std::move(work));
   start_waiting(channel);
 }
@@ -79,13 +88,17 @@ void Engine::start_waiting(Channel& channel) {
   while (!channel.waiting.empty() && channel.running_bulk < kBulkAtOnce && !failed_) {
     WorkPtr work = std::move(channel.waiting.front());
     channel.waiting.pop_front();
-    try {
-      begin(channel, work);
-    } catch (const std::exception& e) {  // no memory for it, say; nobody else knows of this work yet
-      const Error error{Code::internal, rank_, {}, work->request.signature.describe() + " cannot start: " + e.what()};
-      complete(*work, error);
-      fail(error);
-    }
+    try_begin(channel, std::move(work));
+  }
+}
+
+void Engine::try_begin(Channel& channel, WorkPtr work) {
+  try {
+    begin(channel, work);
+  } catch (const std::exception& e) {  // no memory for it, say; nobody else knows of this work yet
+    const Error error{Code::internal, rank_, {}, work->request.signature.describe() + " cannot start: " + e.what()};
+    complete(*work, error);
+    fail(error);
   }
 }
 
@@ -214,6 +227,7 @@ void Engine::fail(Error error) {
   if (!told.empty()) log_warning(rank_, told);
   fabric_.close_up();
   fail_works(error);
+  if (told_failure_) told_failure_(error);
 }
 
 Frame Engine::abort_frame() const {

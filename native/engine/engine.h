@@ -49,6 +49,8 @@ class Engine final : public Events {
   // Where works with a time in `traced` are put when they are done.
   void set_trace(Trace* trace) { trace_ = trace; }
   void set_host(Host* host) { host_ = host; }
+  // Called once by fail(), after all works have been told.
+  void set_failed(std::function<void(const Error&)> f) { told_failure_ = std::move(f); }
 
   // Any thread. What comes before submit().
   Ledger& ledger() { return ledger_; }
@@ -141,6 +143,7 @@ class Engine final : public Events {
   void take_inbox();
   void enqueue(WorkPtr work);
   void start_waiting(Channel& channel);
+  void try_begin(Channel& channel, WorkPtr work);
   void begin(Channel& channel, WorkPtr work);
   void retire_finished();
   void deliver_early(Execution& execution);
@@ -194,6 +197,7 @@ class Engine final : public Events {
   std::atomic<size_t> inbox_size_{0};
   Error failure_;
   bool failed_ = false;
+  std::function<void(const Error&)> told_failure_;
   std::vector<std::byte> abort_;  // for links that come up after the failure
   std::set<int> untold_;          // ranks of failed works that had no link to us at the failure and came not yet
 

@@ -17,8 +17,7 @@ constexpr uint64_t kFewestChunks = 2;
 constexpr uint64_t kMostChunks = 32;
 // Over a network a chunk is done when its bytes have been acknowledged: what is under way and in queues has to fit.
 constexpr size_t kNetworkBudget = 32 << 20;
-constexpr uint64_t kLeastAhead = 512 << 10;  // of a request with window_seconds
-constexpr uint64_t kFrameCost = 64;          // what an eager frame costs its receiver beside the payload
+constexpr uint64_t kFrameCost = 64;  // what an eager frame costs its receiver beside the payload
 
 Frame frame_of(const Request& request, FrameType type) {
   Frame frame;
@@ -249,8 +248,9 @@ uint64_t Execution::allowance() const {
   for (const Plan::Peer& peer : plan_.peers())
     if (const Link* link = engine_.fabric().up(request_.group->ranks[static_cast<size_t>(peer.rank)])) {
       const double seconds = request_.window_seconds;
-      const auto ahead =
-          seconds > 0 ? std::max<uint64_t>(kLeastAhead, static_cast<uint64_t>(seconds * link->rate())) : link->window();
+      const auto ahead = seconds > 0
+                             ? std::max<uint64_t>(request_.window_least, static_cast<uint64_t>(seconds * link->rate()))
+                             : link->window();
       bytes = std::min<uint64_t>(bytes, ahead);
     }
   return std::clamp<uint64_t>(bytes / (chunk_elements_ * element_), std::min(kFewestChunks, window_), window_);

@@ -82,6 +82,7 @@ struct Request {
   bool split_up = false;      // a slice of a work whose plan is split()
   size_t window_bytes = 0;    // what may be under way at most; 0: a limit for any link
   double window_seconds = 0;  // of what its links achieve; 0: as they say
+  size_t window_least = 0;    // bytes, where that is less
   // What arrives is written whole chunks at a time: until then the memory keeps what it had.
   bool whole_chunks = false;
   std::shared_ptr<std::vector<uint8_t>> done;  // 1 for each chunk that has been received; resized by the executor

@@ -2,30 +2,31 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstring>
-#include <future>
-#include <numeric>
 
 #include "base/log.h"
 #include "engine/offer.h"
 #include "session/session.h"
 #include "session/shares.h"
-#include "transport/sha256.h"
 
 namespace slipstream {
 namespace {
 
-constexpr uint64_t kRarely = 8;           // without reducers every so-many-th work asks whether there are some again
-constexpr size_t kWindowBytes = 8 << 20;  // of a slice, under way to a reducer and back
+constexpr uint64_t kRarely = 8;            // without reducers every so-many-th work asks whether there are some again
+constexpr uint64_t kSmallOnes = 64;        // after so many small works one is treated as a large one, for its verdict
+constexpr uint64_t kSmallSlice = 4 << 10;  // bytes below which another reducer costs more than it saves
+constexpr size_t kWindowBytes = 8 << 20;   // of a slice, under way to a reducer and back
 // No worker may be far ahead of the others with one reducer: it would take from its other links what they wait for.
-constexpr double kWindowSeconds = 0.06;
-constexpr uint64_t kChunks = 64;  // of a slice, if they are large enough
+constexpr double kWindowSeconds = 0.03;
+constexpr size_t kWindowLeast = 512 << 10;  // of all slices together
+constexpr uint64_t kChunks = 64;            // of a slice, if they are large enough
 constexpr uint64_t kLeastChunk = 32 << 10;
-constexpr size_t kMostName = 1000;  // letters of a work's name that a reducer is told
-constexpr double kConnectSeconds = 3;
-constexpr double kRateUnit = 65536;
-constexpr uint64_t kRandomBits = (uint64_t{1} << 48) - 1;  // of an incarnation; the rest is the port
+constexpr uint64_t kMostChunk = 64 << 10;  // sums flow back when a chunk is whole, and all links share the worker's
+constexpr size_t kMostName = 1000;         // letters of a work's name that a reducer is told
+constexpr double kLagMemory = 0.8;
+constexpr double kLagsBehind = 1.25;
+constexpr double kLess = 0.9;
+constexpr double kMore = 1.01;
 constexpr uint64_t kChannels = 0x9e3779b97f4a7c15ULL;
 
 // Channels of the workers' group that nothing else uses: 1 for slices, 2 for verdicts, more for repairs.
@@ -36,18 +37,16 @@ uint64_t channel_of(const Group& group, uint64_t use) {
 
 }  // namespace
 
-ReducerSession reducer_session(const std::string& job, const std::string& secret, uint64_t incarnation) {
-  char number[24];
-  std::snprintf(number, sizeof(number), "%012llx", static_cast<unsigned long long>(incarnation & kRandomBits));
-  ReducerSession found;
-  found.job = job + "/reducer/" + number;
-  HmacSha256 mac(std::as_bytes(std::span(secret.data(), secret.size())));
-  mac.update("slipstream reducer");
-  mac.update(found.job);
-  const Digest digest = mac.finish();
-  found.secret.assign(reinterpret_cast<const char*>(digest.data()), digest.size());
-  return found;
-}
+// A small work that the workers do among themselves.
+class Passing final : public Listener {
+ public:
+  Passing(WorkPtr parent, WorkPtr work) : parent_(std::move(parent)), work_(std::move(work)) {}
+  void work_done() override { parent_->complete(work_->error()); }
+
+ private:
+  WorkPtr parent_;
+  WorkPtr work_;
+};
 
 class Reduction::Ear final : public Listener {
  public:
@@ -89,15 +88,24 @@ void Reduction::enter(const WorkPtr& parent) {
 }
 
 void Reduction::begin_ready() {
-  while (!waiting_.empty() && unjudged_.size() < kAhead) {
-    const WorkPtr parent = std::move(waiting_.front());
-    waiting_.pop_front();
-    begin(parent);
+  if (beginning_) return;
+  beginning_ = true;
+  while (!waiting_.empty()) {
+    const WorkPtr parent = waiting_.front();
+    if (is_small(parent->request) && since_verdict_ + 1 < kSmallOnes) {
+      if (!begin_small(parent)) break;
+    } else {
+      if (unjudged_.size() >= kAhead) break;
+      waiting_.pop_front();
+      since_verdict_ = 0;
+      begin(parent);
+    }
   }
+  beginning_ = false;
 }
 
-Request Reduction::slice(const Split& split, uint64_t begin, uint64_t count) const {
-  Request request = split.parent->request;
+Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {
+  Request request = whole;
   request.split_up = true;
   const size_t element = size_of(request.signature.dtype);
   for (Layout& space : request.spaces) {
@@ -107,17 +115,59 @@ Request Reduction::slice(const Split& split, uint64_t begin, uint64_t count) con
   return request;
 }
 
+bool Reduction::is_small(const Request& request) const {
+  return request.spaces[0].count * size_of(request.signature.dtype) < kSmall;
+}
+
+// False: not yet.
+bool Reduction::begin_small(const WorkPtr& parent) {
+  std::vector<Reducer*> ways;
+  for (Reducer& reducer : reducers_) {
+    if (!reducer.state.used || !reducer.express) continue;
+    if (reducer.express->busy()) return false;
+    if (reducer.express->open()) {
+      ways.push_back(&reducer);
+    } else {  // lost: the verdict of a large work lets all know
+      since_verdict_ = kSmallOnes;
+    }
+  }
+  if (since_verdict_ >= kSmallOnes) return true;
+  waiting_.pop_front();
+  ++since_verdict_;
+  const Request& whole = parent->request;
+  const uint64_t count = whole.spaces[0].count;
+  if (ways.empty()) {
+    const WorkPtr work = session_.prepare(slice(whole, 0, count), channel_of(*options_.group, 1));
+    session_.submit_unsplit(work);
+    work->listen(std::make_unique<Passing>(parent, work));
+    return true;
+  }
+  const uint64_t bytes = count * size_of(whole.signature.dtype);
+  const uint64_t slices = std::clamp<uint64_t>(bytes / kSmallSlice, 1, ways.size());
+  const auto left = std::make_shared<uint64_t>(slices);
+  for (uint64_t i = 0; i < slices; ++i) {
+    const uint64_t begin = count * i / slices;
+    const uint64_t own = count * (i + 1) / slices - begin;
+    ways[i]->state.sent += own * size_of(whole.signature.dtype);
+    ways[i]->express->begin(slice(whole, begin, own), [parent, left](const Error& error) {
+      if (--*left == 0 || error) parent->complete(error);
+    });
+  }
+  return true;
+}
+
 void Reduction::begin(const WorkPtr& parent) {
   const auto split = std::make_shared<Split>();
   split->number = next_++;
   split->parent = parent;
+  split->begun = now();
   // Not those after: another rank may not have heard them yet when it comes here.
   for (; !judged_.empty() && judged_.front()->number + kAhead <= split->number; judged_.pop_front())
     apply(*judged_.front());
   std::vector<double> rates;
   bool any = false;
   for (const Reducer& reducer : reducers_) {
-    rates.push_back(reducer.state.used ? reducer.state.rate : 0);
+    rates.push_back(reducer.state.used ? reducer.agreed : 0);
     split->incarnations.push_back(reducer.state.used ? reducer.wanted : 0);
     any |= reducer.state.used;
   }
@@ -132,7 +182,7 @@ void Reduction::begin(const WorkPtr& parent) {
     begin = end;
   }
   split->left = split->parts.size();
-  if (any || split->number % kRarely == 0) {
+  if (any || is_small(parent->request) || split->number % kRarely == 0) {
     split->words.assign(kHeader + 2 * reducers_.size(), 0);
     const auto bytes = reinterpret_cast<std::byte*>(split->words.data());
     split->verdict = session_.prepare(status_request(*split, bytes, 8 * split->words.size(), DType::u64),
@@ -140,7 +190,9 @@ void Reduction::begin(const WorkPtr& parent) {
   }
   unjudged_.push_back(split);
   if (split->parts.empty()) return give_verdict(split);
-  for (size_t i = 0; i < split->parts.size(); ++i) {
+  for (size_t n = 0; n < split->parts.size();
+       ++n) {  // each worker with another reducer first: no queue gets all at once
+    const size_t i = (n + static_cast<size_t>(options_.rank)) % split->parts.size();
     Part& part = split->parts[i];
     if (part.work == nullptr) {
       part_done(split, part);
@@ -155,12 +207,11 @@ void Reduction::begin(const WorkPtr& parent) {
 }
 
 void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t count) {
-  Part part{reducer, begin, count, 1, nullptr, nullptr};
-  Request request = slice(split, begin, count);
+  Part part{reducer, begin, count, 1, 0, nullptr, nullptr};
+  Request request = slice(split.parent->request, begin, count);
   if (reducer >= 0) {  // many chunks, so that sums flow back soon after data flows out
     const uint64_t bytes = count * size_of(request.signature.dtype);
-    const uint64_t wanted = std::clamp<uint64_t>(std::bit_ceil(bytes / kChunks), kLeastChunk,
-                                                 std::max<uint64_t>(kLeastChunk, request.chunk_bytes));
+    const uint64_t wanted = std::clamp<uint64_t>(std::bit_ceil(bytes / kChunks), kLeastChunk, kMostChunk);
     request.chunk_bytes = request.signature.chunk_bytes = static_cast<uint32_t>(wanted);
   }
   part.chunk = chunk_elements(request);
@@ -176,6 +227,7 @@ void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t cou
     request.done = part.done;
     request.window_bytes = kWindowBytes;
     request.window_seconds = kWindowSeconds;
+    request.window_least = kWindowLeast / reducers_.size();
     request.offer = encode_offer({request.signature, count, request.postscale, request.divisor});
     to.state.sent += count * size_of(request.signature.dtype);
     part.work = to.session->prepare(std::move(request), to.group->id);
@@ -221,26 +273,28 @@ void Reduction::heard(const SplitPtr& split, Stage stage, size_t index, const Wo
 }
 
 void Reduction::part_done(const SplitPtr& split, Part& part) {
+  part.seconds = std::chrono::duration<double>(now() - split->begun).count();
   if (part.reducer < 0 && part.work->error()) split->error = part.work->error();
   if (part.reducer >= 0 && (part.work == nullptr || part.work->error())) {
     split->lost |= 1u << part.reducer;
     Reducer& reducer = reducers_[static_cast<size_t>(part.reducer)];
-    if (part.work != nullptr && !reducer.failed) {
-      reducer.failed = true;
-      reducer.why = part.work->error().text;
-    }
+    if (part.work != nullptr) lose(reducer, part.work->error().text);
   }
   if (--split->left == 0) give_verdict(split);
 }
 
 void Reduction::give_verdict(const SplitPtr& split) {
+  seconds_.assign(reducers_.size() + 1, 0);
+  for (const Part& part : split->parts) seconds_[static_cast<size_t>(part.reducer + 1)] = part.seconds;
+  see_lags(*split);
   if (split->verdict == nullptr) return judged(split, split->error);
   std::vector<uint64_t>& words = split->words;
   words[0] = split->lost;
   for (size_t i = 0; i < reducers_.size(); ++i) {
     const Reducer& reducer = reducers_[i];
     const bool up = reducer.session && reducer.connected == reducer.wanted && !reducer.failed;
-    if (!up) words[1] |= uint64_t{1} << i;
+    const bool over = reducer.express == reducer.fresh || !reducer.express || reducer.express->over();
+    if (!up || !over) words[1] |= uint64_t{1} << i;
     if (options_.rank != 0) continue;
     words[kHeader + 2 * i] = reducer.state.incarnation;
     words[kHeader + 2 * i + 1] = static_cast<uint64_t>(reducer.state.rate * kRateUnit);
@@ -264,6 +318,25 @@ void Reduction::judged(const SplitPtr& split, const Error& error) {
   begin_ready();
 }
 
+// Rank 0 gives a reducer that stays behind the others less, and slowly more again when it does not.
+void Reduction::see_lags(const Split& split) {
+  if (options_.rank != 0 || is_small(split.parent->request)) return;
+  std::vector<double> took;
+  for (const Part& part : split.parts)
+    if (part.reducer >= 0 && part.work != nullptr) took.push_back(part.seconds);
+  if (took.size() < 2) return;
+  std::nth_element(took.begin(), took.begin() + static_cast<ptrdiff_t>(took.size() / 2), took.end());
+  for (const Part& part : split.parts) {
+    if (part.reducer < 0 || part.work == nullptr) continue;
+    Reducer& reducer = reducers_[static_cast<size_t>(part.reducer)];
+    reducer.lag = kLagMemory * reducer.lag + (1 - kLagMemory) * part.seconds / took[took.size() / 2];
+    if (reducer.lag > kLagsBehind)
+      reducer.state.rate = std::max(reducer.state.rate * kLess, reducer.most / 64);
+    else
+      reducer.state.rate = std::min(reducer.state.rate * kMore, reducer.most);
+  }
+}
+
 // At once, and once for each session that is lost.
 void Reduction::warn(const Split& split) {
   for (size_t i = 0; i < reducers_.size() && split.verdict; ++i) {
@@ -277,6 +350,35 @@ void Reduction::warn(const Split& split) {
   }
 }
 
+void Reduction::leave(Reducer& reducer) {
+  reducer.state.used = false;
+  if (reducer.fresh) reducer.fresh->end();
+  if (reducer.session) {
+    const std::lock_guard lock(keeper_mutex_);
+    to_close_.push_back(std::move(reducer.session));
+    keeper_bell_.notify_one();
+  }
+  reducer.session.reset();
+  reducer.connected = 0;
+  reducer.failed = false;
+  reducer.why.clear();
+}
+
+// This rank cannot use its session any more.
+void Reduction::lose(Reducer& reducer, const std::string& why) {
+  if (reducer.failed) return;
+  reducer.failed = true;
+  reducer.why = why;
+}
+
+void Reduction::session_ended(size_t index, uint64_t incarnation, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  Reducer& reducer = reducers_[index];
+  if (reducer.connected != incarnation || !reducer.session) return;
+  lose(reducer, why);
+  reducer.fresh->end();
+}
+
 // The same on every rank: nothing here looks at what only this one knows, but for its own sessions.
 void Reduction::apply(const Split& split) {
   for (size_t i = 0; i < reducers_.size(); ++i) {
@@ -284,16 +386,7 @@ void Reduction::apply(const Split& split) {
     const uint64_t bit = uint64_t{1} << i;
     const uint64_t incarnation = split.words[kHeader + 2 * i];
     if ((split.words[0] & bit) != 0 && reducer.state.used && split.incarnations[i] == reducer.wanted) {
-      reducer.state.used = false;
-      if (reducer.session) {
-        const std::lock_guard lock(keeper_mutex_);
-        to_close_.push_back(std::move(reducer.session));
-        keeper_bell_.notify_one();
-      }
-      reducer.session.reset();
-      reducer.connected = 0;
-      reducer.failed = false;
-      reducer.why.clear();
+      leave(reducer);
     }
     if (incarnation != 0 && incarnation != reducer.wanted) {
       reducer.wanted = reducer.state.incarnation = incarnation;
@@ -302,9 +395,11 @@ void Reduction::apply(const Split& split) {
       keeper_bell_.notify_one();
     } else if (!reducer.state.used && reducer.wanted != 0 && (split.words[1] & bit) == 0) {
       reducer.state.used = true;
+      reducer.express = reducer.fresh;
       log_warning(options_.rank, "reducer " + reducer.state.name + " is used again");
     }
-    reducer.state.rate = static_cast<double>(split.words[kHeader + 2 * i + 1]) / kRateUnit;
+    reducer.agreed = static_cast<double>(split.words[kHeader + 2 * i + 1]) / kRateUnit;
+    if (options_.rank != 0) reducer.state.rate = reducer.agreed;
   }
 }
 
@@ -338,7 +433,7 @@ void Reduction::repair(const SplitPtr& split) {
       while (last < chunks && split->chunks[at + last] == split->chunks[at + first]) ++last;
       const uint64_t begin = part.begin + first * chunk;
       const uint64_t count = std::min(part.begin + part.count, part.begin + last * chunk) - begin;
-      Request request = slice(*split, begin, count);
+      Request request = slice(split->parent->request, begin, count);
       if (split->chunks[at + first] != 0) {  // somebody has the result: the others add nothing to it
         std::byte* out = request.spaces[1].data;
         for (uint64_t c = first; c < last; ++c) {
@@ -366,117 +461,5 @@ void Reduction::repair(const SplitPtr& split) {
 }
 
 void Reduction::finish(const SplitPtr& split, const Error& error) { split->parent->complete(error); }
-
-// ---- sessions
-
-void Reduction::registered(size_t index, uint64_t incarnation) {
-  const std::lock_guard lock(mutex_);
-  if (index < reducers_.size()) reducers_[index].state.incarnation = incarnation;
-}
-
-std::vector<ReducerState> Reduction::states() {
-  const std::lock_guard lock(mutex_);
-  std::vector<ReducerState> found;
-  for (const Reducer& reducer : reducers_) found.push_back(reducer.state);
-  return found;
-}
-
-std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) const {
-  const ReducerSession name = reducer_session(options_.job, options_.secret, incarnation);
-  SessionOptions options;
-  options.rank = options_.rank;
-  options.size = options_.size + 1;
-  options.job = name.job;
-  options.secret = name.secret;
-  options.heartbeat_seconds = options_.heartbeat_seconds;
-  options.connect_seconds = kConnectSeconds;
-  options.lanes = options_.lanes;
-  auto session = std::make_shared<Session>(options);
-  std::vector<PeerAddress> peers(static_cast<size_t>(options_.size) + 1);
-  PeerAddress& reducer = peers.back();
-  reducer.host = "reducer " + options_.reducers[index].name;
-  reducer.addresses = options_.reducers[index].addresses;
-  reducer.port = static_cast<uint16_t>(incarnation >> 48);
-  session->start(std::move(peers));
-  session->reach(options_.size, now() + seconds(kConnectSeconds));
-  return session;
-}
-
-void Reduction::open_all() {
-  std::vector<std::future<std::shared_ptr<Session>>> opening(reducers_.size());
-  for (size_t i = 0; i < reducers_.size(); ++i)
-    if (reducers_[i].wanted != 0)
-      opening[i] = std::async(std::launch::async, [this, i] { return open(i, reducers_[i].wanted); });
-  for (size_t i = 0; i < reducers_.size(); ++i) {
-    if (!opening[i].valid()) continue;
-    try {
-      take(i, reducers_[i].wanted, opening[i].get());
-    } catch (const std::exception& e) {  // the first verdict tells the others
-      reducers_[i].why = e.what();
-    }
-  }
-}
-
-void Reduction::take(size_t index, uint64_t incarnation, std::shared_ptr<Session> session) {
-  Reducer& reducer = reducers_[index];
-  std::vector<int> ranks(static_cast<size_t>(options_.size) + 1);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  reducer.group = session->make_group(1, std::move(ranks));
-  reducer.session = std::move(session);
-  reducer.connected = incarnation;
-  reducer.failed = false;
-}
-
-void Reduction::keep() {
-  std::unique_lock lock(keeper_mutex_);
-  for (;;) {
-    keeper_bell_.wait(lock, [this] { return stop_ || !to_open_.empty() || !to_close_.empty(); });
-    auto closing = std::exchange(to_close_, {});
-    auto opening = std::exchange(to_open_, {});
-    if (stop_ && closing.empty()) return;
-    if (stop_) opening.clear();
-    lock.unlock();
-    for (const auto& session : closing) session->close();
-    closing.clear();
-    for (const auto& [index, incarnation] : opening) {
-      std::shared_ptr<Session> session;
-      try {
-        session = open(index, incarnation);
-      } catch (const std::exception&) {  // it stays unused until there is another incarnation
-        continue;
-      }
-      const std::lock_guard state(mutex_);
-      Reducer& reducer = reducers_[index];
-      if (incarnation != reducer.wanted || reducer.session) {
-        const std::lock_guard again(keeper_mutex_);
-        to_close_.push_back(std::move(session));
-        continue;
-      }
-      take(index, incarnation, std::move(session));
-    }
-    lock.lock();
-  }
-}
-
-void Reduction::close() {
-  {
-    const std::lock_guard lock(keeper_mutex_);
-    if (stop_) return;
-    stop_ = true;
-    keeper_bell_.notify_one();
-  }
-  keeper_.join();
-  std::vector<std::shared_ptr<Session>> sessions;
-  {
-    const std::lock_guard lock(mutex_);
-    for (Reducer& reducer : reducers_)
-      if (reducer.session) sessions.push_back(reducer.session);
-  }
-  for (const auto& session : sessions) session->close();
-  const std::lock_guard lock(mutex_);
-  for (const WorkPtr& parent : waiting_)
-    parent->complete(Error{Code::aborted, options_.rank, {}, "slipstream was shut down while operations were pending"});
-  waiting_.clear();
-}
 
 }  // namespace slipstream

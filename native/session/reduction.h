@@ -8,6 +8,8 @@
 // rest. So every rank ends with the same bits, and no rank believes itself done while another one still needs its
 // memory.
 //
+// Small ones have no verdict to wait for: see express.h.
+//
 // What the workers do next (which reducers take part, with which shares) follows from verdicts alone: that of work s
 // from those up to s - kAhead, which all have been heard when s begins. So no rank ever differs from another about it.
 #pragma once
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "engine/work.h"
+#include "session/express.h"
 
 namespace slipstream {
 
@@ -55,6 +58,7 @@ ReducerSession reducer_session(const std::string& job, const std::string& secret
 struct ReducerState {
   std::string name;
   bool used = false;    // takes part in the works that begin now
+  bool ready = false;   // this rank has a link to it
   uint64_t lost = 0;    // how often it was
   uint64_t redone = 0;  // chunks that were reduced again for it
   uint64_t sent = 0;    // bytes given to it
@@ -72,24 +76,33 @@ class Reduction {
   // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
   void registered(size_t reducer, uint64_t incarnation);
   std::vector<ReducerState> states();
+  // The rate of each reducer's link, relative to a worker's, from now on; negative: it is not used. The same on all
+  // ranks, while none of them has works under way.
+  void set_rates(const std::vector<double>& rates);
+  // How long the parts of the last large work took: the workers' own, then each reducer's; 0: it had none.
+  std::vector<double> part_seconds();
   // Ends the sessions with the reducers; works still pending fail. Waits for that. Idempotent.
   void close();
 
  private:
-  static constexpr uint64_t kAhead = 4;  // works under way at once
-  static constexpr int kHeader = 2;      // words of a verdict before those of the reducers
+  static constexpr uint64_t kAhead = 4;         // works under way at once
+  static constexpr int kHeader = 2;             // words of a verdict before those of the reducers
+  static constexpr double kRateUnit = 65536;    // a rate of 1 in a verdict
+  static constexpr uint64_t kSmall = 32 << 10;  // bytes of a work from which on it is a large one
 
   struct Part {
     int reducer = -1;  // -1: the workers' own
     uint64_t begin = 0;
     uint64_t count = 0;
     uint64_t chunk = 1;  // elements
+    double seconds = 0;  // that it took
     WorkPtr work;
     std::shared_ptr<std::vector<uint8_t>> done;  // which chunks of the result are here
   };
   struct Split {
     uint64_t number = 0;
     WorkPtr parent;
+    Time begun{};
     std::vector<Part> parts;
     size_t left = 0;  // parts, or repairs, that are not done
     WorkPtr verdict;
@@ -105,9 +118,14 @@ class Reduction {
     ReducerState state;
     std::shared_ptr<Session> session;
     std::shared_ptr<const Group> group;
-    uint64_t wanted = 0;     // the incarnation that verdicts speak of
-    uint64_t connected = 0;  // the one that `session` is up with
-    bool failed = false;     // this rank could not use `session`
+    std::shared_ptr<Express> fresh;    // of `session`
+    std::shared_ptr<Express> express;  // the one that small works use, perhaps of a session that is over
+    double lag = 1;                    // of its parts behind the others', as rank 0 sees it
+    double most = 1;                   // the rate that was measured
+    double agreed = 1;                 // what works are split by: what rank 0 said a while ago
+    uint64_t wanted = 0;               // the incarnation that verdicts speak of
+    uint64_t connected = 0;            // the one that `session` is up with
+    bool failed = false;               // this rank could not use `session`
     std::string why;
     uint64_t warned = 0;  // the incarnation whose loss people have been told of
   };
@@ -117,11 +135,14 @@ class Reduction {
 
   void begin_ready();
   void begin(const WorkPtr& parent);
+  bool begin_small(const WorkPtr& parent);
+  bool is_small(const Request& request) const;
   void add_part(Split& split, int reducer, uint64_t begin, uint64_t count);
-  Request slice(const Split& split, uint64_t begin, uint64_t count) const;
+  static Request slice(const Request& whole, uint64_t begin, uint64_t count);
   void listen(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work);
   void heard(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work);
   void part_done(const SplitPtr& split, Part& part);
+  void see_lags(const Split& split);
   void give_verdict(const SplitPtr& split);
   void judged(const SplitPtr& split, const Error& error);
   void apply(const Split& split);
@@ -132,9 +153,12 @@ class Reduction {
   Request status_request(const Split& split, std::byte* data, uint64_t bytes, DType dtype) const;
 
   void keep();  // the thread that opens and closes sessions
-  std::shared_ptr<Session> open(size_t index, uint64_t incarnation) const;
+  std::shared_ptr<Session> open(size_t index, uint64_t incarnation);
   void open_all();
   void take(size_t index, uint64_t incarnation, std::shared_ptr<Session> session);
+  void leave(Reducer& reducer);
+  void lose(Reducer& reducer, const std::string& why);
+  void session_ended(size_t index, uint64_t incarnation, const std::string& why);
 
   Session& session_;
   const ReductionOptions options_;
@@ -144,6 +168,9 @@ class Reduction {
   std::deque<SplitPtr> unjudged_;  // in their order
   std::deque<SplitPtr> judged_;    // not applied yet, in their order
   uint64_t next_ = 0;
+  uint64_t since_verdict_ = 0;  // small works
+  bool beginning_ = false;
+  std::vector<double> seconds_;
 
   std::mutex keeper_mutex_;
   std::condition_variable keeper_bell_;

@@ -19,6 +19,7 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.lanes = options.lanes;
   tcp.round_robin = options.round_robin;
   tcp.lending = options.zero_copy ? Lending::automatic : Lending::off;
+  tcp.lend_from = options.lend_from;
   tcp.busy_poll_us = options.spin_us;  // only while cores are free
   tcp.threads = options.threads;
   tcp.cpus = options.cpus;
@@ -54,6 +55,7 @@ Session::Session(SessionOptions options)
   engine_.set_trace(&trace_);
   tcp_.set_trace(&trace_);
   if (options_.serve) engine_.set_host(this);
+  engine_.set_failed(options_.failed);
 }
 
 Session::~Session() { close(); }
@@ -125,6 +127,7 @@ void Session::use_reducers(ReductionOptions options) {
 void Session::reach(int rank, Time deadline) {
   for (;;) {
     bool up = false;
+    Error gone;
     runner_.as_driver([&] {
       engine_.fabric().want(rank);
       up = engine_.fabric().up(rank) != nullptr;
@@ -133,10 +136,11 @@ void Session::reach(int rank, Time deadline) {
         engine_.turn();
         tick(now());
       }
+      gone = engine_.fabric().gone(rank);
     });
     if (up) return;
     if (const Error error = failure()) throw Failure(error);
-    if (const Error gone = engine_.fabric().gone(rank)) throw Failure(gone);
+    if (gone) throw Failure(gone);
     if (now() >= deadline)
       throw Failure(Error{Code::timeout, rank, {}, engine_.fabric().who(rank) + " does not answer"});
   }

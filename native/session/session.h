@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,12 +28,15 @@ struct SessionOptions {
   int spin_us = 0;
   bool round_robin = false;  // TcpOptions::round_robin
   bool zero_copy = true;     // large sends to other machines without a copy, where the kernel can
+  size_t lend_from = 0;      // TcpOptions::lend_from
   int threads = 0;           // TcpOptions::threads
   std::vector<int> cpus;     // that the engine thread and the I/O threads are confined to; none: all
   double connect_seconds = 10;
   // Not null: this is a reducer, the last rank; it never dials. Its part in every work that the others offer.
   std::shared_ptr<const Plan> serve = nullptr;
   size_t window_bytes = 8 << 20;  // of one work, in a reducer's memory
+  // Told once if the session fails; by the driver.
+  std::function<void(const Error&)> failed = nullptr;
 };
 
 struct PeerAddress {

@@ -119,7 +119,9 @@ class ScriptedLink : public Events {
   }
 
   void send_segment(Input& input) {
-    const SegmentHeader header = segment_header(input);
+    const bool last = input.chance(8);
+    const SegmentHeader header =
+        last ? promotion(static_cast<uint32_t>(1 + input.below(2 * generation_ + 4))) : segment_header(input);
     const Fd& lane = lanes_[input.below(kLanes)];
     put(lane, &header, input.chance(16) ? input.below(sizeof(header)) : sizeof(header));
     if (!input.chance(4)) put(lane, kZeros, std::min<size_t>(header.size, sizeof(kZeros)));

@@ -10,6 +10,7 @@
 #include "transport/tcp_inbox.h"
 #include "transport/tcp_outbox.h"
 #include "transport/tcp_pace.h"
+#include "transport/tcp_promote.h"
 
 namespace {
 
@@ -52,6 +53,30 @@ TEST(no_segment_is_a_crumb) {
   CHECK_EQ(outbox.pull(0, 60'000, now())->header.size, 70'000u);  // 10,000 more rather than a segment of them
   outbox.push(bulk(70'000), bytes.data(), 2, 1);
   CHECK_EQ(outbox.pull(0, 1, now())->header.size, Outbox::kLeastSegment);
+}
+
+TEST(what_is_left_of_a_message_is_taken_whole_or_not) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  CHECK(!outbox.pull_rest(0, kMost, now()));
+  for (const uint32_t size : {100'000u, 20'000u, 30'000u, 40'000u}) outbox.push(bulk(size), bytes.data(), size, 2);
+  outbox.pull(0, 70'000, now());
+  CHECK(!outbox.pull_rest(0, 29'999, now()));
+  CHECK_EQ(outbox.waiting(), 120'000u);
+  const auto rest = outbox.pull_rest(0, 30'000, now());
+  CHECK_EQ(rest->header.message, 1u);
+  CHECK_EQ(rest->header.offset, 70'000u);
+  CHECK_EQ(rest->header.size, 30'000u);
+  CHECK_EQ(outbox.pull_rest(0, 20'000, now())->header.message, 2u);
+  outbox.lost(0);  // what is lost goes first
+  CHECK(!outbox.pull_rest(1, kMost, now()));
+  for (int i = 0; i < 3; ++i) CHECK_EQ(outbox.pull(1, kMost, now())->header.message, i < 2 ? 1u : 2u);
+  CHECK_EQ(outbox.pull_rest(1, kMost, now())->header.message, 3u);
+  CHECK_EQ(outbox.waiting(), 40'000u);
+  CHECK(outbox.taken(3).has_value());
+  Outbox dealt(Dealing::round_robin);
+  dealt.push(bulk(20'000), bytes.data(), 1, 1);
+  CHECK(!dealt.pull_rest(0, kMost, now()));
 }
 
 TEST(word_of_what_was_not_sent_is_refused) {
@@ -226,13 +251,51 @@ TEST(a_pace_is_learnt_while_the_lane_is_busy) {
   CHECK_EQ(pace.segment(100 << 20, 4), (uint32_t{80'000}) & ~4095u);  // 8 ms of it
   CHECK_EQ(pace.segment(100'000, 4), uint32_t{16 << 10});             // little is left for all
   CHECK(pace.backlog(256 << 10) < 64 << 10);
-  CHECK(pace.enough(0) > 90e3 && pace.enough(0) < 110e3);  // 10 ms of it
-  CHECK(pace.enough(0.05) > 10 * pace.enough(0));          // a long path takes more
-  CHECK(Pace().enough(0.05) > 1e18);                       // nothing is known: no limit
+  const double floor = 64 << 10;                                                 // of all lanes together
+  CHECK(pace.enough(0, 1) - floor > 90e3 && pace.enough(0, 1) - floor < 110e3);  // 10 ms of it
+  CHECK_EQ(pace.enough(0, 1) - pace.enough(0, 4), floor * 3 / 4);
+  CHECK(pace.enough(0.05, 8) > 5 * pace.enough(0, 8));  // a long path takes more
+  CHECK(Pace().enough(0.05, 1) > 1e18);                 // nothing is known: no limit
   const double before = pace.rate();
   pace.took(10'000, false, start + std::chrono::milliseconds(101));
   pace.took(1, true, start + std::chrono::seconds(10));  // it had nothing to do meanwhile: that says nothing
   CHECK(pace.rate() > 0.9 * before);
   pace.took(1, true, start + std::chrono::seconds(20));  // it had, and took a byte in ten seconds
   CHECK(pace.rate() < 0.7 * before);
+  CHECK(pace.enough(0, 1) - floor > 0.009 * before);  // the best of the last moments counts
+  for (const int ms : {20'060, 20'120}) pace.took(1, true, start + std::chrono::milliseconds(ms));
+  CHECK(pace.enough(0, 1) - floor < 0.005 * before);
+}
+
+TEST(a_last_word_is_no_segment) {
+  const SegmentHeader last = promotion(7);
+  CHECK(is_promotion(last));
+  CHECK(objection_to_segment(last) != nullptr);
+  CHECK(!is_promotion(promotion(0)));
+  CHECK(!is_promotion({bulk(100'000), 1, 0, 50'000}));
+}
+
+TEST(small_messages_go_where_they_take_half_as_long) {
+  constexpr double kNone = 0.1;
+  constexpr uint64_t kBusy = 10 << 20;
+  // What lanes of 400 and 1600 Mbit/s look like. 16 KiB take 0.33 ms and 0.08 ms there.
+  const std::vector<LaneSeen> idle{{0.01, 0.0001, 50e6, 0, 0}, {0.01, 0.0001, 200e6, 0, 0}};
+  const auto choice = [](const LaneSeen& control, const std::vector<LaneSeen>& lanes, double most = 1) {
+    const auto found = faster_lane(control, lanes, most);
+    return found ? static_cast<int>(*found) : -1;
+  };
+  const LaneSeen slow{0.0014, kNone, 0, 100'000, 0};  // 16 KiB at 100 Mbit/s
+  CHECK_EQ(choice(slow, idle), 1);
+  CHECK_EQ(choice(slow, idle, 0.5), 0);  // too much of the bulk to go
+  CHECK_EQ(choice(slow, idle, 0.1), -1);
+  CHECK_EQ(choice({0.0006, kNone, 0, 100'000, 0}, idle), -1);  // less than half a millisecond better
+  CHECK_EQ(choice({0.0014, kNone, 0, 1'000, 0}, idle), -1);    // nothing has been said lately
+  CHECK_EQ(choice(slow, {{0.0001, 0.0001, 0, 0, 0}, {0.0001, 0.0001, 0, 0, 0}}), -1);      // no rate is known
+  CHECK_EQ(choice(slow, {{0.0001, 0.0001, 6e6, 0, 0}, {0.0001, 0.0001, 6e6, 0, 0}}), -1);  // parts of one slow path
+  // Under load: what round trips are there, not what they could be.
+  const LaneSeen queued{0.02, kNone, 0, 100'000, 0};
+  CHECK_EQ(choice(queued, {{0.015, 0.0001, 50e6, kBusy, 0}, {0.012, 0.0001, 200e6, kBusy, 0}}), -1);
+  CHECK_EQ(choice(queued, {{0.015, 0.0001, 50e6, kBusy, 0}, {0.008, 0.0001, 200e6, kBusy, 0}}), 1);
+  CHECK_EQ(choice(queued, {{0.001, 0.0001, 50e6, 0, kBusy}, {0.001, 0.0001, 200e6, 0, 0}}), -1);  // of long ago
+  CHECK_EQ(choice(queued, {}), -1);
 }

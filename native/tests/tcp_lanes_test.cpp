@@ -2,10 +2,12 @@
 // can be cut at will.
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
 #include "transport/sockets.h"
+#include "transport/tcp_link.h"
 
 namespace {
 
@@ -326,4 +328,216 @@ TEST(a_peer_that_is_gone_is_lost_at_once_although_lanes_are_repaired) {
     CHECK(left->downs[0].code == Code::peer_lost);
     CHECK_EQ(left->downs[0].rank, dialler ? 1 : 0);
   }
+}
+
+// ---- promotion: the control lane gets the connection of a bulk lane
+
+namespace {
+
+TcpLink& link_of(const Rank& rank) { return static_cast<TcpLink&>(*rank.ups[0]); }
+
+struct Promoting {
+  explicit Promoting(int lanes, Lending lending = Lending::automatic) : a(0, options(lanes, lending)), b(1, a_options) {
+    know_each_other(a, b);
+    CHECK(connect(a, b, 1));
+    CHECK(run({&a, &b}, [&] { return all_up(a) && all_up(b); }));
+  }
+  TcpOptions options(int lanes, Lending lending) {
+    a_options.lanes = lanes;
+    a_options.lending = lending;
+    return a_options;
+  }
+  bool all_up(const Rank& rank) const {
+    const auto lanes = TcpTransport::statistics(*rank.ups[0]).lanes;
+    return lanes.size() == static_cast<size_t>(a_options.lanes) + 1 &&
+           std::all_of(lanes.begin(), lanes.end(), [](const LaneStatistics& lane) { return lane.up; });
+  }
+  std::string local(size_t lane) const { return TcpTransport::statistics(*a.ups[0]).lanes[lane].local; }
+  uint64_t lost() const { return TcpTransport::statistics(*a.ups[0]).lost + TcpTransport::statistics(*b.ups[0]).lost; }
+  bool ping(Rank& from, Rank& to) {
+    const size_t before = to.received.size();
+    from.ups[0]->send(frame(FrameType::ping, 0), nullptr, 0);
+    return run({&a, &b}, [&] { return to.received.size() == before + 1; });
+  }
+
+  TcpOptions a_options;
+  Rank a;
+  Rank b;
+};
+
+// Resets one end of a connection; the other one hears of it.
+void reset_end(const std::string& local, const std::string& remote) {
+  for (int fd = 3; fd < 1024; ++fd)
+    if (tcp_state(fd).local == local && peer_name(fd) == remote) return reset_tcp(fd);
+}
+
+}  // namespace
+
+TEST(the_control_lane_gets_the_connection_of_a_bulk_lane) {
+  Trace trace;
+  Promoting pair(2);
+  CHECK(!link_of(pair.b).promote(0));  // the side that dialled decides
+  CHECK(!link_of(pair.a).promote(2));
+  trace.start(64);
+  pair.a.transport->set_trace(&trace);
+  const std::string control = pair.local(0);
+  const std::string promoted = pair.local(2);
+  CHECK(link_of(pair.a).promote(1));
+  CHECK(!link_of(pair.a).promote(0));  // one at a time
+  CHECK(
+      run({&pair.a, &pair.b}, [&] { return pair.local(0) == promoted && pair.all_up(pair.a) && pair.all_up(pair.b); }));
+  CHECK(pair.local(2) != promoted);
+  CHECK(pair.ping(pair.a, pair.b));
+  CHECK(pair.ping(pair.b, pair.a));
+  CHECK_EQ(pair.lost(), 0u);
+  const auto events = trace.take().events;
+  CHECK_EQ(events.size(), 2u);  // and that the lane has been reopened
+  for (const TraceEvent& event : events) {
+    CHECK_EQ(event.lane, 2u);
+    if (event.kind == TraceEvent::Kind::lane_reopened) continue;
+    CHECK(event.kind == TraceEvent::Kind::control_moved);
+    CHECK_EQ(endpoint_name(event.old_local), control);
+    CHECK_EQ(endpoint_name(event.new_local), promoted);
+  }
+}
+
+TEST(promotions_under_traffic_cost_no_message) {
+  for (const Lending lending : {Lending::automatic, Lending::always}) {
+    Promoting pair(3, lending);
+    uint32_t moved = 0;
+    std::string last = pair.local(0);
+    exchange(pair.a, pair.b, 2'000, [&](uint32_t i) {
+      if (i % 10 != 0) return;
+      link_of(pair.a).promote(i / 10 % 3);
+      moved += std::exchange(last, pair.local(0)) != last ? 1 : 0;
+    });
+    CHECK(moved > 20);
+    CHECK_EQ(pair.lost(), 0u);
+  }
+}
+
+TEST(whatever_breaks_during_a_promotion_costs_no_message) {
+  Promoting pair(3);
+  uint32_t promotions = 0;
+  exchange(pair.a, pair.b, 3'000, [&](uint32_t i) {
+    if (i % 20 == 0) promotions += link_of(pair.a).promote(i / 20 % 3) ? 1 : 0;
+    if (i % 20 != i / 20 % 20) return;  // so many messages later
+    const auto lanes = TcpTransport::statistics(*pair.a.ups[0]).lanes;
+    const auto& lane = lanes[i % 2 == 0 ? 0 : (i / 20 % 3 + 1) % lanes.size()];
+    if (lane.up) i % 3 == 0 ? reset_end(lane.local, lane.remote) : reset_end(lane.remote, lane.local);
+  });
+  CHECK(promotions > 20);
+  CHECK(pair.lost() > 10);
+}
+
+TEST(a_promotion_does_not_swallow_a_goodbye) {
+  for (int steps = 0; steps < 24; ++steps) {
+    for (const bool dialler : {true, false}) {
+      Promoting pair(2);
+      CHECK(link_of(pair.a).promote(0));
+      for (int i = 0; i < steps; ++i) ((i + steps / 12) % 2 == 0 ? pair.a : pair.b).poller.wait(0);
+      Rank& leaver = dialler ? pair.a : pair.b;
+      Rank& other = dialler ? pair.b : pair.a;
+      for (uint32_t i = 0; i < 100; ++i) leaver.ups[0]->send(frame(FrameType::ping, 0, i), nullptr, 0);
+      leaver.ups[0]->send(frame(FrameType::goodbye, 0), nullptr, 0);
+      leaver.ups[0]->close();
+      CHECK(run({&pair.a, &pair.b}, [&] { return !other.downs.empty() && !leaver.ups[0]->up(); }));
+      CHECK(other.downs[0].code == Code::aborted);
+      CHECK_EQ(other.received.size(), 100u);
+    }
+  }
+}
+
+namespace {
+
+// What the peer of a raw client says on one connection.
+template <class T>
+bool hear(Rank& server, const Fd& fd, T& what) {
+  size_t at = 0;
+  return run({&server}, [&] {
+    const ssize_t n = ::recv(fd.get(), reinterpret_cast<std::byte*>(&what) + at, sizeof(T) - at, MSG_DONTWAIT);
+    if (n > 0) at += static_cast<size_t>(n);
+    return at == sizeof(T);
+  });
+}
+
+void say_last(const Fd& fd, uint32_t generation) {
+  const SegmentHeader last = promotion(generation);
+  raw_send(fd, &last, sizeof(last));
+}
+
+}  // namespace
+
+TEST(a_promoted_connection_goes_on_with_the_control_stream) {
+  Scene scene(3);
+  say_last(scene.bulk[0], 5);
+  SegmentHeader last;
+  CHECK(hear(scene.us, scene.bulk[0], last));
+  CHECK(is_promotion(last));
+  CHECK_EQ(last.frame.seq, 5u);
+  Frame resume;
+  CHECK(hear(scene.us, scene.bulk[0], resume));
+  CHECK(resume.type == FrameType::resume);
+  CHECK_EQ(resume.channel, 0u);
+  // An old generation: the lane is dropped, the link goes on.
+  say_last(scene.bulk[1], 5);
+  CHECK(raw_closed(scene.us, scene.bulk[1]));
+  // The old connection stays until we have said that we have left it.
+  char byte = 0;
+  CHECK(::recv(scene.control.get(), &byte, 1, MSG_DONTWAIT) > 0);  // `taken`
+  scene.say(scene.bulk[0], resume);
+  CHECK(run({&scene.us}, [&] {
+    std::byte sink[4096];
+    return ::recv(scene.control.get(), sink, sizeof(sink), MSG_DONTWAIT) == 0;
+  }));
+  Frame taken;
+  CHECK(hear(scene.us, scene.bulk[0], taken));  // what we have not read, once more
+  CHECK(taken.type == FrameType::taken);
+  const size_t before = scene.us.received.size();
+  scene.say(scene.bulk[0], frame(FrameType::ping, 0));
+  scene.say_message(scene.bulk[2]);
+  CHECK(run({&scene.us}, [&] { return scene.us.received.size() == before + 2; }));
+  CHECK(scene.us.downs.empty());
+}
+
+TEST(last_words_that_are_none_end_the_link) {
+  const auto after = [](const std::function<void(SegmentHeader&)>& change) {
+    Scene scene(2);
+    SegmentHeader last = promotion(1);
+    change(last);
+    raw_send(scene.bulk[0], &last, sizeof(last));
+    return scene.ends() && scene.us.downs[0].code == Code::internal;
+  };
+  CHECK(after([](SegmentHeader& h) { h.frame.seq = 0; }));
+  CHECK(after([](SegmentHeader& h) { h.message = 1; }));
+  CHECK(after([](SegmentHeader& h) { h.size = 1; }));
+  CHECK(after([](SegmentHeader& h) { h.frame.length = 1; }));
+  Scene talkative(2);  // what follows is a control stream, which this is not
+  say_last(talkative.bulk[0], 1);
+  talkative.say_message(talkative.bulk[0]);
+  CHECK(talkative.ends());
+  CHECK(talkative.us.downs[0].code == Code::internal);
+}
+
+TEST(a_last_word_that_nobody_asked_for_ends_the_link) {
+  Promoting pair(2);
+  const auto lane = TcpTransport::statistics(*pair.b.ups[0]).lanes[1];
+  const SegmentHeader last = promotion(1);
+  for (int fd = 3; fd < 1024; ++fd)
+    if (const TcpState state = tcp_state(fd); state.local == lane.local && state.remote == lane.remote)
+      CHECK_EQ(::send(fd, &last, sizeof(last), MSG_NOSIGNAL), static_cast<ssize_t>(sizeof(last)));
+  CHECK(run({&pair.a, &pair.b}, [&] { return !pair.a.downs.empty(); }));
+  CHECK(pair.a.downs[0].code == Code::internal);
+}
+
+TEST(a_promoted_lane_may_end_before_our_last_word) {
+  Scene scene(2);
+  scene.us.keep = true;
+  say_last(scene.bulk[0], 1);
+  scene.bulk[0].reset();
+  scene.settle();
+  CHECK(scene.us.ups[0]->up() || !scene.us.downs.empty());
+  scene.leave();
+  CHECK(scene.ends());
+  CHECK(scene.us.downs[0].code == Code::peer_lost);
 }

@@ -149,8 +149,9 @@ TEST(it_ends_where_the_kernel_copies_each_time) {
   for (const bool insist : {false, true}) {
     ZeroCopy zero_copy = with_sends(20);
     if (insist) zero_copy.insist();
-    CHECK(zero_copy.suits(ZeroCopy::kLeast));
-    CHECK(!zero_copy.suits(ZeroCopy::kLeast - 1));
+    CHECK_EQ(zero_copy.from(), LendThreshold::kFirst);
+    CHECK(zero_copy.lends(LendThreshold::kFirst));
+    CHECK(!zero_copy.lends(LendThreshold::kFirst - 1));
     zero_copy.done(0, 2, true);
     zero_copy.done(3, 3, true);
     zero_copy.done(4, 4, true);
@@ -159,12 +160,59 @@ TEST(it_ends_where_the_kernel_copies_each_time) {
     CHECK(zero_copy.on());
     zero_copy.record({100, false, true});
     CHECK_EQ(zero_copy.on(), insist);
-    CHECK_EQ(zero_copy.suits(ZeroCopy::kLeast), insist);
+    CHECK_EQ(zero_copy.lends(kSize), insist);
+    CHECK_EQ(zero_copy.from() > 0, insist);
     zero_copy.begin(true);
     CHECK(zero_copy.on());
     CHECK_EQ(zero_copy.lent(), 0u);
     CHECK_EQ(zero_copy.bytes(), 100u);
   }
+}
+
+// 64 KiB in turn lent, at `lent` seconds each with all it takes, and copied in 10 us.
+ZeroCopy after_sends(double lent, int count) {
+  ZeroCopy zero_copy = with_sends(0);
+  uint32_t number = 0;
+  for (int i = 0; i < count && zero_copy.on(); ++i) {
+    zero_copy.record({kSize, false, false}, kSize, 1e-5);
+    zero_copy.before(lent / 4);
+    zero_copy.record({kSize, true, false}, kSize, lent / 4);
+    zero_copy.record({kSize, true, false}, kSize, 3 * lent / 4);
+    zero_copy.read(1);  // in which nothing was said of a send
+    zero_copy.done(number, number + 1, false);
+    zero_copy.read(lent / 2);
+    number += 2;
+  }
+  CHECK_EQ(zero_copy.bytes(), number * uint64_t{kSize});
+  return zero_copy;
+}
+
+TEST(what_a_send_takes_is_all_that_belongs_to_it) {
+  // Each is lent / 2 and 3 * lent / 4 by itself, and a quarter is its share of the words about both.
+  CHECK_EQ(after_sends(0.9e-5, 20).from(), LendThreshold::kFirst);
+  const ZeroCopy dearer = after_sends(1.4e-5, 20);
+  CHECK(dearer.on());
+  CHECK_EQ(dearer.from(), 2 * kSize);
+}
+
+TEST(it_ends_where_it_never_pays) {
+  const ZeroCopy zero_copy = after_sends(1e-4, 1000);
+  CHECK(!zero_copy.on());
+  CHECK_EQ(zero_copy.from(), 0u);
+  CHECK(!zero_copy.measures());
+  CHECK(zero_copy.bytes() < 50 * kSize);
+}
+
+TEST(what_the_kernel_copied_says_nothing_about_lending) {
+  ZeroCopy zero_copy = with_sends(0);
+  zero_copy.insist();
+  for (uint32_t i = 0; i < 100; ++i) {
+    zero_copy.record({kSize, false, false}, kSize, 1e-5);
+    zero_copy.record({kSize, true, false}, kSize, 1);
+    zero_copy.done(i, i, true);
+    zero_copy.read(1);
+  }
+  CHECK_EQ(zero_copy.from(), LendThreshold::kFirst);
 }
 
 TEST(a_socket_says_what_became_of_its_sends) {
@@ -229,6 +277,16 @@ TEST(links_within_a_machine_do_not_lend_and_nor_do_those_told_not_to) {
   Far far(options);
   for (Rank* rank : {&a, &far.a})
     for (const auto& lane : TcpTransport::statistics(*rank->ups[0]).lanes) CHECK(!lane.zero_copy);
+}
+
+TEST(the_size_that_is_lent_may_be_given) {
+  TcpOptions options;
+  options.lending = Lending::always;
+  options.lend_from = 100'000;
+  Far far(options);
+  far.exchange(20);
+  for (const auto& lane : TcpTransport::statistics(*far.a.ups[0]).lanes)
+    CHECK_EQ(lane.zero_copy_from, lane.control ? 0u : 100'000u);
 }
 
 TEST(lent_messages_arrive_as_they_are) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <system_error>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "transport/zero_copy.h"
@@ -50,6 +51,7 @@ void perform(IoCall& call) {
   message.msg_iov = call.parts;
   message.msg_iovlen = call.count;
   const int flags = call.flags | MSG_DONTWAIT | MSG_NOSIGNAL;
+  const Time start = call.timed ? now() : Time{};
   do {
     const Sent done = call.out ? send_message(call.fd, message, flags) : Sent{::recvmsg(call.fd, &message, flags)};
     call.result = done.bytes;
@@ -57,6 +59,7 @@ void perform(IoCall& call) {
     call.lent = done.lent;
     call.refused = done.refused;
   } while (call.error == EINTR);
+  if (call.timed) call.seconds = Seconds(now() - start).count();
 }
 
 IoThreads::IoThreads(int count, const std::vector<int>& cpus) {

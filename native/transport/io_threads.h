@@ -18,12 +18,15 @@ struct IoCall {
   int fd = -1;
   bool out = false;  // sendmsg
   int flags = 0;     // beside MSG_DONTWAIT and MSG_NOSIGNAL
-  size_t count = 0;  // of parts
-  iovec parts[2];    // incoming bytes go nowhere where the first is null
+  static constexpr size_t kMostParts = 16;
+  size_t count = 0;         // of parts
+  iovec parts[kMostParts];  // incoming bytes go nowhere where the first is null
   ssize_t result = 0;
   int error = 0;      // errno, if result < 0
   bool lent = false;  // what send_message() says of a send without a copy
   bool refused = false;
+  bool timed = false;  // it is to say how long it took
+  double seconds = 0;
 
   static constexpr size_t kMostDropped = 64 << 10;  // in one call
   size_t bytes() const;                             // that it asks for

@@ -236,6 +236,12 @@ TcpState tcp_state(int fd) {
   return state;
 }
 
+double smoothed_rtt(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? 1e-6 * info.tcpi_rtt : 0;
+}
+
 double least_rtt(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);

@@ -49,6 +49,8 @@ struct TcpState {
   uint64_t retransmits = 0;
 };
 TcpState tcp_state(int fd);
+// TCP's smoothed round trip with all its queues, in seconds; 0 if the kernel does not say.
+double smoothed_rtt(int fd);
 // The shortest round trip that the kernel has seen, in seconds; 0 if it does not say.
 double least_rtt(int fd);
 // Bytes a second that have reached the peer lately; 0 if that says more about what there was to send.

@@ -33,6 +33,7 @@ struct TcpOptions {
   bool only_answers = false;  // nobody else listens: peers dial, again too
   bool round_robin = false;   // deal segments to lanes in turn: for comparison alone
   Lending lending = Lending::automatic;
+  size_t lend_from = 0;   // the least size that is lent; 0: what is measured (transport/lend_threshold.h)
   int busy_poll_us = 0;   // SO_BUSY_POLL of control lanes to other machines; 0: off
   int threads = 0;        // that the driver shares system calls with, 0..16
   std::vector<int> cpus;  // that these are confined to; none: all
@@ -51,14 +52,15 @@ struct LaneStatistics {
   std::string remote;  // address:port
   bool control = false;
   bool up = false;
-  uint64_t sent = 0;         // bytes of payload
-  uint64_t received = 0;     // bytes of payload
-  double rate = 0;           // bytes a second that it takes while it is busy
-  uint64_t delivery = 0;     // bytes a second, as the kernel sees it
-  uint32_t rtt_us = 0;       // as the kernel sees it
-  uint64_t retransmits = 0;  // segments of TCP's
-  bool zero_copy = false;    // large sends are not copied, as far as is known yet
-  uint64_t zero_copied = 0;  // bytes that the kernel says it sent without a copy
+  uint64_t sent = 0;            // bytes of payload
+  uint64_t received = 0;        // bytes of payload
+  double rate = 0;              // bytes a second that it takes while it is busy
+  uint64_t delivery = 0;        // bytes a second, as the kernel sees it
+  uint32_t rtt_us = 0;          // as the kernel sees it
+  uint64_t retransmits = 0;     // segments of TCP's
+  bool zero_copy = false;       // large sends are not copied, as far as is known yet
+  uint64_t zero_copied = 0;     // bytes that the kernel says it sent without a copy
+  uint64_t zero_copy_from = 0;  // sends of this size and more are lent, as far as is known yet; 0: none
 };
 
 struct LinkStatistics {

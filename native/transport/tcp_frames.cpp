@@ -23,6 +23,18 @@ const char* objection_to_control(const Frame& frame) {
   return frame.length <= kMaxText ? nullptr : "an oversized control frame";
 }
 
+SegmentHeader promotion(uint32_t generation) {
+  SegmentHeader header;
+  header.frame.type = FrameType::resume;
+  header.frame.seq = generation;
+  return header;
+}
+
+bool is_promotion(const SegmentHeader& header) {
+  const SegmentHeader wanted = promotion(header.frame.seq);
+  return header.frame.seq != 0 && std::memcmp(&header, &wanted, sizeof(wanted)) == 0;
+}
+
 const char* objection_to_segment(const SegmentHeader& header) {
   if (header.frame.type != FrameType::data) return "a frame that does not belong on a bulk lane";
   if (header.frame.reserved != 0) return "a frame with reserved bits set";

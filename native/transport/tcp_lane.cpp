@@ -6,15 +6,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "transport/tcp_link.h"
 
 namespace slipstream {
 namespace {
 
-constexpr uint64_t kSeenStep = 32 << 10;               // bytes of the control stream between two words about it
-constexpr double kRttSeconds = 0.1;                    // between two looks at a lane's shortest round trip
-constexpr std::array<std::byte, 64 << 10> kPadding{};  // stands for bytes that nobody wants any more
+constexpr uint64_t kSeenStep = 32 << 10;  // bytes of the control stream between two words about it
+constexpr double kRttSeconds = 0.1;       // between two looks at a lane's shortest round trip
 
 Frame about_stream(FrameType type, uint64_t bytes) {
   Frame frame;
@@ -45,13 +46,19 @@ void Lane::shut() {
   fd_.reset();
 }
 
+Fd Lane::release() {
+  if (is_open()) link_.core().batch.forget(*this);
+  interest(false, false);
+  return std::move(fd_);
+}
+
 void Lane::finish_writing() {
   if (is_open()) ::shutdown(fd_.get(), SHUT_WR);
 }
 
-void Lane::interest(bool in, bool out) {
+void Lane::interest(bool in, bool out, bool errors) {
   if (!is_open()) return;
-  const uint32_t want = (in ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u);
+  const uint32_t want = (in ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u) | (errors ? EPOLLERR : 0u);
   if (want == registered_) return;
   // epoll reports EPOLLHUP and EPOLLERR unasked: a lane that wants nothing has to be out of it.
   if (want == 0)
@@ -115,10 +122,9 @@ void ControlLane::resume(Fd fd) {
   reader_.clear();
   resuming_ = true;
   told_ = read_;
-  const Frame frame = about_stream(FrameType::resume, read_);
-  // An empty socket takes so little at once.
-  if (::send(fd_.get(), &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) != static_cast<ssize_t>(sizeof(frame)))
-    write_broke(errno);
+  resume_ = about_stream(FrameType::resume, read_);
+  resume_at_ = 0;
+  write();  // what a bulk lane left in the socket may be in the way
   update();
 }
 
@@ -133,12 +139,15 @@ void ControlLane::send(const Frame& frame, const std::byte* data) {
 }
 
 void ControlLane::write() {
-  while (writable() && written_ < out_.size()) {
-    const ssize_t n = ::send(fd_.get(), out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (wants_write()) {
+    const bool first = resume_at_ < sizeof(Frame);
+    const auto bytes = first ? std::as_bytes(std::span(&resume_, 1)).subspan(resume_at_)
+                             : std::span<const std::byte>(out_).subspan(written_);
+    const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && !would_block(errno)) write_broke(errno);
     if (n < 0) return;
-    written_ += static_cast<size_t>(n);
+    (first ? resume_at_ : written_) += static_cast<size_t>(n);
   }
 }
 
@@ -159,14 +168,14 @@ void ControlLane::flush() {
 }
 
 void ControlLane::ready(uint32_t events) {
-  if ((events & EPOLLOUT) != 0 && !resuming_ && !flushed()) flush();
+  if ((events & EPOLLOUT) != 0 && wants_write()) flush();
   if (is_open() && !ended_ && (events & ~EPOLLOUT) != 0) read();
   if (is_open()) update();
 }
 
 void ControlLane::read() {
   for (size_t total = 0; total < kTurn;) {
-    if (link_.closing()) return discard();
+    if (link_.closing() && !resuming_) return discard();  // until then nothing of ours gets through
     const auto space = reader_.space();
     const ssize_t n = ::recv(fd_.get(), space.data(), space.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -192,13 +201,12 @@ bool ControlLane::parse() {
       case FrameReader::Next::frame:
         if (resuming_) {
           if (!resumed(frame)) return false;
-          continue;
-        }
-        read_ += sizeof(Frame) + frame.length;
-        if (frame.type == FrameType::seen) {
-          if (!seen(frame.channel)) link_.nonsense("word of more than we have sent");
         } else {
-          link_.control_frame(frame, payload);
+          read_ += sizeof(Frame) + frame.length;
+          if (frame.type != FrameType::seen)
+            link_.control_frame(frame, payload);
+          else if (!seen(frame.channel))
+            link_.nonsense("word of more than we have sent");
         }
         if (link_.finished()) return false;
         if (link_.closing()) {
@@ -232,7 +240,9 @@ bool ControlLane::resumed(const Frame& frame) {
 void BulkLane::open(Fd fd) {
   take_back();
   take_socket(std::move(fd));
-  sending_ = in_payload_ = stalled_ = false;
+  pieces_.clear();
+  in_payload_ = stalled_ = said_last_ = heard_last_ = false;
+  promoted_ = 0;
   rest_ = Rest::none;
   rtt_at_ = {};
   header_at_ = 0;
@@ -246,6 +256,7 @@ void BulkLane::begin_zero_copy() {
   const Lending lending = link_.core().options.lending;
   const bool wanted = lending == Lending::always || (lending == Lending::automatic && !near());
   if (lending == Lending::always) zero_copy_.insist();
+  zero_copy_.fix(link_.core().options.lend_from);
   zero_copy_.begin(wanted && allow_zero_copy(fd_.get()));
 }
 
@@ -257,6 +268,8 @@ void BulkLane::take_back() {
 void BulkLane::shut() {
   take_back();
   zero_copy_.begin(false);
+  said_last_ = heard_last_ = false;
+  promoted_ = 0;
   Lane::shut();
 }
 
@@ -268,13 +281,13 @@ void BulkLane::limit_backlog() {
   limit_unsent(fd_.get(), wanted);
 }
 
-bool BulkLane::has_enough(Time now) {
+bool BulkLane::has_enough(int lanes, Time now) {
   if (pace_.rate() == 0) return false;
   if (now - rtt_at_ > seconds(kRttSeconds)) {
-    rtt_ = least_rtt(fd_.get());
+    rtt_ = least_rtt();
     rtt_at_ = now;
   }
-  return static_cast<double>(unsent()) > pace_.enough(rtt_);
+  return static_cast<double>(unsent()) > pace_.enough(rtt_, lanes);
 }
 
 double BulkLane::seen_rate() const {
@@ -294,74 +307,87 @@ void BulkLane::pump() {
 }
 
 void BulkLane::start(const Outbox::Out& piece) {
-  piece_ = piece;
-  out_at_ = 0;
-  sending_ = true;
+  pieces_.push(piece);
+  lend_ = zero_copy_.lends(piece.header.size);
   IoCall call;
   size_t wrote = 0;
-  while (sending_ && wrote < kTurn && prepare_write(call, {})) {
+  while (sending() && wrote < kTurn && prepare_write(call, {})) {
     perform(call);
     if (!finish_write(call, wrote)) break;
   }
   update();
 }
 
-bool BulkLane::prepare_write(IoCall& call, Time now) {
-  if (!writable() || link_.closing()) return false;
-  if (!sending_) {
-    const auto next = link_.pull(*this, now);
-    if (!next) return false;
-    piece_ = *next;
-    out_at_ = 0;
-    sending_ = true;
+// One segment; or several that are whole messages, or the ends of some, and together no more than one would be.
+bool BulkLane::take(Time now) {
+  if (promoted_ != 0) {
+    // What the kernel says of lent memory comes with this connection, so nothing is lent when that goes.
+    if (said_last_ || zero_copy_.lent() > 0) return false;
+    pieces_.push({promotion(promoted_), nullptr});
+    lend_ = false;
+    return said_last_ = true;
   }
+  const uint64_t waiting = link_.outbox().waiting();
+  const auto first = link_.pull(*this, now);
+  if (!first) return false;
+  pieces_.push(*first);
+  lend_ = zero_copy_.lends(first->header.size);
+  if (lend_) return true;
+  // Within a machine there are no paths to spread over, but there may be threads.
+  const bool all = near() && !link_.core().batch.shares();
+  const uint32_t most = all ? kTogether : std::min(kTogether, pace_.segment(waiting, link_.lanes()));
+  for (uint32_t bytes = first->header.size; bytes < most && pieces_.count() < Pieces::kMost;) {
+    const auto more = link_.outbox().pull_rest(number_, zero_copy_.copied_most(most - bytes), now);
+    if (!more) break;
+    pieces_.push(*more);
+    bytes += more->header.size;
+  }
+  return true;
+}
+
+bool BulkLane::prepare_write(IoCall& call, Time now) {
+  if (!writable() || link_.closing() || (pieces_.empty() && !take(now))) return false;
   call.fd = fd_.get();
   call.out = true;
-  call.flags = 0;
-  call.count = 0;
-  if (out_at_ < sizeof(SegmentHeader))
-    call.parts[call.count++] = {reinterpret_cast<std::byte*>(&piece_.header) + out_at_,
-                                sizeof(SegmentHeader) - out_at_};
-  const size_t sent = out_at_ > sizeof(SegmentHeader) ? out_at_ - sizeof(SegmentHeader) : 0;
-  const size_t rest = piece_.header.size - sent;
-  const bool lend = piece_.data != nullptr && zero_copy_.suits(rest);
-  const bool header_alone = lend && call.count > 0;
-  if (lend) call.flags = header_alone ? MSG_MORE : MSG_ZEROCOPY;
-  if (piece_.data != nullptr && !header_alone)
-    call.parts[call.count++] = {const_cast<std::byte*>(piece_.data) + sent, rest};
-  else if (piece_.data == nullptr)
-    call.parts[call.count++] = {const_cast<std::byte*>(kPadding.data()), std::min(rest, kPadding.size())};
+  call.timed = zero_copy_.measures();
+  pieces_.prepare(call, lend_ && zero_copy_.lends_rest(pieces_.rest(), pieces_.begun()));
   return true;
 }
 
 bool BulkLane::finish_write(const IoCall& call, size_t& wrote) {
-  zero_copy_.record({call.result, call.lent, call.refused});
+  const Sent sent{call.result, call.lent, call.refused};
+  const size_t pieces = (call.count + 1) / 2;  // headers and payloads take turns
+  if ((call.flags & MSG_MORE) != 0)
+    zero_copy_.before(call.seconds);
+  else
+    zero_copy_.record(sent, call.bytes() / pieces, call.seconds);
   if (call.result < 0) {
-    if (!would_block(call.error)) write_broke(call.error);
+    if (would_block(call.error)) return false;
+    write_broke(call.error);
+    if (heard_last_) read_ended(call.error);  // nobody reads here any more
     return false;
   }
   const auto n = static_cast<size_t>(call.result);
-  out_at_ += n;
+  pieces_.went(n);
   sent_bytes_ += n;
   wrote += n;
-  if (out_at_ == sizeof(SegmentHeader) + piece_.header.size) sending_ = false;
-  return true;
+  if (!heard_last_ || !said_last()) return true;
+  hand_over();
+  return false;
 }
 
 void BulkLane::end_turn(size_t wrote, Time start) {
-  pace_.took(wrote, sending_ || link_.outbox().waiting() > 0, start);
+  pace_.took(wrote, sending() || link_.outbox().waiting() > 0, start);
   if (writable()) limit_backlog();
   update();
-}
-
-void BulkLane::forget_out(uint64_t message) {
-  if (sending_ && piece_.header.message == message) piece_.data = nullptr;
 }
 
 // ---- a bulk lane, inwards
 
 void BulkLane::ready(uint32_t events) {
   if ((events & EPOLLERR) != 0 && zero_copy_.lent() > 0 && read_completions(fd_.get(), zero_copy_)) events &= ~EPOLLERR;
+  if (heard_last_ && !discards() && (events & (EPOLLERR | EPOLLHUP)) != 0)
+    return read_ended(connect_outcome(fd_.get()));
   const bool out = (events & EPOLLOUT) != 0 && writable() && !link_.closing();
   const bool in = !ended_ && (!stalled_ || link_.closing()) && (events & ~EPOLLOUT) != 0;
   if (link_.core().batch.shares() && !link_.closing()) return link_.core().batch.add(*this, out, in);
@@ -371,15 +397,52 @@ void BulkLane::ready(uint32_t events) {
 }
 
 void BulkLane::update() {
-  const bool out =
-      writable() && !link_.closing() && (sending_ || (rest_ == Rest::none && link_.outbox().has_work(number_)));
-  interest(!ended_ && (!stalled_ || link_.closing()), out);
+  const bool work =
+      promoted_ != 0 ? !said_last_ && zero_copy_.lent() == 0 : rest_ == Rest::none && link_.outbox().has_work(number_);
+  const bool in = discards() || (!stalled_ && !heard_last_);
+  interest(!ended_ && in, writable() && !link_.closing() && (sending() || work), heard_last_);
+}
+
+// The last word of the side that dialled is the first; when it has the other side's too, it has read all that was sent
+// here, and so has the peer.
+bool BulkLane::hear_last() {
+  header_at_ = 0;
+  const uint32_t generation = segment_.frame.seq;
+  if (link_.dialled()) {
+    if (!said_last() || generation != promoted_)
+      link_.nonsense("its last word on a lane, unasked");
+    else
+      hand_over();
+    return false;
+  }
+  promoted_ = generation;
+  heard_last_ = true;
+  return false;
+}
+
+void BulkLane::hand_over() {
+  const uint32_t generation = std::exchange(promoted_, 0);
+  said_last_ = heard_last_ = false;
+  limit_unsent(fd_.get(), link_.core().options.notsent_lowat);
+  link_.lane_promoted(*this, release(), generation);
+}
+
+void BulkLane::promote(uint32_t generation) {
+  promoted_ = generation;
+  update();
+}
+
+bool BulkLane::discards() const { return link_.closing() && !said_last(); }
+
+void BulkLane::drop_input() {
+  into_ = nullptr;
+  stalled_ = false;
 }
 
 void BulkLane::read() {
   IoCall call;
   for (size_t got = 0; got < kTurn;) {
-    if (link_.closing()) return discard();
+    if (discards()) return discard();
     if (!prepare_read(call)) return;
     perform(call);
     if (!finish_read(call, got)) return;
@@ -387,9 +450,10 @@ void BulkLane::read() {
 }
 
 bool BulkLane::prepare_read(IoCall& call) {
-  if (!is_open() || ended_ || stalled_ || link_.closing()) return false;
+  if (!is_open() || ended_ || stalled_ || heard_last_ || discards()) return false;
   call.fd = fd_.get();
   call.out = false;
+  call.timed = false;
   call.flags = 0;
   call.count = 0;
   const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
@@ -413,7 +477,7 @@ bool BulkLane::finish_read(const IoCall& call, size_t& got) {
     read_ended(call.error);
     return false;
   }
-  if (link_.closing()) return false;  // another lane's upcall did that
+  if (discards()) return false;  // another lane's upcall did that
   const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
   const bool dropped = in_payload_ && into_ == nullptr;
   const auto n = static_cast<size_t>(call.result);
@@ -429,6 +493,7 @@ bool BulkLane::finish_read(const IoCall& call, size_t& got) {
 
 bool BulkLane::begin() {
   std::memcpy(&segment_, header_.data(), sizeof(SegmentHeader));
+  if (is_promotion(segment_)) return hear_last();
   const char* what = objection_to_segment(segment_);
   const auto verdict = what != nullptr ? Inbox::Verdict::nonsense : link_.inbox().begin(segment_);
   if (verdict == Inbox::Verdict::nonsense) {
@@ -468,7 +533,7 @@ void BulkLane::forget_in(uint64_t message) {
 bool BulkLane::deliver() {
   in_payload_ = false;
   if (into_ != nullptr && link_.inbox().complete(segment_)) link_.complete(segment_.message);
-  return !link_.finished() && !link_.closing();
+  return !link_.finished() && !discards();
 }
 
 void BulkLane::describe(LaneStatistics& statistics) const {
@@ -478,6 +543,7 @@ void BulkLane::describe(LaneStatistics& statistics) const {
   statistics.rate = pace_.rate();
   statistics.zero_copy = zero_copy_.on();
   statistics.zero_copied = zero_copy_.bytes();
+  statistics.zero_copy_from = zero_copy_.from();
 }
 
 }  // namespace slipstream

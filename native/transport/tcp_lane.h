@@ -17,6 +17,7 @@
 #include "transport/tcp_frames.h"
 #include "transport/tcp_outbox.h"
 #include "transport/tcp_pace.h"
+#include "transport/tcp_pieces.h"
 #include "transport/zero_copy.h"
 
 namespace slipstream {
@@ -32,6 +33,7 @@ class Lane : protected Handler {
   Lane& operator=(const Lane&) = delete;
 
   void shut();
+  Fd release();                        // gives the connection away as it is
   void finish_writing();               // nothing more will be written: tells the peer
   bool near() const { return near_; }  // both ends are on this machine
   bool is_open() const { return static_cast<bool>(fd_); }
@@ -41,6 +43,8 @@ class Lane : protected Handler {
   bool unanswered(double seconds) const { return is_open() && slipstream::unanswered(fd_.get(), seconds); }
   // Bytes in the socket that the peer's machine does not have.
   uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
+  double rtt() const { return is_open() ? smoothed_rtt(fd_.get()) : 0; }
+  double least_rtt() const { return is_open() ? slipstream::least_rtt(fd_.get()) : 0; }
   uint16_t near_port() const { return is_open() ? local_port(fd_.get()) : 0; }
   uint16_t far_port() const { return is_open() ? peer_port(fd_.get()) : 0; }
   void describe(LaneStatistics& statistics) const;
@@ -50,10 +54,12 @@ class Lane : protected Handler {
 
   // Reads or writes at most about this much per event, so that one busy lane does not starve the others.
   static constexpr size_t kTurn = 1 << 20;
+  // Small segments go out in one call up to about this much.
+  static constexpr uint32_t kTogether = 256 << 10;
 
  protected:
   void take_socket(Fd fd);
-  void interest(bool in, bool out);
+  void interest(bool in, bool out, bool errors = false);
   // A write failed. What the peer said before may still be unread (an abort frame, a goodbye), so the reading side
   // is left to find the end; this also keeps Events::down out of send().
   void write_broke(int error);
@@ -84,10 +90,11 @@ class ControlLane final : public Lane {
   void resume(Fd fd);  // one that takes the old one's place
   // Takes a copy of the frame. Before the lane is open, and while it is broken, the copy waits.
   void send(const Frame& frame, const std::byte* data);
-  bool flushed() const { return !writable() || (!resuming_ && written_ == out_.size()); }
+  bool flushed() const { return !writable() || (resuming_ ? ended_ : !wants_write()); }
   bool resuming() const { return resuming_; }
   bool between_frames() const { return reader_.between_frames(); }
-  void update() { interest(!ended_, !resuming_ && !flushed()); }
+  void update() { interest(!ended_, wants_write()); }
+  uint64_t said() const { return start_ + out_.size(); }  // bytes of the stream
   // The peer has read the first `bytes` of the stream. False: it cannot have.
   bool seen(uint64_t bytes);
 
@@ -98,6 +105,9 @@ class ControlLane final : public Lane {
   bool resumed(const Frame& frame);
   void say_seen();
   void busy_poll();
+  bool wants_write() const {
+    return writable() && (resume_at_ < sizeof(Frame) || (!resuming_ && written_ < out_.size()));
+  }
   void flush();
   void write();
 
@@ -108,6 +118,8 @@ class ControlLane final : public Lane {
   uint64_t read_ = 0;   // of the peer's stream
   uint64_t told_ = 0;   // what we said of that
   bool resuming_ = false;
+  Frame resume_;                      // what this connection begins with, if it takes an old one's place
+  size_t resume_at_ = sizeof(Frame);  // bytes of it that are written
 };
 
 class BulkLane final : public Lane {
@@ -120,9 +132,16 @@ class BulkLane final : public Lane {
   void pump();
   // Sends this segment next; only if idle().
   void start(const Outbox::Out& piece);
-  bool idle() const { return writable() && !sending_; }
+  bool idle() const { return writable() && !sending() && promoted_ == 0; }
+  // It takes and gives nothing new, and its connection becomes the control lane's, the `generation`th, when both sides
+  // have said so (promotion()).
+  void promote(uint32_t generation);
+  uint32_t promoted() const { return promoted_; }  // 0: it is not
+  // The peer may have read our last word and have made the connection its control lane.
+  bool said_last() const { return said_last_ && !sending(); }
+  void drop_input();  // what is still on its way in goes nowhere
   // As much is on its way as the path and its queues are good for.
-  bool has_enough(Time now);
+  bool has_enough(int lanes, Time now);
   // It takes nothing more until asked again: it has enough, or leaves what there is to faster lanes.
   enum class Rest : uint8_t { none, enough, declines };
   void rest(Rest rest, Time now) {
@@ -136,7 +155,7 @@ class BulkLane final : public Lane {
   bool has_declined_for(Clock::duration time, Time now) const {
     return rest_ == Rest::declines && now - declined_since_ > time;
   }
-  bool sending() const { return sending_; }
+  bool sending() const { return !pieces_.empty(); }
   // Nothing that the kernel still has of messages goes out from now on.
   void take_back();
   bool receiving() const { return in_payload_ || stalled_ || header_at_ > 0; }
@@ -144,12 +163,12 @@ class BulkLane final : public Lane {
   void resume();  // a block has come back
   void update();
   // The peer has the message: what this lane still owes of it is padding, and its memory is not ours any more.
-  void forget_out(uint64_t message);
+  void forget_out(uint64_t message) { pieces_.forget(message); }
   // The message is complete: what still comes of it on this lane is dropped.
   void forget_in(uint64_t message);
 
   // One system call at a time: prepared here, performed anywhere, finished here. False: no more for now.
-  bool prepare_write(IoCall& call, Time now);            // takes the next segment if there is none on its way out
+  bool prepare_write(IoCall& call, Time now);            // takes the next segments if there are none on their way out
   bool finish_write(const IoCall& call, size_t& wrote);  // adds up what went out
   bool prepare_read(IoCall& call);
   bool finish_read(const IoCall& call, size_t& got);  // makes upcalls
@@ -160,6 +179,7 @@ class BulkLane final : public Lane {
   // Bytes a second that reach the peer while the lane is busy: a queue that fills looks faster than it is. 0: not
   // known.
   double seen_rate() const;
+  uint64_t sent() const { return sent_bytes_; }
   uint64_t carried() const { return sent_bytes_ + received_bytes_; }
   void describe(LaneStatistics& statistics) const;
 
@@ -167,15 +187,22 @@ class BulkLane final : public Lane {
   void ready(uint32_t events) override;
   void read();
   bool begin();  // the header is complete. False: stop reading
+  bool hear_last();
+  void hand_over();
+  // The link is closing, and the peer can say nothing that matters here.
+  bool discards() const;
   bool place();  // finds where the payload goes. False: stop reading
   bool deliver();
+  bool take(Time now);  // segments to send. False: there are none for it
   void begin_zero_copy();
   void limit_backlog();
 
   const int number_;
-  Outbox::Out piece_;  // on its way out; data is null once nobody wants it
-  size_t out_at_ = 0;  // of header and data together
-  bool sending_ = false;
+  Pieces pieces_;      // on their way out
+  bool lend_ = false;  // the first of them
+  uint32_t promoted_ = 0;
+  bool said_last_ = false;   // our last word is in pieces_, or gone
+  bool heard_last_ = false;  // the peer's is here: nothing more is read
   Pace pace_;
   Rest rest_ = Rest::none;
   Time declined_since_ = Time::max();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace slipstream {
 namespace {
@@ -53,6 +54,7 @@ void TcpLink::control_dialled(Dial::Result result) {
     if (control_.is_open()) ++lost_;  // it was cut off
     heard();
     control_path_ = paths_.find(result.address);
+    promoted_from_ = 0;
     control_generation_ = generation_;
     return control_.resume(std::move(result.fd));
   }
@@ -98,7 +100,7 @@ bool TcpLink::add_lane(Fd fd, uint32_t number) {
   if (finished_ || number >= static_cast<uint32_t>(kMaxLanes)) return false;
   while (bulk_.size() <= number) bulk_.push_back(std::make_unique<BulkLane>(*this, static_cast<int>(bulk_.size())));
   BulkLane& lane = *bulk_[number];
-  if (lane.is_open()) outbox_.lost(lane.number());  // the peer gave the old one up
+  if (lane.is_open()) drop(lane);  // the peer gave the old one up
   lane.open(std::move(fd));
   if (lane.previous().family != 0) note(TraceEvent::Kind::lane_reopened, lane, number + 1);
   if (shut_write_) lane.finish_writing();
@@ -146,7 +148,7 @@ std::optional<Outbox::Out> TcpLink::pull(BulkLane& lane, Time now) {
   auto rest = BulkLane::Rest::none;
   if (spreads() && !lane.near()) {
     if (too_slow(lane, size, now)) rest = BulkLane::Rest::declines;
-    if (lane.has_enough(now)) rest = BulkLane::Rest::enough;
+    if (lane.has_enough(static_cast<int>(bulk_.size()), now)) rest = BulkLane::Rest::enough;
   }
   lane.rest(rest, now);
   auto found = rest == BulkLane::Rest::none ? outbox_.pull(lane.number(), size, now) : std::nullopt;
@@ -244,7 +246,8 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
 
 void TcpLink::note(TraceEvent::Kind what, const Lane& lane, uint32_t number) const {
   if (core_->trace == nullptr || !core_->trace->on()) return;
-  const bool fresh = what == TraceEvent::Kind::lane_reopened || what == TraceEvent::Kind::link_repaired;
+  const bool fresh = what == TraceEvent::Kind::lane_reopened || what == TraceEvent::Kind::link_repaired ||
+                     what == TraceEvent::Kind::control_moved;
   TraceEvent event;
   event.kind = what;
   event.begin = event.end = now();
@@ -278,6 +281,8 @@ void TcpLink::repair_control(Error loss) {
   note(TraceEvent::Kind::lane_lost, control_, 0);
   ++lost_;
   control_.shut();
+  former_control_.reset();
+  promoted_from_ = 0;
   if (!doom_) doom_ = std::move(loss);
   if (!control_dial_) dial_control();
   core_->timers.set(*this, now() + seconds(kRedial));
@@ -310,20 +315,24 @@ void TcpLink::replace_control(Fd fd, uint32_t generation) {
     ++lost_;
   }
   generation_ = generation;
+  promoted_from_ = 0;
+  former_control_.reset();
   control_dial_.reset();
   control_.resume(std::move(fd));
 }
 
 void TcpLink::control_resumed() {
-  note(TraceEvent::Kind::link_repaired, control_, 0);
+  const uint32_t lane = std::exchange(promoted_from_, 0);
+  note(lane > 0 ? TraceEvent::Kind::control_moved : TraceEvent::Kind::link_repaired, control_, lane);
+  former_control_.reset();
   doom_ = {};
   resumptions_ = 0;
+  if (closing_) return wrote();
   core_->timers.cancel(*this);
 }
 
 void TcpLink::bulk_ended(BulkLane& lane, int error) {
-  outbox_.lost(lane.number());
-  lane.shut();
+  drop(lane);
   if (goodbye_) return settle();
   note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(lane.number()) + 1);
   ++lost_;
@@ -386,6 +395,7 @@ void TcpLink::shut_down() {
   control_dial_.reset();
   for (auto& dial : lane_dials_) dial.reset();
   control_.shut();
+  former_control_.reset();
   for (const auto& lane : bulk_) lane->shut();
   outbox_.clear();
   inbox_.clear();
@@ -407,6 +417,7 @@ void TcpLink::close() {
   if (!outbox_.empty())
     for (const auto& lane : bulk_) lane->take_back();
   outbox_.clear();  // and with it the owner's memory
+  for (const auto& lane : bulk_) lane->drop_input();
   core_->timers.set(*this, now() + seconds(kFlushStall));
   rearm_lanes();  // a stalled lane reads again, to discard
   step_close();
@@ -419,7 +430,7 @@ void TcpLink::wrote() {
 }
 
 void TcpLink::step_close() {
-  if (!shut_write_ && control_.flushed()) {
+  if (!shut_write_ && control_.flushed() && !changes_control()) {
     shut_write_ = true;
     for (auto& dial : lane_dials_) dial.reset();
     control_.finish_writing();

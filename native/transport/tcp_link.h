@@ -43,6 +43,9 @@ class TcpLink final : public Link, private Timed {
   // The peer wants another control lane than that of this generation.
   void control_wanted(uint32_t generation);
   LinkStatistics statistics() const;
+  // Gives the control lane the connection of a bulk lane, as soon as that has been emptied; tcp_promote.cpp. False: not
+  // now, or not by this side.
+  bool promote(size_t number);
 
   // For the lanes. Each upcall may close the link, so the caller looks at finished() and closing() afterwards.
   TcpCore& core() { return *core_; }
@@ -50,7 +53,9 @@ class TcpLink final : public Link, private Timed {
   Inbox& inbox() { return inbox_; }
   bool finished() const { return finished_; }
   bool closing() const { return closing_; }
+  bool dialled() const { return !accepted_; }
   void heard() { last_heard_ = now(); }
+  int lanes() const { return static_cast<int>(bulk_.size()); }
   std::optional<Outbox::Out> pull(BulkLane& lane, Time now);
   enum class Place { found, full, none };  // none: the link ends
   Place place(const SegmentHeader& segment, std::byte*& into);
@@ -60,6 +65,7 @@ class TcpLink final : public Link, private Timed {
   void wrote();  // progress, for close()
   void nonsense(const char* what);
   void lane_ended(Lane& lane, int error);
+  void lane_promoted(BulkLane& lane, Fd fd, uint32_t generation);
   void watch();  // something has been sent: looks for ways that are cut until it is acknowledged
 
  private:
@@ -89,6 +95,7 @@ class TcpLink final : public Link, private Timed {
   void repair_control(Error loss);
   void repair_failed(const Error& error);
   void bulk_ended(BulkLane& lane, int error);
+  void drop(BulkLane& lane);
   void say_taken(uint64_t message);
   void taken(uint64_t message);
   bool spreads() const { return bulk_.size() > 1 && !core_->options.round_robin; }
@@ -103,6 +110,8 @@ class TcpLink final : public Link, private Timed {
   void leave(BulkLane& lane, Time now);
   void cut_by_peer(uint64_t number, uint32_t port);
   void spread_lanes(Time now);
+  void seek_faster_lane(Time now);
+  bool changes_control() const;
   void see_what_lanes_achieve(Time now);
   void avoid_path_of(size_t number, Time now);
   std::vector<Paths::Lane> lanes_and_paths(size_t but) const;
@@ -146,6 +155,18 @@ class TcpLink final : public Link, private Timed {
   uint32_t generation_ = 0;                        // of the control lane, or the one that is being dialled
   uint32_t control_generation_ = 0;                // of the one that there is
   int resumptions_ = 0;                            // begun since one has worked
+  Fd former_control_;                              // until the peer says that it has left it too
+  uint32_t promoted_from_ = 0;                     // lane, from 1, whose connection the control lane is about to have
+  struct Said {                                    // until the last look
+    uint64_t sent = 0;
+    uint64_t received = 0;
+  };
+  std::vector<Said> said_;  // by number
+  uint64_t control_said_ = 0;
+  int faster_looks_ = 0;  // in a row that have found a faster lane for control
+  double promotion_wait_ = 0;
+  Time next_seek_{};
+  Time next_promotion_{};
   Tender tender_;
   bool tended_ = false;  // the tender has been called for
   Watcher watcher_;

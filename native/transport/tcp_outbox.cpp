@@ -75,12 +75,17 @@ std::optional<Outbox::Out> Outbox::pull_dealt(int lane, Time now) {
   return std::nullopt;
 }
 
+Outbox::Message* Outbox::oldest() {
+  Message* message = find(next_);
+  while (message != nullptr && message->cut == message->frame.length) message = find(++next_);
+  return message == nullptr || full() ? nullptr : message;
+}
+
 std::optional<Outbox::Out> Outbox::pull(int lane, uint32_t most, Time now) {
   if (auto found = pull_again(lane, now)) return found;
   if (dealing_ == Dealing::round_robin) return pull_dealt(lane, now);
-  Message* message = find(next_);
-  while (message != nullptr && message->cut == message->frame.length) message = find(++next_);
-  if (message == nullptr || full()) return std::nullopt;
+  Message* message = oldest();
+  if (message == nullptr) return std::nullopt;
   if (message->cut == 0) under_way_ += Blocks::capacity_of(message->frame.length);
   const uint32_t rest = message->frame.length - message->cut;
   uint32_t size = std::min(rest, std::max(most, kLeastSegment));
@@ -89,6 +94,13 @@ std::optional<Outbox::Out> Outbox::pull(int lane, uint32_t most, Time now) {
   message->cut += size;
   waiting_ -= size;
   return out(next_, message->segments.back());
+}
+
+std::optional<Outbox::Out> Outbox::pull_rest(int lane, uint32_t most, Time now) {
+  if (dealing_ != Dealing::pull || !again_.empty()) return std::nullopt;
+  const Message* message = oldest();
+  if (message == nullptr || message->frame.length - message->cut > most) return std::nullopt;
+  return pull(lane, most, now);
 }
 
 std::optional<Outbox::Out> Outbox::pull_late(int lane, const Late& late) {

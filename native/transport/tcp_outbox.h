@@ -35,6 +35,8 @@ class Outbox {
   void push(const Frame& frame, const std::byte* data, uint64_t cookie, int lanes);
   // The next segment for `lane`, at most about `most` bytes; those that were lost first, then the oldest message's.
   std::optional<Out> pull(int lane, uint32_t most, Time now);
+  // What is left of the oldest message if that is at most `most` bytes: a lane sends several such in one call.
+  std::optional<Out> pull_rest(int lane, uint32_t most, Time now);
   // A copy of the oldest segment that is late where it is; each is copied once.
   using Late = std::function<bool(int holder, uint32_t size, Time since)>;
   std::optional<Out> pull_late(int lane, const Late& late);
@@ -79,6 +81,7 @@ class Outbox {
   Message* find(uint64_t number) {
     return number < base_ || number - base_ >= messages_.size() ? nullptr : &messages_[number - base_];
   }
+  Message* oldest();  // that is not cut up yet; null: none, or it may not be begun
   Out out(uint64_t number, const Segment& segment);
   std::optional<Out> pull_again(int lane, Time now);
   std::optional<Out> pull_dealt(int lane, Time now);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -23,6 +24,7 @@ class Pace {
     if (took >= kWindow) {
       const double rate = static_cast<double>(bytes_) / took;
       rate_ = rate_ == 0 ? rate : kMemory * rate_ + (1 - kMemory) * rate;
+      remember_peak(now);
       began_ = now;
       bytes_ = 0;
     }
@@ -34,9 +36,11 @@ class Pace {
     return static_cast<int>(std::max(bytes, kLeast));
   }
   // What may be on its way to the peer: enough to fill the path, and a few milliseconds' worth in its queues. Many
-  // lanes that share a path would fill those to the brim, and everything would wait there, or be dropped.
-  double enough(double rtt) const {
-    return rate_ == 0 ? std::numeric_limits<double>::infinity() : rate_ * (2 * rtt + kQueueSeconds);
+  // lanes that share a path would fill those to the brim, and everything would wait there, or be dropped. By the best
+  // of the last moments: a lane that is held to what it last achieved achieves less and less.
+  double enough(double rtt, int lanes) const {
+    return rate_ == 0 ? std::numeric_limits<double>::infinity()
+                      : peak() * (2 * rtt + kQueueSeconds) + kQueueBytes / lanes;
   }
   double rate() const { return rate_; }  // bytes a second, 0: not known
   void forget() { *this = {}; }
@@ -53,15 +57,29 @@ class Pace {
  private:
   static constexpr double kWindow = 0.01;  // seconds
   static constexpr double kMemory = 0.6;
+  static constexpr double kPeakSeconds = 0.05;
   static constexpr double kUnknown = 64e6;
   static constexpr double kLeastSeconds = 0.0005;
   static constexpr double kMostSeconds = 0.008;
   static constexpr double kQueueSeconds = 0.010;
+  static constexpr double kQueueBytes = 64 << 10;
   static constexpr double kBacklogSeconds = 0.004;
   static constexpr double kLeast = 16 << 10;
   static constexpr double kMost = 512 << 10;
 
+  double peak() const { return std::max({rate_, peak_, peak_before_}); }
+  void remember_peak(Time now) {
+    if (std::chrono::duration<double>(now - peak_at_).count() > kPeakSeconds) {
+      peak_before_ = std::exchange(peak_, 0);
+      peak_at_ = now;
+    }
+    peak_ = std::max(peak_, rate_);
+  }
+
   double rate_ = 0;
+  double peak_ = 0;  // the highest of the last kPeakSeconds at most, and of as long before
+  double peak_before_ = 0;
+  Time peak_at_{};
   Time began_{};
   uint64_t bytes_ = 0;
 };

@@ -16,7 +16,12 @@ struct SegmentHeader {
 };
 static_assert(sizeof(SegmentHeader) == 48);
 
-// Null if the header may come over a bulk lane, else what is wrong with it.
+// The last word on a bulk lane whose connection becomes the control lane's, the `generation`th (from 1) since the
+// first. Nothing follows its 48 bytes but the control stream.
+SegmentHeader promotion(uint32_t generation);
+bool is_promotion(const SegmentHeader& header);
+
+// Null if the header may begin a segment, else what is wrong with it.
 const char* objection_to_segment(const SegmentHeader& header);
 
 }  // namespace slipstream

@@ -102,8 +102,7 @@ void TcpLink::watch_pace(Time now) {
                                             " is far slower than the others: a new connection takes its place");
     note(TraceEvent::Kind::lane_replaced, *lane, static_cast<uint32_t>(number) + 1);
     avoid_path_of(number, now);
-    outbox_.lost(lane->number());
-    lane->shut();
+    drop(*lane);
     // The side that dialled dials again; the other one sees the end and does the same.
     if (!accepted_ && number < lane_dials_.size() && !lane_dials_[number]) dial_lane(number);
     kick();

@@ -34,6 +34,7 @@ void TcpLink::look(Time now) {
   if (control_.unanswered(kSilentSeconds)) replace_cut_control(now);
   leave_cut_lanes(now);
   if (!accepted_) spread_lanes(now);
+  if (!accepted_) seek_faster_lane(now);
   bool waiting = !outbox_.empty() || !control_.flushed() || control_.unsent() > 0;
   for (const auto& lane : bulk_) waiting = waiting || lane->unsent() > 0;
   if (waiting) watch();
@@ -85,8 +86,7 @@ void TcpLink::leave(BulkLane& lane, Time now) {
     note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
     if (lost_++ == 0)
       log_warning(core_->identity.rank, "a connection to " + name() + " has been cut off: others take its work");
-    outbox_.lost(lane.number());
-    lane.shut();
+    drop(lane);
   }
   if (!accepted_ && number < lane_dials_.size() && !lane_dials_[number]) dial_lane(number);
 }

@@ -5,6 +5,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "base/clock.h"
 
 namespace slipstream {
 
@@ -14,11 +17,19 @@ void ZeroCopy::begin(bool on) {
   sends_.clear();
   first_ = 0;
   done_ = 0;
+  before_ = 0;
+  threshold_.forget();
 }
 
-void ZeroCopy::record(const Sent& sent) {
-  if (sent.lent && sent.bytes > 0) sends_.push_back({static_cast<uint64_t>(sent.bytes), false});
+void ZeroCopy::record(const Sent& sent, size_t bytes, double seconds) {
   if (sent.refused) in_vain();
+  if (sent.bytes <= 0) return;
+  const auto n = static_cast<uint64_t>(sent.bytes);
+  const double before = std::exchange(before_, 0);
+  if (sent.lent)
+    sends_.push_back({n, false, bytes, seconds > 0 ? seconds + before : 0});
+  else if (!sent.refused && seconds > 0 && on_)
+    threshold_.copied(bytes, seconds / static_cast<double>(n));
 }
 
 void ZeroCopy::done(uint32_t first, uint32_t last, bool copied) {
@@ -28,7 +39,9 @@ void ZeroCopy::done(uint32_t first, uint32_t last, bool copied) {
     if (send.done) continue;
     send.done = true;
     ++done_;
-    if (!copied) bytes_ += send.bytes;
+    if (copied) continue;
+    bytes_ += send.bytes;
+    if (send.seconds > 0) heard_.push_back(send);
   }
   while (!sends_.empty() && sends_.front().done) {
     sends_.pop_front();
@@ -39,6 +52,14 @@ void ZeroCopy::done(uint32_t first, uint32_t last, bool copied) {
     in_vain();
   else
     in_vain_ = 0;
+}
+
+// All that were heard of share it.
+void ZeroCopy::read(double seconds) {
+  const double each = heard_.empty() ? 0 : seconds / static_cast<double>(heard_.size());
+  for (const Send& send : heard_) threshold_.lent(send.piece, (send.seconds + each) / static_cast<double>(send.bytes));
+  heard_.clear();
+  if (threshold_.never() && !insists_) on_ = false;
 }
 
 void ZeroCopy::in_vain() {
@@ -58,6 +79,7 @@ Sent send_message(int fd, const msghdr& message, int flags) {
 }
 
 bool read_completions(int fd, ZeroCopy& zero_copy) {
+  const Time start = now();
   bool any = false;
   for (;;) {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof(sockaddr_in6))];
@@ -66,7 +88,7 @@ bool read_completions(int fd, ZeroCopy& zero_copy) {
     message.msg_controllen = sizeof(control);
     const ssize_t n = ::recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 || (message.msg_flags & MSG_ERRQUEUE) == 0) return any;
+    if (n < 0 || (message.msg_flags & MSG_ERRQUEUE) == 0) break;
     for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
       const bool v4 = part->cmsg_level == SOL_IP && part->cmsg_type == IP_RECVERR;
       const bool v6 = part->cmsg_level == SOL_IPV6 && part->cmsg_type == IPV6_RECVERR;
@@ -78,6 +100,8 @@ bool read_completions(int fd, ZeroCopy& zero_copy) {
       any = true;
     }
   }
+  zero_copy.read(Seconds(now() - start).count());
+  return any;
 }
 
 }  // namespace slipstream

@@ -17,9 +17,13 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <vector>
+
+#include "transport/lend_threshold.h"
 
 namespace slipstream {
 
@@ -32,22 +36,37 @@ struct Sent {
 
 class ZeroCopy {
  public:
-  // Pinning pages and reading a completion cost about as much as copying 10 KiB (Linux,
-  // Documentation/networking/msg_zerocopy.rst). What is lent should be clearly more.
-  static constexpr size_t kLeast = 32 << 10;
   // Loopback, veth and devices without scatter-gather copy each time. A capture (tcpdump) may for a while.
   static constexpr int kMostInVain = 4;
 
-  // A new connection; `on`: its socket can do it.
+  // A new connection, perhaps over another device; `on`: its socket can do it.
   void begin(bool on);
+  // What is as large as `bytes` is lent. 0: what is measured to be cheaper lent.
+  void fix(size_t bytes) { threshold_.fix(bytes); }
   // It stays on where the kernel copies; for tests.
   void insist() { insists_ = true; }
-  bool suits(size_t bytes) const { return on_ && bytes >= kLeast; }
-  void record(const Sent& sent);  // before its completion is read
+  // Whether to lend the payload of this size that comes next; asked once for each.
+  bool lends(size_t bytes) { return on_ && threshold_.lends(bytes); }
+  // Of one that is to be lent, whether to lend what is left; `begun`: some of it has gone out.
+  bool lends_rest(size_t bytes, bool begun) const { return on_ && (!begun || bytes >= threshold_.bytes()); }
+  // The most, up to `bytes`, that is copied as far as is known.
+  uint32_t copied_most(uint32_t bytes) const {
+    return on_ ? static_cast<uint32_t>(std::min<size_t>(bytes, threshold_.bytes() - 1)) : bytes;
+  }
+  // Whether sends are to be timed.
+  bool measures() const { return on_ && threshold_.measures(); }
+  // A call for the header of what is lent took so long.
+  void before(double seconds) { before_ += seconds; }
+  // A call that sent a piece, or several of `bytes` each, and took `seconds`; before its completion is read.
+  void record(const Sent& sent, size_t bytes = 0, double seconds = 0);
   // Sends number `first` to `last`, counted from 0 modulo 2^32, are done.
   void done(uint32_t first, uint32_t last, bool copied);
+  // To read such words took so long.
+  void read(double seconds);
 
   bool on() const { return on_; }
+  // What is as large is lent, as far as is known; 0: nothing.
+  size_t from() const { return on_ && threshold_.bytes() != LendThreshold::kNothing ? threshold_.bytes() : 0; }
   size_t lent() const { return sends_.size() - done_; }  // sends that the kernel is not done with
   uint64_t bytes() const { return bytes_; }              // that went without a copy, over all connections
 
@@ -55,6 +74,8 @@ class ZeroCopy {
   struct Send {
     uint64_t bytes;
     bool done;
+    size_t piece;    // that they are of
+    double seconds;  // 0: not known
   };
 
   void in_vain();
@@ -66,6 +87,9 @@ class ZeroCopy {
   uint32_t first_ = 0;      // its number
   size_t done_ = 0;         // of sends_
   uint64_t bytes_ = 0;
+  LendThreshold threshold_;
+  double before_ = 0;        // seconds for a header whose payload has not been sent yet
+  std::vector<Send> heard_;  // done, by words that have been read, without a copy
 };
 
 // Lets a connected socket send without a copy. False: it cannot.

@@ -43,7 +43,7 @@ def test_several_interfaces_may_be_named() -> None:
 
 def test_the_probe_sums_up_each_pair_of_interfaces() -> None:
     def lane(local: str, remote: str, sent: int, control: bool = False) -> dict[str, Any]:
-        plain = {"rate": 1e6, "rtt": 1e-3, "retransmits": 0}
+        plain = {"rate": 1e6, "rtt": 1e-3, "retransmits": 0, "zero_copied": 0, "zero_copy_from": 0}
         return {"local": local, "remote": remote, "sent": sent, "control": control, **plain}
 
     lanes = [lane("10.0.0.1:5", "10.0.0.2:9", 0, control=True)]

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from comm import ranks
+from slipstream.base.settings import Settings
+from slipstream.comm.probe import table
 
 RANK = Path(__file__).parents[2] / "benchmarks" / "lanes_rank.py"
 
@@ -171,3 +173,30 @@ def test_sends_to_other_hosts_are_not_copied_until_the_kernel_says_they_are(sett
     assert before == [setting == "auto"] * 3
     assert after == [False] * 3  # the lab's links are veth
     assert nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"), [("auto", "auto"), ("off", "off"), ("64KiB", 64 << 10), ("5000", 5000)]
+)
+def test_from_which_size_on_sends_are_lent_may_be_given(text: str, meaning: str | int) -> None:
+    assert Settings.from_environment({"SLIPSTREAM_ZERO_COPY": text}).zero_copy == meaning
+
+
+@pytest.mark.parametrize("text", ["on", "", "0", "4095", "2GiB", "-8KiB"])
+def test_what_is_no_size_to_lend_is_refused(text: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^SLIPSTREAM_ZERO_COPY: expected auto, off or a size from 4KiB to 1GiB"
+    ):
+        Settings.from_environment({"SLIPSTREAM_ZERO_COPY": text})
+
+
+def test_the_table_says_from_which_size_on_lanes_do_not_copy() -> None:
+    lane = {"control": False, "local": "", "remote": "", "sent": 1, "rate": 0.0, "rtt": 0.0, "retransmits": 0}
+    copying = {**lane, "zero_copied": 0, "zero_copy_from": 32 << 10}
+    link = {"lanes": [copying], "lost": 0, "replaced": 0}
+    found = {"rate": 1e9, "round_trip": 1e-5, "link": link}
+    assert "without a copy" not in table(found)
+    link["lanes"] = [copying, {**copying, "zero_copied": 3_000_000, "zero_copy_from": 64 << 10}]
+    assert "3.0 MB were sent without a copy, from 32 KiB or 64 KiB on" in table(found)
+    link["lanes"] = [{**copying, "zero_copied": 3_000_000, "zero_copy_from": 0}]
+    assert "3.0 MB were sent without a copy, no more" in table(found)

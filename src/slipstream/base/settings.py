@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.base.cpus import format_cpus, parse_cpus
-from slipstream.base.units import parse_rate
+from slipstream.base.units import parse_rate, parse_size
 
 __all__ = [
     "PREFIX",
@@ -118,6 +118,18 @@ def _affinity(text: str) -> str:
         raise ValueError(f"{error}; or none, or auto") from None
 
 
+def _zero_copy(text: str) -> str | int:
+    if text in ("auto", "off"):
+        return text
+    try:
+        size = parse_size(text)
+    except ValueError:
+        size = 0
+    if not 1 << 12 <= size <= 1 << 30:
+        raise ValueError("expected auto, off or a size from 4KiB to 1GiB")
+    return size
+
+
 def _rendezvous(text: str) -> str:
     if not re.fullmatch(r"file://(/[^\0]+)", text):
         raise ValueError("expected file:///absolute/path")
@@ -159,8 +171,11 @@ class Settings:
         "pull",
         "how segments get to lanes; round_robin is for comparison alone",
     )
-    zero_copy: str = _setting(
-        _one_of("auto", "off"), "auto", "auto: large sends to other hosts are not copied where the kernel can"
+    zero_copy: str | int = _setting(
+        _zero_copy,
+        "auto",
+        "auto: sends to other hosts are not copied where the kernel can and that is cheaper; "
+        "a size: those of so many bytes and more; off",
     )
     threads: int = _setting(_whole(0, 16), 0, "threads that share the copying of the lanes with the engine")
     affinity: str = _setting(

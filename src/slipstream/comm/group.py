@@ -78,8 +78,11 @@ class Group:
         if forced is not None:
             return self.compile_as(collective, *forced, root)
         choice = choose(collective, (1 << magnitude) >> 1, self.topology)
-        if collective == "all_reduce" and magnitude > _SPLIT_MAGNITUDE and self._has_reducers():
-            return self._split(choice.chunk_bytes)
+        if collective == "all_reduce" and self._has_reducers():
+            if magnitude > _SPLIT_MAGNITUDE:
+                return self._split("ring", choice.chunk_bytes)
+            if self._reducer_pays((1 << magnitude) >> 1):
+                return self._split(choice.algorithm, choice.chunk_bytes)
         return self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
 
     def _has_reducers(self) -> bool:
@@ -90,8 +93,12 @@ class Group:
             and len(set(self.topology.hosts)) == self.size
         )
 
-    def _split(self, chunk_bytes: int) -> Compiled:
-        plan = build("all_reduce", "ring", self.rank, self.size, hosts=self.topology.hosts)
+    def _reducer_pays(self, nbytes: int) -> bool:
+        assert self.job is not None
+        return self.job.small_costs is not None and self.job.small_costs.reducer_pays(nbytes)
+
+    def _split(self, algorithm: str, chunk_bytes: int) -> Compiled:
+        plan = build("all_reduce", algorithm, self.rank, self.size, hosts=self.topology.hosts)
         native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
         return Compiled(native, "all_reduce/reducers", chunk_bytes)
 

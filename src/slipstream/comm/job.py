@@ -21,6 +21,7 @@ from slipstream.base import errors
 from slipstream.base.entrances import attendants
 from slipstream.base.settings import Settings
 from slipstream.comm.affinity import chosen_cpus
+from slipstream.comm.calibration import SmallCosts, calibrate
 from slipstream.comm.discovery import advertised_addresses, bind_address
 from slipstream.comm.reducers import Keeper, Request, reducer_secret
 from slipstream.comm.rendezvous import Membership, exchange, join
@@ -69,6 +70,7 @@ class Job:
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
     reducers: tuple[dict[str, Any], ...] = ()  # name, addresses and incarnation of each
     keeper: Keeper | None = None  # rank 0's, if there are reducers
+    small_costs: SmallCosts | None = None  # of small all-reduces, if reducers take part
     world: Any = None  # the Group of all ranks, made on first use: see `slipstream.comm.group.world`
     _farewells: list[Callable[[], None]] = field(default_factory=list)
     _groups: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
@@ -183,14 +185,15 @@ def _start(settings: Settings, member: Membership) -> Job:
         timeout=settings.timeout,
         lanes=settings.lanes,
         round_robin=settings.dealing == "round_robin",
-        zero_copy=settings.zero_copy == "auto",
+        zero_copy=settings.zero_copy != "off",
+        lend_from=settings.zero_copy if isinstance(settings.zero_copy, int) else 0,
         threads=settings.threads,
         cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )
     keeper = None
     if settings.reducers and member.size > 1 and member.rank == 0:
-        request = Request(f"{member.job}/{member.epoch}", member.size, settings.lanes)
+        request = Request(f"{member.job}/{member.epoch}", member.size, _reducer_lanes(settings))
         keeper = Keeper(settings.reducers, reducer_secret(settings, member.secret), request)
     try:
         hosts, reducers = _open(settings, member, session, keeper)
@@ -199,8 +202,17 @@ def _start(settings: Settings, member: Membership) -> Job:
         raise
     job = Job(member, session, hosts, reducers, keeper)
     if reducers:
-        _use_reducers(job, settings)
+        try:
+            _use_reducers(job, settings)
+        except BaseException:
+            job.close()
+            raise
     return job
+
+
+def _reducer_lanes(settings: Settings) -> int:
+    """Connections to each reducer: all together as many as to one other worker."""
+    return -(-settings.lanes // len(settings.reducers))
 
 
 def _use_reducers(job: Job, settings: Settings) -> None:
@@ -218,8 +230,10 @@ def _use_reducers(job: Job, settings: Settings) -> None:
         _core.Plan.compile(star.rank, star.size, star.blocks, *star.encode()),
         _core.Plan.compile(small.rank, small.size, small.blocks, *small.encode()),
         settings.reducer_heartbeat,
-        settings.lanes,
+        _reducer_lanes(settings),
     )
+    if len(set(job.hosts)) == job.size:
+        job.small_costs = calibrate(job.session, group, job.rank, job.size)
     if job.keeper is not None:
         job.keeper.watch(job.session)
 

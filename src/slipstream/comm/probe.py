@@ -69,6 +69,7 @@ def table(found: dict[str, Any]) -> str:
             f"{name:<9}{lane['local']:<24}{lane['remote']:<24}{lane['sent'] / 1e6:>7.1f} MB{share:>8}{rate:>12}"
             f"{lane['rtt'] * 1e3:>7.2f} ms  {lane['retransmits']}"
         )
+    lines += _zero_copies(link["lanes"])
     lines += _pairs(link["lanes"])
     for key, text in (
         ("lost", "connections broke and were repaired"),
@@ -77,6 +78,18 @@ def table(found: dict[str, Any]) -> str:
         if link[key]:
             lines.append(f"{link[key]} {text}")
     return "\n".join(lines)
+
+
+def _zero_copies(lanes: Sequence[dict[str, Any]]) -> list[str]:
+    """From which size on the lanes send without a copy, if any of them ever has."""
+    nbytes = sum(lane["zero_copied"] for lane in lanes)
+    if not nbytes:
+        return []
+    least = sorted({lane["zero_copy_from"] for lane in lanes if lane["zero_copy_from"]})
+    sizes = (
+        "no more" if not least else "from " + " or ".join(f"{size / 1024:g} KiB" for size in least) + " on"
+    )
+    return [f"{nbytes / 1e6:.1f} MB were sent without a copy, {sizes}"]
 
 
 def _pairs(lanes: Sequence[dict[str, Any]]) -> list[str]:

@@ -17,6 +17,7 @@ class LaneStatistics:
     ``rate``: bytes a second that it takes while it is busy. As the kernel sees it: ``delivery_rate`` (bytes a
     second), ``rtt`` (seconds), ``retransmits`` (TCP segments). ``zero_copy``: large sends are
     not copied, as far as is known yet. ``zero_copied``: bytes that the kernel says it sent without a copy.
+    ``zero_copy_from``: how large such sends are at least, in bytes, as far as has been measured; 0: there are none.
     """
 
     local: str
@@ -31,6 +32,7 @@ class LaneStatistics:
     retransmits: int
     zero_copy: bool
     zero_copied: int
+    zero_copy_from: int
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ __all__ = [
     "Sizing",
     "Training",
     "cheapest",
+    "measured_rates",
     "outcome",
     "relative_time",
     "rule",
@@ -32,6 +33,7 @@ __all__ = [
 
 MOST_REDUCERS = 32  # of a job, whatever the rule says (base/settings)
 _HOUR = 3600.0
+_ALIKE = (0.75, 1.33)  # times a worker's rate
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,24 @@ def split(workers: int, rates: Sequence[float]) -> tuple[float, ...]:
     # What the reducers leave, written out: 1 - time * total / workers would lose digits near 0.
     ring = workers * (workers - total) / (workers * workers + workers * total - 2 * total)
     return (ring, *(time * rate / workers for rate in rates))
+
+
+def measured_rates(workers: int, ring: float, parts: Sequence[float | None]) -> tuple[float | None, ...]:
+    """The rate of each reducer's link relative to a worker's, from two measured all-reduces of the same bytes.
+
+    ``ring``: seconds over the workers' own ring. ``parts``: seconds of each reducer's part where they took equal
+    parts of all of it, None for one that had none. What is about a worker's rate counts as that: links are mostly
+    alike, and times are not exact. Raises ValueError for times that cannot be.
+    """
+    present = [part for part in parts if part is not None]
+    if ring <= 0 or any(part <= 0 for part in present):
+        raise ValueError("a time must be more than 0")
+    one = ring * workers / (2 * (workers - 1))  # seconds that all the bytes take over a worker's link
+    rates = [None if part is None else workers / len(present) * one / part for part in parts]
+    total = math.fsum(rate for rate in rates if rate is not None)
+    if workers > total >= _ALIKE[0] * workers:
+        rates = [None if rate is None else rate * workers / total for rate in rates]
+    return tuple(1.0 if rate is not None and _ALIKE[0] <= rate <= _ALIKE[1] else rate for rate in rates)
 
 
 def rule(cluster: Cluster) -> int:

@@ -1,0 +1,93 @@
+// Small all-reduces through one reducer: a hop up and a hop down, and no verdict (reduction.h) to wait for.
+//
+// A piece is done as soon as its result is here. What a verdict is for, that the others may not have it, is seen to
+// when the session with the reducer ends: it ends on every rank then, for a session that one rank leaves fails on all
+// of them. The ranks agree on what each has, give the results that somebody has to those who have not, from copies
+// kept for that, and reduce the rest among themselves. Later pieces belong to others.
+//
+// No message says what the others have. A rank begins piece s only when all its pieces up to s - kAhead are done, and
+// a result of piece s needs every rank's part: so who has it knows that all have those up to s - kAhead.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/work.h"
+
+namespace slipstream {
+
+class Session;
+
+class Express : public std::enable_shared_from_this<Express> {
+ public:
+  static constexpr uint64_t kAhead = 16;  // pieces under way at once
+
+  struct Context {
+    Session& workers;
+    std::recursive_mutex& mutex;  // held by whoever calls; taken by what becomes of works
+    std::shared_ptr<const Plan> star;
+    std::shared_ptr<const Plan> small;  // an all-reduce of few bytes among the workers
+    std::shared_ptr<const Group> group;
+    std::function<void()> moved;  // another piece may begin
+    std::function<void(std::string why)> ended;
+  };
+  using Done = std::function<void(const Error&)>;
+
+  // `session`, and the group of the workers and the reducer in it, must stay until end().
+  Express(Context context, Session& session, std::shared_ptr<const Group> group, uint64_t incarnation);
+
+  // It takes the next piece: the same on all ranks that have begun as many.
+  bool open() const { return !ended_ || next_ < redo_below_; }
+  // Not now: too many are under way, or it is not known yet what became of some.
+  bool busy() const { return (ended_ && !judged_) || next_ - undone_ >= kAhead; }
+  // Nothing that it has begun is under way, and it begins no more but what others have begun.
+  bool over() const { return ended_ && judged_ && undone_ == next_; }
+  // `slice` has the plan and the channel of nothing yet; its input stays, and its output is not read, until `done`.
+  void begin(Request slice, Done done);
+  // The session is at its end. Idempotent.
+  void end();
+
+ private:
+  enum class Stage { piece, verdict, redone, repaired };
+  class Ear;
+  struct Piece {
+    Request slice;
+    Done done;  // null once it has been told
+    std::shared_ptr<std::vector<uint8_t>> arrived;
+    std::vector<std::byte> result;  // a copy
+    bool has = false;
+  };
+
+  Piece& piece(uint64_t number) { return pieces_[number - base_]; }
+  void listen(Stage stage, uint64_t number, const WorkPtr& work);
+  void heard(Stage stage, uint64_t number, const WorkPtr& work);
+  void came(uint64_t number, const WorkPtr& work);
+  void settle(uint64_t number, const Error& error);
+  void forget();
+  void give_verdict();
+  void judge(const Error& error);
+  void redo(uint64_t number);
+  void repair(uint64_t number);
+  uint64_t channel(uint64_t use) const;
+
+  const Context context_;
+  Session* session_;
+  const std::shared_ptr<const Group> group_;
+  const uint64_t incarnation_;
+  std::deque<Piece> pieces_;  // the first has number base_
+  uint64_t base_ = 0;
+  uint64_t next_ = 0;
+  uint64_t undone_ = 0;      // the first that is not done, or next_
+  uint64_t under_way_ = 0;   // in the session with the reducer
+  uint64_t redo_below_ = 0;  // once judged: those that some rank has begun
+  bool ended_ = false;
+  bool judged_ = false;
+  std::vector<uint64_t> words_;  // bits by number modulo 64: begun; the result is here; it is wanted
+};
+
+}  // namespace slipstream

@@ -1,0 +1,167 @@
+// The sessions that a job has with its reducers: opened when there is one, closed when it is lost.
+#include <cstdio>
+#include <future>
+#include <numeric>
+
+#include "session/reduction.h"
+#include "session/session.h"
+#include "transport/sha256.h"
+
+namespace slipstream {
+namespace {
+
+constexpr double kConnectSeconds = 3;
+constexpr uint64_t kRandomBits = (uint64_t{1} << 48) - 1;  // of an incarnation; the rest is the port
+
+}  // namespace
+
+ReducerSession reducer_session(const std::string& job, const std::string& secret, uint64_t incarnation) {
+  char number[24];
+  std::snprintf(number, sizeof(number), "%012llx", static_cast<unsigned long long>(incarnation & kRandomBits));
+  ReducerSession found;
+  found.job = job + "/reducer/" + number;
+  HmacSha256 mac(std::as_bytes(std::span(secret.data(), secret.size())));
+  mac.update("slipstream reducer");
+  mac.update(found.job);
+  const Digest digest = mac.finish();
+  found.secret.assign(reinterpret_cast<const char*>(digest.data()), digest.size());
+  return found;
+}
+
+void Reduction::registered(size_t index, uint64_t incarnation) {
+  const std::lock_guard lock(mutex_);
+  if (index < reducers_.size()) reducers_[index].state.incarnation = incarnation;
+}
+
+std::vector<ReducerState> Reduction::states() {
+  const std::lock_guard lock(mutex_);
+  std::vector<ReducerState> found;
+  for (const Reducer& reducer : reducers_) {
+    found.push_back(reducer.state);
+    found.back().ready = reducer.session && reducer.connected == reducer.wanted && !reducer.failed;
+  }
+  return found;
+}
+
+void Reduction::set_rates(const std::vector<double>& rates) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < std::min(rates.size(), reducers_.size()); ++i) {
+    Reducer& reducer = reducers_[i];
+    if (rates[i] < 0 && reducer.state.used) leave(reducer);
+    reducer.state.rate = reducer.most = reducer.agreed = std::max(rates[i], 0.0);
+    reducer.lag = 1;
+    for (const SplitPtr& split : judged_)
+      split->words[kHeader + 2 * i + 1] = static_cast<uint64_t>(reducer.state.rate * kRateUnit);
+  }
+}
+
+std::vector<double> Reduction::part_seconds() {
+  const std::lock_guard lock(mutex_);
+  return seconds_;
+}
+
+std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
+  const ReducerSession name = reducer_session(options_.job, options_.secret, incarnation);
+  SessionOptions options;
+  options.rank = options_.rank;
+  options.size = options_.size + 1;
+  options.job = name.job;
+  options.secret = name.secret;
+  options.heartbeat_seconds = options_.heartbeat_seconds;
+  options.connect_seconds = kConnectSeconds;
+  options.lanes = options_.lanes;
+  options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
+  auto session = std::make_shared<Session>(options);
+  std::vector<PeerAddress> peers(static_cast<size_t>(options_.size) + 1);
+  PeerAddress& reducer = peers.back();
+  reducer.host = "reducer " + options_.reducers[index].name;
+  reducer.addresses = options_.reducers[index].addresses;
+  reducer.port = static_cast<uint16_t>(incarnation >> 48);
+  session->start(std::move(peers));
+  session->reach(options_.size, now() + seconds(kConnectSeconds));
+  return session;
+}
+
+void Reduction::open_all() {
+  std::vector<std::future<std::shared_ptr<Session>>> opening(reducers_.size());
+  for (size_t i = 0; i < reducers_.size(); ++i)
+    if (reducers_[i].wanted != 0)
+      opening[i] = std::async(std::launch::async, [this, i] { return open(i, reducers_[i].wanted); });
+  for (size_t i = 0; i < reducers_.size(); ++i) {
+    if (!opening[i].valid()) continue;
+    try {
+      take(i, reducers_[i].wanted, opening[i].get());
+    } catch (const std::exception& e) {  // the first verdict tells the others
+      reducers_[i].why = e.what();
+    }
+  }
+}
+
+void Reduction::take(size_t index, uint64_t incarnation, std::shared_ptr<Session> session) {
+  Reducer& reducer = reducers_[index];
+  std::vector<int> ranks(static_cast<size_t>(options_.size) + 1);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  reducer.group = session->make_group(1, std::move(ranks));
+  Express::Context context{session_, mutex_, options_.star, options_.small, options_.group, {}, {}};
+  context.moved = [this] { begin_ready(); };
+  context.ended = [this, index](const std::string& why) { lose(reducers_[index], why); };
+  reducer.fresh = std::make_shared<Express>(std::move(context), *session, reducer.group, incarnation);
+  if (reducer.state.used) reducer.express = reducer.fresh;
+  reducer.session = std::move(session);
+  reducer.connected = incarnation;
+  reducer.failed = false;
+}
+
+void Reduction::keep() {
+  std::unique_lock lock(keeper_mutex_);
+  for (;;) {
+    keeper_bell_.wait(lock, [this] { return stop_ || !to_open_.empty() || !to_close_.empty(); });
+    auto closing = std::exchange(to_close_, {});
+    auto opening = std::exchange(to_open_, {});
+    if (stop_ && closing.empty()) return;
+    if (stop_) opening.clear();
+    lock.unlock();
+    for (const auto& session : closing) session->close();
+    closing.clear();
+    for (const auto& [index, incarnation] : opening) {
+      std::shared_ptr<Session> session;
+      try {
+        session = open(index, incarnation);
+      } catch (const std::exception&) {  // it stays unused until there is another incarnation
+        continue;
+      }
+      const std::lock_guard state(mutex_);
+      Reducer& reducer = reducers_[index];
+      if (incarnation != reducer.wanted || reducer.session) {
+        const std::lock_guard again(keeper_mutex_);
+        to_close_.push_back(std::move(session));
+        continue;
+      }
+      take(index, incarnation, std::move(session));
+    }
+    lock.lock();
+  }
+}
+
+void Reduction::close() {
+  {
+    const std::lock_guard lock(keeper_mutex_);
+    if (stop_) return;
+    stop_ = true;
+    keeper_bell_.notify_one();
+  }
+  keeper_.join();
+  std::vector<std::shared_ptr<Session>> sessions;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Reducer& reducer : reducers_)
+      if (reducer.session) sessions.push_back(reducer.session);
+  }
+  for (const auto& session : sessions) session->close();
+  const std::lock_guard lock(mutex_);
+  for (const WorkPtr& parent : waiting_)
+    parent->complete(Error{Code::aborted, options_.rank, {}, "slipstream was shut down while operations were pending"});
+  waiting_.clear();
+}
+
+}  // namespace slipstream

@@ -1,0 +1,136 @@
+"""What a job's reducers are worth, measured once when it starts: their links' rates, and what small messages take.
+
+Every rank runs the same few all-reduces, and all agree on the slowest rank's times. Afterwards the session splits
+by these rates, and `slipstream.comm.group` chooses for small messages by these times.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import _core
+from slipstream.base.dtypes import DType, Op
+from slipstream.plan.registry import build
+from slipstream.plan.sizing import measured_rates
+from slipstream.plan.steps import Plan
+
+__all__ = ["SmallCosts", "calibrate"]
+
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 16 << 20
+_LEAST_SECONDS = 0.02  # a shorter all-reduce is mostly latency
+_LARGE_TURNS = 3
+_SMALL_TURNS = 9
+_SMALL_BYTES = (64, 16 << 10)
+_CHUNK = 256 << 10
+
+_log = logging.getLogger("slipstream.reducers")
+
+
+@dataclass(frozen=True)
+class SmallCosts:
+    """Seconds that all-reduces of 64 bytes and of 16 KiB take among the workers, and through a reducer."""
+
+    workers: tuple[float, float]
+    reducer: tuple[float, float]
+
+    def reducer_pays(self, nbytes: int) -> bool:
+        """Whether the reducer's way is the shorter one for ``nbytes``, along straight lines."""
+        low, high = _SMALL_BYTES
+        part = (nbytes - low) / (high - low)
+        ours, theirs = (a + (b - a) * part for a, b in (self.workers, self.reducer))
+        return theirs < ours
+
+
+def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) -> SmallCosts | None:
+    """Agrees on the reducers that all ranks reach, and on what they are worth. None: there are none.
+
+    Collective over ``group``, all ranks; about a fifth of a second where links are fast.
+    """
+    runs = _Runs(session, group, rank, size)
+    states = _core.reducer_states(session)
+    reached = runs.agree(np.array([state["ready"] for state in states], dtype=np.float64), Op.MIN) > 0
+    if not reached.any():
+        _core.set_reducer_rates(session, [-1.0] * len(states))
+        return None
+    nbytes, ring = runs.size_for(_LEAST_SECONDS)
+    ring = min(ring, *(runs.large(nbytes) for _ in range(_LARGE_TURNS - 1)))
+    # Together as fast as all workers, so that their own ring has no part.
+    _core.set_reducer_rates(session, [float(size) if up else -1.0 for up in reached])
+    turns = [runs.through_reducers(nbytes) for _ in range(_LARGE_TURNS)]
+    seconds = min(turns, key=lambda turn: float(turn.max()))
+    rates = measured_rates(
+        size, ring, [float(s) if up else None for s, up in zip(seconds, reached, strict=True)]
+    )
+    _core.set_reducer_rates(session, [-1.0 if rate is None else rate for rate in rates])
+    if rank == 0:
+        found = ", ".join(
+            f"{s['name']} {'not reached by all' if r is None else f'{r:.2f}'}"
+            for s, r in zip(states, rates, strict=True)
+        )
+        _log.info("rates of reducers' links, relative to a worker's: %s", found)
+    small = [runs.small(nbytes, through) for through in (False, True) for nbytes in _SMALL_BYTES]
+    return SmallCosts((small[0], small[1]), (small[2], small[3]))
+
+
+class _Runs:
+    """All-reduces of zeros; every rank makes the same calls."""
+
+    def __init__(self, session: _core.Session, group: _core.Group, rank: int, size: int) -> None:
+        self._session, self._group = session, group
+        ring = build("all_reduce", "ring", rank, size)
+        doubling = build("all_reduce", "recursive_doubling", rank, size)
+        self._ring, self._split = _compiled(ring), _compiled(ring, split=True)
+        self._doubling, self._small_split = _compiled(doubling), _compiled(doubling, split=True)
+        self._data: NDArray[np.float32] = np.zeros(_MOST_BYTES // 4, dtype=np.float32)
+
+    def agree(self, values: NDArray[np.float64], op: Op) -> NDArray[np.float64]:
+        """The same array on all ranks."""
+        result = np.array(values, dtype=np.float64)
+        self._run(self._doubling, result, DType.F64, op)
+        return result
+
+    def size_for(self, seconds: float) -> tuple[int, float]:
+        """The bytes whose ring takes at least so long, within bounds, and what they take."""
+        nbytes = _LEAST_BYTES
+        while (took := self.large(nbytes)) < seconds and nbytes < _MOST_BYTES:
+            nbytes *= 4
+        return nbytes, took
+
+    def large(self, nbytes: int) -> float:
+        """Seconds of an all-reduce over the workers' ring."""
+        took = self._time(lambda: self._run(self._ring, self._data[: nbytes // 4], DType.F32, Op.SUM))
+        return float(self.agree(np.array([took]), Op.MAX)[0])
+
+    def through_reducers(self, nbytes: int) -> NDArray[np.float64]:
+        """Seconds of each reducer's part of one that they take alone, in equal parts."""
+        self._run(self._split, self._data[: nbytes // 4], DType.F32, Op.SUM)
+        return self.agree(np.array(_core.reducer_seconds(self._session)[1:]), Op.MAX)
+
+    def small(self, nbytes: int, through: bool) -> float:
+        """Seconds of a small all-reduce, the median."""
+        plan = self._small_split if through else self._doubling
+        data = self._data[: nbytes // 4]
+        times = [self._time(lambda: self._run(plan, data, DType.F32, Op.SUM)) for _ in range(_SMALL_TURNS)]
+        return float(self.agree(np.array([np.median(times)]), Op.MAX)[0])
+
+    @staticmethod
+    def _time(run: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        run()
+        return time.perf_counter() - begin
+
+    def _run(self, plan: _core.Plan, data: NDArray[np.generic], dtype: DType, op: Op) -> None:
+        address = data.ctypes.data
+        self._session.run(
+            self._group, plan, "all_reduce/measured", dtype, op, address, address, data.size, _CHUNK
+        )
+
+
+def _compiled(plan: Plan, split: bool = False) -> _core.Plan:
+    return _core.Plan.compile(plan.rank, plan.size, plan.blocks, *plan.encode(), split=split)
