@@ -10,6 +10,7 @@ import slipstream
 from slipstream.base.settings import Settings
 from slipstream.bench.gathering import broadcast_object, gather_objects
 from slipstream.bench.jobs import channel
+from slipstream.comm import job
 from slipstream.comm.rank_sources import find_placement
 
 
@@ -20,6 +21,8 @@ def main() -> None:
     os.write(1, b"and so does its C part\n")
     slipstream.init()
     report({"rank": rank, "told": os.environ.get("TOLD"), "long": "\t\\" * 100_000})
+    if sys.argv[1] == "reducers":
+        report({"reducers": [bool(one["incarnation"]) for one in job.current().reducers]})
     slipstream.barrier()
     if sys.argv[1] == "fail" and rank == 1:
         sys.exit(3)

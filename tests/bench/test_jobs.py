@@ -95,6 +95,17 @@ def test_command_of_mpi() -> None:
     assert "plm_rsh_agent" not in alone
 
 
+def test_reducers_that_the_launcher_starts() -> None:
+    hosts = (Host("localhost", 2), Host("127.0.0.1", 0, reducer=True))
+    environment = {"PYTHONPATH": str(HERE), "SLIPSTREAM_TRANSPORT": "tcp", "TOLD": "so"}
+    placement = jobs.Placement(2, hosts, reducers="auto")
+    given = {"limit": 60.0, "environment": environment}
+    _, found, _ = jobs.run("rank_for_jobs", ["reducers"], placement, mpi=False, **given)
+    assert found == {"reducers": [True]}
+    with pytest.raises(ValueError, match="auto is for slipstream run"):
+        next(jobs.run("rank_for_jobs", [], placement, mpi=True, **given))
+
+
 def test_placement() -> None:
     assert jobs.Placement(3).per_host() == [Host("localhost", 3)]
     assert jobs.Placement(3).one_host()

@@ -16,6 +16,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,13 +47,15 @@ class JobFailed(RuntimeError):
 class Placement:
     """Where ``count`` ranks run: on ``hosts`` in order, or all on this host.
 
-    ``ssh_command`` reaches other hosts; ``interface`` (name or address) is the one to bind and advertise.
+    ``ssh_command`` reaches other hosts; ``interface`` (name or address) is the one to bind and advertise;
+    ``reducers`` is what `slipstream run --reducers` takes.
     """
 
     count: int
     hosts: tuple[Host, ...] = ()
     ssh_command: str = "ssh"
     interface: str | None = None
+    reducers: str | None = None
 
     def per_host(self) -> list[Host]:
         """The hosts in order, each with the number of ranks it takes; ValueError when they do not fit."""
@@ -117,10 +120,11 @@ def run(
     ranks = [sys.executable, "-m", module, *arguments]
     with contextlib.ExitStack() as stack:
         if mpi:
+            base |= _reducers_of_mpi(placement)
             base |= _serve_store(placement, base, stack)
             command = [*mpi_command(placement, _to_export(base, environment)), *ranks]
         else:
-            command = [*_run_command(placement), "--", *ranks]
+            command = [*_run_command(placement, stack), "--", *ranks]
         yield from _objects(command, base, time.monotonic() + limit, limit)
 
 
@@ -132,9 +136,18 @@ def _search_path(*given: str) -> str:
     return os.pathsep.join(dict.fromkeys([*first, *paths]))
 
 
-def _run_command(placement: Placement) -> list[str]:
+def _run_command(placement: Placement, stack: contextlib.ExitStack) -> list[str]:
+    """``slipstream run`` with all its options; a file that it reads lives as long as ``stack``."""
     command = [sys.executable, "-m", "slipstream", "run", "-np", str(placement.count), "--no-prefix"]
-    if placement.hosts:
+    if placement.reducers is not None:
+        command += ["--reducers", placement.reducers]
+    if placement.reducers == "auto":  # only a file can mark reducers
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "hosts"
+        lines = [f"{host.name} slots={host.slots}\n" for host in placement.per_host()]
+        lines += [f"{host.name} reducer\n" for host in placement.hosts if host.reducer]
+        file.write_text("".join(lines), encoding="utf-8")
+        command += ["--hostfile", str(file), "--ssh-command", placement.ssh_command]
+    elif placement.hosts:
         command += ["-H", ",".join(_entry(host) for host in placement.per_host())]
         command += ["--ssh-command", placement.ssh_command]
     else:
@@ -142,6 +155,13 @@ def _run_command(placement: Placement) -> list[str]:
     if placement.interface is not None:
         command += ["--interface", placement.interface]
     return command
+
+
+def _reducers_of_mpi(placement: Placement) -> dict[str, str]:
+    """The variables by which ranks of Open MPI find reducers; ValueError for those that nobody starts."""
+    if placement.reducers == "auto":
+        raise ValueError("--reducers auto is for slipstream run; beside Open MPI name those that run already")
+    return {} if placement.reducers is None else {"SLIPSTREAM_REDUCERS": placement.reducers}
 
 
 def _entry(host: Host) -> str:

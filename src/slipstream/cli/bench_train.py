@@ -19,12 +19,14 @@ from slipstream.launch.hosts import Host
 __all__ = ["CONTENDERS", "train"]
 
 # Beside slipstream, which is always there.
-CONTENDERS = ("slipstream-horovod", "gloo", "mpi", "horovod", "nccl")
+CONTENDERS = ("slipstream-ring", "slipstream-horovod", "gloo", "mpi", "horovod", "nccl")
 
 _EPILOG = """\b
 Examples:
   slipstream bench train --model resnet50 -np 2
   slipstream bench train --model vgg16 -np 4 -H node1:1,node2:1,node3:1,node4:1 --link-rate 1gbit
+  slipstream bench train --model vgg16 -np 4 --hostfile hosts --reducers cpu1,cpu2 --against slipstream-ring,gloo \\
+      --worker-price 30 --reducer-price 0.7
   slipstream bench train --model gpt-small -np 2 --compute-time 0.3s --json result.json --plot step.svg
   slipstream bench train --model mine.models:make -np 2 --compute real --batch 8
 
@@ -98,6 +100,19 @@ def _contenders(text: str) -> list[str]:
 @click.option("--interface", help="Interface name or address to bind and advertise, for all contenders.")
 @click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections of a link of slipstream's.")
 @click.option(
+    "--reducers",
+    metavar="HOST[:PORT],...|auto",
+    help="Reducers for slipstream, as for slipstream run; slipstream-ring goes without. [default: "
+    "SLIPSTREAM_REDUCERS]",
+)
+@click.option(
+    "--worker-price",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Of a host, an hour. [default: no costs]",
+)
+@click.option("--reducer-price", type=click.FloatRange(min=0), default=0.0, help="Of a reducer, an hour.")
+@click.option(
     "--link-rate",
     metavar="RATE",
     callback=parsed(parse_rate),
@@ -119,9 +134,9 @@ def train(
     """Measures a training step: forward, backward, and the exchange of gradients.
 
     Slipstream and its peers train the same model in the same processes and take turns. Shown are the time of a
-    step, how much of the communication was hidden behind compute, the speed against each peer, and the limit
-    of the network. Gradients are compared with what they must be: exits with 1 if any is wrong, 2 if the ranks
-    failed.
+    step, how much of the communication was hidden behind compute, the speed against each peer, the limit of the
+    network, and with prices what steps cost. Gradients are compared with what they must be: exits with 1 if any
+    is wrong, 2 if the ranks failed.
     """
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
         raise click.BadParameter("expected a name that ends in .svg or .png", param_hint="--plot")
@@ -185,6 +200,8 @@ def _measure(placed: tuple[Host, ...], settings: Settings, given: dict[str, Any]
         steps=given["steps"],
         warmup=given["warmup"],
         inject_error=given["inject_error"],
+        worker_price=given["worker_price"],
+        reducer_price=given["reducer_price"],
     )
     environment = {"SLIPSTREAM_LANES": str(given["lanes"])} if given["lanes"] else {}
     placement = jobs.Placement(
@@ -192,6 +209,7 @@ def _measure(placed: tuple[Host, ...], settings: Settings, given: dict[str, Any]
         placed,
         ssh_command=given["ssh_command"] or settings.ssh_command,
         interface=given["interface"] or settings.interface,
+        reducers=given["reducers"],
     )
     try:
         record = measure(

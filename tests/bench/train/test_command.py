@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from reducer import service
+from reducer.service import wait_for
 from slipstream.bench.train.contenders import NAMES, mpi_ranks
 from slipstream.bench.train.workloads import find_shapes
 from slipstream.cli.bench_train import CONTENDERS, train
@@ -58,6 +60,26 @@ def test_against_gloo_with_a_delay() -> None:
     assert rows["slipstream"]["buckets"] == rows["gloo"]["buckets"]
     assert len(rows["gloo"]["buckets"]) > 1
     assert sum(rows["gloo"]["buckets"]) == found["bytes"]
+
+
+def test_beside_a_reducer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_TRANSPORT", "tcp")  # as if each rank had a host
+    monkeypatch.setenv("SLIPSTREAM_REDUCER_SECRET", service.SECRET.hex())
+    with service.started(tmp_path) as reducer:
+        where = f"127.0.0.1:{reducer.port}"
+        prices = ["--worker-price", "30", "--reducer-price", "0.7"]
+        result = run("--against", "slipstream-ring", "--reducers", where, *prices, "--json")
+        assert result.exit_code == 0, result.output
+        wait_for(lambda: reducer.metrics()["jobs"] == 0, "the end of the job")
+        assert reducer.metrics()["received_bytes_total"] > 0
+    found = record(result)
+    assert found["reducers"] == {where: True}
+    rows = found["contenders"]
+    assert {name: row["wrong"] for name, row in rows.items()} == dict.fromkeys(rows, 0)
+    assert set(rows["slipstream"]["relative_cost"]) == {"slipstream-ring"}
+    # One host, so that a reducer's price is 0.7 of 30.7.
+    cost = {name: row["cost_per_1000_steps"] / row["step"]["median"] for name, row in rows.items()}
+    assert cost["slipstream"] / cost["slipstream-ring"] == pytest.approx(30.7 / 30)
 
 
 @pytest.mark.parametrize(("compute", "contender", "wrong"), [("delay", "slipstream", 1), ("real", "gloo", 2)])

@@ -10,7 +10,15 @@ import pytest
 
 from bench.train.records import END, TURNS, start
 from slipstream.bench import page
-from slipstream.bench.train.summary import hidden, least_communication, least_step, ratio, spread, summarise
+from slipstream.bench.train.summary import (
+    cost,
+    hidden,
+    least_communication,
+    least_step,
+    ratio,
+    spread,
+    summarise,
+)
 
 
 def test_summary_of_a_measurement() -> None:
@@ -73,6 +81,36 @@ def test_the_limit_is_known_between_hosts_at_a_rate() -> None:
     assert limit["communication"] == pytest.approx(0.12)
     assert limit["step"] == pytest.approx(0.17)
     assert summarise(start(hosts=1), TURNS, END, 1e8)["limit"] is None
+
+
+def test_the_limit_beside_reducers() -> None:
+    end = {**END, "reducers": {"r1:1": True, "r2:1": True}}
+    limit = summarise(start(), TURNS, end, 1e8)["limit"]
+    assert limit["communication"] == pytest.approx(0.12)
+    assert limit["communication_beside_reducers"] == pytest.approx(0.08 * 1.2)
+    assert limit["step_beside_reducers"] == pytest.approx(0.05 + 0.08 * 1.2)
+
+
+def test_costs_of_steps() -> None:
+    assert cost(3600, 4, 30.0) == 120
+    assert cost(1800, 4, 30.0, 2, 1.0) == 61
+    end = {**END, "reducers": {"r1:1": True, "r2:1": True}}
+    options = {**start()["options"], "worker_price": 36.0, "reducer_price": 18.0}
+    rows = summarise(start(options=options), TURNS, end, None)["contenders"]
+    assert rows["gloo"]["cost_per_1000_steps"] == pytest.approx(4 * 0.24 * 10)
+    assert rows["slipstream"]["cost_per_1000_steps"] == pytest.approx((4 * 36 + 2 * 18) / 3.6 * 0.13)
+    assert rows["slipstream"]["relative_cost"] == pytest.approx({"gloo": 1.25 * 0.13 / 0.24})
+    assert "cost_per_1000_steps" not in summarise(start(), TURNS, end, None)["contenders"]["gloo"]
+
+
+def test_table_shows_costs_and_reducers_that_were_lost() -> None:
+    show = pytest.importorskip("slipstream.bench.train.table").show
+    options = {**start()["options"], "worker_price": 36.0, "reducer_price": 18.0}
+    end = {**END, "reducers": {"r1:1": True, "r2:1": False}}
+    text = io.StringIO()
+    show(summarise(start(options=options), TURNS, end, 1e8), text)
+    for words in ("6.5", "67.7 % of gloo's", "2 reducers, used by slipstream", "NOT USED AT THE END: r2:1."):
+        assert words in text.getvalue()
 
 
 def test_table_shows_rows_and_what_is_missing_and_wrong() -> None:

@@ -1,7 +1,8 @@
 """Who exchanges the gradients: each contender wraps a replica of the model in its own way.
 
 ``plain`` exchanges nothing. DDP contenders are `DistributedDataParallel` over a back end of `torch.distributed`, all
-with the same bucket size; Horovod's kind has an optimizer that reduces, with buckets of its own.
+with the same bucket size; Horovod's kind has an optimizer that reduces, with buckets of its own. ``slipstream-ring`` is
+slipstream without the reducers that the job may have.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slipstream import comm
+from slipstream import _core, comm
 from slipstream.base.settings import Settings
-from slipstream.bench.train.options import PLAIN
+from slipstream.bench.train.options import PLAIN, RING
 from slipstream.bench.train.workloads import Workload
+from slipstream.comm import job
 from slipstream.comm.discovery import advertised_addresses, interfaces
+from slipstream.comm.group import Group
+from slipstream.plan.choose import choose
 
-__all__ = ["NAMES", "Contender", "build", "leave", "missing", "mpi_ranks"]
+__all__ = ["NAMES", "Contender", "build", "leave", "missing", "mpi_ranks", "reducers"]
 
 _DDP_DEFAULT_MB = 25.0
-_DDP = ("slipstream", "gloo", "mpi", "nccl")
+_DDP = ("slipstream", RING, "gloo", "mpi", "nccl")
 _HOROVOD = {"slipstream-horovod": "slipstream.torch", "horovod": "horovod.torch"}
 NAMES = (PLAIN, *_DDP, *_HOROVOD)
 
@@ -91,7 +95,7 @@ def build(name: str, workload: Workload, bucket_mb: float, sgd: bool) -> Contend
 def _ddp(
     name: str, workload: Workload, module: nn.Module, apply: Callable[[], Any], bucket_mb: float
 ) -> Contender:
-    group = _group(name)
+    group = _group(name, int(bucket_mb * (1 << 20)))
     wrapped = DistributedDataParallel(
         module,
         process_group=group,
@@ -167,11 +171,20 @@ def _slipstream_buckets(shapes: Sequence[torch.Size]) -> list[int]:
     return [sum(cell.nbytes for cell in part) for part in cut(cells)]
 
 
-def _group(name: str) -> Any:
-    """The process group of a back end; the default group is slipstream's, and made first."""
+def _group(name: str, nbytes: int) -> Any:
+    """The process group of a back end; the default group is slipstream's, and made first.
+
+    ``nbytes``: of a bucket, for which the ring's chunks are chosen.
+    """
     if not dist.is_initialized():
         _join()
-    return dist.group.WORLD if name == "slipstream" else dist.new_group(backend=name)
+    if name == "slipstream":
+        return dist.group.WORLD
+    group: Any = dist.new_group(backend="slipstream" if name == RING else name)
+    if name == RING:
+        members: Group = group.members
+        members.use("all_reduce", "ring", choose("all_reduce", nbytes, members.topology).chunk_bytes)
+    return group
 
 
 def _join() -> None:
@@ -198,6 +211,13 @@ def _choose_interface(address: str) -> None:
         if address in one.ipv4 + one.ipv6:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", one.name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", one.name)
+
+
+def reducers() -> list[dict[str, Any]]:
+    """What this rank's process groups know of each reducer of their job: its ``name``, whether it is ``used``."""
+    group: Any = dist.group.WORLD if dist.is_initialized() else None
+    world = job.current() if group is None else group.members.job
+    return _core.reducer_states(world.session)
 
 
 def leave() -> None:

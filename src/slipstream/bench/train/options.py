@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PLAIN", "Options"]
+__all__ = ["PLAIN", "REDUCING", "RING", "Options"]
 
 PLAIN = "plain"  # the contender that exchanges nothing
+RING = "slipstream-ring"  # the one that has our ring exchange all, whatever reducers there are
+REDUCING = ("slipstream", "slipstream-horovod")  # those that use reducers where there are any
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Options:
     """``contenders`` beside plain, ours first; ``seconds`` of delayed compute, and ``batch`` samples, a rank and step.
 
     ``repeats`` turns of ``steps`` steps each; ``warmup`` steps before them; ``optimizer`` is none or sgd.
-    ``inject_error`` names a contender one of whose results is spoilt.
+    ``inject_error`` names a contender one of whose results is spoilt. Prices: of a host, and of a reducer, an hour.
     """
 
     model: str
@@ -29,3 +31,5 @@ class Options:
     steps: int = 3
     warmup: int = 3
     inject_error: str = ""
+    worker_price: float = 0.0
+    reducer_price: float = 0.0

@@ -54,7 +54,9 @@ def main() -> None:
     running = [contenders.build(name, workloads[_device(name)], options.bucket_mb, sgd) for name in names]
     _measure(running, options, report)
     peak = _largest(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-    report({"end": {"peak_memory": int(peak), "buckets": {c.name: c.buckets() for c in running}}})
+    found = {one["name"]: bool(one["used"]) for one in contenders.reducers()}
+    buckets = {contender.name: contender.buckets() for contender in running}
+    report({"end": {"peak_memory": int(peak), "buckets": buckets, "reducers": found}})
     comm.barrier()
     contenders.leave()
     comm.shutdown()

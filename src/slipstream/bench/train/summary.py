@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slipstream.bench.train.options import PLAIN
+from slipstream.bench.train.options import PLAIN, REDUCING
+from slipstream.plan.sizing import relative_time
 
-__all__ = ["hidden", "least_communication", "least_step", "ratio", "spread", "summarise"]
+__all__ = ["cost", "hidden", "least_communication", "least_step", "ratio", "spread", "summarise"]
 
 
 def summarise(
@@ -22,7 +23,9 @@ def summarise(
     ``contenders`` maps names to rows: ``step`` and ``communication`` (median, min, p90, samples), ``exposed``,
     ``hidden``, ``overlap`` (the share of communication that is hidden), ``efficiency`` (plain step / step),
     ``samples_per_second`` of all ranks, ``ratio`` to each other contender (`ratio`), and ``wrong``, the number of wrong
-    gradients found. ``limit`` holds `least_communication` and `least_step` at ``link_rate`` (bit/s), or None.
+    gradients found. With prices ``cost_per_1000_steps``, and ``relative_cost`` to each other contender. ``reducers``
+    maps the names of the job's to whether they were still used at the end. ``limit`` holds `least_communication` and
+    `least_step` at ``link_rate`` (bit/s), and the same beside the reducers, as fast as a host each; or None.
     """
     options, ranks = start["options"], start["ranks"]
     names = list(dict.fromkeys([PLAIN, *options["contenders"]]))
@@ -40,11 +43,15 @@ def summarise(
             if name != PLAIN and peer not in (name, PLAIN)
         }
         row["buckets"] = end["buckets"][name]
+    reducers = end.get("reducers", {})
+    if options.get("worker_price") or options.get("reducer_price"):
+        _add_costs(rows, options, start["hosts"], len(reducers))
     return {
         **start,
         "plain": plain,
         "peak_memory": end["peak_memory"],
-        "limit": _limit(start, plain, link_rate),
+        "reducers": reducers,
+        "limit": _limit(start, plain, link_rate, len(reducers)),
         "contenders": rows,
     }
 
@@ -75,6 +82,30 @@ def _row(turns: Sequence[Mapping[str, Any]], plain: float, batch: int | None) ->
     }
 
 
+def cost(
+    seconds: float, hosts: int, host_price: float, reducers: int = 0, reducer_price: float = 0.0
+) -> float:
+    """What ``seconds`` of so many hosts and reducers cost; the prices are of one for an hour."""
+    return seconds / 3600 * (hosts * host_price + reducers * reducer_price)
+
+
+def _add_costs(
+    rows: Mapping[str, dict[str, Any]], options: Mapping[str, Any], hosts: int, reducers: int
+) -> None:
+    for name, row in rows.items():
+        used = reducers if name in REDUCING else 0
+        seconds = 1000 * row["step"]["median"]
+        row["cost_per_1000_steps"] = cost(
+            seconds, hosts, options["worker_price"], used, options["reducer_price"]
+        )
+    for row in rows.values():
+        row["relative_cost"] = {
+            peer: row["cost_per_1000_steps"] / rows[peer]["cost_per_1000_steps"]
+            for peer in row["ratio"]
+            if rows[peer]["cost_per_1000_steps"]
+        }
+
+
 def hidden(communication: float, exposed: float) -> float:
     """Seconds of communication that passed while something was computed; never below 0.
 
@@ -102,12 +133,14 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(theirs) / statistics.median(ours), "low": low, "high": high}
 
 
-def least_communication(nbytes: int, hosts: int, link_rate: float) -> float:
-    """Seconds an all-reduce of ``nbytes`` takes at least, if each host sends ``link_rate`` bit/s and nobody else sums.
+def least_communication(nbytes: int, hosts: int, link_rate: float, reducers: int = 0) -> float:
+    """Seconds an all-reduce of ``nbytes`` takes at least, if each host and reducer sends ``link_rate`` bit/s.
 
-    Every host must send, and receive, 2(n-1)/n of the bytes; its ranks may share memory.
+    Without reducers every host must send, and receive, 2(n-1)/n of the bytes; its ranks may share memory.
     """
-    return 8 * nbytes * 2 * (hosts - 1) / hosts / link_rate
+    if hosts < 2:
+        return 0.0
+    return relative_time(hosts, reducers) * 8 * nbytes / link_rate
 
 
 def least_step(plain: float, communication: float, ready: Sequence[tuple[float, int]] | None) -> float:
@@ -126,13 +159,18 @@ def least_step(plain: float, communication: float, ready: Sequence[tuple[float, 
     return bound
 
 
-def _limit(start: Mapping[str, Any], plain: float, link_rate: float | None) -> dict[str, Any] | None:
+def _limit(
+    start: Mapping[str, Any], plain: float, link_rate: float | None, reducers: int
+) -> dict[str, Any] | None:
     if link_rate is None or start["hosts"] < 2:
         return None
     communication = least_communication(start["bytes"], start["hosts"], link_rate)
     ready = [(at, nbytes) for at, nbytes in start["ready"]] if start["ready"] else None
+    beside = least_communication(start["bytes"], start["hosts"], link_rate, reducers)
     return {
         "link_rate": link_rate,
         "communication": communication,
         "step": least_step(plain, communication, ready),
+        "communication_beside_reducers": beside,
+        "step_beside_reducers": least_step(plain, beside, ready),
     }

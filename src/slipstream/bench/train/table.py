@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from slipstream.base.units import format_rate
 from slipstream.bench.table import grid
 from slipstream.bench.train.catalogue import FIGURES
-from slipstream.bench.train.options import PLAIN
+from slipstream.bench.train.options import PLAIN, REDUCING
 
 __all__ = ["markdown", "show"]
 
@@ -80,7 +80,9 @@ def _cells(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         "overlap",
         "efficiency",
     ]
-    columns += [*(["samples/s"] if sampled else []), *(f"vs {peer}" for peer in peers), "wrong"]
+    priced = "cost_per_1000_steps" in contenders[PLAIN]
+    columns += [*(["samples/s"] if sampled else []), *(["cost/1000 steps"] if priced else [])]
+    columns += [*(f"vs {peer}" for peer in peers), "wrong"]
     rows = []
     for name, row in contenders.items():
         cells = [name, *(_ms(row["step"][key]) for key in ("median", "min", "p90"))]
@@ -90,6 +92,7 @@ def _cells(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             cells += [_ms(row["communication"]["median"]), _ms(row["exposed"]), _ms(row["hidden"])]
             cells += [_percent(row["overlap"]), _percent(row["efficiency"])]
         cells += [f"{row['samples_per_second']:.1f}"] if sampled else []
+        cells += [f"{row['cost_per_1000_steps']:.4g}"] if priced else []
         cells += [_ratio(row["ratio"].get(peer)) for peer in peers]
         rows.append([*cells, str(row["wrong"])])
     return columns, rows
@@ -109,11 +112,33 @@ def _notes(record: Mapping[str, Any]) -> list[str]:
             f"Limit at {format_rate(limit['link_rate'])}/s a host: communication {_ms(limit['communication'])}, "
             f"step {_ms(limit['step'])}."
         )
+    notes += _of_reducers(record)
     notes.append(f"Memory of the largest rank: {record['peak_memory'] / 2**30:.2f} GiB.")
     notes += ["nccl: its gradients are in GPU memory."] if "nccl" in record["contenders"] else []
     notes += [f"Missing: {name}: {reason}." for name, reason in record["missing"].items()]
     wrong = [name for name, row in record["contenders"].items() if row["wrong"]]
     notes += [f"WRONG GRADIENTS: {', '.join(wrong)}. These times mean nothing."] if wrong else []
+    return notes
+
+
+def _of_reducers(record: Mapping[str, Any]) -> list[str]:
+    reducers, limit, options = record.get("reducers") or {}, record["limit"], record["options"]
+    notes = []
+    if reducers:
+        text = f"{len(reducers)} reducers, used by {' and '.join(n for n in REDUCING if n in record['contenders'])}"
+        if limit:
+            text += (
+                f"; limit beside as many of a host's rate: communication "
+                f"{_ms(limit['communication_beside_reducers'])}, step {_ms(limit['step_beside_reducers'])}"
+            )
+        notes.append(text + ".")
+    lost = [name for name, used in reducers.items() if not used]
+    notes += [f"NOT USED AT THE END: {', '.join(lost)}. These times are not of all reducers."] if lost else []
+    relative = record["contenders"].get("slipstream", {}).get("relative_cost")
+    if relative:
+        shares = ", ".join(f"{100 * share:.1f} % of {peer}'s" for peer, share in relative.items())
+        prices = f"a host {options['worker_price']:g} an hour, a reducer {options['reducer_price']:g}"
+        notes.append(f"Cost of slipstream's step: {shares} ({prices}).")
     return notes
 
 

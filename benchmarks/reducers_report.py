@@ -1,0 +1,284 @@
+"""What the records of `reducers.py` say: tables, the formula beside what was measured, and targets. Pure functions.
+
+A record of a lab has ``workers``, ``rate`` (bit/s of a worker's link), ``reducer_rates`` (of each reducer's) and
+``sizes``: of each its ``bytes`` and for each contender the ``samples`` (seconds a call). ``idle`` is the share of the
+machine's processor time that nobody used meanwhile: near 0 it was the processors that were measured, not the links.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from targets import Verdict, verdict_table
+
+from slipstream.bench.collectives import size_text
+from slipstream.bench.table import grid, time_text
+from slipstream.plan.sizing import relative_time
+
+__all__ = [
+    "LABS",
+    "formula_seconds",
+    "judge",
+    "measured_rows",
+    "model_rows",
+    "page",
+    "sums_rows",
+    "train_rows",
+]
+
+LABS = {
+    "four": "4 workers and 4 reducers",
+    "eight": "8 workers and 8 reducers",
+    "slow": "4 workers and 4 reducers, one of 100 Mbit/s",
+    "small": "8 workers and 8 reducers",
+}
+MODEL_TOLERANCE = 0.08
+LINK_SHARE = 0.93
+SPEEDS = {("four", "ring"): 1.38, ("four", "gloo"): 1.4, ("eight", "ring"): 1.6}
+SMALL_LATENCY = 0.6  # of the ring's
+SUM_RATE = 1.5e9  # bytes of input a second and core
+_GB = 1e9
+
+Row = tuple[str, ...]
+
+
+def formula_seconds(lab: Mapping[str, Any], nbytes: int, reducers: int) -> float:
+    """Seconds of an all-reduce beside the first ``reducers``: `relative_time` times M/B, nothing fitted.
+
+    M: the payload of one rank, ``nbytes``. B: a worker's link as it is set, headers included.
+    """
+    rate = sum(lab["reducer_rates"][:reducers]) / lab["rate"]
+    return relative_time(lab["workers"], rate) * 8 * nbytes / lab["rate"]
+
+
+def _median(size: Mapping[str, Any], name: str) -> float:
+    return statistics.median(size["contenders"][name]["samples"])
+
+
+def _beside(size: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The contenders of a size that use reducers, and how many."""
+    for name in size["contenders"]:
+        kind, _, number = name.partition("-")
+        if kind == "reducers":
+            yield name, int(number)
+
+
+def _labs(records: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    for part in LABS:
+        for size in records.get(part, {}).get("sizes", ()):
+            yield part, records[part], size
+
+
+def measured_rows(records: Mapping[str, Any]) -> list[Row]:
+    """Lab, size, contender, algorithm, median, least and most, runs, share of the link, speed by ring's and gloo's."""
+    rows = []
+    for part, lab, size in _labs(records):
+        for name, row in size["contenders"].items():
+            median, samples = _median(size, name), row["samples"]
+            spread = f"{time_text(min(samples))} to {time_text(max(samples))}"
+            share = 8 * size["bytes"] / median / lab["rate"]
+            ratios = [
+                f"{_median(size, peer) / median:.2f}x" if peer in size["contenders"] and peer != name else ""
+                for peer in ("ring", "gloo")
+            ]
+            cells = [
+                LABS[part],
+                size_text(size["bytes"]),
+                name,
+                row.get("way", ""),
+                time_text(median),
+                spread,
+            ]
+            rows.append((*cells, str(len(samples)), f"{share:.3f}" if part != "small" else "", *ratios))
+    return rows
+
+
+def model_rows(records: Mapping[str, Any]) -> list[Row]:
+    """Lab, reducers, size, what the formula says, what was measured, and by how much that is more."""
+    rows = []
+    for part, lab, size in _labs(records):
+        if part == "small":  # the formula knows no latency
+            continue
+        found = sorted([(number, name) for name, number in _beside(size)])
+        if "ring" in size["contenders"]:
+            found.insert(0, (0, "ring"))
+        for number, name in found:
+            formula, median = formula_seconds(lab, size["bytes"], number), _median(size, name)
+            off = f"{100 * (median / formula - 1):+.1f} %"
+            cells = (LABS[part], str(number), size_text(size["bytes"]))
+            rows.append((*cells, time_text(formula), time_text(median), off))
+    return rows
+
+
+def judge(records: Mapping[str, Any]) -> list[Verdict]:
+    """The targets that these records allow to be judged."""
+    verdicts = []
+    for part, lab, size in _labs(records):
+        where = f"{LABS[part]}, {size_text(size['bytes'])}"
+        most = f"reducers-{len(lab['reducer_rates'])}"
+        if part == "small":
+            verdicts += _small(where, size)
+            continue
+        if part == "slow" or most not in size["contenders"]:
+            continue
+        ours = _median(size, most)
+        if part == "four":
+            share = 8 * size["bytes"] / ours / lab["rate"]
+            verdicts.append(
+                _at_least(f"{where}: algorithm bandwidth, part of the link", share, LINK_SHARE, "")
+            )
+            verdicts += _model(where, lab, size)
+        for (of, peer), factor in SPEEDS.items():
+            if of == part and peer in size["contenders"]:
+                speed = _median(size, peer) / ours
+                verdicts.append(_at_least(f"{where}: speed relative to {peer}", speed, factor))
+    return verdicts + _sums(records.get("sums", {}))
+
+
+def _at_least(text: str, value: float, wanted: float, unit: str = "x") -> Verdict:
+    return Verdict(text, f">= {wanted:g}{unit}", f"{value:.3g}{unit}", value >= wanted)
+
+
+def _model(where: str, lab: Mapping[str, Any], size: Mapping[str, Any]) -> list[Verdict]:
+    """Whether fewer reducers than workers take what the formula says."""
+    found = []
+    for name, number in sorted(_beside(size), key=lambda one: one[1]):
+        if number == lab["workers"]:
+            continue
+        off = _median(size, name) / formula_seconds(lab, size["bytes"], number) - 1
+        text = f"{where}: {number} of the reducers, time beyond the formula's"
+        wanted = f"within {100 * MODEL_TOLERANCE:g} %"
+        found.append(Verdict(text, wanted, f"{100 * off:+.1f} %", abs(off) <= MODEL_TOLERANCE))
+    return found
+
+
+def _small(where: str, size: Mapping[str, Any]) -> list[Verdict]:
+    if "ring" not in size["contenders"]:
+        return []
+    found = []
+    for name, number in _beside(size):
+        share = _median(size, name) / _median(size, "ring")
+        way = size["contenders"][name].get("way", "")
+        text = f"{where}: latency beside {number} ({way}), relative to the ring's"
+        found.append(Verdict(text, f"<= {SMALL_LATENCY:g}x", f"{share:.3g}x", share <= SMALL_LATENCY))
+    return found
+
+
+def _sums(sums: Mapping[str, Any]) -> list[Verdict]:
+    found = []
+    for kernel in sums.get("kernels", ()):
+        rate = statistics.median(kernel["sum"])
+        text = (
+            f"sum of {kernel['inputs']} f32 inputs of {size_text(kernel['bytes'])}: input a second and core"
+        )
+        measured = f"{rate / _GB:.2f} GB/s"
+        found.append(Verdict(text, f">= {SUM_RATE / _GB:g} GB/s", measured, rate >= SUM_RATE))
+    return found
+
+
+def sums_rows(records: Mapping[str, Any]) -> list[Row]:
+    """What summing costs: kernels and memcpy, and the CPU time of whole reducers for each GB that they got."""
+    rows = []
+    sums = records.get("sums", {})
+    for kernel in sums.get("kernels", ()):
+        size = size_text(kernel["bytes"])
+        for key, what in (("sum", f"sum of {kernel['inputs']} inputs, input a second"), ("copy", "memcpy")):
+            rows.append((f"one core, {size}: {what}", *_spread([rate / _GB for rate in kernel[key]], "GB/s")))
+    for process in sums.get("processes", ()):
+        what = f"whole reducers, {process['what']}: CPU seconds for a GB in and a GB out"
+        rows.append((what, *_spread(process["cpu_per_gb"], "s")))
+        rates = [1 / one for one in process["cpu_per_gb"]]
+        rows.append((f"whole reducers, {process['what']}: input a CPU second", *_spread(rates, "GB")))
+    if sums:
+        copies = [_GB / rate for rate in sums["kernels"][-1]["copy"]]
+        rows.append(("memcpy out of cache: CPU seconds for a GB", *_spread(copies, "s")))
+    return rows
+
+
+def _spread(samples: Sequence[float], unit: str) -> Row:
+    low, high = min(samples), max(samples)
+    return f"{statistics.median(samples):.3g} {unit}", f"{low:.3g} to {high:.3g}", f"{len(samples)}"
+
+
+def train_rows(records: Mapping[str, Any]) -> list[Row]:
+    """Model, contender, step, how often its speed ours is, cost of 1000 steps, and ours of that."""
+    rows = []
+    for model, record in records.get("train", {}).items():
+        ours = record["contenders"]["slipstream"]
+        for name, row in record["contenders"].items():
+            ratio, relative = ours["ratio"].get(name), ours["relative_cost"].get(name)
+            label = f"slipstream, {len(record['reducers'])} reducers" if name == "slipstream" else name
+            cells = [model, label, time_text(row["step"]["median"]), str(len(row["step"]["samples"]))]
+            cells += [f"{ratio['median']:.2f}x" if ratio else "", f"{row['cost_per_1000_steps']:.4g}"]
+            rows.append((*cells, f"{100 * relative:.1f} %" if relative else ""))
+    return rows
+
+
+def _train_about(records: Mapping[str, Any]) -> str:
+    """How the steps were made, in a sentence."""
+    found = []
+    for model, record in records.get("train", {}).items():
+        options = record["options"]
+        found.append(
+            f"{model}: {record['bytes'] / 1e6:.0f} MB of gradients, compute is a delay of "
+            f"{time_text(options['seconds'])}, {options['repeats']} turns of {options['steps']} steps; a worker "
+            f"{options['worker_price']:g} an hour, a reducer {options['reducer_price']:g}."
+        )
+    return " ".join(found)
+
+
+def _idle(records: Mapping[str, Any]) -> list[str]:
+    shares = [f"{part} {100 * records[part]['idle']:.0f} %" for part in LABS if part in records]
+    text = "Of the processors' time nobody used (near 0 they are the limit, not the links): "
+    return [f"{text}{', '.join(shares)}."] if shares else []
+
+
+def page(records: Mapping[str, Any]) -> str:
+    """All that the records say, in Markdown."""
+    tables = (
+        (
+            "Against the targets.",
+            (),
+            [verdict_table(verdicts)] if (verdicts := judge(records)) else [],
+        ),
+        (
+            "The formula beside what was measured; 0 reducers: the ring. M is the payload of one rank, B a worker's "
+            "link as it is set, 500 Mbit/s with headers (TCP can get 99.3 % of it); nothing is fitted.",
+            ("lab", "reducers", "size", "formula", "measured", "more by"),
+            model_rows(records),
+        ),
+        (
+            "All-reduce, f32, each after one that does not count. link: payload as a part of the link's rate; choice: "
+            "what slipstream takes without reducers.",
+            (
+                "lab",
+                "size",
+                "contender",
+                "algorithm",
+                "median",
+                "spread",
+                "runs",
+                "link",
+                "vs ring",
+                "vs gloo",
+            ),
+            measured_rows(records),
+        ),
+        (
+            "Cost of sums.",
+            ("what", "median", "spread", "runs"),
+            sums_rows(records),
+        ),
+        (
+            f"Training steps, 4 workers and 4 reducers. {_train_about(records)}",
+            ("model", "contender", "step", "steps", "ours is", "cost/1000 steps", "ours of that"),
+            train_rows(records),
+        ),
+    )
+    texts = _idle(records)
+    for text, head, rows in tables:
+        if rows:
+            texts += [text, grid(head, rows) if head else str(rows[0])]
+    return "\n\n".join(texts)
