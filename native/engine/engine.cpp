@@ -79,7 +79,8 @@ void Engine::take_inbox() {
 
 void Engine::enqueue(WorkPtr work) {
   Channel& channel = channels_[work->request.channel];
-  if (is_small(work->request)) return try_begin(channel, std::move(work));  // it never waits behind bulk
+  // It never waits behind bulk; but offers go out in order.
+  if (is_small(work->request) && work->request.offer.empty()) return try_begin(channel, std::move(work));
   channel.waiting.push_back(std::move(work));
   start_waiting(channel);
 }

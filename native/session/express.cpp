@@ -138,7 +138,12 @@ void Express::end() {
   if (ended_) return;
   ended_ = true;
   session_ = nullptr;
-  if (under_way_ == 0) give_verdict();
+  if (agreed_ && under_way_ == 0) give_verdict();
+}
+
+void Express::agree() {
+  agreed_ = true;
+  if (ended_) give_verdict();
 }
 
 void Express::give_verdict() {

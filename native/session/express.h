@@ -41,12 +41,14 @@ class Express : public std::enable_shared_from_this<Express> {
   // `session`, and the group of the workers and the reducer in it, must stay until end().
   Express(Context context, Session& session, std::shared_ptr<const Group> group, uint64_t incarnation);
 
+  // All ranks have agreed to use it: it takes pieces, and has a verdict when it ends.
+  void agree();
   // It takes the next piece: the same on all ranks that have begun as many.
   bool open() const { return !ended_ || next_ < redo_below_; }
   // Not now: too many are under way, or it is not known yet what became of some.
-  bool busy() const { return (ended_ && !judged_) || next_ - undone_ >= kAhead; }
+  bool busy() const { return (agreed_ && ended_ && !judged_) || next_ - undone_ >= kAhead; }
   // Nothing that it has begun is under way, and it begins no more but what others have begun.
-  bool over() const { return ended_ && judged_ && undone_ == next_; }
+  bool over() const { return !agreed_ || (ended_ && judged_ && undone_ == next_); }
   // `slice` has the plan and the channel of nothing yet; its input stays, and its output is not read, until `done`.
   void begin(Request slice, Done done);
   // The session is at its end. Idempotent.
@@ -85,6 +87,7 @@ class Express : public std::enable_shared_from_this<Express> {
   uint64_t undone_ = 0;      // the first that is not done, or next_
   uint64_t under_way_ = 0;   // in the session with the reducer
   uint64_t redo_below_ = 0;  // once judged: those that some rank has begun
+  bool agreed_ = false;
   bool ended_ = false;
   bool judged_ = false;
   std::vector<uint64_t> words_;  // bits by number modulo 64: begun; the result is here; it is wanted

@@ -19,7 +19,7 @@ constexpr size_t kWindowBytes = 8 << 20;   // of a slice, under way to a reducer
 // No worker may be far ahead of the others with one reducer: it would take from its other links what they wait for.
 constexpr double kWindowSeconds = 0.03;
 constexpr size_t kWindowLeast = 512 << 10;  // of all slices together
-constexpr uint64_t kChunks = 64;            // of a slice, if they are large enough
+constexpr uint64_t kChunks = 16;            // of a slice, at least
 constexpr uint64_t kLeastChunk = 32 << 10;
 constexpr uint64_t kMostChunk = 64 << 10;  // sums flow back when a chunk is whole, and all links share the worker's
 constexpr size_t kMostName = 1000;         // letters of a work's name that a reducer is told
@@ -121,29 +121,26 @@ bool Reduction::is_small(const Request& request) const {
 
 // False: not yet.
 bool Reduction::begin_small(const WorkPtr& parent) {
-  std::vector<Reducer*> ways;
-  for (Reducer& reducer : reducers_) {
-    if (!reducer.state.used || !reducer.express) continue;
-    if (reducer.express->busy()) return false;
-    if (reducer.express->open()) {
-      ways.push_back(&reducer);
-    } else {  // lost: the verdict of a large work lets all know
-      since_verdict_ = kSmallOnes;
-    }
-  }
+  const Request& whole = parent->request;
+  const uint64_t count = whole.spaces[0].count;
+  const uint64_t bytes = count * size_of(whole.signature.dtype);
+  std::vector<Reducer*> ways;  // by what all ranks know
+  for (Reducer& reducer : reducers_)
+    if (reducer.state.used && reducer.express) ways.push_back(&reducer);
+  const uint64_t slices = std::min<uint64_t>(std::max<uint64_t>(bytes / kSmallSlice, 1), ways.size());
+  for (uint64_t i = 0; i < slices; ++i)
+    if (ways[i]->express->busy()) return false;
+  for (uint64_t i = 0; i < slices; ++i)
+    if (!ways[i]->express->open()) since_verdict_ = kSmallOnes;  // lost: a verdict lets all know
   if (since_verdict_ >= kSmallOnes) return true;
   waiting_.pop_front();
   ++since_verdict_;
-  const Request& whole = parent->request;
-  const uint64_t count = whole.spaces[0].count;
-  if (ways.empty()) {
+  if (ways.empty() || count == 0) {
     const WorkPtr work = session_.prepare(slice(whole, 0, count), channel_of(*options_.group, 1));
     session_.submit_unsplit(work);
     work->listen(std::make_unique<Passing>(parent, work));
     return true;
   }
-  const uint64_t bytes = count * size_of(whole.signature.dtype);
-  const uint64_t slices = std::clamp<uint64_t>(bytes / kSmallSlice, 1, ways.size());
   const auto left = std::make_shared<uint64_t>(slices);
   for (uint64_t i = 0; i < slices; ++i) {
     const uint64_t begin = count * i / slices;
@@ -389,6 +386,7 @@ void Reduction::apply(const Split& split) {
       leave(reducer);
     }
     if (incarnation != 0 && incarnation != reducer.wanted) {
+      leave(reducer);  // one that was lost before it was used
       reducer.wanted = reducer.state.incarnation = incarnation;
       const std::lock_guard lock(keeper_mutex_);
       to_open_.emplace_back(i, incarnation);
@@ -396,6 +394,7 @@ void Reduction::apply(const Split& split) {
     } else if (!reducer.state.used && reducer.wanted != 0 && (split.words[1] & bit) == 0) {
       reducer.state.used = true;
       reducer.express = reducer.fresh;
+      reducer.express->agree();
       log_warning(options_.rank, "reducer " + reducer.state.name + " is used again");
     }
     reducer.agreed = static_cast<double>(split.words[kHeader + 2 * i + 1]) / kRateUnit;

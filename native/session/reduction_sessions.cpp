@@ -48,6 +48,10 @@ void Reduction::set_rates(const std::vector<double>& rates) {
   for (size_t i = 0; i < std::min(rates.size(), reducers_.size()); ++i) {
     Reducer& reducer = reducers_[i];
     if (rates[i] < 0 && reducer.state.used) leave(reducer);
+    if (reducer.state.used && reducer.express != reducer.fresh) {
+      reducer.express = reducer.fresh;
+      reducer.express->agree();
+    }
     reducer.state.rate = reducer.most = reducer.agreed = std::max(rates[i], 0.0);
     reducer.lag = 1;
     for (const SplitPtr& split : judged_)
@@ -101,12 +105,12 @@ void Reduction::take(size_t index, uint64_t incarnation, std::shared_ptr<Session
   Reducer& reducer = reducers_[index];
   std::vector<int> ranks(static_cast<size_t>(options_.size) + 1);
   std::iota(ranks.begin(), ranks.end(), 0);
+  const auto small = session->make_group(2, ranks);  // a channel of their own: they may overtake what is large
   reducer.group = session->make_group(1, std::move(ranks));
   Express::Context context{session_, mutex_, options_.star, options_.small, options_.group, {}, {}};
   context.moved = [this] { begin_ready(); };
   context.ended = [this, index](const std::string& why) { lose(reducers_[index], why); };
-  reducer.fresh = std::make_shared<Express>(std::move(context), *session, reducer.group, incarnation);
-  if (reducer.state.used) reducer.express = reducer.fresh;
+  reducer.fresh = std::make_shared<Express>(std::move(context), *session, small, incarnation);
   reducer.session = std::move(session);
   reducer.connected = incarnation;
   reducer.failed = false;

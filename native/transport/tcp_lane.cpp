@@ -128,12 +128,29 @@ void ControlLane::resume(Fd fd) {
   update();
 }
 
+ControlLane::~ControlLane() { link_.core().poller.not_later(this); }
+
+void ControlLane::send_soon(const Frame& frame) {
+  const bool alone = is_open() && !resuming_ && flushed();
+  const auto* header = reinterpret_cast<const std::byte*>(&frame);
+  out_.insert(out_.end(), header, header + sizeof(Frame));
+  if (alone) {
+    put_off_ = true;
+    link_.core().poller.later(this);
+  }
+  update();
+  link_.watch();
+}
+
 void ControlLane::send(const Frame& frame, const std::byte* data) {
-  const bool at_once = is_open() && !resuming_ && flushed();
+  const bool at_once = is_open() && !resuming_ && (put_off_ || flushed());
   const auto* header = reinterpret_cast<const std::byte*>(&frame);
   out_.insert(out_.end(), header, header + sizeof(Frame));
   if (frame.length > 0) out_.insert(out_.end(), data, data + frame.length);
-  if (at_once) write();
+  if (at_once) {
+    put_off_ = false;
+    write();
+  }
   update();
   link_.watch();
 }
@@ -168,7 +185,8 @@ void ControlLane::flush() {
 }
 
 void ControlLane::ready(uint32_t events) {
-  if ((events & EPOLLOUT) != 0 && wants_write()) flush();
+  const bool called = std::exchange(put_off_, false);
+  if ((called || (events & EPOLLOUT) != 0) && wants_write()) flush();
   if (is_open() && !ended_ && (events & ~EPOLLOUT) != 0) read();
   if (is_open()) update();
 }

@@ -86,14 +86,18 @@ class Lane : protected Handler {
 class ControlLane final : public Lane {
  public:
   using Lane::Lane;
+  ~ControlLane() override;
   void open(Fd fd);    // the first connection
   void resume(Fd fd);  // one that takes the old one's place
   // Takes a copy of the frame. Before the lane is open, and while it is broken, the copy waits.
   void send(const Frame& frame, const std::byte* data);
+  // From within an event: together with what else is to be said before the poller has handled this turn's events.
+  void send_soon(const Frame& frame);
   bool flushed() const { return !writable() || (resuming_ ? ended_ : !wants_write()); }
+  size_t backlog() const { return out_.size(); }  // bytes that the peer has not said to have read
   bool resuming() const { return resuming_; }
   bool between_frames() const { return reader_.between_frames(); }
-  void update() { interest(!ended_, wants_write()); }
+  void update() { interest(!ended_, wants_write() && !put_off_); }
   uint64_t said() const { return start_ + out_.size(); }  // bytes of the stream
   // The peer has read the first `bytes` of the stream. False: it cannot have.
   bool seen(uint64_t bytes);
@@ -114,9 +118,10 @@ class ControlLane final : public Lane {
   FrameReader reader_;
   std::vector<std::byte> out_;  // the stream from position start_ on
   uint64_t start_ = 0;
-  size_t written_ = 0;  // of out_, to this connection
-  uint64_t read_ = 0;   // of the peer's stream
-  uint64_t told_ = 0;   // what we said of that
+  size_t written_ = 0;    // of out_, to this connection
+  uint64_t read_ = 0;     // of the peer's stream
+  uint64_t told_ = 0;     // what we said of that
+  bool put_off_ = false;  // the poller calls when the turn is over
   bool resuming_ = false;
   Frame resume_;                      // what this connection begins with, if it takes an old one's place
   size_t resume_at_ = sizeof(Frame);  // bytes of it that are written

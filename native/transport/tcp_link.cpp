@@ -7,11 +7,19 @@
 namespace slipstream {
 namespace {
 
-constexpr double kLinger = 0.2;      // seconds that a closing link waits for the peer's end
-constexpr double kFlushStall = 2;    // seconds without progress after which it stops flushing
-constexpr double kStoryDelay = 0.5;  // seconds that a link without bulk lanes waits for word on the control lane
-constexpr int kMostResumptions = 8;  // of a control lane, before one of them works
-constexpr double kRedial = 5;        // seconds in which a peer that lives dials a broken control lane again
+constexpr double kLinger = 0.2;           // seconds that a closing link waits for the peer's end
+constexpr double kFlushStall = 2;         // seconds without progress after which it stops flushing
+constexpr double kStoryDelay = 0.5;       // seconds that a link without bulk lanes waits for word on the control lane
+constexpr int kMostResumptions = 8;       // of a control lane, before one of them works
+constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
+constexpr double kRedial = 5;             // seconds in which a peer that lives dials a broken control lane again
+
+Frame taken_frame(uint64_t message) {
+  Frame frame;
+  frame.type = FrameType::taken;
+  frame.channel = message;
+  return frame;
+}
 
 }  // namespace
 
@@ -117,6 +125,8 @@ bool TcpLink::add_lane(Fd fd, uint32_t number) {
 
 bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   if (finished_ || closing_) return true;
+  // Who reads nothing has no use for answers, and asks for memory with every question.
+  if (frame.type == FrameType::pong && control_.backlog() > kMostBacklog) return true;
   if (frame.length <= kEagerBytes) {
     control_.send(frame, data);
     return true;
@@ -194,15 +204,8 @@ void TcpLink::complete(uint64_t number) {
   if (message.hold != 0)
     kept_[message.hold] = number;
   else
-    say_taken(number);
+    control_.send_soon(taken_frame(number));
   core_->events.arrived(*this, message.frame, Payload{message.into, message.frame.length, false, message.hold});
-}
-
-void TcpLink::say_taken(uint64_t number) {
-  Frame frame;
-  frame.type = FrameType::taken;
-  frame.channel = number;
-  control_.send(frame, nullptr);
 }
 
 void TcpLink::taken(uint64_t number) {
@@ -217,7 +220,7 @@ void TcpLink::release(const Payload& payload) {
   if (payload.hold == 0) return;
   blocks_.give(payload.hold);
   if (const auto kept = kept_.find(payload.hold); kept != kept_.end()) {
-    if (!closing_ && !finished_) say_taken(kept->second);
+    if (!closing_ && !finished_) control_.send(taken_frame(kept->second), nullptr);
     kept_.erase(kept);
   }
   for (size_t i = 0; i < bulk_.size() && !closing_ && !finished_; ++i)

@@ -96,7 +96,6 @@ class TcpLink final : public Link, private Timed {
   void repair_failed(const Error& error);
   void bulk_ended(BulkLane& lane, int error);
   void drop(BulkLane& lane);
-  void say_taken(uint64_t message);
   void taken(uint64_t message);
   bool spreads() const { return bulk_.size() > 1 && !core_->options.round_robin; }
   bool too_slow(BulkLane& lane, uint32_t size, Time now);

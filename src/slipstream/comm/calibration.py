@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ __all__ = ["SmallCosts", "calibrate"]
 
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 16 << 20
 _LEAST_SECONDS = 0.02  # a shorter all-reduce is mostly latency
-_LARGE_TURNS = 3
+_LARGE_TURNS = 5
 _SMALL_TURNS = 9
 _SMALL_BYTES = (64, 16 << 10)
 _CHUNK = 256 << 10
@@ -34,16 +34,23 @@ _log = logging.getLogger("slipstream.reducers")
 
 @dataclass(frozen=True)
 class SmallCosts:
-    """Seconds that all-reduces of 64 bytes and of 16 KiB take among the workers, and through a reducer."""
+    """Seconds that 64 bytes and 16 KiB take: an all-reduce among the workers, and through a reducer.
+
+    ``others``: other collectives among the workers; an all-reduce through a reducer can stand in for them.
+    """
 
     workers: tuple[float, float]
     reducer: tuple[float, float]
+    others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
-    def reducer_pays(self, nbytes: int) -> bool:
+    def reducer_pays(self, nbytes: int, collective: str = "all_reduce") -> bool:
         """Whether the reducer's way is the shorter one for ``nbytes``, along straight lines."""
+        workers = self.workers if collective == "all_reduce" else self.others.get(collective)
+        if workers is None:
+            return False
         low, high = _SMALL_BYTES
         part = (nbytes - low) / (high - low)
-        ours, theirs = (a + (b - a) * part for a, b in (self.workers, self.reducer))
+        ours, theirs = (a + (b - a) * part for a, b in (workers, self.reducer))
         return theirs < ours
 
 
@@ -74,8 +81,9 @@ def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) 
             for s, r in zip(states, rates, strict=True)
         )
         _log.info("rates of reducers' links, relative to a worker's: %s", found)
-    small = [runs.small(nbytes, through) for through in (False, True) for nbytes in _SMALL_BYTES]
-    return SmallCosts((small[0], small[1]), (small[2], small[3]))
+    low, high = _SMALL_BYTES
+    small = {name: (runs.small(low, name), runs.small(high, name)) for name in runs.small_plans}
+    return SmallCosts(small.pop("all_reduce"), small.pop("reducer"), small)
 
 
 class _Runs:
@@ -86,7 +94,13 @@ class _Runs:
         ring = build("all_reduce", "ring", rank, size)
         doubling = build("all_reduce", "recursive_doubling", rank, size)
         self._ring, self._split = _compiled(ring), _compiled(ring, split=True)
-        self._doubling, self._small_split = _compiled(doubling), _compiled(doubling, split=True)
+        self._doubling = _compiled(doubling)
+        self.small_plans = {
+            "all_reduce": self._doubling,
+            "reducer": _compiled(doubling, split=True),
+            "broadcast": _compiled(build("broadcast", "binomial", rank, size, root=0)),
+            "all_gather": _compiled(build("all_gather", "direct", rank, size)),
+        }
         self._data: NDArray[np.float32] = np.zeros(_MOST_BYTES // 4, dtype=np.float32)
 
     def agree(self, values: NDArray[np.float64], op: Op) -> NDArray[np.float64]:
@@ -112,11 +126,15 @@ class _Runs:
         self._run(self._split, self._data[: nbytes // 4], DType.F32, Op.SUM)
         return self.agree(np.array(_core.reducer_seconds(self._session)[1:]), Op.MAX)
 
-    def small(self, nbytes: int, through: bool) -> float:
-        """Seconds of a small all-reduce, the median."""
-        plan = self._small_split if through else self._doubling
-        data = self._data[: nbytes // 4]
-        times = [self._time(lambda: self._run(plan, data, DType.F32, Op.SUM)) for _ in range(_SMALL_TURNS)]
+    def small(self, nbytes: int, way: str) -> float:
+        """Seconds of a small operation by one of `small_plans`, the median."""
+        plan, data = self.small_plans[way], self._data[: nbytes // 4]
+        operation = way if way in ("broadcast", "all_gather") else "all_reduce"
+
+        times = []
+        for _ in range(_SMALL_TURNS):
+            self._run(self._doubling, data[:1], DType.F32, Op.SUM)  # all begin at the same time
+            times.append(self._time(lambda: self._run(plan, data, DType.F32, Op.SUM, operation)))
         return float(self.agree(np.array([np.median(times)]), Op.MAX)[0])
 
     @staticmethod
@@ -125,11 +143,12 @@ class _Runs:
         run()
         return time.perf_counter() - begin
 
-    def _run(self, plan: _core.Plan, data: NDArray[np.generic], dtype: DType, op: Op) -> None:
+    def _run(
+        self, plan: _core.Plan, data: NDArray[np.generic], dtype: DType, op: Op, operation: str = "all_reduce"
+    ) -> None:
         address = data.ctypes.data
-        self._session.run(
-            self._group, plan, "all_reduce/measured", dtype, op, address, address, data.size, _CHUNK
-        )
+        what = f"{operation}/measured"
+        self._session.run(self._group, plan, what, dtype, op, address, address, data.size, _CHUNK)
 
 
 def _compiled(plan: Plan, split: bool = False) -> _core.Plan:

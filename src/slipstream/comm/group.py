@@ -80,9 +80,9 @@ class Group:
         choice = choose(collective, (1 << magnitude) >> 1, self.topology)
         if collective == "all_reduce" and self._has_reducers():
             if magnitude > _SPLIT_MAGNITUDE:
-                return self._split("ring", choice.chunk_bytes)
-            if self._reducer_pays((1 << magnitude) >> 1):
-                return self._split(choice.algorithm, choice.chunk_bytes)
+                return self._split(collective, "ring", choice.chunk_bytes)
+            if self._reducer_pays(collective, (1 << magnitude) >> 1):
+                return self._split(collective, choice.algorithm, choice.chunk_bytes)
         return self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
 
     def _has_reducers(self) -> bool:
@@ -93,14 +93,31 @@ class Group:
             and len(set(self.topology.hosts)) == self.size
         )
 
-    def _reducer_pays(self, nbytes: int) -> bool:
+    def _reducer_pays(self, collective: str, nbytes: int) -> bool:
         assert self.job is not None
-        return self.job.small_costs is not None and self.job.small_costs.reducer_pays(nbytes)
+        costs = self.job.small_costs
+        return costs is not None and costs.reducer_pays(nbytes, collective)
 
-    def _split(self, algorithm: str, chunk_bytes: int) -> Compiled:
+    def _split(self, collective: str, algorithm: str, chunk_bytes: int) -> Compiled:
         plan = build("all_reduce", algorithm, self.rank, self.size, hosts=self.topology.hosts)
         native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
-        return Compiled(native, "all_reduce/reducers", chunk_bytes)
+        return Compiled(native, f"{collective}/reducers", chunk_bytes)
+
+    def through_reducers(self, collective: str, nbytes: int) -> Compiled | None:
+        """How an all-reduce stands in for a small ``collective``, if that is quicker by way of a reducer."""
+        magnitude = nbytes.bit_length()
+        assert self.job is not None
+        if self.job.small_costs is None or not nbytes or magnitude > _SPLIT_MAGNITUDE:
+            return None
+        key = (f"{collective}/reducers", magnitude, 0)
+        found = self.plans.get(key)
+        if found is None:
+            pays = self._has_reducers() and self._reducer_pays(collective, (1 << magnitude) >> 1)
+            if not pays or collective in self._forced:
+                return None
+            with self._lock:
+                found = self.plans[key] = self._split(collective, "recursive_doubling", 16 << 10)
+        return found
 
     def compile_as(self, collective: str, algorithm: str, chunk_bytes: int, root: int = 0) -> Compiled:
         """Compiles a named algorithm, for tests and benchmarks."""

@@ -11,6 +11,7 @@ failed; errors of the operation itself are raised by ``Work.wait``.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import zlib
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType, Op, itemsize
 from slipstream.comm.group import Compiled, Group
@@ -148,6 +150,24 @@ def all_reduce(
     return DONE if native is None else Work(native, keep)
 
 
+def _unite(
+    group: Group,
+    way: Compiled,
+    part: NDArray[np.uint8],
+    dst: int,
+    extra: int,
+    root: int,
+    keep: Any,
+    sync: bool,
+    name: str | None,
+    timeout: float,
+) -> Work:
+    """dst = the bytes of all ranks' parts; where one has its own, the others have zeros. For few bytes."""
+    options = {"signed_count": part.size, "extra": extra, "root": root}
+    address = part.ctypes.data
+    return _issue(group, way, DType.U8, Op.BOR, address, dst, part.size, keep, sync, name, timeout, **options)
+
+
 def reduce_scatter(
     group: Group,
     src: int,
@@ -203,6 +223,12 @@ def all_gather(
     """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
     _check_counts(group, counts, "counts")
     total = sum(counts)
+    if (way := group.through_reducers("all_gather", total * itemsize(dtype))) is not None:
+        parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
+        begin = sum(counts[: group.rank]) * itemsize(dtype)
+        ctypes.memmove(parts.ctypes.data + begin, src, counts[group.rank] * itemsize(dtype))
+        extra = _digest(counts) ^ dtype << 33
+        return _unite(group, way, parts, dst, extra, -1, (keep, parts), sync, name, timeout)
     return _issue(
         group,
         group.compiled("all_gather", total * itemsize(dtype)),
@@ -237,7 +263,13 @@ def broadcast(
 ) -> Work:
     """dst = the root's src (which other ranks do not read), ``count`` elements."""
     _check_root(group, root)
-    compiled = group.compiled("broadcast", count * itemsize(dtype), root)
+    nbytes = count * itemsize(dtype)
+    if (way := group.through_reducers("broadcast", nbytes)) is not None:
+        part = np.zeros(nbytes, dtype=np.uint8)
+        if group.rank == root:
+            ctypes.memmove(part.ctypes.data, src, nbytes)
+        return _unite(group, way, part, dst, dtype << 33, root, (keep, part), sync, name, timeout)
+    compiled = group.compiled("broadcast", nbytes, root)
     return _issue(
         group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, root=root, signed_count=count
     )

@@ -102,7 +102,7 @@ def register(
         raise Refused(
             f"{who} has another secret (SLIPSTREAM_REDUCER_SECRET or its file), or is none"
         ) from None
-    except (SlipstreamError, ValueError) as error:
+    except (SlipstreamError, ValueError, OSError) as error:
         raise SlipstreamError(f"{who}: {error}") from None
     if not reply.incarnation:
         raise SlipstreamError(f"{who} has no session for us: {reply.refusal}")
@@ -163,7 +163,7 @@ class Keeper:
                 host, port = self.reducers[index]
                 try:
                     incarnation = register(host, port, self._secret, self._request)
-                except SlipstreamError:
+                except (SlipstreamError, OSError):
                     continue
                 _core.reducer_registered(session, index, incarnation)
                 asked[index] = 0
