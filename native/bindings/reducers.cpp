@@ -61,7 +61,7 @@ nb::list reducer_states(const std::shared_ptr<Session>& self) {
 
 // The reducer's side of a job's session: `workers` ranks and this one, whose part in every work is `plan`.
 std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
-                               double heartbeat, int lanes, size_t window_bytes) {
+                               double heartbeat, int lanes, size_t window_bytes, double intake) {
   SessionOptions options;
   options.rank = workers;
   options.size = workers + 1;
@@ -71,6 +71,7 @@ std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::by
   options.lanes = lanes;
   options.serve = std::move(plan);
   options.window_bytes = window_bytes;
+  options.intake = intake;
   return std::make_shared<Session>(std::move(options));
 }
 
@@ -103,11 +104,12 @@ void bind_reducers(nb::module_& m) {
   m.def("reducer_states", &reducer_states, nb::arg("session"));
   m.def(
       "set_reducer_rates",
-      [](const std::shared_ptr<Session>& self, const std::vector<double>& rates) {
-        if (self->reduction() != nullptr) self->reduction()->set_rates(rates);
+      [](const std::shared_ptr<Session>& self, const std::vector<double>& rates, double worker) {
+        if (self->reduction() != nullptr) self->reduction()->set_rates(rates, worker);
       },
-      nb::arg("session"), nb::arg("rates"), nb::call_guard<nb::gil_scoped_release>(),
-      "Of each reducer's link, relative to a worker's; negative: not used. The same on all ranks, without works.");
+      nb::arg("session"), nb::arg("rates"), nb::arg("worker"), nb::call_guard<nb::gil_scoped_release>(),
+      "worker: bytes a second of a worker's link. Of each reducer's link, relative to a worker's; negative: not used. "
+      "The same on all ranks, without works.");
   m.def(
       "reducer_seconds",
       [](const std::shared_ptr<Session>& self) {
@@ -123,8 +125,11 @@ void bind_reducers(nb::module_& m) {
       },
       nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"),
       "(job, secret) of the session that a job has with one reducer; of the incarnation the low 48 bits count.");
-  m.def("serve", &serve, nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("heartbeat"),
-        nb::arg("lanes"), nb::arg("window_bytes"), "The reducer's end of a job's session: listen_tcp(), then start().");
+  m.def(
+      "serve", &serve, nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("heartbeat"),
+      nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0,
+      "The reducer's end of a job's session: listen_tcp(), then start(). intake: bytes a second that it takes, of all "
+      "workers; 0: no bound.");
   m.def("served", &served, nb::arg("session"), "What a reducer's session has done: works, bytes, links, failed.");
 }
 

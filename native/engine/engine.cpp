@@ -31,7 +31,8 @@ Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions,
       regions_(regions),
       arena_(regions),
       options_(options),
-      fabric_(rank, size, dialer, options.heartbeat_seconds) {}
+      fabric_(rank, size, dialer, options.heartbeat_seconds),
+      intake_(options.intake) {}
 
 Engine::~Engine() = default;
 
@@ -51,6 +52,12 @@ void Engine::submit(WorkPtr work) {
     complete(*work, error);
   else
     bell_.ring();
+}
+
+size_t Engine::works() const {
+  size_t count = inbox_size_.load(std::memory_order_acquire) + executions_.size();
+  for (const auto& [id, channel] : channels_) count += channel.waiting.size();
+  return count;
 }
 
 Error Engine::failure() const {
@@ -138,6 +145,7 @@ void Engine::deliver_early(Execution& execution) {
   early_.erase(it);
   for (const Early& early : frames) {
     if (failed_) return;
+    early_bytes_[early.peer] -= early.bytes();
     Link* link = fabric_.up(early.peer);
     if (link == nullptr) link = &fabric_.past(early.peer);
     frame_for(execution, *link, early.frame, Payload{early.payload.data(), early.frame.length, true, 0});
@@ -188,7 +196,14 @@ bool Engine::turn() {
   return moved;
 }
 
+bool Engine::may_take_in(uint64_t bytes) {
+  if (intake_.take(bytes, now())) return true;
+  intake_asked_ = true;
+  return false;
+}
+
 void Engine::sleep(Time until) {
+  if (std::exchange(intake_asked_, false)) until = std::min(until, intake_.due());
   bell_.arm();
   if (must_turn()) return bell_.disarm();
   int timeout = -1;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/trace.h"
+#include "engine/bucket.h"
 #include "engine/execution.h"
 #include "engine/fabric.h"
 #include "engine/ledger.h"
@@ -29,6 +30,8 @@ struct EngineOptions {
   double stall_seconds = 2;        // without progress: compare notes with the ranks waited for
   double warn_seconds = 60;        // without progress: tell people who is waited for, and again each time
   double suspicion_seconds = 0.1;  // after a closed connection: wait this long for the root cause from others
+  double intake = 0;               // bytes a second that works take in; 0: no bound
+  size_t early_bytes = SIZE_MAX;   // of one peer, that are kept for works that have not begun
 };
 
 // What moves bytes, beside the poller: the session's transports.
@@ -56,6 +59,8 @@ class Engine final : public Events {
   Ledger& ledger() { return ledger_; }
   // Any thread. The work fails at once if the session has failed.
   void submit(WorkPtr work);
+  // Works that were submitted and are not done.
+  size_t works() const;
   // Any thread. The session's sticky error, Code::ok while it is well.
   Error failure() const;
 
@@ -92,6 +97,11 @@ class Engine final : public Events {
   Fabric& fabric() { return fabric_; }
 
   // For executions.
+  // Why a peer's chunk of such a work is refused.
+  std::string twice(int peer, const Signature& signature) const;
+  bool intake_bounded() const { return intake_.bounded(); }
+  // True if a work may take in `bytes` now. Else it is to ask again in the next turn, and the engine wakes in time.
+  bool may_take_in(uint64_t bytes);
   Arena& arena() { return arena_; }
   const Regions& regions() const { return regions_; }
   uint64_t track_send(Execution& execution, uint32_t step, uint64_t chunk);
@@ -121,6 +131,7 @@ class Engine final : public Events {
     uint64_t order;  // of arrival
     Frame frame;
     std::vector<std::byte> payload;
+    size_t bytes() const { return sizeof(Early) + payload.size(); }
   };
   struct Past {  // a work that is done
     uint32_t seq;
@@ -151,6 +162,7 @@ class Engine final : public Events {
   void await_source(WorkPtr work);
   void settle(std::deque<uint64_t> channels);
   bool needs(int global_rank) const;
+  void keep_early(Link& link, const Frame& frame, const Payload& payload);
   void frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload);
   int peer_index(const Execution& execution, int global_rank) const;
   void down_without_link(int rank, const Error& error);
@@ -206,6 +218,9 @@ class Engine final : public Events {
   std::unordered_map<uint64_t, Channel> channels_;
   std::unordered_map<Key, std::vector<Early>, KeyHash> early_;
   uint64_t early_count_ = 0;
+  std::unordered_map<int, size_t> early_bytes_;  // by peer
+  Bucket intake_;
+  bool intake_asked_ = false;  // in vain, since the last sleep
   Ledger ledger_;
   Receives receives_;
   std::unordered_map<int, std::pair<Time, int>> answers_;  // by rank asked for: in the second since then, how many

@@ -14,6 +14,10 @@ int Engine::peer_index(const Execution& execution, int global_rank) const {
   return it == ranks.end() ? -1 : request.plan->peer_index(static_cast<int>(it - ranks.begin()));
 }
 
+std::string Engine::twice(int peer, const Signature& signature) const {
+  return fabric_.who(peer) + " sent a chunk of " + signature.describe() + " twice, or long before its turn";
+}
+
 Events::Landing Engine::land(Link& link, const Frame& frame) {
   if (failed_) return {};
   const auto it = executions_.find(Key{frame.channel, frame.seq});
@@ -70,17 +74,34 @@ void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
       if (past.seq == frame.seq) {  // we are done with it; at best the peer still wants an answer
         link.release(payload);
         if (past.signature.hash() != frame.signature)
-          send_description(frame.channel, frame.seq, past.signature, link.peer());
+          return send_description(frame.channel, frame.seq, past.signature, link.peer());
+        if (host_ != nullptr && frame.type == FrameType::data)  // or it could send for ever
+          fail(Error{Code::internal, link.peer(), {}, twice(link.peer(), past.signature)});
         return;
       }
-  if (early_.size() >= kMostEarlyWorks)
-    return fail(
-        Error{Code::internal, link.peer(), {}, fabric_.who(link.peer()) + " is over a million operations ahead"});
-  Early early{link.peer(), early_count_++, frame, {}};
-  early.payload.assign(payload.data, payload.data + payload.size);
-  early_[key].push_back(std::move(early));
-  link.release(payload);
+  keep_early(link, frame, payload);
   if (receives_.first(frame.channel) != nullptr) settle({frame.channel});
+}
+
+void Engine::keep_early(Link& link, const Frame& frame, const Payload& payload) {
+  const int peer = link.peer();
+  Early early{peer, early_count_++, frame, {}};
+  early.payload.assign(payload.data, payload.data + payload.size);
+  link.release(payload);
+  // Whoever takes part in a work that is offered offers it first.
+  if (host_ != nullptr && frame.seq >= ledger_.next(frame.channel))
+    return fail(Error{Code::internal, peer, {}, fabric_.who(peer) + " sent a frame of a work that it has not offered"});
+  if (early_.size() >= kMostEarlyWorks)
+    return fail(Error{Code::internal, peer, {}, fabric_.who(peer) + " is over a million operations ahead"});
+  size_t& kept = early_bytes_[peer];
+  kept += early.bytes();
+  if (kept > options_.early_bytes)
+    return fail(Error{Code::internal,
+                      peer,
+                      {},
+                      fabric_.who(peer) + " sent more than " + std::to_string(options_.early_bytes >> 10) +
+                          " KiB for works that have not begun"});
+  early_[Key{frame.channel, frame.seq}].push_back(std::move(early));
 }
 
 void Engine::frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload) {

@@ -29,7 +29,8 @@ Frame frame_of(const Request& request, FrameType type) {
 }
 
 bool is_short_float(DType dtype) {
-  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f8e4m3 || dtype == DType::f8e5m2 ||
+         dtype == DType::q8;
 }
 
 // A receive that waits for no other step may be written at any time, so the sender can do it where it can reach OUT.
@@ -118,10 +119,11 @@ void Execution::measure() {
   const uint64_t fitting = network_ ? network / chunk_bytes : kStagingBudget / per_chunk;
   window_ = std::min(chunks_, std::clamp<uint64_t>(fitting, kFewestChunks, network_ ? 4 * kMostChunks : kMostChunks));
   if (request_.windowed) {
-    ring_elements_ = window_ * chunk_elements_;
+    ring_elements_ = std::clamp<uint64_t>(largest, 1, window_ * chunk_elements_);
     ring_.reset(new std::byte[ring_elements_ * element_]);
     for (Layout& space : spaces_) space.data = ring_.get();
-    if (is_short_float(reduced().dtype)) wide_.reset(new float[ring_elements_]);
+    const DType dtype = reduced().dtype;
+    if (is_short_float(dtype)) wide_.reset(new float[ring_elements_ * numbers_of(dtype)]);
   }
   if (request_.done) request_.done->assign(chunks_, 0);
   deps_left_.resize(window_ * steps_);
@@ -256,8 +258,17 @@ uint64_t Execution::allowance() const {
   return std::clamp<uint64_t>(bytes / (chunk_elements_ * element_), std::min(kFewestChunks, window_), window_);
 }
 
+uint64_t Execution::intake(uint64_t chunk) const {
+  uint64_t elements = 0;
+  for (const Step& step : plan_.steps())
+    if (step.kind == StepKind::recv || step.kind == StepKind::recv_reduce)
+      for (uint32_t j = 0; j < pieces(step); ++j) elements += piece(step.dst, step, chunk, j).count;
+  return elements * element_;
+}
+
 bool Execution::start_chunk() {
   if (begun_ >= chunks_ || begun_ - oldest_ >= window_ || begun_ - oldest_ >= allowance()) return false;
+  if (engine_.intake_bounded() && !engine_.may_take_in(intake(begun_))) return false;
   begin(begun_);
   return true;
 }
@@ -446,6 +457,17 @@ int Execution::step_of(int peer_index, const Frame& frame, uint32_t& expected_by
   return frame.length == (placed ? 0 : expected_bytes) ? static_cast<int>(index) : -1;
 }
 
+bool Execution::is_excess(uint32_t index, const Frame& frame) const {
+  if (frame.chunk < begun_) {
+    if (deps_left_[slot(frame.chunk, index)] == 0) return true;  // it was taken
+  } else if (request_.windowed && frame.chunk >= begun_ + 4 * kMostChunks) {
+    return true;  // its sender waits for what becomes of the chunks before
+  }
+  const auto it = held_.find(key(index, frame.chunk));
+  return it != held_.end() && std::any_of(it->second.begin(), it->second.end(),
+                                          [&](const Held& held) { return held.frame.piece == frame.piece; });
+}
+
 Events::Landing Execution::land(int peer_index, const Frame& frame) {
   uint32_t expected = 0;
   const int index = step_of(peer_index, frame, expected);
@@ -476,6 +498,10 @@ void Execution::arrived(int peer_index, Link& link, const Frame& frame, const Pa
   while (begun_ <= frame.chunk && start_chunk()) {
   }
   if (!ready_for(index, frame.chunk)) {
+    if (is_excess(index, frame)) {
+      link.release(payload);
+      return engine_.fail(Error{Code::internal, link.peer(), {}, engine_.twice(link.peer(), request_.signature)});
+    }
     Held held{&link, frame, payload, {}};
     if (payload.transient) held.copy.assign(payload.data, payload.data + payload.size);
     held_[key(index, frame.chunk)].push_back(std::move(held));
@@ -486,18 +512,22 @@ void Execution::arrived(int peer_index, Link& link, const Frame& frame, const Pa
 }
 
 void Execution::add_wide(const Step& step, uint64_t element, const std::byte* data, uint64_t count) {
-  float* sum = wide_.get() + element % ring_elements_;
+  const DType dtype = reduced().dtype;
+  float* sum = wide_.get() + element % ring_elements_ * numbers_of(dtype);
   const bool first = step.kind == StepKind::recv;
-  if (!first) term_.resize(count);
-  cast(reduced().dtype, DType::f32, first ? sum : term_.data(), data, count);
-  if (!first) reduce_fn(DType::f32, reduced().op)(sum, term_.data(), sum, count);
+  const uint64_t numbers = count * numbers_of(dtype);
+  if (!first) term_.resize(numbers);
+  cast(dtype, DType::f32, first ? sum : term_.data(), data, count);
+  if (!first) reduce_fn(DType::f32, reduced().op)(sum, term_.data(), sum, numbers);
 }
 
 void Execution::finish_wide(uint64_t element, std::byte* dst, uint64_t count) {
-  float* sum = wide_.get() + element % ring_elements_;
-  if (request_.divisor > 1) divide(DType::f32, sum, count, request_.divisor);
-  if (request_.postscale != 1.0) scale(DType::f32, sum, sum, count, request_.postscale);
-  cast(DType::f32, reduced().dtype, dst, sum, count);
+  const DType dtype = reduced().dtype;
+  float* sum = wide_.get() + element % ring_elements_ * numbers_of(dtype);
+  const uint64_t numbers = count * numbers_of(dtype);
+  if (request_.divisor > 1) divide(DType::f32, sum, numbers, request_.divisor);
+  if (request_.postscale != 1.0) scale(DType::f32, sum, sum, numbers, request_.postscale);
+  cast(DType::f32, dtype, dst, sum, count);
 }
 
 void Execution::consume(uint32_t index, Link* link, const Frame& frame, const Payload& payload) {

@@ -77,6 +77,8 @@ class Execution {
   void measure();
   // Chunks that may be in flight now: what the links are good for.
   uint64_t allowance() const;
+  // Bytes of a chunk that come from peers.
+  uint64_t intake(uint64_t chunk) const;
   // Tells the peer that its bulk may come, and where in shared memory it may put it.
   void say_ready(int peer_index);
   void try_open(int peer_index);
@@ -104,6 +106,8 @@ class Execution {
   bool ready_for(uint32_t step, uint64_t chunk) const {
     return chunk < begun_ && chunk >= oldest_ && armed_[slot(chunk, step)] != 0;
   }
+  // A frame that is before its turn, and may not be kept: it has come before, or its sender cannot be so far yet.
+  bool is_excess(uint32_t step, const Frame& frame) const;
   static uint64_t key(uint32_t step, uint64_t chunk) { return chunk << 24 | step; }
 
   Engine& engine_;
@@ -124,7 +128,7 @@ class Execution {
   std::vector<std::byte> tmp_;
   std::unique_ptr<std::byte[]> ring_;  // of a windowed request: all spaces in one
   uint64_t ring_elements_ = 0;         // 0: spaces are where the request says
-  std::unique_ptr<float[]> wide_;      // the same ring for sums of short floats, which are rounded once, at the end
+  std::unique_ptr<float[]> wide_;      // the same ring, as f32, for sums of short floats: rounded once, at the end
   std::vector<float> term_;            // what is added to it
   Arena::Block staging_{};
   Arena::Block scaled_{};

@@ -1,5 +1,6 @@
 #include "engine/offer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -64,7 +65,8 @@ std::optional<Offer> decode_offer(std::span<const std::byte> bytes) {
                      fixed.chunk_bytes,
                      fixed.extra};
   if (reduce_fn(offer.signature.dtype, offer.signature.op) == nullptr) return std::nullopt;
-  if (fixed.count / (fixed.chunk_bytes / size_of(offer.signature.dtype)) >= UINT32_MAX) return std::nullopt;
+  const uint64_t chunk = std::max<uint64_t>(1, fixed.chunk_bytes / size_of(offer.signature.dtype));
+  if (fixed.count / chunk >= UINT32_MAX) return std::nullopt;
   offer.count = fixed.count;
   offer.postscale = fixed.postscale;
   offer.divisor = fixed.divisor;

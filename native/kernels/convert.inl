@@ -1,4 +1,4 @@
-// Casts, scaling, division and block quantisation. Part of level.inl.
+// Casts, scaling and division. Part of level.inl.
 
 template <class F>
 void unpack_narrow(float* dst, const void* src, size_t count) {
@@ -142,61 +142,6 @@ void divide_integer(void* buf, size_t count, uint64_t divisor) {
 
 void divide_bool(void*, size_t, uint64_t) {}
 
-// ---- block-int8
-
-// The largest magnitude as bits: integers compare as the floats do, NaN above infinity, and without an order of
-// evaluation to respect.
-inline int32_t largest_bits(const float* src, size_t count) {
-  int32_t largest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const int32_t bits = static_cast<int32_t>(bits_of(src[i]) & 0x7fffffffu);
-    largest = bits > largest ? bits : largest;
-  }
-  return largest;
-}
-
-void quantise(const float* src, size_t count, void* dst) {
-  char* out = static_cast<char*>(dst);
-  for (size_t done = 0; done < count; done += kQuantBlock) {
-    const size_t n = count - done < kQuantBlock ? count - done : kQuantBlock;
-    const float* in = src + done;
-    const uint32_t bits = static_cast<uint32_t>(largest_bits(in, n));
-    const float largest = float_of(bits);
-    float unit = largest / 127.0f;
-    float inverse = 127.0f / largest;
-    if (bits >= kInfinity) {
-      unit = float_of(0x7fc00000u);
-      inverse = 0.0f;
-    } else if (bits_of(unit) < 0x00800000u) {
-      unit = inverse = 0.0f;
-    }
-    store<float>(out, 0, unit);
-    out += sizeof(float);
-    // Adding 1.5 * 2^23 rounds to an integer, nearest even, and leaves it in the low bits.
-    for (size_t i = 0; i < n; ++i) {
-      const uint32_t rounded = bits_of(in[i] * inverse + 12582912.0f);
-      store<int8_t>(out, i, static_cast<int8_t>(rounded));
-    }
-    out += n;
-  }
-}
-
-template <bool kAdd>
-void dequantise(const void* src, size_t count, float* dst) {
-  const char* in = static_cast<const char*>(src);
-  for (size_t done = 0; done < count; done += kQuantBlock) {
-    const size_t n = count - done < kQuantBlock ? count - done : kQuantBlock;
-    const float unit = load<float>(in, 0);
-    in += sizeof(float);
-    float* out = dst + done;
-    for (size_t i = 0; i < n; ++i) {
-      const float value = static_cast<float>(load<int8_t>(in, i)) * unit;
-      out[i] = kAdd ? out[i] + value : value;
-    }
-    in += n;
-  }
-}
-
 // ---- the table
 
 template <class T>
@@ -243,8 +188,6 @@ constexpr Table make_table() {
   fill_integer<uint16_t>(table, DType::u16);
   fill_integer<uint32_t>(table, DType::u32);
   fill_integer<uint64_t>(table, DType::u64);
-  table.quantise = quantise;
-  table.dequantise = dequantise<false>;
-  table.dequantise_add = dequantise<true>;
+  fill_blocks(table);
   return table;
 }

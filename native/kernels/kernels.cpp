@@ -142,6 +142,8 @@ void cast(DType from, DType to, void* dst, const void* src, size_t count) {
     if (count != 0) std::memmove(dst, src, count * size_of(from));
     return;
   }
+  if (from == DType::q8 && to == DType::f32) return table().unpack_blocks(dst, src, count);
+  if (from == DType::f32 && to == DType::q8) return table().pack_blocks(dst, src, count);
   if (!is_floating(from) || !is_floating(to))
     throw Failure(Code::invalid, std::string("no cast from ") + name_of(from) + " to " + name_of(to));
   const kernels::Table& t = table();
@@ -154,10 +156,6 @@ void cast(DType from, DType to, void* dst, const void* src, size_t count) {
     pack(static_cast<std::byte*>(dst) + done * size_of(to), wide, n);
   }
 }
-
-void quantise_i8(const float* src, size_t count, void* dst) { table().quantise(src, count, dst); }
-void dequantise_i8(const void* src, size_t count, float* dst) { table().dequantise(src, count, dst); }
-void dequantise_add_i8(const void* src, size_t count, float* dst) { table().dequantise_add(src, count, dst); }
 
 const char* cpu_level() { return kernels::name_of(kernels::chosen().level); }
 

@@ -1,5 +1,5 @@
-// Arithmetic on buffers: reductions, scaling, casts and block quantisation. Types are erased above this folder: callers
-// hold addresses, a DType and an element count. Every function accepts unaligned addresses and a count of zero.
+// Arithmetic on buffers: reductions, scaling and casts. Types are erased above this folder: callers hold addresses, a
+// DType and an element count. Every function accepts unaligned addresses and a count of zero.
 //
 // Results do not depend on the instruction set chosen at run time, but for the payload bits of a NaN.
 #pragma once
@@ -14,10 +14,12 @@ namespace slipstream {
 // dst[i] = a[i] (op) b[i]. `dst` may be `a` or `b` themselves, but may not overlap them otherwise.
 using ReduceFn = void (*)(void* dst, const void* a, const void* b, size_t count);
 
-// The function for (dtype, op); nullptr where it has no meaning: min, max on complex numbers, bitwise on non-integers.
+// The function for (dtype, op); nullptr where it has no meaning: min, max on complex numbers, bitwise on non-integers,
+// anything but sum and avg on q8.
 //   - Integers wrap around. f16, bf16 and f8 compute in f32 and round to nearest even.
 //   - min and max give NaN if either operand is NaN.
 //   - bool: sum and max are "or", prod and min are "and"; any non-zero byte is true, results are 0 or 1.
+//   - q8 adds in f32 and quantises the block anew.
 //   - avg is sum: `divide` does the rest, once, at the end.
 ReduceFn reduce_fn(DType dtype, Op op);
 
@@ -27,27 +29,21 @@ void reduce_many(DType dtype, Op op, void* dst, const void* const* srcs, int n, 
 
 // dst[i] = src[i] * factor; `dst` may be `src`. f64, c128: in f64. f32, c64: the exact product rounded once. f16, bf16,
 // f8: in f32. Integers: truncated toward zero, saturated at the limits of the type, 0 for NaN. bool: false if factor is
-// 0, else unchanged.
+// 0, else unchanged. q8: each scale is multiplied, the exact product rounded once.
 void scale(DType dtype, void* dst, const void* src, size_t count, double factor);
 
-// buf[i] /= divisor (>= 1), as avg needs it: integers truncate toward zero, bool stays as it is.
+// buf[i] /= divisor (>= 1), as avg needs it: integers truncate toward zero, bool stays as it is, q8 has its scales
+// divided.
 void divide(DType dtype, void* buf, size_t count, uint64_t divisor);
 
 // Converts between the floating dtypes f64 f32 f16 bf16 f8e4m3 f8e5m2, rounding once to nearest even; NaN stays NaN.
 // What f8e4m3 cannot hold, infinity included, becomes NaN: it has no infinity. Equal dtypes of any kind are copied;
 // anything else throws Failure(invalid). `dst` may be `src` if the target is not wider than the source.
+//
+// Between f32 and q8, `count` counts blocks: 64 floats each. A block's scale is its largest magnitude / 127, its int8
+// are the numbers * (127 / largest magnitude), rounded to nearest even. A block with NaN or infinity in it gets the
+// scale NaN, and so comes back as NaN throughout; one whose scale would be below 2^-125 comes back as zeros.
 void cast(DType from, DType to, void* dst, const void* src, size_t count);
-
-// Block-int8: each run of 256 values becomes an f32 scale (largest magnitude / 127) and one int8 a value, block after
-// block, so any slice that starts at a multiple of 256 values stands alone. A block with NaN or infinity in it comes
-// back as NaN throughout; one whose scale would not be a normal number comes back as zeros.
-inline constexpr size_t kQuantBlock = 256;
-constexpr size_t quantised_size(size_t count) {
-  return count + (count + kQuantBlock - 1) / kQuantBlock * sizeof(float);
-}
-void quantise_i8(const float* src, size_t count, void* dst);
-void dequantise_i8(const void* src, size_t count, float* dst);
-void dequantise_add_i8(const void* src, size_t count, float* dst);  // dst[i] += value
 
 // The instruction set in use: "avx512", "avx2", "neon" or "baseline". SLIPSTREAM_CPU=baseline|avx2|avx512 asks for a
 // lower one than the processor has; any other value throws Failure(invalid).

@@ -20,9 +20,8 @@ struct Table {
   void (*round_f64)(float* dst, const void* src, size_t count);  // to f32, nearest even
   void (*scale[kDTypes])(void* dst, const void* src, size_t count, double factor);
   void (*divide[kDTypes])(void* buf, size_t count, uint64_t divisor);
-  void (*quantise)(const float* src, size_t count, void* dst);
-  void (*dequantise)(const void* src, size_t count, float* dst);
-  void (*dequantise_add)(const void* src, size_t count, float* dst);
+  void (*unpack_blocks)(void* dst, const void* src, size_t count);  // q8 to f32
+  void (*pack_blocks)(void* dst, const void* src, size_t count);
 };
 
 enum class Level : uint8_t { baseline = 0, avx2 = 1, avx512 = 2 };

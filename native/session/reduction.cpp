@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "base/log.h"
 #include "engine/offer.h"
@@ -18,15 +19,21 @@ constexpr uint64_t kSmallSlice = 4 << 10;  // bytes below which another reducer 
 constexpr size_t kWindowBytes = 8 << 20;   // of a slice, under way to a reducer and back
 // No worker may be far ahead of the others with one reducer: it would take from its other links what they wait for.
 constexpr double kWindowSeconds = 0.03;
-constexpr size_t kWindowLeast = 512 << 10;  // of all slices together
+constexpr double kPortSeconds = 0.02;  // of a port, in a switch: what all workers may have under way to a reducer
+constexpr double kRingSeconds = 0.005;
+constexpr size_t kRingLeast = 128 << 10;
+// Where a ring fills the workers' links beside the reducers that fill theirs, they do not reach their rates, the less
+// the more there are (measured). Where they have nearly the rate of all workers, they are better off alone.
+constexpr double kCrowding = 0.25;
+constexpr double kNearlyFull = 0.9;
 constexpr uint64_t kChunks = 16;            // of a slice, at least
-constexpr uint64_t kLeastChunk = 32 << 10;
-constexpr uint64_t kMostChunk = 64 << 10;  // sums flow back when a chunk is whole, and all links share the worker's
-constexpr size_t kMostName = 1000;         // letters of a work's name that a reducer is told
-constexpr double kLagMemory = 0.8;
-constexpr double kLagsBehind = 1.25;
+constexpr uint64_t kLeastChunk = 20 << 10;  // more than what goes without leave
+constexpr uint64_t kMostChunk = 64 << 10;   // sums flow back when a chunk is whole, and all links share the worker's
+constexpr size_t kMostName = 1000;          // letters of a work's name that a reducer is told
+constexpr double kLagMemory = 0.95;
+constexpr double kLagsBehind = 1.5;
 constexpr double kLess = 0.9;
-constexpr double kMore = 1.01;
+constexpr double kMore = 1.02;
 constexpr uint64_t kChannels = 0x9e3779b97f4a7c15ULL;
 
 // Channels of the workers' group that nothing else uses: 1 for slices, 2 for verdicts, more for repairs.
@@ -168,6 +175,8 @@ void Reduction::begin(const WorkPtr& parent) {
     split->incarnations.push_back(reducer.state.used ? reducer.wanted : 0);
     any |= reducer.state.used;
   }
+  const double full = std::accumulate(rates.begin(), rates.end(), 0.0) / options_.size;
+  for (double& rate : rates) rate *= full >= kNearlyFull ? 1 / std::min(full, 1.0) : 1 - kCrowding * full * full;
   const std::vector<uint32_t> shares = shares_of(options_.size, rates);
   const uint64_t count = parent->request.spaces[0].count;
   uint64_t given = 0;
@@ -203,16 +212,29 @@ void Reduction::begin(const WorkPtr& parent) {
   }
 }
 
+// By what is agreed: chunks must be the same on all ranks.
+size_t Reduction::window_least(const Reducer& reducer) const {
+  return static_cast<size_t>(worker_rate_ * std::min(reducer.most, 1.0) * kPortSeconds / options_.size);
+}
+
 void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t count) {
   Part part{reducer, begin, count, 1, 0, nullptr, nullptr};
   Request request = slice(split.parent->request, begin, count);
   if (reducer >= 0) {  // many chunks, so that sums flow back soon after data flows out
     const uint64_t bytes = count * size_of(request.signature.dtype);
-    const uint64_t wanted = std::clamp<uint64_t>(std::bit_ceil(bytes / kChunks), kLeastChunk, kMostChunk);
+    const size_t window = window_least(reducers_[static_cast<size_t>(reducer)]);
+    const uint64_t most = std::clamp<uint64_t>(window / 2, kLeastChunk, kMostChunk);
+    const uint64_t wanted = std::clamp<uint64_t>(std::bit_ceil(bytes / kChunks), kLeastChunk, most);
     request.chunk_bytes = request.signature.chunk_bytes = static_cast<uint32_t>(wanted);
   }
   part.chunk = chunk_elements(request);
   if (reducer < 0) {
+    if (std::any_of(split.incarnations.begin(), split.incarnations.end(), [](uint64_t i) { return i != 0; })) {
+      // The reducers' links are what all wait for: the ring takes what they leave of the worker's.
+      request.window_seconds = kRingSeconds;
+      request.window_least = kRingLeast;
+      request.chunk_bytes = request.signature.chunk_bytes = kMostChunk;
+    }
     part.work = session_.prepare(std::move(request), channel_of(*options_.group, 1));
   } else if (Reducer& to = reducers_[static_cast<size_t>(reducer)];
              to.session && to.connected == to.wanted && !to.failed) {
@@ -224,7 +246,7 @@ void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t cou
     request.done = part.done;
     request.window_bytes = kWindowBytes;
     request.window_seconds = kWindowSeconds;
-    request.window_least = kWindowLeast / reducers_.size();
+    request.window_least = window_least(to);
     request.offer = encode_offer({request.signature, count, request.postscale, request.divisor});
     to.state.sent += count * size_of(request.signature.dtype);
     part.work = to.session->prepare(std::move(request), to.group->id);

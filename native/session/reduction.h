@@ -78,7 +78,8 @@ class Reduction {
   std::vector<ReducerState> states();
   // The rate of each reducer's link, relative to a worker's, from now on; negative: it is not used. The same on all
   // ranks, while none of them has works under way.
-  void set_rates(const std::vector<double>& rates);
+  // `worker`: bytes a second of a worker's link.
+  void set_rates(const std::vector<double>& rates, double worker);
   // How long the parts of the last large work took: the workers' own, then each reducer's; 0: it had none.
   std::vector<double> part_seconds();
   // Ends the sessions with the reducers; works still pending fail. Waits for that. Idempotent.
@@ -137,6 +138,7 @@ class Reduction {
   void begin(const WorkPtr& parent);
   bool begin_small(const WorkPtr& parent);
   bool is_small(const Request& request) const;
+  size_t window_least(const Reducer& reducer) const;
   void add_part(Split& split, int reducer, uint64_t begin, uint64_t count);
   static Request slice(const Request& whole, uint64_t begin, uint64_t count);
   void listen(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work);
@@ -168,6 +170,7 @@ class Reduction {
   std::deque<SplitPtr> unjudged_;  // in their order
   std::deque<SplitPtr> judged_;    // not applied yet, in their order
   uint64_t next_ = 0;
+  double worker_rate_ = 60e6;   // bytes a second
   uint64_t since_verdict_ = 0;  // small works
   bool beginning_ = false;
   std::vector<double> seconds_;

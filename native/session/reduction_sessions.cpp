@@ -10,7 +10,7 @@
 namespace slipstream {
 namespace {
 
-constexpr double kConnectSeconds = 3;
+constexpr double kConnectSeconds = 8;
 constexpr uint64_t kRandomBits = (uint64_t{1} << 48) - 1;  // of an incarnation; the rest is the port
 
 }  // namespace
@@ -43,8 +43,9 @@ std::vector<ReducerState> Reduction::states() {
   return found;
 }
 
-void Reduction::set_rates(const std::vector<double>& rates) {
+void Reduction::set_rates(const std::vector<double>& rates, double worker) {
   const std::lock_guard lock(mutex_);
+  worker_rate_ = worker;
   for (size_t i = 0; i < std::min(rates.size(), reducers_.size()); ++i) {
     Reducer& reducer = reducers_[i];
     if (rates[i] < 0 && reducer.state.used) leave(reducer);

@@ -11,8 +11,10 @@ namespace {
 
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
-constexpr size_t kMostOfferedChannels = 256;
-constexpr size_t kMostReported = 10;  // strangers logged by name each time
+constexpr size_t kMostOfferedChannels = 16;
+constexpr size_t kMostOfferedWorks = 128;    // that are not done; workers have no more than about 20
+constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
+constexpr size_t kMostReported = 10;         // strangers logged by name each time
 
 TcpOptions tcp_options(const SessionOptions& options) {
   TcpOptions tcp;
@@ -26,6 +28,14 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.connect_seconds = options.connect_seconds;
   tcp.only_answers = options.serve != nullptr;
   return tcp;
+}
+
+EngineOptions engine_options(const SessionOptions& options) {
+  EngineOptions engine;
+  engine.heartbeat_seconds = options.heartbeat_seconds;
+  engine.intake = options.intake;
+  if (options.serve) engine.early_bytes = kMostEarlyBytes;
+  return engine;
 }
 
 }  // namespace
@@ -47,7 +57,7 @@ Identity Session::identity_of(const SessionOptions& options) {
 
 Session::Session(SessionOptions options)
     : options_(std::move(options)),
-      engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, EngineOptions{options_.heartbeat_seconds}),
+      engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options(options_)),
       shm_(poller_, engine_, *this, identity_of(options_), regions_, bell_),
       tcp_(poller_, engine_, *this, identity_of(options_), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.cpus) {
@@ -153,12 +163,20 @@ void Session::offered(int peer, const Frame& frame, std::span<const std::byte> p
   const uint32_t next = found == offered_.end() ? 0 : found->second.next;
   if (frame.seq < next) return;
   const auto offer = decode_offer(payload);
-  if (!offer || frame.seq > next || (found == offered_.end() && offered_.size() >= kMostOfferedChannels))
+  const bool fits = offer && offer->signature.chunk_bytes <= options_.window_bytes / 8 &&
+                    (found != offered_.end() || offered_.size() < kMostOfferedChannels);
+  if (!fits || frame.seq > next)
     return engine_.fail(
         Error{Code::internal,
               peer,
               {},
               "rank " + std::to_string(peer) + " sent an offer that cannot be: do all run the same slipstream?"});
+  if (engine_.works() >= kMostOfferedWorks)
+    return engine_.fail(Error{
+        Code::internal,
+        peer,
+        {},
+        engine_.fabric().who(peer) + " offers more than " + std::to_string(kMostOfferedWorks) + " works at once"});
   Offered& channel = offered_[frame.channel];
   if (!channel.group) {
     std::vector<int> ranks(static_cast<size_t>(options_.size));

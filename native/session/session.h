@@ -35,6 +35,7 @@ struct SessionOptions {
   // Not null: this is a reducer, the last rank; it never dials. Its part in every work that the others offer.
   std::shared_ptr<const Plan> serve = nullptr;
   size_t window_bytes = 8 << 20;  // of one work, in a reducer's memory
+  double intake = 0;              // bytes a second that a reducer takes in, of all workers; 0: no bound
   // Told once if the session fails; by the driver.
   std::function<void(const Error&)> failed = nullptr;
 };

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <random>
 
+#include "engine/offer.h"
 #include "tests/check.h"
 #include "tests/plans.h"
 #include "tests/ranks.h"
@@ -181,6 +182,25 @@ TEST(a_work_that_a_rank_never_calls_times_out_on_all_and_names_it) {
     CHECK(ranks.at(2).run(late, now() + seconds(30)));
     CHECK(late->error().code == Code::timeout);
   }
+}
+
+TEST(an_offer_is_read_as_it_was_written_or_refused) {
+  Offer offer;
+  offer.signature.operation = "all_reduce/split";
+  offer.signature.dtype = DType::q8;
+  offer.signature.chunk_bytes = 64;  // less than an element
+  offer.count = 1000;
+  const auto read = decode_offer(encode_offer(offer));
+  CHECK(read.has_value());
+  CHECK(read && read->signature.dtype == DType::q8 && read->count == 1000 && read->signature.chunk_bytes == 64);
+  offer.count = uint64_t{1} << 32;  // more chunks than frames can number
+  CHECK(!decode_offer(encode_offer(offer)));
+  offer.count = 1000;
+  offer.signature.op = Op::max;
+  CHECK(!decode_offer(encode_offer(offer)));
+  offer.signature.op = Op::sum;
+  offer.signature.dtype = static_cast<DType>(kDTypes);
+  CHECK(!decode_offer(encode_offer(offer)));
 }
 
 }  // namespace slipstream::testing

@@ -109,6 +109,11 @@ inline bool same_element(DType t, const void* p, const void* q, size_t i) {
   double x[2], y[2];
   if (floating_parts(t, p, i, x) && floating_parts(t, q, i, y)) return same(x[0], y[0]) && same(x[1], y[1]);
   const size_t n = size_of(t);
+  if (t == DType::q8) {
+    const char *a = static_cast<const char*>(p) + i * n, *b = static_cast<const char*>(q) + i * n;
+    return same(static_cast<double>(get<float>(a, 0)), static_cast<double>(get<float>(b, 0))) &&
+           std::memcmp(a + 4, b + 4, 64) == 0;
+  }
   return std::memcmp(static_cast<const char*>(p) + i * n, static_cast<const char*>(q) + i * n, n) == 0;
 }
 
@@ -209,6 +214,40 @@ inline bool reference_bool(Op op, const void* a, const void* b, void* out, size_
   return true;
 }
 
+// Block-int8. Products are stored before they are used, whatever the compiler may fuse in this file.
+inline void pack_block(const float* numbers, void* block) {
+  float largest = 0;
+  bool finite = true;
+  for (int i = 0; i < 64; ++i) {
+    finite = finite && std::isfinite(numbers[i]);
+    largest = std::max(largest, std::fabs(numbers[i]));
+  }
+  const float scale = largest / 127.0f;
+  const bool kept = finite && scale >= std::ldexp(1.0f, -125);
+  put(block, 0, kept ? scale : finite ? 0.0f : std::nanf(""));
+  for (int i = 0; i < 64; ++i) {
+    volatile float parts = kept ? numbers[i] * (127.0f / largest) : 0.0f;
+    static_cast<int8_t*>(block)[4 + i] = static_cast<int8_t>(std::nearbyint(parts));
+  }
+}
+
+inline void unpack_block(const void* block, float* numbers) {
+  for (int i = 0; i < 64; ++i) {
+    volatile float number = static_cast<float>(static_cast<const int8_t*>(block)[4 + i]) * get<float>(block, 0);
+    numbers[i] = number;
+  }
+}
+
+inline bool reference_block(Op op, const void* a, const void* b, void* out, size_t i) {
+  if (op != Op::sum && op != Op::avg) return false;
+  float sum[64], term[64];
+  unpack_block(static_cast<const char*>(a) + 68 * i, sum);
+  unpack_block(static_cast<const char*>(b) + 68 * i, term);
+  for (int k = 0; k < 64; ++k) sum[k] += term[k];
+  pack_block(sum, static_cast<char*>(out) + 68 * i);
+  return true;
+}
+
 inline bool reduce(DType t, Op op, const void* a, const void* b, void* out, size_t i) {
   switch (t) {
     case DType::f64: {
@@ -252,6 +291,8 @@ inline bool reduce(DType t, Op op, const void* a, const void* b, void* out, size
       return reference_complex<float>(op, a, b, out, i);
     case DType::c128:
       return reference_complex<double>(op, a, b, out, i);
+    case DType::q8:
+      return reference_block(op, a, b, out, i);
   }
   return false;
 }

@@ -77,6 +77,11 @@ Bytes operands(DType t, size_t count, uint64_t seed) {
     else if (!is_complex && i % 4 == 0)
       std::memset(out.data() + i * size_of(t), static_cast<int>(random() % 2), 1);
   }
+  for (size_t i = 0; t == DType::q8 && i < count; ++i) {
+    const float scales[] = {1.0f, 0.25f, -3.0f, 0.1f, 0.0f, std::nanf(""), 2.6e36f, 0x1p-125f};
+    const float more = 1 + static_cast<float>(random() % 9) / 16;
+    put(out.data() + i * size_of(t), 0, scales[random() % 8] * (i % 2 == 0 ? 1 : more));
+  }
   if (real && count > 8) {  // NaN against a number on either side, and both
     const double nan = std::nan(""), special[3] = {seed % 2 ? nan : 1.0, seed % 2 ? 2.0 : nan, nan};
     for (size_t k = 0; k < 3; ++k) {
@@ -121,6 +126,7 @@ void check_reduce(const Table& table, DType t, Op op, size_t count, size_t shift
 bool is_complex_type(DType t) { return t == DType::c64 || t == DType::c128; }
 
 bool defined(DType t, Op op) {
+  if (t == DType::q8) return op == Op::sum || op == Op::avg;
   const bool bitwise = op == Op::band || op == Op::bor || op == Op::bxor;
   if (is_complex_type(t)) return !bitwise && op != Op::min && op != Op::max;
   return index(t) >= kernels::kFloats || !bitwise;
@@ -168,7 +174,7 @@ TEST(every_pair_of_f8_reduces_as_the_reference) {
 }
 
 TEST(many_operands_give_the_bits_of_two_at_a_time) {
-  for (const DType t : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::c128}) {
+  for (const DType t : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::c128, DType::q8}) {
     for (const size_t count : {size_t{0}, size_t{1}, size_t{1023}, size_t{20011}}) {
       for (int n = 1; n <= 5; ++n) {
         std::vector<Bytes> parts;
@@ -283,7 +289,7 @@ TEST(casts_between_all_floating_dtypes_round_once) {
 }
 
 TEST(casts_that_make_no_sense_are_refused) {
-  char a[16] = {}, b[16] = {};
+  char a[256] = {}, b[256] = {};
   int refused = 0;
   for (int from = 0; from < kDTypes; ++from)
     for (int to = 0; to < kDTypes; ++to) try {
@@ -292,7 +298,7 @@ TEST(casts_that_make_no_sense_are_refused) {
         CHECK(failure.error().code == Code::invalid);
         ++refused;
       }
-  CHECK_EQ(refused, kDTypes * kDTypes - 6 * 6 - 11);
+  CHECK_EQ(refused, kDTypes * kDTypes - 6 * 6 - 12 - 2);
 }
 
 // ---- scale, divide
@@ -420,56 +426,97 @@ TEST(the_public_scale_and_divide_take_every_dtype) {
 
 // ---- block-int8
 
-TEST(block_int8_stays_within_half_a_unit) {
-  CHECK_EQ(quantised_size(0), size_t{0});
-  CHECK_EQ(quantised_size(1), size_t{5});
-  CHECK_EQ(quantised_size(257), size_t{265});
+namespace {
+
+constexpr size_t kBlock = numbers_of(DType::q8);
+
+float scale_of(const Bytes& blocks, size_t k) { return get<float>(blocks.data() + k * size_of(DType::q8), 0); }
+
+}  // namespace
+
+TEST(blocks_keep_numbers_within_half_a_unit) {
   std::mt19937_64 random(4);
   std::normal_distribution<float> normal;
-  for (const size_t count : {size_t{0}, size_t{1}, size_t{255}, size_t{256}, size_t{257}, size_t{5003}}) {
-    std::vector<float> in(count), out(count);
-    for (float& x : in) x = normal(random);
-    Bytes first;
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{79}}) {
+    std::vector<float> in(count * kBlock), out(in.size());
+    for (float& x : in) x = normal(random) * (random() % 50 == 0 ? 100.0f : 1.0f);
+    Bytes want(count * size_of(DType::q8));
+    for (size_t k = 0; k < count; ++k)
+      reference::pack_block(in.data() + k * kBlock, want.data() + k * size_of(DType::q8));
     for (const Table* table : tables()) {
-      Bytes packed(quantised_size(count) + 1, 0xa5);
-      table->quantise(in.data(), count, packed.data());
+      Bytes packed(want.size() + 2, 0xa5);
+      Bytes shifted(in.size() * sizeof(float) + 1);
+      if (count != 0) std::memcpy(shifted.data() + 1, in.data(), in.size() * sizeof(float));
+      table->pack_blocks(packed.data() + 1, shifted.data() + 1, count);
+      CHECK_EQ(int{packed.front()}, 0xa5);
       CHECK_EQ(int{packed.back()}, 0xa5);
-      if (first.empty()) first = packed;
-      CHECK(first == packed);
-      table->dequantise(packed.data(), count, out.data());
-      for (size_t begin = 0; begin < count; begin += kQuantBlock) {
-        const size_t end = std::min(count, begin + kQuantBlock);
-        float largest = 0;
-        for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(in[i]));
-        for (size_t i = begin; i < end; ++i) CHECK(std::fabs(out[i] - in[i]) <= largest / 127 * 0.5001f);
-      }
-      std::vector<float> sum = in;
-      table->dequantise_add(packed.data(), count, sum.data());
-      for (size_t i = 0; i < count; ++i) CHECK_EQ(sum[i], in[i] + out[i]);
+      compare("pack", DType::q8, packed.data() + 1, want.data(), count);
+      table->unpack_blocks(out.data(), packed.data() + 1, count);
+      for (size_t i = 0; i < in.size(); ++i) CHECK(std::fabs(out[i] - in[i]) <= scale_of(want, i / kBlock) * 0.5001f);
     }
+    std::vector<float> place = in;
+    cast(DType::f32, DType::q8, place.data(), place.data(), count);
+    compare("cast in place", DType::q8, place.data(), want.data(), count);
+    cast(DType::q8, DType::f32, place.data(), want.data(), count);
+    CHECK(place == out);
   }
 }
 
-TEST(block_int8_shows_what_it_cannot_hold) {
-  std::vector<float> in(3 * kQuantBlock, 1.0f), out(in.size());
-  in[5] = std::nanf("");
-  in[kQuantBlock + 5] = -HUGE_VALF;
-  in[2 * kQuantBlock] = 127.0f;
-  in[2 * kQuantBlock + 1] = -63.5f;  // a tie: to even
-  Bytes packed(quantised_size(in.size()));
-  quantise_i8(in.data(), in.size(), packed.data());
-  dequantise_i8(packed.data(), in.size(), out.data());
-  for (size_t i = 0; i < 2 * kQuantBlock; ++i) CHECK(std::isnan(out[i]));
-  CHECK_EQ(out[2 * kQuantBlock], 127.0f);
-  CHECK_EQ(out[2 * kQuantBlock + 1], -64.0f);
-  CHECK_EQ(out.back(), 1.0f);
-  std::vector<float> tiny(300, 1e-36f);
-  tiny[299] = 0.0f;
-  quantise_i8(tiny.data(), tiny.size(), packed.data());
-  dequantise_add_i8(packed.data(), tiny.size(), out.data() + 2 * kQuantBlock - 44);
-  CHECK_EQ(out.back(), 1.0f);  // zeros were added
-  dequantise_i8(packed.data(), tiny.size(), out.data());
-  for (size_t i = 0; i < tiny.size(); ++i) CHECK_EQ(out[i], 0.0f);
+TEST(blocks_show_what_they_cannot_hold) {
+  constexpr size_t kCount = 6;
+  std::vector<float> in(kCount * kBlock, 1.0f), out(in.size());
+  const auto number = [&in](size_t block, size_t i) -> float& { return in[block * kBlock + i]; };
+  number(0, 5) = std::nanf("");
+  number(1, 63) = -HUGE_VALF;
+  number(2, 0) = 127.0f;
+  number(2, 1) = -63.5f;  // ties: to even
+  number(2, 2) = 62.5f;
+  for (size_t i = 0; i < kBlock; ++i) {
+    number(3, i) = 0x1p-119f;  // its scale would be below 2^-125
+    number(4, i) = -0.0f;
+    number(5, i) = 127 * 0x1p-125f;
+  }
+  for (const Table* table : tables()) {
+    Bytes packed(kCount * size_of(DType::q8));
+    table->pack_blocks(packed.data(), in.data(), kCount);
+    table->unpack_blocks(out.data(), packed.data(), kCount);
+    for (size_t i = 0; i < 2 * kBlock; ++i) CHECK(std::isnan(out[i]));
+    for (size_t i = 4; i < 2 * size_of(DType::q8); ++i)
+      if (i % size_of(DType::q8) >= 4) CHECK_EQ(int{packed[i]}, 0);
+    CHECK_EQ(out[2 * kBlock], 127.0f);
+    CHECK_EQ(out[2 * kBlock + 1], -64.0f);
+    CHECK_EQ(out[2 * kBlock + 2], 62.0f);
+    CHECK_EQ(out[3 * kBlock - 1], 1.0f);
+    for (size_t i = 3 * kBlock; i < 5 * kBlock; ++i) CHECK(same(static_cast<double>(out[i]), 0.0));
+    CHECK_EQ(out.back(), 127 * 0x1p-125f);
+  }
+}
+
+TEST(blocks_scale_and_divide_by_their_scales) {
+  constexpr size_t kCount = 333;
+  const Bytes src = operands(DType::q8, kCount, 5);
+  const auto check = [&src](const char* what, const Bytes& got, const std::function<double(double)>& f) {
+    Bytes want = src;
+    for (size_t k = 0; k < kCount; ++k) {
+      const float scale = static_cast<float>(f(static_cast<double>(scale_of(src, k))));
+      const float held = !std::isfinite(scale) ? std::nanf("") : std::fabs(scale) < 0x1p-125f ? 0.0f : scale;
+      put(want.data() + k * size_of(DType::q8), 0, held);
+    }
+    compare(what, DType::q8, got.data(), want.data(), kCount);
+  };
+  for (const Table* table : tables()) {
+    for (const double factor : {1.0, 0.5, -0.1, 1e3, 0.0, std::nan("")}) {
+      Bytes got(src.size());
+      table->scale[index(DType::q8)](got.data(), src.data(), kCount, factor);
+      check("scale", got, [factor](double x) { return x * factor; });
+      got = src;
+      table->scale[index(DType::q8)](got.data(), got.data(), kCount, factor);
+      check("scale in place", got, [factor](double x) { return x * factor; });
+    }
+    Bytes got = src;
+    table->divide[index(DType::q8)](got.data(), kCount, 3);
+    check("divide", got, [](double x) { return x / 3; });
+  }
 }
 
 // ---- dispatch

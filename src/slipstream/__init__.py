@@ -25,6 +25,7 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+unknown"
 
 _COMM = (
+    "BLOCK_INT8",
     "Group",
     "LaneStatistics",
     "LinkStatistics",
@@ -36,6 +37,7 @@ _COMM = (
     "broadcast",
     "cross_rank",
     "cross_size",
+    "dequantize",
     "empty",
     "gather",
     "init",
@@ -43,6 +45,7 @@ _COMM = (
     "link_statistics",
     "local_rank",
     "local_size",
+    "quantize",
     "rank",
     "recv",
     "reduce",

@@ -201,6 +201,25 @@ def case_shapes() -> None:
     assert (slipstream.all_reduce(cube) == n() * cube).all()
 
 
+def case_blocks() -> None:
+    x = np.arange(-500, 500, dtype=np.float32).reshape(10, 100) * (rank() + 1)
+    mine = slipstream.quantize(x)
+    assert mine.shape == (16,)
+    total = slipstream.all_reduce(mine)
+    assert total.dtype == slipstream.BLOCK_INT8
+    got = slipstream.dequantize(total, out=np.empty_like(x))
+    assert got.shape == x.shape
+    assert np.abs(got - summed(x / (rank() + 1))).max() <= 0.51 * n() * 500 * n() * (n() + 1) / 2 / 127
+    shared = slipstream.empty(16, slipstream.BLOCK_INT8)
+    shared[...] = mine
+    slipstream.all_reduce(shared, out=shared)
+    assert shared.tobytes() == total.tobytes()
+    assert slipstream.all_gather(mine[: rank() + 1]).shape == (n() * (n() + 1) // 2,)
+    must_raise(ValueError, slipstream.all_reduce, mine, MAX)
+    for other in ([("scale", ">f4"), ("values", "i1", 64)], [("scale", "f4"), ("values", "i1", 63)]):
+        must_raise(TypeError, slipstream.all_reduce, np.zeros(3, dtype=other))
+
+
 def case_memory() -> None:
     for shape, dtype in (((3, 4), np.float64), (5, np.int8), ((), np.float32), ((0, 3), np.int64)):
         memory = slipstream.empty(shape, dtype)

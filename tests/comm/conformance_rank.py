@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from expected import data, reduce_arrays, same
+from expected import data, numbers_of, quantized, reduce_arrays, same
 
 import slipstream
 from slipstream import _core
@@ -125,6 +125,26 @@ def floats(rank: int, n: int) -> None:
         same(f"{dtype} in a second run", again, got)
 
 
+def blocks(rank: int, n: int) -> None:
+    """Block-int8 that rounds: each of at most n sums moves a number by half a unit of its block."""
+    for count in (3, 1500):
+        inputs = [
+            quantized(np.random.default_rng(r).standard_normal((count, 64)).astype(np.float32))
+            for r in range(n)
+        ]
+        exact = np.sum([numbers_of(x).astype(np.float64) for x in inputs], axis=0)
+        unit = np.sum([np.abs(numbers_of(x)).max(axis=1) for x in inputs], axis=0) / 127
+        for op, divisor in ((Op.SUM, 1), (Op.AVG, n)):
+            got = slipstream.all_reduce(inputs[rank], op)
+            wrong = np.abs(numbers_of(got) * divisor - exact)
+            assert (wrong <= 0.505 * n * unit[:, None]).all(), f"{op.name} x {count}: {wrong.max()}"
+            identical_everywhere(f"blocks, {op.name}", got)
+            same(f"blocks in a second run, {op.name}", slipstream.all_reduce(inputs[rank], op), got)
+        if n == 2:  # one sum, in f32
+            total = numbers_of(inputs[0]) + numbers_of(inputs[1])
+            same("blocks of two", slipstream.all_reduce(inputs[rank]), quantized(total))
+
+
 def scales(rank: int, n: int) -> None:
     mine = data(rank, 5000, DType.F32)
     expected = np.sum(
@@ -173,6 +193,7 @@ def main() -> None:
     reductions(rank, n)
     movements(rank, n)
     floats(rank, n)
+    blocks(rank, n)
     scales(rank, n)
     shared_memory(rank, n)
     slipstream.barrier()

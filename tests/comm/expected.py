@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from slipstream.base.dtypes import DType, Op, to_numpy
+from slipstream.base.dtypes import BLOCK_NUMBERS, DType, Op, to_numpy
 
 UFUNCS = {
     Op.SUM: np.add,
@@ -25,12 +25,39 @@ UFUNCS = {
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     name = to_numpy(dtype)
-    return np.dtype(getattr(ml_dtypes, name, name))
+    return np.dtype(name if dtype is DType.Q8 else getattr(ml_dtypes, name, name))
+
+
+def blocks(rank: int, count: int) -> np.ndarray[Any, Any]:
+    """Blocks with the same values on all ranks, 127 among them, and with a scale that 1 to 8 ranks divide: so the
+    scale of a sum is the sum of the scales, whatever the order, and that of an average is whole."""
+    i = np.arange(count, dtype=np.int64)
+    found = np.zeros(count, dtype=numpy_dtype(DType.Q8))
+    found["scale"] = 840 * (1 + (i + rank * 5) % 7)
+    found["values"] = (i[:, None] * 13 + np.arange(BLOCK_NUMBERS) * 37) % 255 - 127
+    found["values"][:, 0] = 127
+    return found
+
+
+def quantized(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What block-int8 makes of float32: one block of each row of 64. Rows of finite numbers, not all zero."""
+    largest = np.abs(numbers).max(axis=1, keepdims=True)
+    found = np.zeros(len(numbers), dtype=numpy_dtype(DType.Q8))
+    found["scale"] = largest[:, 0] / np.float32(127)
+    found["values"] = np.rint(numbers * (np.float32(127) / largest))
+    return found
+
+
+def numbers_of(blocks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The float32 numbers of blocks, a row of each."""
+    return blocks["scale"][:, None] * blocks["values"].astype(np.float32)
 
 
 def data(rank: int, count: int, dtype: DType, op: Op | None = None) -> np.ndarray[Any, Any]:
     """What ``rank`` contributes: any rank can compute it."""
     i = np.arange(count, dtype=np.int64)
+    if dtype is DType.Q8:
+        return blocks(rank, count)
     if dtype is DType.BOOL:
         return ((i * 7 + rank * 3) % 5 < 2).astype(bool)
     if op is Op.PROD:
@@ -48,6 +75,10 @@ def data(rank: int, count: int, dtype: DType, op: Op | None = None) -> np.ndarra
 def reduce_arrays(inputs: Sequence[np.ndarray[Any, Any]], dtype: DType, op: Op) -> np.ndarray[Any, Any]:
     """The reduction of whole numbers so small that it is exact in ``dtype``."""
     n = len(inputs)
+    if dtype is DType.Q8:
+        total = inputs[0].copy()
+        total["scale"] = np.sum([x["scale"] for x in inputs], axis=0) / (n if op is Op.AVG else 1)
+        return total
     if dtype is DType.BOOL:
         ufunc = {
             Op.PROD: np.logical_and,

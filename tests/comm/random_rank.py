@@ -24,7 +24,8 @@ from slipstream.base.dtypes import DType, Op
 MEMBERS = ((0, 1, 2, 3), (0, 1, 2), (3, 1, 2))  # the last in an order of its own
 MOST = 50_000
 IN_FLIGHT = 16
-DTYPES = [t for t in DType if t not in (DType.F8E4M3, DType.F8E5M2)]  # those two cannot hold every sum below
+COARSE = (DType.F8E4M3, DType.F8E5M2, DType.Q8)  # these cannot hold every sum below
+DTYPES = [t for t in DType if t not in COARSE]
 FREE = ("all_reduce", "reduce_scatter", "broadcast", "reduce", "barrier", "message", "ring")
 MEETING = ("all_gather", "gather", "scatter", "all_to_all")  # these exchange sizes before they return
 Array = np.ndarray[Any, Any]

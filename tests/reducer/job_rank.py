@@ -1,4 +1,4 @@
-"""One rank of a job with reducers. job_rank.py values | asynchronous | loss [--staggered] | endless
+"""One rank of a job with reducers. job_rank.py values | asynchronous | limited RATE | loss [--staggered] | endless
 
 Inputs are small whole numbers, so that every sum is exact in every dtype and the results must be equal to the bit.
 """
@@ -6,14 +6,16 @@ Inputs are small whole numbers, so that every sum is exact in every dtype and th
 from __future__ import annotations
 
 import sys
+import time
 import zlib
+from functools import reduce as fold
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "comm"))
-from expected import data, reduce_arrays, same
+from expected import data, numbers_of, quantized, reduce_arrays, same
 
 import slipstream
 from slipstream import _core
@@ -62,7 +64,11 @@ def values(rank: int) -> None:
         exact = np.sum([x.astype(np.float64) for x in inputs], axis=0)
         np.testing.assert_allclose(got.astype(np.float64), exact, rtol=0, atol=tolerance * 16)
         same_on_all(dtype, got)
-        same(f"{dtype} again", slipstream.all_reduce(inputs[rank]), got)
+        again = slipstream.all_reduce(inputs[rank])  # perhaps split elsewhere, if a reducer stayed behind
+        np.testing.assert_allclose(again.astype(np.float64), exact, rtol=0, atol=tolerance * 16)
+        same_on_all(f"{dtype} again", again)
+    for op, count in ((Op.SUM, 3001), (Op.AVG, 3001), (Op.SUM, 20), (Op.SUM, 40_003)):
+        blocks(rank, op, count)
     mine, total = data(rank, 50_001, DType.F32), expected(50_001, DType.F32, Op.SUM)
     same("prescale", slipstream.all_reduce(mine, prescale=0.5), total * np.float32(0.5))
     same("postscale", slipstream.all_reduce(mine, postscale=0.25), total * np.float32(0.25))
@@ -71,6 +77,30 @@ def values(rank: int) -> None:
         assert state["used"], state
         assert state["sent"] > 1 << 20, state
         assert state["lost"] == 0, state
+
+
+def blocks(rank: int, op: Op, count: int) -> None:
+    """Reducers add block-int8 in f32, in the order of the ranks, and quantise the sum once. Those come last in the
+    array whose sum they make; the workers' own ring, which has the others, quantises at each step."""
+    n = slipstream.size()
+    inputs = [
+        quantized(np.random.default_rng((r, count)).standard_normal((count, 64)).astype(np.float32))
+        for r in range(n)
+    ]
+    numbers = [numbers_of(x) for x in inputs]
+    total = fold(np.add, numbers) / np.float32(n if op is Op.AVG else 1)
+    unit = np.sum([np.abs(x).max(axis=1) for x in numbers], axis=0) / (127 * n if op is Op.AVG else 127)
+    before = sum(state["sent"] for state in states())
+    got = slipstream.all_reduce(inputs[rank], op)
+    ring = count - (sum(state["sent"] for state in states()) - before) // itemsize(DType.Q8)
+    what = f"blocks {op.name} x {count}, {ring} of them by the ring"
+    assert 0 <= ring < count or count * itemsize(DType.Q8) < SPLIT, what
+    same(what, got[ring:], quantized(total)[ring:])
+    same_on_all(what, got)
+    scaled = slipstream.all_reduce(inputs[rank], op, prescale=2.0, postscale=0.25)
+    for found in (numbers_of(got), 2 * numbers_of(scaled)):
+        wrong = np.abs(found - total)
+        assert (wrong <= 0.505 * n * unit[:, None]).all(), f"{what}: {wrong.max()}"
 
 
 def asynchronous(rank: int) -> None:
@@ -85,6 +115,25 @@ def asynchronous(rank: int) -> None:
             same(f"{k} of turn {turn}", works[k].wait(), expected(*cases[k], Op.SUM))
         assert small.wait()[0] == sum(range(slipstream.size()))
     assert all(state["used"] and state["sent"] for state in states()), states()
+
+
+def limited(rank: int) -> None:
+    """Through the one reducer alone, which takes in no more than RATE bytes a second of this job."""
+    rate = float(sys.argv[2])
+    mine, total = data(rank, 1 << 20, DType.F32), expected(1 << 20, DType.F32, Op.SUM)
+    _core.set_reducer_rates(job.current().session, [float(slipstream.size())], 1e9)
+    before, begin = states()[0]["sent"], time.monotonic()
+    for turn in range(4):
+        same(f"turn {turn}", slipstream.all_reduce(mine), total)
+        small = mine[: 100 + turn]
+        same(f"small, turn {turn}", slipstream.all_reduce(small), total[: small.size])
+    seconds = time.monotonic() - begin
+    state = states()[0]
+    sent = (state["sent"] - before) * slipstream.size()
+    assert sent > 16 << 20, sent
+    assert sent < 1.5 * rate * seconds, (sent, seconds)
+    assert state["used"], state
+    assert state["lost"] == 0, state
 
 
 def loss(rank: int) -> None:
@@ -131,7 +180,7 @@ def endless(rank: int) -> None:
 def main() -> None:
     slipstream.init()
     assert states(), "no reducers"
-    cases = {case.__name__: case for case in (values, asynchronous, loss, endless)}
+    cases = {case.__name__: case for case in (values, asynchronous, limited, loss, endless)}
     cases[sys.argv[1]](slipstream.rank())
     slipstream.shutdown()
 

@@ -46,6 +46,19 @@ def test_several_operations_at_once(tmp_path: Path, n: int, k: int) -> None:
         ranks.run(RANK, n, transport="tcp", args=["asynchronous"], env=environment(services))
 
 
+def test_the_bandwidth_of_each_job_is_limited(tmp_path: Path) -> None:
+    with reducers(tmp_path, 1, "--job-bandwidth", "200mbit") as services:
+        env = environment(services)
+        rate = services[0].metrics()["job_bandwidth_limit_bytes"]
+        assert rate == 25e6
+        with ranks.started(RANK, 2, transport="tcp", args=["endless"], env=env) as other:
+            wait_for(lambda: all("running" in rank.text() for rank in other), "work of the other job")
+            ranks.run(RANK, 2, transport="tcp", args=["limited", str(rate)], env=env)
+            before = services[0].metrics()["works_total"]
+            wait_for(lambda: services[0].metrics()["works_total"] > before, "further work")
+            assert all(rank.process.poll() is None for rank in other)
+
+
 def again(stack: contextlib.ExitStack, folder: Path, port: int) -> None:
     """Starts a reducer on a port that had one. Whoever connects somewhere may hold it for a moment."""
 

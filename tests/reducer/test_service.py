@@ -70,11 +70,11 @@ def ask(port: int, question: bytes) -> Reply:
 
 
 def test_limits_refuse_with_a_reason(tmp_path: Path) -> None:
-    with service.started(tmp_path, "--jobs", "2", "--memory", "400M") as one:
+    with service.started(tmp_path, "--jobs", "2", "--memory", "600M") as one:
         assert one.page("readyz") == (200, "ready\n")
         assert one.register() != 0
         with pytest.raises(
-            SlipstreamError, match=r"4 workers may need 272 MiB, and 256 MiB are left \(--memory\)"
+            SlipstreamError, match=r"4 workers may need 432 MiB, and 328 MiB are left \(--memory\)"
         ):
             one.register(workers=4)
         assert one.register() != 0
@@ -84,8 +84,8 @@ def test_limits_refuse_with_a_reason(tmp_path: Path) -> None:
         assert one.page("healthz") == (200, "alive\n")
         found = one.metrics()
         assert (found["jobs"], found["registered_total"], found["refused_total"]) == (2, 2, 2)
-        assert found["memory_bytes"] == 2 * (144 << 20)
-        assert found["memory_limit_bytes"] == 400 << 20
+        assert found["memory_bytes"] == 2 * (272 << 20)
+        assert found["memory_limit_bytes"] == 600 << 20
         log = [json.loads(line) for line in one.log.read_text().splitlines()]
         refused = [line["message"] for line in log if line["level"] == "warning"]
         assert len(refused) == 2
@@ -258,7 +258,9 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (["--memory", "much"], "is not a size"),
-        (["--memory", "1M"], "a job of 2 workers may need 144 MiB"),
+        (["--memory", "1M"], "a job of 2 workers may need 272 MiB"),
+        (["--job-bandwidth", "much"], "is not a rate"),
+        (["--job-bandwidth", "9mbit"], "is less than 10mbit"),
         (["--bind", "nowhere"], "'nowhere' does not appear to be"),
         (["--metrics-bind", "x"], "'x' does not appear to be"),
         (["--bind", "192.0.2.1"], "cannot listen on 192.0.2.1"),

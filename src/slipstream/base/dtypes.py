@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["DType", "Op", "from_numpy", "itemsize", "to_numpy"]
+__all__ = ["BLOCK_FIELDS", "BLOCK_NUMBERS", "DType", "Op", "from_numpy", "itemsize", "to_numpy"]
 
 
 class DType(IntEnum):
-    """An element type."""
+    """An element type. One of Q8 (block-int8) is a block of 64 numbers: a scale and 64 int8."""
 
     F64 = 0
     F32 = 1
@@ -28,6 +28,7 @@ class DType(IntEnum):
     BOOL = 14
     C64 = 15
     C128 = 16
+    Q8 = 17
 
 
 class Op(IntEnum):
@@ -43,7 +44,10 @@ class Op(IntEnum):
     BXOR = 7
 
 
-_SIZES = (8, 4, 2, 2, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16)
+_SIZES = (8, 4, 2, 2, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 68)
+
+BLOCK_NUMBERS = 64
+BLOCK_FIELDS = [("scale", "<f4"), ("values", "|i1", (BLOCK_NUMBERS,))]  # a block as NumPy describes it
 
 _NUMPY = {
     "float64": DType.F64,
@@ -77,13 +81,13 @@ def from_numpy(dtype: Any) -> DType:
     """The code of a NumPy dtype; TypeError if it has none, or is not in native byte order."""
     code = _seen.get(dtype)
     if code is None:
-        code = _NUMPY.get(dtype.name)
+        code = DType.Q8 if dtype.names and dtype == BLOCK_FIELDS else _NUMPY.get(dtype.name)
         if code is None or not dtype.isnative:
             raise TypeError(f"slipstream cannot communicate dtype {dtype!r}")
         _seen[dtype] = code
     return code
 
 
-def to_numpy(dtype: DType) -> str:
-    """The NumPy (or ml_dtypes) name of a code."""
-    return _NAMES[dtype]
+def to_numpy(dtype: DType) -> Any:
+    """The NumPy (or ml_dtypes) name of a code, the fields of blocks: what NumPy makes a dtype of."""
+    return BLOCK_FIELDS if dtype is DType.Q8 else _NAMES[dtype]

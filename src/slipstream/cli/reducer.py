@@ -14,19 +14,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import REDUCER_PORT, Settings
-from slipstream.base.units import parse_size
+from slipstream.base.units import format_rate, parse_rate, parse_size
 from slipstream.comm.discovery import bind_address
 from slipstream.comm.secret import read_secret, reducer_secret
 from slipstream.launch.processes import raise_file_limit
 
+if TYPE_CHECKING:
+    from slipstream.reducer.server import Limits
+
 __all__ = ["reducer"]
 
+_LEAST_RATE = 10**7  # bits a second; what a job measures when it starts would take minutes
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -48,6 +52,19 @@ class _Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class _Rate(click.ParamType[int]):
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            rate = value if isinstance(value, int) else parse_rate(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if rate < _LEAST_RATE:
+            self.fail(f"{value} is less than {format_rate(_LEAST_RATE)}", param, ctx)
+        return rate
+
+
 @click.command(epilog=_EPILOG)
 @click.option(
     "--bind",
@@ -62,6 +79,11 @@ class _Size(click.ParamType[int]):
 )
 @click.option(
     "--memory", type=_Size(), help="Memory that all jobs may use together. [default: half of the machine's]"
+)
+@click.option(
+    "--job-bandwidth",
+    type=_Rate(),
+    help="What the workers of one job may send together, such as 2gbit; they wait. [default: no limit]",
 )
 @click.option("--jobs", type=click.IntRange(1, 1000), default=16, help="Jobs at once. [default: 16]")
 @click.option(
@@ -89,6 +111,7 @@ def reducer(
     bind: str | None,
     port: int,
     memory: int | None,
+    job_bandwidth: int | None,
     jobs: int,
     secret_file: Path | None,
     metrics_port: int | None,
@@ -106,7 +129,11 @@ def reducer(
 
     try:
         settings = Settings.from_environment()
-        limits = Limits(memory=_half_of_memory() if memory is None else memory, jobs=jobs)
+        limits = Limits(
+            memory=_half_of_memory() if memory is None else memory,
+            jobs=jobs,
+            bandwidth=(job_bandwidth or 0) / 8,
+        )
         if limits.needed(2) > limits.memory:
             raise ValueError(f"--memory: a job of 2 workers may need {limits.needed(2) >> 20} MiB")
         for address in filter(None, (bind, metrics_bind)):
@@ -127,7 +154,7 @@ def reducer(
         except OSError as error:
             raise click.ClickException(str(error)) from None
         _log_to_stderr(as_json)
-        _announce(service.address, limits.memory, jobs, metrics, as_json)
+        _announce(service.address, limits, metrics, as_json)
         _drain(service, signal.sigwait(_SIGNALS), drain_seconds)
 
 
@@ -150,14 +177,16 @@ def _half_of_memory() -> int:
 
 
 def _announce(
-    address: tuple[str, int], memory: int, jobs: int, metrics: tuple[str, int] | None, as_json: bool
+    address: tuple[str, int], limits: Limits, metrics: tuple[str, int] | None, as_json: bool
 ) -> None:
-    host, port = address
+    (host, port), memory, jobs = address, limits.memory, limits.jobs
     if as_json:
         found = {"event": "listening", "address": host, "port": port, "memory": memory, "jobs": jobs}
         click.echo(json.dumps(found | ({"metrics_port": metrics[1]} if metrics else {})))
     else:
         text = f"reducer listens on {_joined(host, port)}: at most {jobs} jobs, {memory >> 20} MiB"
+        if limits.bandwidth:
+            text += f", {format_rate(8 * limits.bandwidth)} from each job"
         click.echo(text + (f"; metrics on {_joined(*metrics)}" if metrics else ""))
 
 

@@ -22,6 +22,7 @@ _HOMES = {
     ),
     "slipstream.comm.group": ("Group", "world"),
     "slipstream.comm.arrays": ("empty",),
+    "slipstream.comm.blocks": ("BLOCK_INT8", "dequantize", "quantize"),
     "slipstream.comm.statistics": ("LaneStatistics", "LinkStatistics", "link_statistics"),
     "slipstream.comm.work": ("Work",),
     "slipstream.comm.collectives": (

@@ -23,7 +23,7 @@ from slipstream.plan.steps import Plan
 __all__ = ["SmallCosts", "calibrate"]
 
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 16 << 20
-_LEAST_SECONDS = 0.02  # a shorter all-reduce is mostly latency
+_LEAST_SECONDS = 0.06  # a shorter all-reduce is mostly latency
 _LARGE_TURNS = 5
 _SMALL_TURNS = 9
 _SMALL_BYTES = (64, 16 << 10)
@@ -57,24 +57,26 @@ class SmallCosts:
 def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) -> SmallCosts | None:
     """Agrees on the reducers that all ranks reach, and on what they are worth. None: there are none.
 
-    Collective over ``group``, all ranks; about a fifth of a second where links are fast.
+    Collective over ``group``, all ranks; about a second, less where links are fast.
     """
     runs = _Runs(session, group, rank, size)
     states = _core.reducer_states(session)
     reached = runs.agree(np.array([state["ready"] for state in states], dtype=np.float64), Op.MIN) > 0
     if not reached.any():
-        _core.set_reducer_rates(session, [-1.0] * len(states))
+        _core.set_reducer_rates(session, [-1.0] * len(states), 1.0)
         return None
-    nbytes, ring = runs.size_for(_LEAST_SECONDS)
-    ring = min(ring, *(runs.large(nbytes) for _ in range(_LARGE_TURNS - 1)))
+    nbytes = runs.size_for(_LEAST_SECONDS)
+    ring = _of_bytes(*(min(runs.large(n) for _ in range(_LARGE_TURNS)) for n in (nbytes // 4, nbytes)))
     # Together as fast as all workers, so that their own ring has no part.
-    _core.set_reducer_rates(session, [float(size) if up else -1.0 for up in reached])
-    turns = [runs.through_reducers(nbytes) for _ in range(_LARGE_TURNS)]
-    seconds = min(turns, key=lambda turn: float(turn.max()))
-    rates = measured_rates(
-        size, ring, [float(s) if up else None for s, up in zip(seconds, reached, strict=True)]
-    )
-    _core.set_reducer_rates(session, [-1.0 if rate is None else rate for rate in rates])
+    worker = 2 * (size - 1) / size * nbytes / ring
+    _core.set_reducer_rates(session, [float(size) if up else -1.0 for up in reached], worker)
+    turns = [
+        min((runs.through_reducers(n) for _ in range(_LARGE_TURNS)), key=lambda turn: float(turn.max()))
+        for n in (nbytes // 4, nbytes)
+    ]
+    seconds = [_of_bytes(few, all_) for few, all_ in zip(*turns, strict=True)]
+    rates = measured_rates(size, ring, [s if up else None for s, up in zip(seconds, reached, strict=True)])
+    _core.set_reducer_rates(session, [-1.0 if rate is None else rate for rate in rates], worker)
     if rank == 0:
         found = ", ".join(
             f"{s['name']} {'not reached by all' if r is None else f'{r:.2f}'}"
@@ -84,6 +86,11 @@ def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) 
     low, high = _SMALL_BYTES
     small = {name: (runs.small(low, name), runs.small(high, name)) for name in runs.small_plans}
     return SmallCosts(small.pop("all_reduce"), small.pop("reducer"), small)
+
+
+def _of_bytes(quarter: float, whole: float) -> float:
+    """Seconds that bytes take, without what any all-reduce takes; from those of a quarter of them, and of all."""
+    return max(4 / 3 * (whole - quarter), whole / 2)
 
 
 class _Runs:
@@ -109,12 +116,12 @@ class _Runs:
         self._run(self._doubling, result, DType.F64, op)
         return result
 
-    def size_for(self, seconds: float) -> tuple[int, float]:
-        """The bytes whose ring takes at least so long, within bounds, and what they take."""
+    def size_for(self, seconds: float) -> int:
+        """The bytes whose ring takes at least so long, within bounds."""
         nbytes = _LEAST_BYTES
-        while (took := self.large(nbytes)) < seconds and nbytes < _MOST_BYTES:
+        while self.large(nbytes) < seconds and nbytes < _MOST_BYTES:
             nbytes *= 4
-        return nbytes, took
+        return nbytes
 
     def large(self, nbytes: int) -> float:
         """Seconds of an all-reduce over the workers' ring."""

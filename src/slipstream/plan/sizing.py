@@ -156,7 +156,8 @@ def measured_rates(workers: int, ring: float, parts: Sequence[float | None]) -> 
     one = ring * workers / (2 * (workers - 1))  # seconds that all the bytes take over a worker's link
     rates = [None if part is None else workers / len(present) * one / part for part in parts]
     total = math.fsum(rate for rate in rates if rate is not None)
-    if len(present) >= workers > total >= _ALIKE[0] * workers:  # their own links held the workers back
+    alike = present and min(present) >= _ALIKE[0] * max(present)
+    if alike and len(present) >= workers > total >= _ALIKE[0] * workers:  # the workers' links held them back
         rates = [None if rate is None else rate * workers / total for rate in rates]
     return tuple(1.0 if rate is not None and _ALIKE[0] <= rate <= _ALIKE[1] else rate for rate in rates)
 

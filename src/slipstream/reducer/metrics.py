@@ -40,6 +40,12 @@ def render(status: dict[str, Any]) -> str:
         ("workers", "gauge", "Connected workers of all jobs.", sum(job["links"] for job in jobs)),
         ("memory_bytes", "gauge", "Memory that the jobs being served may use.", status["memory"]),
         ("memory_limit_bytes", "gauge", "Memory that all jobs may use together.", status["memory_limit"]),
+        (
+            "job_bandwidth_limit_bytes",
+            "gauge",
+            "Bytes a second that the workers of one job may send; 0: no limit.",
+            f"{status['bandwidth_limit']:.15g}",
+        ),
         ("draining", "gauge", "1 if no more jobs are taken.", int(status["draining"])),
         ("registered_total", "counter", "Jobs that began.", status["registered"]),
         ("refused_total", "counter", "Jobs that were refused.", status["refused"]),

@@ -24,7 +24,13 @@ from slipstream.plan.reducers import reducer as reducer_plan
 __all__ = ["Limits", "Reducer"]
 
 _LOOK_SECONDS = 0.5
-_BLOCKS = 64 << 20  # what the transport may hold of one worker's data before its turn
+_WORK_WINDOWS = (
+    5.5  # of a work: its sums, in f32 too if they are short (four times as much), and one chunk in f32
+)
+_SMALL_WINDOWS = 3  # for all works that are too small for a window
+_WORKER = (
+    80 << 20
+)  # data of one worker before its turn: 64 MiB in the transport, 8 MiB of spare blocks, small frames
 _REFUSALS_LOGGED = 20  # at once, and one more a second: who asks without end must not fill the log
 
 _log = logging.getLogger("slipstream.reducer")
@@ -32,20 +38,22 @@ _log = logging.getLogger("slipstream.reducer")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a reducer gives. ``memory``: bytes for all jobs; ``jobs``: how many at once; ``heartbeat``: seconds of
-    silence after which a worker counts as lost; ``idle``: seconds a session goes on without all its workers.
+    """What a reducer gives. ``memory``: bytes for all jobs; ``jobs``: how many at once; ``bandwidth``: bytes a second
+    that the workers of one job may send together, 0: no limit; ``heartbeat``: seconds of silence after which a worker
+    counts as lost; ``idle``: seconds a session goes on without all its workers.
     """
 
     memory: int = 4 << 30
     jobs: int = 16
+    bandwidth: float = 0.0
     window: int = 8 << 20
     heartbeat: float = 2.0
     idle: float = 30.0
 
     def needed(self, workers: int) -> int:
         """Bytes that a job may use."""
-        # Two works may be under way at once, each with a window of sums; and of each worker its data before its turn.
-        return 2 * self.window + workers * _BLOCKS
+        # Two works may be under way at once, and small ones; and of each worker its data before its turn.
+        return int((2 * _WORK_WINDOWS + _SMALL_WINDOWS) * self.window) + workers * _WORKER
 
 
 @dataclass(eq=False)
@@ -117,6 +125,7 @@ class Reducer:
             "jobs_limit": self.limits.jobs,
             "memory": sum(job["memory"] for job in jobs),
             "memory_limit": self.limits.memory,
+            "bandwidth_limit": self.limits.bandwidth,
             "works": totals["works"] + sum(job["works"] for job in jobs),
             "bytes": totals["bytes"] + sum(job["bytes"] for job in jobs),
             "registered": totals["registered"],
@@ -168,15 +177,21 @@ class Reducer:
         plan = _core.Plan.compile(request.workers, request.workers + 1, 1, rows, deps)
         random = secrets.randbits(48)
         name, secret = _core.reducer_session(request.job, self._secret, random)
+        limits = self.limits
         session = _core.serve(
-            request.workers, name, secret, plan, self.limits.heartbeat, request.lanes, self.limits.window
+            request.workers,
+            name,
+            secret,
+            plan,
+            limits.heartbeat,
+            request.lanes,
+            limits.window,
+            limits.bandwidth,
         )
         try:
             port = session.listen_tcp(self._bind)
             session.start([("", False, "", [], 0)] * (request.workers + 1))
-            job = _Job(
-                f"{request.job} of {peer}", request.workers, session, self.limits.needed(request.workers)
-            )
+            job = _Job(f"{request.job} of {peer}", request.workers, session, limits.needed(request.workers))
             thread = threading.Thread(
                 target=self._watch, args=(job,), name=f"slipstream-job-{port}", daemon=True
             )

@@ -1,0 +1,261 @@
+// What bounds a reducer's memory and intake, whatever its workers send.
+#include <memory>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/plans.h"
+#include "tests/ranks.h"
+
+namespace {
+
+using namespace slipstream;
+using namespace slipstream::testing;
+
+constexpr int kWorkers = 2;
+constexpr uint32_t kChunk = 64 << 10;
+
+std::shared_ptr<const Plan> reducer_plan() {
+  PlanBuilder b(kWorkers, kWorkers + 1, 1);
+  int last = b.add(StepKind::recv, 0, 0);
+  for (int r = 1; r < kWorkers; ++r) last = b.add(StepKind::recv_reduce, r, 0, {last});
+  last = b.add(StepKind::finish, -1, 0, {last});
+  for (int r = 0; r < kWorkers; ++r) b.add(StepKind::send, r, 0, {last});
+  return b.build();
+}
+
+std::shared_ptr<const Plan> worker_plan(int rank) {
+  PlanBuilder b(rank, kWorkers + 1, 1);
+  b.add(StepKind::send, kWorkers, 0, {}, Space::in);
+  b.add(StepKind::recv, kWorkers, 0);
+  return b.build();
+}
+
+// Takes all that is sent; bulk is under way until the engine is told.
+class TestLink final : public Link {
+ public:
+  explicit TestLink(int peer) : Link(peer, Kind::tcp) { up_ = true; }
+  bool send(const Frame& frame, const std::byte*, uint64_t cookie) override {
+    if (frame.length <= kEagerBytes) return true;
+    under_way.push_back(cookie);
+    return false;
+  }
+  void release(const Payload&) override {}
+  void close() override { up_ = false; }
+
+  std::vector<uint64_t> under_way;
+};
+
+// A reducer's engine that two workers are linked with.
+class Rig final : Dialer, Pump, Host {
+ public:
+  explicit Rig(EngineOptions options = {}) : engine(kWorkers, kWorkers + 1, poller_, bell_, regions_, *this, options) {
+    engine.set_pump(this);
+    engine.set_host(this);
+    auto group = std::make_shared<Group>();
+    group->id = 1;
+    group->ranks = {0, 1, 2};
+    group->rank = kWorkers;
+    group_ = group;
+    for (int r = 0; r < kWorkers; ++r) {
+      auto link = std::make_unique<TestLink>(r);
+      links.push_back(link.get());
+      engine.adopt(std::move(link));
+      engine.up(*links.back());
+    }
+  }
+  ~Rig() { engine.leave(); }
+
+  WorkPtr begin(uint64_t chunks) {
+    Request request;
+    request.plan = reducer_plan();
+    request.group = group_;
+    request.channel = group_->id;
+    request.signature.operation = "all_reduce/reducers";
+    request.signature.reduces = true;
+    request.chunk_bytes = request.signature.chunk_bytes = kChunk;
+    request.signature_hash = request.signature.hash();
+    for (Layout& space : request.spaces) space.count = chunks * kChunk / sizeof(float);
+    request.windowed = true;
+    request.window_bytes = 8 << 20;
+    request.timeout_seconds = 1000;
+    auto work = std::make_shared<Work>(std::move(request));
+    engine.ledger().enter(work);
+    engine.submit(work);
+    engine.turn();
+    return work;
+  }
+  void frame(int from, FrameType type, uint32_t seq, uint32_t chunk, uint32_t bytes) {
+    Frame frame;
+    frame.type = type;
+    frame.channel = group_->id;
+    frame.seq = seq;
+    frame.chunk = chunk;
+    frame.length = bytes;
+    Signature signature;
+    signature.operation = "all_reduce/reducers";
+    signature.reduces = true;
+    signature.chunk_bytes = kChunk;
+    frame.signature = signature.hash();
+    engine.arrived(*links[static_cast<size_t>(from)], frame, {data_.data(), bytes, true, 0});
+  }
+  void data(int from, uint32_t seq, uint32_t chunk) { frame(from, FrameType::data, seq, chunk, kChunk); }
+  void take_sends() {
+    for (TestLink* link : links)
+      for (const uint64_t cookie : std::exchange(link->under_way, {})) engine.sent(*link, cookie);
+  }
+  std::string failure() const { return engine.failure().text; }
+
+  std::vector<TestLink*> links;
+
+ private:
+  std::unique_ptr<Link> dial(int) override { return nullptr; }
+  void knock(int) override {}
+  std::string host_of(int) const override { return ""; }
+  bool shares_memory(int) const override { return false; }
+  bool poll() override { return false; }
+  bool pending() const override { return false; }
+  bool congested() const override { return false; }
+  Time tick(Time) override { return Time::max(); }
+  void offered(int, const Frame&, std::span<const std::byte>) override {}
+
+  Regions regions_;
+  Bell bell_;
+  Poller poller_;
+  std::shared_ptr<const Group> group_;
+  std::vector<std::byte> data_ = std::vector<std::byte>(kChunk);
+
+ public:
+  Engine engine;
+};
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(a_frame_of_no_work_is_an_error) {
+  Rig rig;
+  rig.begin(1);
+  rig.frame(1, FrameType::request, 1, 0, 0);
+  CHECK(says(rig.failure(), "rank 1 sent a frame of a work that it has not offered"));
+}
+
+TEST(what_comes_for_works_that_wait_is_bounded) {
+  EngineOptions options;
+  options.early_bytes = 1 << 20;
+  for (const uint32_t bytes : {0u, 1024u, kChunk}) {
+    Rig rig(options);
+    for (int i = 0; i < 3; ++i) rig.begin(100);  // the third waits
+    CHECK_EQ(rig.engine.works(), size_t{3});
+    size_t sent = 0;
+    while (rig.failure().empty() && sent < 1 << 20) {
+      rig.frame(0, bytes == 0 ? FrameType::request : FrameType::data, 2, 0, bytes);
+      sent += bytes + 1;
+    }
+    CHECK(says(rig.failure(), "rank 0 sent more than 1024 KiB for works that have not begun"));
+  }
+}
+
+TEST(a_chunk_comes_once) {
+  for (const int from : {0, 1}) {  // taken at once; kept until rank 0's is here
+    Rig rig;
+    rig.begin(100);
+    rig.data(from, 0, 0);
+    rig.data(from, 0, 1);
+    CHECK_EQ(rig.failure(), std::string());
+    rig.data(from, 0, 1);
+    CHECK(says(rig.failure(), "rank " + std::to_string(from) + " sent a chunk of"));
+    CHECK(says(rig.failure(), "twice"));
+  }
+}
+
+TEST(nothing_comes_for_a_work_that_is_done) {
+  Rig rig;
+  const WorkPtr work = rig.begin(1);
+  for (const int r : {0, 1}) {
+    rig.frame(r, FrameType::ready, 0, 0, 0);
+    rig.data(r, 0, 0);
+  }
+  rig.take_sends();
+  rig.engine.turn();
+  CHECK(work->done());
+  rig.frame(0, FrameType::request, 0, 0, 0);
+  CHECK_EQ(rig.failure(), std::string());
+  rig.data(0, 0, 0);
+  CHECK(says(rig.failure(), "rank 0 sent a chunk of"));
+}
+
+TEST(a_worker_is_not_far_ahead) {
+  Rig rig;
+  rig.begin(1000);
+  for (uint32_t chunk = 0; chunk < 256; ++chunk) rig.data(1, 0, chunk);  // one window is begun, the next may be sent
+  CHECK_EQ(rig.failure(), std::string());
+  rig.data(1, 0, 256);
+  CHECK(says(rig.failure(), "rank 1 sent a chunk of"));
+}
+
+TEST(the_intake_is_bounded_and_the_engine_sleeps_meanwhile) {
+  constexpr uint32_t kChunks = 6;
+  EngineOptions options;
+  options.intake = 1e6;
+  Rig rig(options);
+  const Time begun = now();
+  const WorkPtr work = rig.begin(kChunks);
+  for (int r = 0; r < kWorkers; ++r) {
+    rig.frame(r, FrameType::ready, 0, 0, 0);
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk) rig.data(r, 0, chunk);
+  }
+  int turns = 0;
+  for (; !work->done() && turns < 1000; ++turns) {
+    if (!rig.engine.turn() && !work->done()) rig.engine.sleep(now() + seconds(60));
+    rig.take_sends();
+  }
+  CHECK(work->done());
+  CHECK(!work->error());
+  CHECK(now() - begun >= seconds((kChunks - 1) * kWorkers * kChunk / options.intake - Bucket::kSavedSeconds));
+  CHECK(turns < 100);
+}
+
+SessionOptions options(int rank) {
+  SessionOptions found;
+  found.rank = rank;
+  found.size = kWorkers + 1;
+  found.job = "native-test";
+  found.secret = std::string(32, 's');
+  if (rank == kWorkers) found.serve = reducer_plan();
+  return found;
+}
+
+// One worker has a link to the reducer; the other never comes.
+std::shared_ptr<const Group> join(Session& reducer, Session& worker) {
+  std::vector<PeerAddress> peers(kWorkers + 1);
+  peers.back().addresses = {"127.0.0.1"};
+  peers.back().port = reducer.listen_tcp("127.0.0.1");
+  reducer.start(std::vector<PeerAddress>(kWorkers + 1));
+  worker.start(peers);
+  worker.reach(kWorkers, now() + seconds(60));
+  return worker.make_group(1, {0, 1, 2});
+}
+
+WorkPtr submit(Session& worker, std::shared_ptr<const Group> group, std::vector<float>& memory, size_t count) {
+  Request request;
+  request.plan = worker_plan(0);
+  request.group = std::move(group);
+  request.signature.operation = "all_reduce/reducers";
+  request.signature.reduces = true;
+  request.signature.chunk_bytes = request.chunk_bytes = 16 << 10;
+  for (Layout& space : request.spaces) space = {reinterpret_cast<std::byte*>(memory.data()), count, {}};
+  request.offer = encode_offer({request.signature, count, 1.0, 1});
+  const WorkPtr work = worker.prepare(std::move(request), 0);
+  worker.submit(work);
+  return work;
+}
+
+TEST(a_worker_offers_no_more_than_it_can_have_under_way) {
+  Session reducer(options(kWorkers)), worker(options(0));
+  const auto group = join(reducer, worker);
+  std::vector<float> memory(1);
+  std::vector<WorkPtr> works;
+  for (int i = 0; i < 200; ++i) works.push_back(submit(worker, group, memory, 1));
+  CHECK(worker.wait(*works.back(), now() + seconds(60)));
+  CHECK(says(works.back()->error().text, "rank 0 offers more than 128 works at once"));
+}
+
+}  // namespace

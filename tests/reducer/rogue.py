@@ -1,0 +1,213 @@
+"""A job of two workers that knows a reducer's secret and means no good. rogue.py MODE HOST PORT
+
+MODE, again and again, with a new session whenever the reducer has ended one:
+
+    data      offers an all-reduce of 4 TiB; one worker sends its part for ever, the other one nothing
+    early     one worker sends data for ever for all-reduces that nobody has offered
+    pings     one worker asks for ever whether the reducer is there, and never reads the answers
+    sizes     the workers say different sizes, and send pieces of others, or offer what cannot be
+
+Says when a session begins, and when it ends how many bytes it sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from slipstream import _core
+from slipstream.base.dtypes import DType, Op
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm import handshake
+from slipstream.comm.reducers import Request, register
+
+# native/transport/frame.h: type, flags, stream, length, channel, seq, signature, chunk, piece, reserved
+FRAME = struct.Struct("<BBHIQIIIHH")
+# native/engine/offer.cpp: count, signed count, extra, divisor, postscale, root, chunk bytes, lengths, dtype, op
+OFFER = struct.Struct("<QQQQdiIHHBBH")
+DATA, READY, PING, OFFERED = 1, 2, 6, 16
+LINK = 2  # native/transport/handshake.h: the purpose of a link's first connection
+CHUNK = 16 << 10  # bytes: what may come over that connection
+WORKERS = 2
+CHANNEL = 1
+SILENCE = 3.0  # seconds; then a reducer that holds the sender back is left
+SHARE = 512 << 20  # bytes in one session of "early" and "pings", if the reducer lets them all in
+
+
+def frame(kind: int, payload: bytes = b"", **fields: int) -> bytes:
+    values = {
+        "signature": 0,
+        "seq": 0,
+        "chunk": 0,
+        "stream": 0,
+        "piece": 0,
+        "flags": 0,
+        "length": len(payload),
+    }
+    values |= fields
+    head = FRAME.pack(
+        kind,
+        values["flags"],
+        values["stream"],
+        values["length"],
+        CHANNEL,
+        values["seq"],
+        values["signature"],
+        values["chunk"],
+        values["piece"],
+        0,
+    )
+    return head + payload
+
+
+def offer(count: int, *, chunk: int = CHUNK, dtype: int = DType.F32, op: int = Op.SUM, seq: int = 0) -> bytes:
+    operation, name = b"all_reduce/reducers", b""
+    fixed = OFFER.pack(count, count, 0, 1, 1.0, -1, chunk, len(operation), len(name), dtype, op, 0)
+    return frame(OFFERED, fixed + operation + name, seq=seq)
+
+
+class Worker:
+    """A link to the reducer."""
+
+    def __init__(self, rank: int, host: str, incarnation: int, secret: bytes) -> None:
+        name, own = _core.reducer_session("rogue", secret, incarnation)
+        self.sock = socket.create_connection((host, incarnation >> 48), timeout=SILENCE)
+        hello = handshake.Hello(
+            LINK, handshake.job_id(name), rank, WORKERS, token=secrets.randbits(63), nonce=os.urandom(32)
+        )
+        handshake.call(self.sock, own, hello)
+        self.sent = 0
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+        self.sent += len(data)
+
+    def signature(self) -> int:
+        """What the reducer calls the work that was offered: its `ready` says so."""
+        data = b""
+        while True:
+            while len(data) < FRAME.size:
+                data += self._read()
+            kind, _, _, length, _, _, signature, *_ = FRAME.unpack_from(data)
+            if kind == READY:
+                return int(signature)
+            while len(data) < FRAME.size + length:
+                data += self._read()
+            data = data[FRAME.size + length :]
+
+    def _read(self) -> bytes:
+        data = self.sock.recv(65536)
+        if not data:
+            raise ConnectionResetError("the reducer hung up")
+        return data
+
+
+def send_data(one: Worker, other: Worker, turn: int) -> None:
+    for worker in (one, other):
+        worker.send(offer(1 << 40))
+    signature = one.signature()
+    for chunk in itertools.count():
+        one.send(frame(DATA, bytes(CHUNK), chunk=chunk, signature=signature))
+
+
+def send_early(one: Worker, other: Worker, turn: int) -> None:
+    while one.sent < SHARE:
+        one.send(frame(DATA, bytes(CHUNK), seq=1000 + one.sent // (64 * CHUNK), chunk=one.sent // CHUNK % 64))
+
+
+def send_pings(one: Worker, other: Worker, turn: int) -> None:
+    many = frame(PING) * 1000
+    while one.sent < SHARE:
+        one.send(many)
+
+
+def lies() -> list[Callable[[Worker, Worker], None]]:
+    def sizes(one: Worker, other: Worker) -> None:
+        one.send(offer(1 << 20))
+        other.send(offer(1 << 10))
+
+    def piece(length: int, **fields: int) -> Callable[[Worker, Worker], None]:
+        def lie(one: Worker, other: Worker) -> None:
+            for worker in (one, other):
+                worker.send(offer(1 << 20))
+            signature = one.signature()
+            for chunk in range(8):
+                data = {"signature": signature, "chunk": chunk} | fields
+                one.send(frame(DATA, bytes(length), **data))
+            other.send(frame(DATA, bytes(CHUNK), signature=signature))
+
+        return lie
+
+    def announced(one: Worker, other: Worker) -> None:
+        one.send(offer(1 << 20))
+        one.send(frame(DATA, bytes(100), signature=one.signature(), length=(1 << 32) - 1))
+
+    def offers(*data: bytes) -> Callable[[Worker, Worker], None]:
+        return lambda one, other: one.send(b"".join(data))
+
+    return [
+        sizes,
+        piece(CHUNK - 4),
+        piece(3),
+        piece(0),
+        piece(CHUNK, chunk=(1 << 32) - 1),
+        piece(CHUNK, chunk=0),  # the same, eight times
+        piece(CHUNK, stream=7),
+        piece(CHUNK, piece=9),
+        piece(CHUNK, flags=255),
+        announced,
+        offers(offer(0)),
+        offers(offer((1 << 64) - 1)),
+        offers(offer(1 << 41, chunk=64)),
+        offers(offer(1, chunk=1)),
+        offers(offer(1, dtype=255)),
+        offers(offer(1, op=255)),
+        offers(offer(1, seq=5)),
+        offers(frame(OFFERED, bytes(10))),
+        offers(*(offer(1 << 30, seq=seq) for seq in range(2000))),
+    ]
+
+
+def send_lies(one: Worker, other: Worker, turn: int) -> None:
+    all_lies = lies()
+    all_lies[turn % len(all_lies)](one, other)
+    one.sock.settimeout(1.0)
+    while one.sock.recv(65536):  # what it says to that, until it hangs up or has nothing to say
+        pass
+
+
+MODES = {"data": send_data, "early": send_early, "pings": send_pings, "sizes": send_lies}
+
+
+def sessions(host: str, port: int, secret: bytes) -> Iterator[tuple[Worker, Worker]]:
+    while True:
+        with contextlib.suppress(OSError, SlipstreamError):
+            request = Request("rogue", WORKERS, 2)
+            incarnation = register(host, port, secret, request)
+            one, other = (Worker(r, host, incarnation, secret) for r in range(WORKERS))
+            yield one, other
+            one.sock.close()
+            other.sock.close()
+
+
+def main() -> None:
+    mode, host, port = sys.argv[1:]
+    secret = bytes.fromhex(os.environ["SLIPSTREAM_REDUCER_SECRET"])
+    for turn, (one, other) in enumerate(sessions(host, int(port), secret)):
+        print(f"session {turn} begins", flush=True)
+        begin, why = time.monotonic(), "done"
+        try:
+            MODES[mode](one, other, turn)
+        except OSError as error:
+            why = type(error).__name__
+        print(f"{mode} {turn}: {one.sent} bytes in {time.monotonic() - begin:.2f} s: {why}", flush=True)
+
+
+main()
