@@ -68,6 +68,8 @@ void Express::begin(Request slice, Done done) {
   request.plan = context_.star;
   request.group = group_;
   request.signature.name = request.signature.name.substr(0, kMostName);
+  // All of it at once or nothing: what is here in part would neither be a result nor leave the input as it was.
+  request.chunk_bytes = request.signature.chunk_bytes = kMostBytes;
   request.whole_chunks = true;
   request.done = mine.arrived;
   request.offer = encode_offer({request.signature, request.spaces[0].count, request.postscale, request.divisor});

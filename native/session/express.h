@@ -25,7 +25,8 @@ class Session;
 
 class Express : public std::enable_shared_from_this<Express> {
  public:
-  static constexpr uint64_t kAhead = 16;  // pieces under way at once
+  static constexpr uint64_t kAhead = 16;            // pieces under way at once
+  static constexpr uint32_t kMostBytes = 32 << 10;  // of a piece
 
   struct Context {
     Session& workers;

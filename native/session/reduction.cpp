@@ -96,7 +96,11 @@ void Reduction::enter(const WorkPtr& parent) {
 
 void Reduction::begin_ready() {
   if (beginning_) return;
-  beginning_ = true;
+  const struct Guard {
+    bool& flag;
+    explicit Guard(bool& f) : flag(f) { flag = true; }
+    ~Guard() { flag = false; }
+  } guard(beginning_);
   while (!waiting_.empty()) {
     const WorkPtr parent = waiting_.front();
     if (is_small(parent->request) && since_verdict_ + 1 < kSmallOnes) {
@@ -108,7 +112,6 @@ void Reduction::begin_ready() {
       begin(parent);
     }
   }
-  beginning_ = false;
 }
 
 Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {
@@ -196,8 +199,8 @@ void Reduction::begin(const WorkPtr& parent) {
   }
   unjudged_.push_back(split);
   if (split->parts.empty()) return give_verdict(split);
-  for (size_t n = 0; n < split->parts.size();
-       ++n) {  // each worker with another reducer first: no queue gets all at once
+  // Each worker with another reducer first: no queue gets all at once.
+  for (size_t n = 0; n < split->parts.size(); ++n) {
     const size_t i = (n + static_cast<size_t>(options_.rank)) % split->parts.size();
     Part& part = split->parts[i];
     if (part.work == nullptr) {
@@ -404,9 +407,7 @@ void Reduction::apply(const Split& split) {
     Reducer& reducer = reducers_[i];
     const uint64_t bit = uint64_t{1} << i;
     const uint64_t incarnation = split.words[kHeader + 2 * i];
-    if ((split.words[0] & bit) != 0 && reducer.state.used && split.incarnations[i] == reducer.wanted) {
-      leave(reducer);
-    }
+    if ((split.words[0] & bit) != 0 && reducer.state.used && split.incarnations[i] == reducer.wanted) leave(reducer);
     if (incarnation != 0 && incarnation != reducer.wanted) {
       leave(reducer);  // one that was lost before it was used
       reducer.wanted = reducer.state.incarnation = incarnation;

@@ -86,10 +86,10 @@ class Reduction {
   void close();
 
  private:
-  static constexpr uint64_t kAhead = 4;         // works under way at once
-  static constexpr int kHeader = 2;             // words of a verdict before those of the reducers
-  static constexpr double kRateUnit = 65536;    // a rate of 1 in a verdict
-  static constexpr uint64_t kSmall = 32 << 10;  // bytes of a work from which on it is a large one
+  static constexpr uint64_t kAhead = 4;                    // works under way at once
+  static constexpr int kHeader = 2;                        // words of a verdict before those of the reducers
+  static constexpr double kRateUnit = 65536;               // a rate of 1 in a verdict
+  static constexpr uint64_t kSmall = Express::kMostBytes;  // of a work from which on it is a large one
 
   struct Part {
     int reducer = -1;  // -1: the workers' own

@@ -53,7 +53,7 @@ void Reduction::set_rates(const std::vector<double>& rates, double worker) {
       reducer.express = reducer.fresh;
       reducer.express->agree();
     }
-    reducer.state.rate = reducer.most = reducer.agreed = std::max(rates[i], 0.0);
+    reducer.state.rate = reducer.most = reducer.agreed = rates[i] < 0 ? 1 : rates[i];  // when it comes
     reducer.lag = 1;
     for (const SplitPtr& split : judged_)
       split->words[kHeader + 2 * i + 1] = static_cast<uint64_t>(reducer.state.rate * kRateUnit);

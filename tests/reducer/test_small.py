@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from pathlib import Path
 
 import pytest
 
 from comm import ranks
-from reducer import service
-from reducer.service import wait_for
-from reducer.test_job import again, environment, reducers
+from reducer.test_job import environment, lose_one, reducers
 
 RANK = Path(__file__).with_name("small_rank.py")
 
@@ -47,28 +43,4 @@ def test_a_reducer_is_lost_and_comes_back(
     tmp_path: Path, n: int, k: int, lost: int, mode: str, how: str
 ) -> None:
     """The second reducer has a part of the larger ones alone."""
-    with contextlib.ExitStack() as stack:
-        services = [stack.enter_context(service.started(tmp_path)) for _ in range(k)]
-        env = environment(services) | {"SLIPSTREAM_REDUCER_HEARTBEAT": "0.5"}
-        job = stack.enter_context(ranks.started(RANK, n, transport="tcp", args=["loss", mode], env=env))
-
-        def all_say(word: str) -> bool:
-            for rank in job:
-                assert rank.process.poll() in (None, 0), rank.text()
-            return all(word in rank.text().splitlines() for rank in job)
-
-        wait_for(lambda: all_say("used"), "work with all reducers")
-        victim = services[lost]
-        victim.process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
-        wait_for(lambda: all_say("lost"), "the loss")
-        # Of this one; on a busy machine another one may seem lost before.
-        warning = f"reducer 127.0.0.1:{victim.port} is lost"
-        wait_for(lambda: all(warning in rank.text() for rank in job), "the warning")
-        if how == "kill":
-            victim.process.wait()
-            again(stack, tmp_path, victim.port)
-        else:
-            victim.process.send_signal(signal.SIGCONT)
-        wait_for(lambda: all_say("back"), "the return")
-        for rank in job:
-            assert rank.process.wait(service.LIMIT) == 0, rank.text()
+    lose_one(tmp_path, RANK, ["loss", mode], n, k, lost, how)

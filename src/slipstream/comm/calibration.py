@@ -75,11 +75,14 @@ def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) 
         for n in (nbytes // 4, nbytes)
     ]
     seconds = [_of_bytes(few, all_) for few, all_ in zip(*turns, strict=True)]
-    rates = measured_rates(size, ring, [s if up else None for s, up in zip(seconds, reached, strict=True)])
+    # One that is lost meanwhile had no part.
+    rates = measured_rates(
+        size, ring, [s if up and s else None for s, up in zip(seconds, reached, strict=True)]
+    )
     _core.set_reducer_rates(session, [-1.0 if rate is None else rate for rate in rates], worker)
     if rank == 0:
         found = ", ".join(
-            f"{s['name']} {'not reached by all' if r is None else f'{r:.2f}'}"
+            f"{s['name']} {'not measured' if r is None else f'{r:.2f}'}"
             for s, r in zip(states, rates, strict=True)
         )
         _log.info("rates of reducers' links, relative to a worker's: %s", found)

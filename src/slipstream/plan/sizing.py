@@ -154,7 +154,7 @@ def measured_rates(workers: int, ring: float, parts: Sequence[float | None]) -> 
     if ring <= 0 or any(part <= 0 for part in present):
         raise ValueError("a time must be more than 0")
     one = ring * workers / (2 * (workers - 1))  # seconds that all the bytes take over a worker's link
-    rates = [None if part is None else workers / len(present) * one / part for part in parts]
+    rates = [None if part is None else min(workers / len(present) * one / part, workers) for part in parts]
     total = math.fsum(rate for rate in rates if rate is not None)
     alike = present and min(present) >= _ALIKE[0] * max(present)
     if alike and len(present) >= workers > total >= _ALIKE[0] * workers:  # the workers' links held them back
