@@ -85,7 +85,7 @@ void TcpLink::leave(BulkLane& lane, Time now) {
   if (others) {
     note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
     if (lost_++ == 0)
-      log_warning(core_->identity.rank, "a connection to " + name() + " has been cut off: others take its work");
+      log_warning(core_->identity.rank, "a connection to " + name() + " gets no answers: others take its work");
     drop(lane);
   }
   if (!accepted_ && number < lane_dials_.size() && !lane_dials_[number]) dial_lane(number);
