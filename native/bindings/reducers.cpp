@@ -61,7 +61,8 @@ nb::list reducer_states(const std::shared_ptr<Session>& self) {
 
 // The reducer's side of a job's session: `workers` ranks and this one, whose part in every work is `plan`.
 std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
-                               double heartbeat, int lanes, size_t window_bytes, double intake) {
+                               double heartbeat, int lanes, size_t window_bytes, double intake,
+                               const std::string& congestion) {
   SessionOptions options;
   options.rank = workers;
   options.size = workers + 1;
@@ -72,6 +73,7 @@ std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::by
   options.serve = std::move(plan);
   options.window_bytes = window_bytes;
   options.intake = intake;
+  options.congestion = congestion;
   return std::make_shared<Session>(std::move(options));
 }
 
@@ -127,7 +129,7 @@ void bind_reducers(nb::module_& m) {
       "(job, secret) of the session that a job has with one reducer; of the incarnation the low 48 bits count.");
   m.def(
       "serve", &serve, nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("heartbeat"),
-      nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0,
+      nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0, nb::arg("congestion") = "",
       "The reducer's end of a job's session: listen_tcp(), then start(). intake: bytes a second that it takes, of all "
       "workers; 0: no bound.");
   m.def("served", &served, nb::arg("session"), "What a reducer's session has done: works, bytes, links, failed.");

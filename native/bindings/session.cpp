@@ -245,7 +245,7 @@ void bind_session(nb::module_& m) {
           "__init__",
           [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
              int lanes, int spin_us, bool round_robin, bool zero_copy, int threads, std::vector<int> cpus,
-             size_t lend_from) {
+             size_t lend_from, std::string congestion) {
             SessionOptions options{rank, size, std::move(job), std::string(secret.c_str(), secret.size())};
             options.heartbeat_seconds = heartbeat;
             options.timeout_seconds = timeout;
@@ -254,6 +254,7 @@ void bind_session(nb::module_& m) {
             options.round_robin = round_robin;
             options.zero_copy = zero_copy;
             options.lend_from = lend_from;
+            options.congestion = std::move(congestion);
             options.threads = threads;
             options.cpus = std::move(cpus);
             new (self) Session(std::move(options));
@@ -261,7 +262,7 @@ void bind_session(nb::module_& m) {
           nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
           nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false,
           nb::arg("zero_copy") = true, nb::arg("threads") = 0, nb::arg("cpus") = std::vector<int>{},
-          nb::arg("lend_from") = 0)
+          nb::arg("lend_from") = 0, nb::arg("congestion") = "")
       .def("listen_shm", &Session::listen_shm)
       .def("listen_tcp", &Session::listen_tcp, nb::arg("address"))
       .def(

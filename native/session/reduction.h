@@ -42,6 +42,7 @@ struct ReductionOptions {
   int size = 1;
   double heartbeat_seconds = 1;
   int lanes = 2;
+  std::string congestion;             // the session's
   std::shared_ptr<const Plan> star;   // of this rank, with the reducer as rank `size`
   std::shared_ptr<const Plan> small;  // an all-reduce of few bytes among the workers
   std::shared_ptr<const Group> group;

@@ -75,6 +75,7 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
   options.heartbeat_seconds = options_.heartbeat_seconds;
   options.connect_seconds = kConnectSeconds;
   options.lanes = options_.lanes;
+  options.congestion = options_.congestion;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);
   std::vector<PeerAddress> peers(static_cast<size_t>(options_.size) + 1);

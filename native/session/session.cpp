@@ -25,6 +25,7 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.busy_poll_us = options.spin_us;  // only while cores are free
   tcp.threads = options.threads;
   tcp.cpus = options.cpus;
+  tcp.congestion = options.congestion;
   tcp.connect_seconds = options.connect_seconds;
   tcp.only_answers = options.serve != nullptr;
   return tcp;
@@ -131,6 +132,7 @@ bool Session::wait(Work& work, Time deadline) {
 // ---- reducers
 
 void Session::use_reducers(ReductionOptions options) {
+  options.congestion = options_.congestion;
   reduction_ = std::make_unique<Reduction>(*this, std::move(options));
 }
 

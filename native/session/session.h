@@ -31,6 +31,7 @@ struct SessionOptions {
   size_t lend_from = 0;      // TcpOptions::lend_from
   int threads = 0;           // TcpOptions::threads
   std::vector<int> cpus;     // that the engine thread and the I/O threads are confined to; none: all
+  std::string congestion;    // TcpOptions::congestion
   double connect_seconds = 10;
   // Not null: this is a reducer, the last rank; it never dials. Its part in every work that the others offer.
   std::shared_ptr<const Plan> serve = nullptr;

@@ -1,13 +1,19 @@
 // The tcp transport between ranks of one process: traffic, lanes, and every way a link can end.
 #include "transport/tcp.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
 #include "transport/blocks.h"
+#include "transport/sockets.h"
 #include "transport/tcp_timers.h"
 
 namespace {
@@ -395,6 +401,28 @@ TEST(a_link_may_go_while_it_is_dialling) {
   a.links.clear();
   CHECK(a.transport->tick(now()) == Time::max());
   CHECK(connect(a, b, 1));
+}
+
+std::string congestion_of(int fd) {
+  char name[16] = {};
+  socklen_t size = sizeof(name) - 1;
+  CHECK(::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0);
+  return name;
+}
+
+TEST(connections_do_not_pace_unless_they_are_told_to) {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto take = [&](const char* name) {
+    return ::setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name, static_cast<socklen_t>(std::strlen(name))) == 0;
+  };
+  CHECK(take("reno"));  // every kernel has it, for everybody
+  tune_tcp(fd.get(), {});
+  CHECK(congestion_of(fd.get()) == "reno");
+  if (!take("bbr")) return;  // this kernel has none
+  tune_tcp(fd.get(), {"bbr"});
+  CHECK(congestion_of(fd.get()) == "bbr");
+  tune_tcp(fd.get(), {});
+  CHECK(congestion_of(fd.get()) != "bbr");
 }
 
 TEST(bad_options_are_refused) {

@@ -175,14 +175,26 @@ bool same_machine(int fd) {
   return !a.empty() && a == numeric(there, port);
 }
 
+bool set_congestion(int fd, const std::string& name) {
+  return ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0;
+}
+
+// bbr paces by the rate and the round trip that it has seen. Work that comes in bursts lets it see too little, every
+// ten seconds it holds a connection back to look again, and a path that is memory is slow with it.
+bool paces(int fd) {
+  char name[16] = {};  // TCP_CA_NAME_MAX
+  socklen_t size = sizeof(name) - 1;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 && std::string_view(name).starts_with("bbr");
+}
+
 void tune_tcp(int fd, const SocketOptions& options) {
   const bool near = same_machine(fd);
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   if (options.notsent_lowat > 0) set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, options.notsent_lowat);
-  // Pacing controllers (bbr) only slow down a path that is memory.
-  const std::string congestion = options.congestion.empty() && near ? "cubic" : options.congestion;
-  if (!congestion.empty())
-    (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion.data(), static_cast<socklen_t>(congestion.size()));
+  if (!options.congestion.empty())
+    set_congestion(fd, options.congestion);
+  else if (paces(fd) && !set_congestion(fd, "cubic"))
+    set_congestion(fd, "reno");  // which everybody may have
   if (!near) return;
   static const int send_limit = read_limit("/proc/sys/net/core/wmem_max");
   static const int receive_limit = read_limit("/proc/sys/net/core/rmem_max");
@@ -204,7 +216,7 @@ void check_congestion(const std::string& name) {
   if (name.empty()) return;
   const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) throw Failure(Code::internal, errno_text("socket"));
-  if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) != 0)
+  if (!set_congestion(fd.get(), name))
     throw Failure(Code::invalid, errno_text(("congestion control '" + name + "'").c_str()) +
                                      " (see /proc/sys/net/ipv4/tcp_allowed_congestion_control)");
 }

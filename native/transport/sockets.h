@@ -10,7 +10,7 @@
 namespace slipstream {
 
 struct SocketOptions {
-  std::string congestion;  // TCP_CONGESTION; empty: cubic to this host, else the kernel's default
+  std::string congestion;  // TCP_CONGESTION; empty: the kernel's default, but not one that paces
   int notsent_lowat = 256 << 10;
 };
 

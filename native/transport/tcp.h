@@ -25,7 +25,7 @@ enum class Lending : uint8_t {
 
 struct TcpOptions {
   int lanes = 2;                  // bulk lanes a link, 1..64
-  std::string congestion;         // TCP_CONGESTION; empty: cubic to this host, else the kernel's default
+  std::string congestion;         // TCP_CONGESTION; empty: the kernel's default, but not one that paces
   double handshake_seconds = 5;   // a stranger's time (server side)
   double connect_seconds = 10;    // TCP connect + handshake of a dialled link
   int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT

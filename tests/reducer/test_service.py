@@ -362,3 +362,10 @@ def test_a_caller_that_drips_is_hung_up_on(reducer: Reducer, monkeypatch: pytest
             return False
 
         wait_for(hung_up_on, "the end of the connection")
+
+
+def test_a_congestion_control_that_is_not_there_is_named() -> None:
+    env = {"SLIPSTREAM_CONGESTION": "none-such", "SLIPSTREAM_REDUCER_SECRET": "ab" * 32}
+    done = CliRunner().invoke(main, ["reducer", "--port", "0", "--bind", "127.0.0.1"], env=env)
+    assert done.exit_code == 1
+    assert "SLIPSTREAM_CONGESTION=none-such: " in done.output

@@ -177,6 +177,11 @@ class Settings:
         "auto: sends to other hosts are not copied where the kernel can and that is cheaper; "
         "a size: those of so many bytes and more; off",
     )
+    congestion: str = _setting(
+        lambda text: "" if text == "auto" else _text(text),
+        "",
+        "congestion control of slipstream's connections; auto: the kernel's, but cubic instead of bbr",
+    )
     threads: int = _setting(_whole(0, 16), 0, "threads that share the copying of the lanes with the engine")
     affinity: str = _setting(
         _affinity, "none", "CPUs for slipstream's threads (0-3,8), auto (near the network interface) or none"

@@ -176,4 +176,5 @@ def _congestion() -> Finding:
         current = (base / "tcp_congestion_control").read_text(encoding="ascii").strip()
     except OSError:
         return Finding("congestion", "warn", "the TCP congestion controls cannot be read", "mount /proc/sys")
-    return Finding("congestion", "ok", f"{current}, available: {' '.join(available)}")
+    instead = "; slipstream uses cubic (SLIPSTREAM_CONGESTION)" if current.startswith("bbr") else ""
+    return Finding("congestion", "ok", f"{current}, available: {' '.join(available)}{instead}")

@@ -146,7 +146,7 @@ def reducer(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_signals_held())
         try:
-            service = Reducer(where, port, secret, limits)
+            service = Reducer(where, port, secret, limits, congestion=settings.congestion)
             stack.callback(service.close)
             metrics = None
             if metrics_port is not None:

@@ -188,6 +188,7 @@ def _start(settings: Settings, member: Membership) -> Job:
         zero_copy=settings.zero_copy != "off",
         lend_from=settings.zero_copy if isinstance(settings.zero_copy, int) else 0,
         threads=settings.threads,
+        congestion=settings.congestion,
         cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )

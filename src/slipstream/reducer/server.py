@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections import Counter
@@ -72,14 +73,20 @@ class _Job:
 class Reducer:
     """Serves at ``bind``:``port`` (0: any) those who know ``secret`` (raw bytes) until `close`.
 
-    `address` is the (host, port) it listens on. Raises OSError when it cannot listen there.
+    `address` is the (host, port) it listens on. ``congestion``: as SLIPSTREAM_CONGESTION. Raises OSError when it cannot
+    listen there or use that.
     """
 
-    def __init__(self, bind: str, port: int, secret: bytes, limits: Limits | None = None) -> None:
+    def __init__(
+        self, bind: str, port: int, secret: bytes, limits: Limits | None = None, *, congestion: str = ""
+    ) -> None:
+        if congestion:
+            _check_congestion(congestion)
         self.limits = limits or Limits()
         self.draining = False
         self._bind = bind
         self._secret = secret
+        self._congestion = congestion
         self._lock = threading.Lock()
         self._jobs: dict[_Job, threading.Thread] = {}
         self._totals: Counter[str] = Counter()  # of jobs that are over: works, bytes; registered, refused
@@ -187,6 +194,7 @@ class Reducer:
             request.lanes,
             limits.window,
             limits.bandwidth,
+            self._congestion,
         )
         try:
             port = session.listen_tcp(self._bind)
@@ -244,3 +252,11 @@ def _over(job: _Job, idle: float) -> str:
     if now - job.complete > idle:
         return f"{job.workers - found['links']} of {job.workers} workers have been missing for {idle:g} s"
     return ""
+
+
+def _check_congestion(name: str) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError as error:
+            raise OSError(error.errno, f"SLIPSTREAM_CONGESTION={name}: {error.strerror}") from None
