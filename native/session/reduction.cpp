@@ -22,9 +22,7 @@ constexpr double kWindowSeconds = 0.03;
 constexpr double kPortSeconds = 0.02;  // of a port, in a switch: what all workers may have under way to a reducer
 constexpr double kRingSeconds = 0.005;
 constexpr size_t kRingLeast = 128 << 10;
-// Where a ring fills the workers' links beside the reducers that fill theirs, they do not reach their rates, the less
-// the more there are (measured). Where they have nearly the rate of all workers, they are better off alone.
-constexpr double kCrowding = 0.25;
+// Of the rate of all workers: reducers that have so much are better off alone, without a ring beside them.
 constexpr double kNearlyFull = 0.9;
 constexpr uint64_t kChunks = 16;            // of a slice, at least
 constexpr uint64_t kLeastChunk = 20 << 10;  // more than what goes without leave
@@ -179,7 +177,8 @@ void Reduction::begin(const WorkPtr& parent) {
     any |= reducer.state.used;
   }
   const double full = std::accumulate(rates.begin(), rates.end(), 0.0) / options_.size;
-  for (double& rate : rates) rate *= full >= kNearlyFull ? 1 / std::min(full, 1.0) : 1 - kCrowding * full * full;
+  if (full >= kNearlyFull && full < 1)
+    for (double& rate : rates) rate /= full;
   const std::vector<uint32_t> shares = shares_of(options_.size, rates);
   const uint64_t count = parent->request.spaces[0].count;
   uint64_t given = 0;
