@@ -67,11 +67,15 @@ def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) 
         return None
     nbytes = runs.size_for(_LEAST_SECONDS)
     ring = _of_bytes(*(min(runs.large(n) for _ in range(_LARGE_TURNS)) for n in (nbytes // 4, nbytes)))
-    # Together as fast as all workers, so that their own ring has no part.
     worker = 2 * (size - 1) / size * nbytes / ring
-    _core.set_reducer_rates(session, [float(size) if up else -1.0 for up in reached], worker)
+
+    def turn(nbytes: int) -> NDArray[np.float64]:
+        # Together as fast as all workers, so that their own ring has no part; anew, as slow ones are given less.
+        _core.set_reducer_rates(session, [float(size) if up else -1.0 for up in reached], worker)
+        return runs.through_reducers(nbytes)
+
     turns = [
-        min((runs.through_reducers(n) for _ in range(_LARGE_TURNS)), key=lambda turn: float(turn.max()))
+        min((turn(n) for _ in range(_LARGE_TURNS)), key=lambda seconds: float(seconds.max()))
         for n in (nbytes // 4, nbytes)
     ]
     seconds = [_of_bytes(few, all_) for few, all_ in zip(*turns, strict=True)]
