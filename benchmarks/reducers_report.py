@@ -31,7 +31,7 @@ __all__ = [
 LABS = {
     "four": "4 workers and 4 reducers",
     "eight": "8 workers and 8 reducers",
-    "eight_slower": "8 workers and 8 reducers at 100 Mbit/s",
+    "eight_slower": "8 workers and 8 reducers at 250 Mbit/s",
     "slow": "4 workers and 4 reducers, one of 100 Mbit/s",
     "small": "8 workers and 8 reducers",
 }
