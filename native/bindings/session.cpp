@@ -23,6 +23,7 @@ namespace {
 
 using Int32s = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 using Offsets = std::optional<std::vector<uint64_t>>;
+using Own = std::optional<std::tuple<uintptr_t, uint64_t, uint64_t>>;
 using PeerTuple = std::tuple<std::string, bool, std::string, std::vector<std::string>, uint16_t>;
 
 Layout layout(uintptr_t address, uint64_t count, Offsets offsets, int blocks) {
@@ -53,7 +54,8 @@ template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
            std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
            int root, std::string name, double prescale, double postscale, uint64_t divisor, Offsets in_offsets,
-           Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel) {
+           Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel,
+           const Own& own) {
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
   const Op known = op >= 0 ? static_cast<Op>(op) : Op::sum;
@@ -73,6 +75,10 @@ auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, s
   request.divisor = divisor;
   request.timeout_seconds = timeout;
   const Handle handle{self, self->prepare(std::move(request), channel)};
+  if (own) {
+    const auto [to, begin, bytes] = *own;
+    handle.work->own = {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(dst) + begin, bytes};
+  }
   if constexpr (kRun) {
     bool begun = false;
     wait_in_slices(Time::max(), [&](Time until) {
@@ -117,7 +123,7 @@ void define_call(nb::class_<Session>& c, const char* name, F f, const char* doc)
         nb::arg("src"), nb::arg("dst"), nb::arg("count"), nb::arg("chunk_bytes"), nb::arg("root") = -1,
         nb::arg("name") = "", nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
         nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("signed_count") = 0,
-        nb::arg("extra") = 0, nb::arg("timeout") = 0.0, nb::arg("channel") = 0, doc);
+        nb::arg("extra") = 0, nb::arg("timeout") = 0.0, nb::arg("channel") = 0, nb::arg("own") = nb::none(), doc);
 }
 
 nb::object allocate(const std::shared_ptr<Session>& session, size_t bytes) {

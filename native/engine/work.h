@@ -127,6 +127,12 @@ class Work {
   void complete(const Error& error);
 
   Request request;
+  // Bytes of the result that go elsewhere when it is there.
+  struct Copy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    size_t bytes = 0;
+  } own;
   bool split = false;  // its slices are works of their own; set before anybody else knows of it
   Time traced{};       // when it was prepared, if the session had a timeline then
   Time submitted{};    // coarse, as `finished` is

@@ -110,6 +110,7 @@ class Session:
         extra: int = 0,
         timeout: float = 0.0,
         channel: int = 0,
+        own: tuple[int, int, int] | None = None,
     ) -> Work: ...
     def run(
         self,
@@ -133,6 +134,7 @@ class Session:
         extra: int = 0,
         timeout: float = 0.0,
         channel: int = 0,
+        own: tuple[int, int, int] | None = None,
     ) -> None: ...
 
 def __getattr__(name: str) -> Any: ...

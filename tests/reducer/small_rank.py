@@ -110,6 +110,35 @@ def asynchronous(rank: int) -> None:
     nothing_lost()
 
 
+def others(rank: int) -> None:
+    """Broadcasts, all-gathers and reduce-scatters as all-reduces, of parts that differ in size too."""
+    n = slipstream.size()
+    costs = dict.fromkeys(("broadcast", "all_gather", "reduce_scatter"), (1.0, 1.0))
+    job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0), costs)
+    for dtype, op in ((DType.F32, Op.SUM), (DType.BF16, Op.MAX), (DType.I64, Op.SUM), (DType.F64, Op.AVG)):
+        for count in (1, 5, 300):
+            sizes = [count + 2 * r for r in range(n)]
+            ends = np.cumsum(sizes)
+            begin, end = ends[rank] - sizes[rank], ends[rank]
+            total = expected(int(ends[-1]), dtype, op)
+            mine, before = data(rank, int(ends[-1]), dtype, op), sum(sent())
+            what = f"{dtype.name} {op.name} x {count}"
+            same(f"scatter {what}", slipstream.reduce_scatter(mine, op, counts=sizes), total[begin:end])
+            work = slipstream.reduce_scatter(mine, op, out=mine[begin:end], counts=sizes, async_op=True)
+            root = count % n
+            copied = slipstream.broadcast(data(rank, count, dtype), root)
+            gathered = slipstream.all_gather(data(rank, sizes[rank], dtype))
+            same(f"broadcast {what}", copied, data(root, count, dtype))
+            same(f"gather {what}", gathered, np.concatenate([data(r, sizes[r], dtype) for r in range(n)]))
+            same(f"in place {what}", work.wait(), total[begin:end])
+            same(f"around {what}", mine[:begin], data(rank, int(ends[-1]), dtype, op)[:begin])
+            # all but one, which may have been treated as a large one
+            assert sum(sent()) - before >= total.nbytes + copied.nbytes + gathered.nbytes, what
+    half = slipstream.reduce_scatter(np.ones(2 * n, np.float32), prescale=0.5, postscale=4.0)
+    same("scaled", half, np.full(2, 2 * n, np.float32))
+    nothing_lost()
+
+
 def turn_of_loss(rank: int, turn: int, mode: str) -> None:
     counts = [1 + (turn * 41 + k * 397) % 4000 for k in range(10)]
     inputs = [data(rank, count, DType.F32) + np.float32(turn % 4) for count in counts]
@@ -164,7 +193,7 @@ def main() -> None:
     assert states(), "no reducers"
     if sys.argv[1] != "unreached":  # which looks at the real ones
         job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))
-    cases = {case.__name__: case for case in (values, empty, scaled, asynchronous, loss, unreached)}
+    cases = {case.__name__: case for case in (values, empty, scaled, asynchronous, others, loss, unreached)}
     cases[sys.argv[1]](slipstream.rank())
     slipstream.shutdown()
 

@@ -75,7 +75,7 @@ def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) 
         return runs.through_reducers(nbytes)
 
     turns = [
-        min((turn(n) for _ in range(_LARGE_TURNS)), key=lambda seconds: float(seconds.max()))
+        np.min([turn(n) for _ in range(_LARGE_TURNS)], axis=0)  # each at its best: what is slower is noise
         for n in (nbytes // 4, nbytes)
     ]
     seconds = [_of_bytes(few, all_) for few, all_ in zip(*turns, strict=True)]
@@ -114,6 +114,7 @@ class _Runs:
             "reducer": _compiled(doubling, split=True),
             "broadcast": _compiled(build("broadcast", "binomial", rank, size, root=0)),
             "all_gather": _compiled(build("all_gather", "direct", rank, size)),
+            "reduce_scatter": _compiled(build("reduce_scatter", "direct", rank, size)),
         }
         self._data: NDArray[np.float32] = np.zeros(_MOST_BYTES // 4, dtype=np.float32)
 
@@ -143,7 +144,7 @@ class _Runs:
     def small(self, nbytes: int, way: str) -> float:
         """Seconds of a small operation by one of `small_plans`, the median."""
         plan, data = self.small_plans[way], self._data[: nbytes // 4]
-        operation = way if way in ("broadcast", "all_gather") else "all_reduce"
+        operation = "all_reduce" if way == "reducer" else way
 
         times = []
         for _ in range(_SMALL_TURNS):

@@ -185,27 +185,22 @@ def reduce_scatter(
 ) -> Work:
     """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
     _check_counts(group, counts, "counts")
-    total = sum(counts)
-    return _issue(
-        group,
-        group.compiled("reduce_scatter", total * itemsize(dtype)),
-        dtype,
-        op,
-        src,
-        dst,
-        total,
-        keep,
-        sync,
-        name,
-        timeout,
-        prescale=prescale,
-        postscale=postscale,
-        divisor=group.size if op == _AVG else 1,
-        in_offsets=_offsets(counts),
-        out_offsets=_only(counts, group.rank),
-        signed_count=total,
-        extra=_digest(counts) ^ _scales(prescale, postscale),
-    )
+    total, size = sum(counts), itemsize(dtype)
+    options: dict[str, Any] = {
+        "prescale": prescale,
+        "postscale": postscale,
+        "divisor": group.size if op == _AVG else 1,
+        "signed_count": total,
+        "extra": _digest(counts) ^ _scales(prescale, postscale),
+    }
+    if (compiled := group.through_reducers("reduce_scatter", total * size)) is not None:
+        whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
+        options["own"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
+        dst, keep = whole.ctypes.data, (keep, whole)
+    else:
+        compiled = group.compiled("reduce_scatter", total * size)
+        options |= {"in_offsets": _offsets(counts), "out_offsets": _only(counts, group.rank)}
+    return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **options)
 
 
 def all_gather(

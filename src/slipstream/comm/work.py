@@ -57,8 +57,8 @@ class Work:
         return self._native
 
     def holding(self, keep: Any, result: Any) -> Work:
-        """This work, made to keep ``keep`` alive and to give ``result``."""
-        self._keep, self._result = keep, result
+        """This work, made to keep ``keep`` alive as well and to give ``result``."""
+        self._keep, self._result = (self._keep, keep), result
         return self
 
     def __del__(self) -> None:
