@@ -30,7 +30,6 @@ constexpr uint64_t kMostChunk = 64 << 10;   // sums flow back when a chunk is wh
 constexpr size_t kMostName = 1000;          // letters of a work's name that a reducer is told
 constexpr double kLagMemory = 0.95;
 constexpr double kLagsBehind = 1.5;
-constexpr double kEarly = 0.9;
 constexpr double kLess = 0.9;
 constexpr double kMore = 1.02;
 constexpr uint64_t kChannels = 0x9e3779b97f4a7c15ULL;
@@ -340,7 +339,7 @@ void Reduction::judged(const SplitPtr& split, const Error& error) {
   begin_ready();
 }
 
-// Rank 0 gives a reducer that stays behind the others less, and slowly more again when it does not, or is done early.
+// Rank 0 gives a reducer that stays behind the others less, and slowly more again when it does not.
 void Reduction::see_lags(const Split& split) {
   if (options_.rank != 0 || is_small(split.parent->request)) return;
   std::vector<double> took;
@@ -354,10 +353,8 @@ void Reduction::see_lags(const Split& split) {
     reducer.lag = kLagMemory * reducer.lag + (1 - kLagMemory) * part.seconds / took[took.size() / 2];
     if (reducer.lag > kLagsBehind)
       reducer.state.rate = std::max(reducer.state.rate * kLess, reducer.most / 64);
-    else if (reducer.lag < kEarly)  // it was measured to be slower than it is
-      reducer.state.rate = std::min(reducer.state.rate * kMore, std::max(reducer.most, 1.0));
     else
-      reducer.state.rate = std::min(reducer.state.rate * kMore, std::max(reducer.most, reducer.state.rate));
+      reducer.state.rate = std::min(reducer.state.rate * kMore, reducer.most);
   }
 }
 

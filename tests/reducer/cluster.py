@@ -18,6 +18,7 @@ from reducer.service import SECRET, SOURCE, wait_for
 from slipstream.lab import Lab
 
 PORT = 29700  # of every reducer, on a host of its own
+OPTIONS = os.environ.get("REDUCER_OPTIONS", "").split()  # of `slipstream reducer`
 ENVIRONMENT = {
     "SLIPSTREAM_REDUCER_SECRET": SECRET.hex(),
     "PYTHONPATH": str(SOURCE),
@@ -41,7 +42,7 @@ class Reducers:
         command = [sys.executable, "-m", "slipstream", "reducer", "--bind", "0.0.0.0", "--port", str(PORT)]
         with (self.folder / f"{name}.log").open("ab") as log:
             process = self.lab.popen(
-                name, [*command, "--json"], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=log
+                name, [*command, "--json", *OPTIONS], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=log
             )
         self.running[name] = process
         assert process.stdout is not None
