@@ -179,8 +179,8 @@ bool set_congestion(int fd, const std::string& name) {
   return ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0;
 }
 
-// bbr paces by the rate and the round trip that it has seen. It was measured to be slower than cubic for work that comes
-// in bursts, over unequal paths and within a machine (docs/log.md).
+// bbr paces by the rate and the round trip that it has seen. It was measured to be slower than cubic for work that
+// comes in bursts, over unequal paths and within a machine (docs/log.md).
 bool paces(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX
   socklen_t size = sizeof(name) - 1;
