@@ -85,9 +85,11 @@ nb::dict served(const std::shared_ptr<Session>& self) {
   }
   nb::dict result;
   result["works"] = found.works;
+  result["finished"] = found.finished;
   result["bytes"] = found.bytes;
   result["links"] = found.links;
-  result["failed"] = found.failed;
+  result["failure"] = found.failure.text;
+  result["breach"] = found.failure.code == Code::internal;
   return result;
 }
 
@@ -132,7 +134,9 @@ void bind_reducers(nb::module_& m) {
       nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0, nb::arg("congestion") = "",
       "The reducer's end of a job's session: listen_tcp(), then start(). intake: bytes a second that it takes, of all "
       "workers; 0: no bound.");
-  m.def("served", &served, nb::arg("session"), "What a reducer's session has done: works, bytes, links, failed.");
+  m.def("served", &served, nb::arg("session"),
+        "What a reducer's session has done: works (offered), finished, bytes, links; why it failed, and "
+        "whether that was a breach of the rules.");
 }
 
 }  // namespace slipstream

@@ -116,6 +116,7 @@ class Engine final : public Events {
 
  private:
   static constexpr size_t kMostEarlyWorks = 1 << 20;
+  static constexpr int kWordsPerSecond = 1000;
   static constexpr double kTickSeconds = 0.1;
 
   struct Key {
@@ -162,6 +163,7 @@ class Engine final : public Events {
   void await_source(WorkPtr work);
   void settle(std::deque<uint64_t> channels);
   bool needs(int global_rank) const;
+  bool chatters(int peer, FrameType type);
   void keep_early(Link& link, const Frame& frame, const Payload& payload);
   void frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload);
   int peer_index(const Execution& execution, int global_rank) const;
@@ -224,6 +226,7 @@ class Engine final : public Events {
   Ledger ledger_;
   Receives receives_;
   std::unordered_map<int, std::pair<Time, int>> answers_;  // by rank asked for: in the second since then, how many
+  std::unordered_map<int, std::pair<Time, int>> words_;    // by peer, alike: that no work needs
   std::vector<PendingSend> sends_;
   std::vector<uint64_t> free_sends_;
   Time next_tick_{};

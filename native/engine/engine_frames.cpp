@@ -28,8 +28,36 @@ Events::Landing Engine::land(Link& link, const Frame& frame) {
   return execution.land(index, frame);
 }
 
+// A reducer's worker may say words that no work needs as often as none does in earnest: else it could for ever.
+bool Engine::chatters(int peer, FrameType type) {
+  switch (type) {
+    case FrameType::ping:
+    case FrameType::pong:
+    case FrameType::describe:
+    case FrameType::status:
+    case FrameType::announce:
+      break;
+    default:
+      return false;
+  }
+  auto& [since, count] = words_[peer];
+  if (const Time t = coarse_now(); t - since >= seconds(1)) {
+    since = t;
+    count = 0;
+  }
+  return ++count > kWordsPerSecond;
+}
+
 void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
   if (failed_) return link.release(payload);
+  if (host_ != nullptr && chatters(link.peer(), frame.type)) {
+    link.release(payload);
+    return fail(Error{Code::internal,
+                      link.peer(),
+                      {},
+                      fabric_.who(link.peer()) + " says more than " + std::to_string(kWordsPerSecond) +
+                          " words a second that no work needs"});
+  }
   switch (frame.type) {
     case FrameType::ping: {
       Frame pong;

@@ -163,7 +163,10 @@ void Session::reach(int rank, Time deadline) {
 void Session::offered(int peer, const Frame& frame, std::span<const std::byte> payload) {
   const auto found = offered_.find(frame.channel);
   const uint32_t next = found == offered_.end() ? 0 : found->second.next;
-  if (frame.seq < next) return;
+  const bool late = frame.seq < next;
+  if (++offers_[peer] > served_.works + (late ? 0 : 1))  // or it could say the same for ever
+    return engine_.fail(Error{Code::internal, peer, {}, engine_.fabric().who(peer) + " offers a work twice"});
+  if (late) return;
   const auto offer = decode_offer(payload);
   const bool fits = offer && offer->signature.chunk_bytes <= options_.window_bytes / 8 &&
                     (found != offered_.end() || offered_.size() < kMostOfferedChannels);
@@ -204,10 +207,11 @@ void Session::offered(int peer, const Frame& frame, std::span<const std::byte> p
 Session::Served Session::served() {
   Served found;
   runner_.as_driver([&] {
+    if (!failure()) served_.finished = served_.works - engine_.works();
     found = served_;
     for (int r = 0; r < options_.size; ++r) found.links += engine_.fabric().up(r) != nullptr ? 1 : 0;
   });
-  found.failed = static_cast<bool>(failure());
+  found.failure = failure();
   return found;
 }
 

@@ -81,10 +81,11 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void reach(int rank, Time deadline);
   // What a reducer has done.
   struct Served {
-    uint64_t works = 0;
-    uint64_t bytes = 0;  // that came in, of all workers
-    int links = 0;       // workers that are connected
-    bool failed = false;
+    uint64_t works = 0;     // that were offered
+    uint64_t finished = 0;  // of these, before the session failed
+    uint64_t bytes = 0;     // that came in, of all workers
+    int links = 0;          // workers that are connected
+    Error failure;
   };
   Served served();
 
@@ -146,6 +147,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
     uint32_t next = 0;  // number of the work that has not been offered yet
   };
   std::map<uint64_t, Offered> offered_;  // by channel
+  std::map<int, uint64_t> offers_;       // how many, by worker
   Served served_;
   std::atomic<bool> closed_{false};
   std::vector<std::string> strangers_;  // not logged yet

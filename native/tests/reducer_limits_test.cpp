@@ -137,6 +137,16 @@ TEST(a_frame_of_no_work_is_an_error) {
   CHECK(says(rig.failure(), "rank 1 sent a frame of a work that it has not offered"));
 }
 
+TEST(words_that_no_work_needs_are_bounded) {
+  for (const FrameType type : {FrameType::ping, FrameType::pong, FrameType::status}) {
+    Rig rig;
+    for (int i = 0; i < 900; ++i) rig.frame(1, type, 0, 0, 0);
+    CHECK_EQ(rig.failure(), std::string{});
+    for (int i = 0; i < 10'000 && rig.failure().empty(); ++i) rig.frame(1, type, 0, 0, 0);
+    CHECK(says(rig.failure(), "rank 1 says more than 1000 words a second that no work needs"));
+  }
+}
+
 TEST(what_comes_for_works_that_wait_is_bounded) {
   EngineOptions options;
   options.early_bytes = 1 << 20;

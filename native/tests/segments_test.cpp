@@ -250,6 +250,7 @@ TEST(a_pace_is_learnt_while_the_lane_is_busy) {
   CHECK(pace.rate() > 9e6 && pace.rate() < 11e6);
   CHECK_EQ(pace.segment(100 << 20, 4), (uint32_t{80'000}) & ~4095u);  // 8 ms of it
   CHECK_EQ(pace.segment(100'000, 4), uint32_t{16 << 10});             // little is left for all
+  CHECK(pace.segment(100'000, 1) > 100'000);                          // a lane that is alone cuts nothing up
   CHECK(pace.backlog(256 << 10) < 64 << 10);
   const double floor = 64 << 10;                                                 // of all lanes together
   CHECK(pace.enough(0, 1) - floor > 90e3 && pace.enough(0, 1) - floor < 110e3);  // 10 ms of it

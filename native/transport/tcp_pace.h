@@ -46,8 +46,9 @@ class Pace {
   void forget() { *this = {}; }
 
   // What the lane sends in a few milliseconds, less when little is left for all `lanes`, more where calls cost more
-  // than waiting.
+  // than waiting. A lane that is alone leaves nothing for others: every segment is a packet more.
   uint32_t segment(uint64_t waiting, int lanes) const {
+    if (lanes == 1) return static_cast<uint32_t>(kMost);
     const double rate = rate_ == 0 ? kUnknown : rate_;
     const double share = static_cast<double>(waiting) / (2.0 * lanes);
     const double size = std::min(std::max(share, rate * kLeastSeconds), rate * kMostSeconds);

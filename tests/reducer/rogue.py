@@ -4,6 +4,8 @@ MODE, again and again, with a new session whenever the reducer has ended one:
 
     data      offers an all-reduce of 4 TiB; one worker sends its part for ever, the other one nothing
     early     one worker sends data for ever for all-reduces that nobody has offered
+    leave     offers an all-reduce, sends a bit of it and leaves
+    offers    one worker offers the same all-reduce for ever
     pings     one worker asks for ever whether the reducer is there, and never reads the answers
     sizes     the workers say different sizes, and send pieces of others, or offer what cannot be
 
@@ -122,6 +124,20 @@ def send_early(one: Worker, other: Worker, turn: int) -> None:
         one.send(frame(DATA, bytes(CHUNK), seq=1000 + one.sent // (64 * CHUNK), chunk=one.sent // CHUNK % 64))
 
 
+def send_and_leave(one: Worker, other: Worker, turn: int) -> None:
+    for worker in (one, other):
+        worker.send(offer(1 << 30))
+    signature = one.signature()
+    for chunk in range(64):
+        one.send(frame(DATA, bytes(CHUNK), chunk=chunk, signature=signature))
+
+
+def send_offers(one: Worker, other: Worker, turn: int) -> None:
+    many = offer(1 << 20) * 1000
+    while one.sent < SHARE:
+        one.send(many)
+
+
 def send_pings(one: Worker, other: Worker, turn: int) -> None:
     many = frame(PING) * 1000
     while one.sent < SHARE:
@@ -183,7 +199,14 @@ def send_lies(one: Worker, other: Worker, turn: int) -> None:
         pass
 
 
-MODES = {"data": send_data, "early": send_early, "pings": send_pings, "sizes": send_lies}
+MODES = {
+    "data": send_data,
+    "early": send_early,
+    "leave": send_and_leave,
+    "offers": send_offers,
+    "pings": send_pings,
+    "sizes": send_lies,
+}
 
 
 def sessions(host: str, port: int, secret: bytes) -> Iterator[tuple[Worker, Worker]]:

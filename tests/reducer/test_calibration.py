@@ -70,6 +70,12 @@ def test_a_slow_link_keeps_its_rate(slow: float, place: int) -> None:
     assert [rate for i, rate in enumerate(found) if i != place] == [1.0, 1.0]
 
 
+def test_one_that_seems_faster_than_most_is_like_them() -> None:
+    parts = part_seconds(8, 0.1, [1.0] * 8)
+    parts[3] /= 1.6
+    assert measured_rates(8, ring_seconds(8, 0.1), parts) == (1.0,) * 8
+
+
 def test_a_fast_link_keeps_its_rate() -> None:
     assert measured_rates(8, ring_seconds(8, 1), [4.0, 1.0]) == (1.0, pytest.approx(4))
 

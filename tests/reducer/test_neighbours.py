@@ -24,15 +24,15 @@ RANK = Path(__file__).with_name("losses_rank.py")
 ROGUE = Path(__file__).with_name("rogue.py")
 WINDOW = float(os.environ.get("REDUCER_WINDOW", "4"))  # seconds that a rate is measured over
 ROUNDS = int(os.environ.get("REDUCER_ROUNDS", "3"))
-ROGUES = ("data", "early", "pings", "sizes")
+ROGUES = ("data", "early", "offers", "pings", "sizes")
 
 
 @contextmanager
-def rogues(lab: Lab, folder: Path, mode: str) -> Iterator[None]:
-    """One for each reducer, each with a host of its own; they have begun."""
+def rogues(lab: Lab, folder: Path, mode: str, host: str) -> Iterator[None]:
+    """One for each reducer, on a host that no rogue was on before; they have begun."""
     with contextlib.ExitStack() as stack:
         outputs = []
-        for host, name in (("h3", "r1"), ("h4", "r2")):
+        for name in ("r1", "r2"):
             outputs.append(folder / f"{mode}-{name}-{time.monotonic_ns()}")
             command = [sys.executable, str(ROGUE), mode, lab.address(name), str(cluster.PORT)]
             with outputs[-1].open("wb") as out:
@@ -48,7 +48,7 @@ def rogues(lab: Lab, folder: Path, mode: str) -> Iterator[None]:
 def good(lab: Lab, folder: Path) -> Iterator[cluster.Job]:
     """A second job that behaves."""
     own = folder / f"good-{time.monotonic_ns()}"
-    with cluster.job(lab, own, ["h3", "h4"], [str(RANK), str(own)]) as job:
+    with cluster.job(lab, own, ["h5", "h6"], [str(RANK), str(own)]) as job:
         job.wait_for(lambda: job.uses("11"), "work of the second job")
         yield job
 
@@ -92,18 +92,19 @@ def rate(job: cluster.Job) -> float:
 def test_a_job_beside_one_that_misbehaves(tmp_path: Path) -> None:
     found: dict[str, list[float]] = {}
     with (
-        Lab(4, reducers=2, rate="500mbit") as lab,
+        Lab(6 + ROUNDS * len(ROGUES), reducers=2, rate="500mbit") as lab,
         cluster.reducers(lab, tmp_path) as servers,
-        cluster.job(lab, tmp_path / "job", ["h1", "h2"], [str(RANK), str(tmp_path / "job")]) as job,
+        cluster.job(lab, tmp_path / "job", lab.hosts[:4], [str(RANK), str(tmp_path / "job")]) as job,
     ):
         job.wait_for(lambda: job.uses("11") and job.turns(), "work with all reducers")
+        fresh = iter(lab.hosts[6:])  # where a rogue was once, the next one would have to wait
         for _ in range(ROUNDS):
             found.setdefault("alone", []).append(rate(job))
             for name, beside in (("good", good), ("stopped", stopped)):
                 with beside(lab, tmp_path):
                     found.setdefault(name, []).append(rate(job))
             for mode in ROGUES:
-                with rogues(lab, tmp_path, mode):
+                with rogues(lab, tmp_path, mode, next(fresh)):
                     found.setdefault(mode, []).append(rate(job))
         lost, memory = max(job.lost()), servers.memory()
         for process in servers.running.values():

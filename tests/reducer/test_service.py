@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +31,7 @@ from slipstream.reducer.metrics import render, serve_metrics
 from slipstream.reducer.server import Limits, Reducer
 
 RANK = Path(__file__).with_name("job_rank.py")
+ROGUE = Path(__file__).with_name("rogue.py")
 HOSTILE = [
     b"\0",
     b"{}",
@@ -203,6 +207,37 @@ def test_a_killed_job_frees_its_memory(tmp_path: Path, number: signal.Signals) -
         assert found["memory_bytes"] == 0
         assert found["works_total"] > 0
         assert one.register() != 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("data", "sent a chunk of all_reduce.* twice, or long before its turn"),
+        ("leave", "its workers left without one finished work"),
+        ("early", "sent a frame of a work that it has not offered"),
+        ("offers", "offers a work twice"),
+        ("pings", "says more than 1000 words a second that no work needs"),
+    ],
+)
+def test_a_host_whose_job_broke_the_rules_has_to_wait(tmp_path: Path, mode: str, why: str) -> None:
+    with service.started(tmp_path) as one, (tmp_path / "rogue").open("wb") as out:
+        command = [sys.executable, str(ROGUE), mode, "127.0.0.1", str(one.port)]
+        env = os.environ | {"SLIPSTREAM_REDUCER_SECRET": SECRET.hex(), "PYTHONPATH": str(service.SOURCE)}
+        with subprocess.Popen(command, env=env, stdout=out, stderr=out) as rogue:
+            try:  # the first time it is a second, which the rogue itself waits for
+                wait_for(lambda: "127.0.0.1 has to wait 2 s" in one.log.read_text(), "a longer wait")
+            finally:
+                rogue.kill()
+        with pytest.raises(SlipstreamError, match=rf"127.0.0.1 has to wait [\d.]+ s for its next job.*{why}"):
+            one.register()
+        wait_for(lambda: not _refuses(one), "the end of the wait")
+
+
+def _refuses(one: service.Service) -> bool:
+    try:
+        return one.register() == 0
+    except SlipstreamError:
+        return True
 
 
 # ---- how it ends

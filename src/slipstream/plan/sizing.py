@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 __all__ = [
     "MOST_REDUCERS",
@@ -34,6 +35,7 @@ __all__ = [
 MOST_REDUCERS = 32  # of a job, whatever the rule says (base/settings)
 _HOUR = 3600.0
 _ALIKE = (0.75, 1.33)  # times a worker's rate
+_LIKE_MOST = (0.57, 1.33)  # times the time that most reducers took
 
 
 @dataclass(frozen=True)
@@ -147,16 +149,20 @@ def measured_rates(workers: int, ring: float, parts: Sequence[float | None]) -> 
     """The rate of each reducer's link relative to a worker's, from two measured all-reduces of the same bytes.
 
     ``ring``: seconds over the workers' own ring. ``parts``: seconds of each reducer's part where they took equal
-    parts of all of it, None for one that had none. What is about a worker's rate counts as that: links are mostly
-    alike, and times are not exact. Raises ValueError for times that cannot be.
+    parts of all of it, None for one that had none. Links are mostly alike, and times are not exact: what is about the
+    rate of most reducers counts as that, and what is about a worker's rate as a worker's. One that is thought to be
+    faster than it is holds up all the others. Raises ValueError for times that cannot be.
     """
     present = [part for part in parts if part is not None]
     if ring <= 0 or any(part <= 0 for part in present):
         raise ValueError("a time must be more than 0")
     one = ring * workers / (2 * (workers - 1))  # seconds that all the bytes take over a worker's link
+    most = median_low(present) if present else 1.0
+    least, longest = (most * factor for factor in _LIKE_MOST)
+    parts = [most if part is not None and least <= part <= longest else part for part in parts]
     rates = [None if part is None else min(workers / len(present) * one / part, workers) for part in parts]
     total = math.fsum(rate for rate in rates if rate is not None)
-    alike = present and min(present) >= _ALIKE[0] * max(present)
+    alike = present and len({part for part in parts if part is not None}) == 1
     if alike and len(present) >= workers > total >= _ALIKE[0] * workers:  # the workers' links held them back
         rates = [None if rate is None else rate * workers / total for rate in rates]
     return tuple(1.0 if rate is not None and _ALIKE[0] <= rate <= _ALIKE[1] else rate for rate in rates)

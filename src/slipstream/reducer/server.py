@@ -2,7 +2,8 @@
 
 A job asks at an authenticated port (`slipstream.comm.reducers`); each gets a native session of its own: own port,
 own secret, own engine thread, own memory, and a thread here that looks twice a second whether it is over. So jobs
-cannot see, slow down or break one another but through the machine's processor and network.
+cannot see, slow down or break one another but through the machine's processor and network. A host whose job breaks
+the rules, or sends data of which nothing comes, waits longer from time to time until its next one is taken.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.comm.reducers import JOB, Reply, Request
 from slipstream.comm.store import StoreServer
 from slipstream.plan.reducers import reducer as reducer_plan
+from slipstream.reducer.penalties import Penalties
 
 __all__ = ["Limits", "Reducer"]
 
@@ -63,9 +65,22 @@ class _Job:
     workers: int
     session: _core.Session
     memory: int
+    host: str  # that asked
     served: dict[str, Any] = field(
-        default_factory=lambda: {"works": 0, "bytes": 0, "links": 0, "failed": False}
+        default_factory=lambda: {
+            "works": 0,
+            "finished": 0,
+            "bytes": 0,
+            "links": 0,
+            "failure": "",
+            "breach": False,
+        }
     )
+    begun: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # of what follows, and to look at the session
+    closing: bool = False
     met: bool = False  # a worker has come
     complete: float = field(default_factory=time.monotonic)  # when last all were there
 
@@ -90,6 +105,7 @@ class Reducer:
         self._lock = threading.Lock()
         self._jobs: dict[_Job, threading.Thread] = {}
         self._totals: Counter[str] = Counter()  # of jobs that are over: works, bytes; registered, refused
+        self._penalties = Penalties()
         self._log_credit, self._log_time = float(_REFUSALS_LOGGED), time.monotonic()
         self._stop = threading.Event()
         self._server = StoreServer(bind, secret, JOB, port, self._answer)
@@ -176,8 +192,16 @@ class Reducer:
         return ""
 
     def _begin(self, request: Request, peer: str) -> Reply:
+        host = peer.rpartition(":")[0]
         with self._lock:
+            others = [job for job in self._jobs if job.host == host]
+        for job in others:  # a fault counts before the next job is taken
+            self._look(job)
+        with self._lock:
+            left, why = self._penalties.left(host, time.monotonic())
             refusal = self._against(request.workers)
+        if left > 0:
+            refusal = f"{host} has to wait {left:.1f} s for its next job, as one broke the rules: {why}"
         if refusal:
             return Reply(refusal=refusal)
         rows, deps = reducer_plan(request.workers).encode()
@@ -199,7 +223,8 @@ class Reducer:
         try:
             port = session.listen_tcp(self._bind)
             session.start([("", False, "", [], 0)] * (request.workers + 1))
-            job = _Job(f"{request.job} of {peer}", request.workers, session, limits.needed(request.workers))
+            needed = limits.needed(request.workers)
+            job = _Job(f"{request.job} of {peer}", request.workers, session, needed, host)
             thread = threading.Thread(
                 target=self._watch, args=(job,), name=f"slipstream-job-{port}", daemon=True
             )
@@ -220,12 +245,13 @@ class Reducer:
         try:
             while not why:
                 stop = self._stop.wait(_LOOK_SECONDS)
-                job.served = _core.served(job.session)
-                why = _over(job, self.limits.idle) or ("the reducer ends" if stop else "")
+                why = self._look(job) or ("the reducer ends" if stop else "")
         except Exception as error:  # it ends this job alone
             _log.exception("job %s", job.name)
             why = str(error)
         finally:
+            with job.lock:
+                job.closing = True
             try:
                 job.session.close()
             finally:
@@ -234,24 +260,40 @@ class Reducer:
                     self._totals.update({key: job.served[key] for key in ("works", "bytes")})
         _log.info("job %s: ended after %d works: %s", job.name, job.served["works"], why)
 
+    def _look(self, job: _Job) -> str:
+        """Why the job is over; "" while it is not. If that is its workers' fault, its host has to wait."""
+        with job.lock:
+            if job.closing:
+                return ""
+            job.served = _core.served(job.session)
+            why, fault = _over(job, self.limits.idle)
+        if fault:
+            with self._lock:
+                seconds = self._penalties.fault(job.host, fault, job.begun, time.monotonic())
+            if seconds > 0:
+                _log.warning("%s has to wait %g s for its next job: %s", job.host, seconds, fault)
+        return why
 
-def _over(job: _Job, idle: float) -> str:
-    """Why the job is over; "" while it is not."""
+
+def _over(job: _Job, idle: float) -> tuple[str, str]:
+    """Why the job is over, "" while it is not; and by which fault of its workers, "" if by none."""
     found, now = job.served, time.monotonic()
-    if found["failed"]:
-        try:
-            job.session.check()
-        except (SlipstreamError, ValueError) as error:
-            return str(error)
-        return "it failed"
+    fruitless = (
+        "its workers left without one finished work" if found["works"] and not found["finished"] else ""
+    )
+    if found["failure"]:
+        return found["failure"], found["failure"] if found["breach"] else fruitless
     if job.met and not found["links"]:
-        return "its workers have left"
+        return "its workers have left", fruitless
     job.met = found["links"] > 0
     if found["links"] == job.workers:
         job.complete = now
     if now - job.complete > idle:
-        return f"{job.workers - found['links']} of {job.workers} workers have been missing for {idle:g} s"
-    return ""
+        return (
+            f"{job.workers - found['links']} of {job.workers} workers have been missing for {idle:g} s",
+            fruitless,
+        )
+    return "", ""
 
 
 def _check_congestion(name: str) -> None:
