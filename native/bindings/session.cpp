@@ -245,6 +245,9 @@ void bind_session(nb::module_& m) {
   m.def(
       "leak", [](nb::object o) { o.inc_ref(); }, nb::arg("object"),
       "Keeps an object for ever: a forked child must not run the destructor of its parent's session.");
+  m.def("congestion", &check_congestion, nb::arg("name"),
+        "The TCP congestion control that connections get; name: one to take, \"\" for the default. ValueError if this "
+        "machine or this user does not have it.");
   nb::class_<Session> session(m, "Session", "A rank's membership in a job.");
   session
       .def(

@@ -6,12 +6,19 @@
 #include "session/reduction.h"
 #include "session/session.h"
 #include "transport/sha256.h"
+#include "transport/sockets.h"
 
 namespace slipstream {
 namespace {
 
 constexpr double kConnectSeconds = 8;
 constexpr uint64_t kRandomBits = (uint64_t{1} << 48) - 1;  // of an incarnation; the rest is the port
+
+// Of a reducer's name, which is host:port or [host]:port.
+std::string host_of(const std::string& name) {
+  const std::string host = name.substr(0, name.rfind(':'));
+  return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
+}
 
 }  // namespace
 
@@ -82,6 +89,10 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
   PeerAddress& reducer = peers.back();
   reducer.host = "reducer " + options_.reducers[index].name;
   reducer.addresses = options_.reducers[index].addresses;
+  if (incarnation != options_.reducers[index].incarnation) {  // it was lost: perhaps it has moved since
+    auto now_at = resolve(host_of(options_.reducers[index].name));
+    reducer.addresses.insert(reducer.addresses.begin(), now_at.begin(), now_at.end());
+  }
   reducer.port = static_cast<uint16_t>(incarnation >> 48);
   session->start(std::move(peers));
   session->reach(options_.size, now() + seconds(kConnectSeconds));

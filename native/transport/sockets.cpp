@@ -179,13 +179,15 @@ bool set_congestion(int fd, const std::string& name) {
   return ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0;
 }
 
-// bbr paces by the rate and the round trip that it has seen. It was measured to be slower than cubic for work that
-// comes in bursts, over unequal paths and within a machine (docs/log.md).
-bool paces(int fd) {
+std::string congestion_of(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX
   socklen_t size = sizeof(name) - 1;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 && std::string_view(name).starts_with("bbr");
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 ? name : "";
 }
+
+// bbr paces by the rate and the round trip that it has seen. It was measured to be slower than cubic for work that
+// comes in bursts, over unequal paths and within a machine (docs/log.md).
+bool paces(int fd) { return congestion_of(fd).starts_with("bbr"); }
 
 void tune_tcp(int fd, const SocketOptions& options) {
   const bool near = same_machine(fd);
@@ -212,13 +214,31 @@ void reset_tcp(int fd) {
   (void)::connect(fd, &nobody, sizeof(nobody));
 }
 
-void check_congestion(const std::string& name) {
-  if (name.empty()) return;
+std::string check_congestion(const std::string& name) {
   const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) throw Failure(Code::internal, errno_text("socket"));
-  if (!set_congestion(fd.get(), name))
+  if (!name.empty() && !set_congestion(fd.get(), name))
     throw Failure(Code::invalid, errno_text(("congestion control '" + name + "'").c_str()) +
                                      " (see /proc/sys/net/ipv4/tcp_allowed_congestion_control)");
+  tune_tcp(fd.get(), {name, 0});
+  return congestion_of(fd.get());
+}
+
+std::vector<std::string> resolve(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* all = nullptr;
+  std::vector<std::string> found;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &all) != 0) return found;
+  for (const addrinfo* one = all; one != nullptr; one = one->ai_next) {
+    Address address;
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    uint16_t port = 0;
+    std::string text = numeric(address, port);
+    if (!text.empty()) found.push_back(std::move(text));
+  }
+  ::freeaddrinfo(all);
+  return found;
 }
 
 std::string peer_name(int fd) {

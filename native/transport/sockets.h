@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/trace.h"
@@ -37,8 +38,12 @@ void limit_unsent(int fd, int bytes);
 void poll_device(int fd, int microseconds);
 // Ends the connection with a reset: what has not been sent is thrown away.
 void reset_tcp(int fd);
-// Throws Failure(invalid) if this kernel, or this user, does not have the congestion control `name`.
-void check_congestion(const std::string& name);
+// The congestion control that connections get, by SocketOptions::congestion. Throws Failure(invalid) if this kernel, or
+// this user, does not have `name`.
+std::string check_congestion(const std::string& name);
+
+// The numeric addresses of a host; none if it is not known. May take as long as the system's resolver.
+std::vector<std::string> resolve(const std::string& host);
 
 // What the kernel knows of a connection.
 struct TcpState {

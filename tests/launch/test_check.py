@@ -63,3 +63,12 @@ sys.exit(repr(heavy) if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_check_says_which_congestion_control_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_CONGESTION", "reno")
+    assert "slipstream's connections use reno" in CliRunner().invoke(main, ["check"]).stdout
+    monkeypatch.setenv("SLIPSTREAM_CONGESTION", "none-such")
+    result = CliRunner().invoke(main, ["check"])
+    assert result.exit_code == 1
+    assert "congestion control 'none-such'" in " ".join(result.stdout.split())

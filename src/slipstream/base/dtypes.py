@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["BLOCK_FIELDS", "BLOCK_NUMBERS", "DType", "Op", "from_numpy", "itemsize", "to_numpy"]
+__all__ = ["BLOCK_FIELDS", "BLOCK_NUMBERS", "DType", "Op", "as_op", "from_numpy", "itemsize", "to_numpy"]
 
 
 class DType(IntEnum):
@@ -42,6 +42,15 @@ class Op(IntEnum):
     BAND = 5
     BOR = 6
     BXOR = 7
+
+
+def as_op(op: Op | str) -> Op:
+    """The reduction of that name, such as ``"max"``; ValueError if there is none."""
+    try:
+        return op if type(op) is Op else Op[op.upper()] if isinstance(op, str) else Op(op)
+    except (KeyError, ValueError):
+        names = ", ".join(one.name.lower() for one in Op)
+        raise ValueError(f"{op!r} is no reduction: take one of {names}") from None
 
 
 _SIZES = (8, 4, 2, 2, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 68)

@@ -176,5 +176,11 @@ def _congestion() -> Finding:
         current = (base / "tcp_congestion_control").read_text(encoding="ascii").strip()
     except OSError:
         return Finding("congestion", "warn", "the TCP congestion controls cannot be read", "mount /proc/sys")
-    instead = "; slipstream uses cubic (SLIPSTREAM_CONGESTION)" if current.startswith("bbr") else ""
-    return Finding("congestion", "ok", f"{current}, available: {' '.join(available)}{instead}")
+    text = f"the kernel's is {current}, available: {' '.join(available)}"
+    try:
+        used = importlib.import_module("slipstream._core").congestion(Settings.from_environment().congestion)
+    except ImportError:
+        return Finding("congestion", "ok", text)
+    except ValueError as error:
+        return Finding("congestion", "fail", str(error), "correct or unset SLIPSTREAM_CONGESTION")
+    return Finding("congestion", "ok", f"slipstream's connections use {used}; {text}")

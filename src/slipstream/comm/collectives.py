@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.base.dtypes import DType, Op
+from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm import raw
 from slipstream.comm.arrays import Buffer, contiguous, writable
 from slipstream.comm.group import Group, world
@@ -65,7 +65,7 @@ def _row_counts(group: Group, array: NDArray[Any]) -> list[int]:
 
 def all_reduce(
     x: Buffer,
-    op: Op = Op.SUM,
+    op: Op | str = Op.SUM,
     *,
     out: Buffer | None = None,
     group: Group | None = None,
@@ -85,7 +85,7 @@ def all_reduce(
         source if result is array else result.ctypes.data,
         array.size,
         dtype,
-        op,
+        as_op(op),
         name=name,
         prescale=prescale,
         postscale=postscale,
@@ -96,7 +96,7 @@ def all_reduce(
 
 def reduce_scatter(
     x: Buffer,
-    op: Op = Op.SUM,
+    op: Op | str = Op.SUM,
     *,
     out: Buffer | None = None,
     counts: Sequence[int] | None = None,
@@ -122,7 +122,7 @@ def reduce_scatter(
         result.ctypes.data,
         [n * width for n in counts],
         dtype,
-        op,
+        as_op(op),
         name=name,
         prescale=prescale,
         postscale=postscale,
@@ -180,7 +180,7 @@ def broadcast(
 def reduce(
     x: Buffer,
     root: int = 0,
-    op: Op = Op.SUM,
+    op: Op | str = Op.SUM,
     *,
     out: Buffer | None = None,
     group: Group | None = None,
@@ -200,7 +200,7 @@ def reduce(
         result.ctypes.data,
         array.size,
         dtype,
-        op,
+        as_op(op),
         root,
         name=name,
         prescale=prescale,
