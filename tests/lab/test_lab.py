@@ -63,6 +63,14 @@ def nothing_stays() -> Iterator[None]:
     assert now() == before
 
 
+def wait_for_member(lab: Lab, process: int) -> None:
+    """A process is in its host a moment after it was started."""
+    end = time.monotonic() + 60
+    while process not in members(registry.marker(lab.name)):
+        assert time.monotonic() < end, "it never came into its host"
+        time.sleep(0.01)
+
+
 def test_hosts_are_hosts(nothing_stays: None) -> None:
     with Lab(3, rate="1gbit", slots=2, reducers=1) as lab:
         script = "hostname; ls /sys/class/net; cat $SLIPSTREAM_HOSTFILE; getent hosts h3; echo $SLIPSTREAM_LAB_RATE"
@@ -73,7 +81,7 @@ def test_hosts_are_hosts(nothing_stays: None) -> None:
         assert words[-3:] == ["10.77.0.3", "h3", "1gbit"]
         assert lab.hosts == ["h1", "h2", "h3", "r1"]
         with lab.popen("h1", ["sleep", "1000"]) as sleeper:
-            assert sleeper.pid in members(registry.marker(lab.name))
+            wait_for_member(lab, sleeper.pid)
             lab.close()  # ends it
             assert sleeper.wait(10) == -signal.SIGKILL
 
