@@ -26,8 +26,8 @@ constexpr size_t kRingLeast = 128 << 10;
 constexpr double kNearlyFull = 0.9;
 constexpr uint64_t kChunks = 16;            // of a slice, at least
 constexpr uint64_t kLeastChunk = 20 << 10;  // more than what goes without leave
-constexpr uint64_t kMostChunk =
-    60 << 10;                       // sums flow back when a chunk is whole; with its header one packet of up to 64 KiB
+// Sums flow back when a chunk is whole, and all links share the worker's. With its headers it is one packet of 64 KiB.
+constexpr uint64_t kMostChunk = 60 << 10;
 constexpr size_t kMostName = 1000;  // letters of a work's name that a reducer is told
 constexpr double kLagMemory = 0.95;
 constexpr double kLagsBehind = 1.5;

@@ -77,10 +77,8 @@ class _Job:
         }
     )
     begun: float = field(default_factory=time.monotonic)
-    lock: threading.Lock = field(
-        default_factory=threading.Lock
-    )  # of what follows, and to look at the session
     closing: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of `closing`, and to look at the session
     met: bool = False  # a worker has come
     complete: float = field(default_factory=time.monotonic)  # when last all were there
 
