@@ -3,7 +3,7 @@
 A job asks at an authenticated port (`slipstream.comm.reducers`); each gets a native session of its own: own port,
 own secret, own engine thread, own memory, and a thread here that looks twice a second whether it is over. So jobs
 cannot see, slow down or break one another but through the machine's processor and network. A host whose job breaks
-the rules, or sends data of which nothing comes, waits longer from time to time until its next one is taken.
+the rules, or leaves without one finished work, waits until its next one is taken: longer each time (`penalties`).
 """
 
 from __future__ import annotations
