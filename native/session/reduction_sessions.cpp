@@ -81,6 +81,7 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
   options.secret = name.secret;
   options.heartbeat_seconds = options_.heartbeat_seconds;
   options.connect_seconds = kConnectSeconds;
+  options.to_reducer = true;
   options.lanes = options_.lanes;
   options.congestion = options_.congestion;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };

@@ -14,6 +14,7 @@ constexpr double kTellSeconds = 2;
 constexpr size_t kMostOfferedChannels = 16;
 constexpr size_t kMostOfferedWorks = 128;    // that are not done; workers have no more than about 20
 constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
+constexpr double kWordsSeconds = 0.05;       // that word of data waits for sums, or what is to be summed
 constexpr size_t kMostReported = 10;         // strangers logged by name each time
 
 TcpOptions tcp_options(const SessionOptions& options) {
@@ -28,6 +29,7 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.congestion = options.congestion;
   tcp.connect_seconds = options.connect_seconds;
   tcp.only_answers = options.serve != nullptr;
+  if (options.serve || options.to_reducer) tcp.words_seconds = kWordsSeconds;
   return tcp;
 }
 

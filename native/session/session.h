@@ -33,6 +33,7 @@ struct SessionOptions {
   std::vector<int> cpus;     // that the engine thread and the I/O threads are confined to; none: all
   std::string congestion;    // TcpOptions::congestion
   double connect_seconds = 10;
+  bool to_reducer = false;  // its peer is a reducer: what is sent comes back as sums
   // Not null: this is a reducer, the last rank; it never dials. Its part in every work that the others offer.
   std::shared_ptr<const Plan> serve = nullptr;
   size_t window_bytes = 8 << 20;  // of one work, in a reducer's memory

@@ -25,6 +25,7 @@ inline SegmentHeader segment_header(Input& input) {
   if (input.chance(16)) header.frame.type = static_cast<FrameType>(input.byte());
   if (input.chance(16)) header.frame.reserved = input.value<uint16_t>();
   if (input.chance(16)) header.size = input.value<uint32_t>();
+  if (input.chance(4)) header.taken = input.chance(8) ? input.value<uint64_t>() : input.below(8);
   return header;
 }
 

@@ -26,7 +26,9 @@ inline void put(const Fd& fd, const void* data, size_t size) {
 class ScriptedLink : public Events {
  public:
   void play(Input input) {
-    auto core = std::make_shared<TcpCore>(poller_, *this, rig::identity(0), TcpOptions{});
+    TcpOptions options;
+    if (input.chance(2)) options.words_seconds = 1e-6;
+    auto core = std::make_shared<TcpCore>(poller_, *this, rig::identity(0), options);
     if (input.chance(4)) core->directory = [](int rank) { return TcpTarget{rank, {}, 0}; };
     auto [ours, theirs] = socket_pair();
     control_ = std::move(theirs);
@@ -114,6 +116,7 @@ class ScriptedLink : public Events {
     frame.type = input.one_of(kTypes);
     frame.length = input.one_of(kLengths);
     frame.channel = input.one_of(kChannels);
+    if (input.chance(4)) frame.flags = kAllBefore;
     put(control_, &frame, sizeof(frame));
     if (!input.chance(8)) put(control_, kZeros, std::min<size_t>(frame.length, sizeof(kZeros)));
   }

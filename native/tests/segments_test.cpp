@@ -1,6 +1,8 @@
 // Messages cut into segments, lost, repeated, put together again: the outbox and the inbox without a network.
+#include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -11,6 +13,7 @@
 #include "transport/tcp_outbox.h"
 #include "transport/tcp_pace.h"
 #include "transport/tcp_promote.h"
+#include "transport/watermark.h"
 
 namespace {
 
@@ -89,6 +92,52 @@ TEST(word_of_what_was_not_sent_is_refused) {
   CHECK(outbox.pull(0, kMost, now()).has_value());
   CHECK(outbox.taken(1).has_value());
   CHECK(!outbox.taken(1));
+}
+
+TEST(segments_tell_what_has_been_taken) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  for (const uint64_t cookie : {1, 2}) outbox.push(bulk(70'000), bytes.data(), cookie, 1);
+  CHECK_EQ(outbox.pull(0, kMost, now())->header.taken, 0u);
+  outbox.tell(5);
+  CHECK_EQ(outbox.told(), 0u);
+  CHECK_EQ(outbox.pull(0, 30'000, now())->header.taken, 5u);
+  CHECK_EQ(outbox.told(), 5u);
+  CHECK(outbox.has_left(1));
+  CHECK(!outbox.has_left(2));  // only its beginning
+  outbox.tell(6);
+  CHECK_EQ(outbox.pull(0, kMost, now())->header.taken, 6u);
+  outbox.lost(0);
+  outbox.untell();
+  CHECK_EQ(outbox.told(), 0u);
+  CHECK_EQ(outbox.pull(1, kMost, now())->header.taken, 6u);  // again, with today's news
+  CHECK_EQ(outbox.told(), 6u);
+  CHECK(outbox.has_left(2));
+  CHECK(!outbox.has_left(0));
+  CHECK(!outbox.has_left(3));
+  CHECK_EQ(outbox.oldest_left(), 1u);
+  CHECK_EQ(*outbox.taken(1), 1u);
+  CHECK_EQ(outbox.oldest_left(), 2u);
+  CHECK(outbox.has_left(1));
+}
+
+TEST(a_watermark_is_below_what_is_missing) {
+  std::mt19937 random(3);
+  std::vector<uint64_t> numbers(50);
+  std::iota(numbers.begin(), numbers.end(), 1);
+  for (int turn = 0; turn < 100; ++turn) {
+    if (turn > 0) std::shuffle(numbers.begin(), numbers.end(), random);
+    Watermark mark;
+    std::set<uint64_t> added;
+    for (const uint64_t number : numbers) {
+      mark.add(number);
+      added.insert(number);
+      uint64_t missing = 1;
+      while (added.contains(missing)) ++missing;
+      CHECK_EQ(mark.below(), missing);
+      for (const uint64_t other : numbers) CHECK_EQ(mark.has(other), added.contains(other));
+    }
+  }
 }
 
 TEST(what_a_lost_lane_had_goes_to_others_first) {

@@ -19,7 +19,7 @@ enum class FrameType : uint8_t {
   status = 11,    // payload: what rank `chunk` does about a work that the receiver described
   offer = 16,     // worker -> reducer: I have begun this work; payload: what it is (engine/offer.h)
   // Between the two ends of a tcp link alone; nobody above sees them.
-  taken = 12,   // message `channel` of bulk data is here, all of it
+  taken = 12,   // message `channel` of bulk data is here, all of it; with kAllBefore those before it, too
   seen = 13,    // the first `channel` bytes of your control stream have been read
   resume = 14,  // first on a connection that takes an old one's place: as `seen`; go on from there
   cut = 15,     // lane `channel` has been given up; `seq` is the port of the receiver's end of it
@@ -39,6 +39,9 @@ struct Frame {
   uint16_t reserved = 0;
 };
 static_assert(sizeof(Frame) == 32);
+
+// In the flags of `taken`.
+inline constexpr uint8_t kAllBefore = 1;
 
 // Payloads up to this size may travel at any time; larger ones only after `ready`.
 inline constexpr uint32_t kEagerBytes = 16 << 10;

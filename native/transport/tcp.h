@@ -32,6 +32,7 @@ struct TcpOptions {
   int max_unauthenticated = 128;
   bool only_answers = false;  // nobody else listens: peers dial, again too
   bool round_robin = false;   // deal segments to lanes in turn: for comparison alone
+  double words_seconds = 0;   // how long word of data may wait for data that goes the same way; 0: the end of the turn
   Lending lending = Lending::automatic;
   size_t lend_from = 0;   // the least size that is lent; 0: what is measured (transport/lend_threshold.h)
   int busy_poll_us = 0;   // SO_BUSY_POLL of control lanes to other machines; 0: off

@@ -11,11 +11,11 @@ Inbox::Message* Inbox::find(uint64_t number) {
 }
 
 Inbox::Verdict Inbox::begin(const SegmentHeader& header) {
-  if (is_done(header.message)) {
+  if (done_.has(header.message)) {
     repeated_ += header.size;
     return Verdict::repeated;
   }
-  if (header.message >= done_below_ + kMostAhead) return Verdict::nonsense;
+  if (header.message >= done_.below() + kMostAhead) return Verdict::nonsense;
   const auto [it, fresh] = open_.try_emplace(header.message);
   Message& message = it->second;
   if (fresh) {
@@ -50,11 +50,7 @@ bool Inbox::complete(const SegmentHeader& header) {
 
 void Inbox::finish(uint64_t number) {
   open_.erase(number);
-  done_.insert(number);
-  while (!done_.empty() && *done_.begin() == done_below_) {
-    done_.erase(done_.begin());
-    ++done_below_;
-  }
+  done_.add(number);
 }
 
 }  // namespace slipstream

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "transport/tcp_segments.h"
+#include "transport/watermark.h"
 
 namespace slipstream {
 
@@ -48,11 +48,8 @@ class Inbox {
   uint64_t repeated() const { return repeated_; }  // bytes that came again
 
  private:
-  bool is_done(uint64_t number) const { return number < done_below_ || done_.contains(number); }
-
   std::map<uint64_t, Message> open_;
-  uint64_t done_below_ = 1;
-  std::set<uint64_t> done_;
+  Watermark done_;
   uint64_t repeated_ = 0;
 };
 

@@ -522,6 +522,7 @@ bool BulkLane::begin() {
   in_at_ = 0;
   in_payload_ = true;
   into_ = nullptr;
+  if (segment_.taken > 1 && !link_.taken(1, segment_.taken - 1)) return false;
   return verdict == Inbox::Verdict::repeated || place();
 }
 

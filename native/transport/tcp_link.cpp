@@ -14,9 +14,10 @@ constexpr int kMostResumptions = 8;       // of a control lane, before one of th
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
 constexpr double kRedial = 5;             // seconds in which a peer that lives dials a broken control lane again
 
-Frame taken_frame(uint64_t message) {
+Frame taken_frame(uint64_t message, uint8_t flags = 0) {
   Frame frame;
   frame.type = FrameType::taken;
+  frame.flags = flags;
   frame.channel = message;
   return frame;
 }
@@ -30,6 +31,7 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Fd con
       accepted_(true),
       outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
       control_(*this),
+      words_(*this),
       tender_(*this),
       watcher_(*this) {
   control_.open(std::move(control));
@@ -45,6 +47,7 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, Dial::Target target, uint64_t to
       paths_(target_.addresses),
       outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
       control_(*this),
+      words_(*this),
       tender_(*this),
       watcher_(*this) {
   control_dial_ = std::make_unique<Dial>(core_, target_, Purpose::link, 0, token_,
@@ -128,6 +131,7 @@ bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   // Who reads nothing has no use for answers, and asks for memory with every question.
   if (frame.type == FrameType::pong && control_.backlog() > kMostBacklog) return true;
   if (frame.length <= kEagerBytes) {
+    if (frame.type == FrameType::goodbye && words_owed_) say_taken();  // nothing follows it
     control_.send(frame, data);
     return true;
   }
@@ -204,23 +208,54 @@ void TcpLink::complete(uint64_t number) {
   if (message.hold != 0)
     kept_[message.hold] = number;
   else
-    control_.send_soon(taken_frame(number));
+    took(number, true);
   core_->events.arrived(*this, message.frame, Payload{message.into, message.frame.length, false, message.hold});
 }
 
-void TcpLink::taken(uint64_t number) {
-  const auto cookie = outbox_.taken(number);
-  if (!cookie) return nonsense("word of data that we have not sent");
-  for (const auto& lane : bulk_) lane->forget_out(number);
-  core_->events.sent(*this, *cookie);
-  if (!finished_ && !closing_ && outbox_.waiting() > 0) kick();
+// Word of it goes with data of ours, if there is any soon.
+void TcpLink::took(uint64_t number, bool soon) {
+  taken_.add(number);
+  outbox_.tell(taken_.below());
+  if (core_->options.words_seconds == 0 || number >= taken_.below())
+    return soon ? control_.send_soon(taken_frame(number)) : control_.send(taken_frame(number), nullptr);
+  owe_words();
+}
+
+void TcpLink::owe_words() {
+  if (words_owed_ || core_->options.words_seconds == 0) return;
+  words_owed_ = true;
+  core_->timers.set(words_, now() + seconds(core_->options.words_seconds));
+}
+
+void TcpLink::say_taken() {
+  words_owed_ = false;
+  if (!finished_ && !closing_ && outbox_.told() < taken_.below())
+    control_.send(taken_frame(taken_.below() - 1, kAllBefore), nullptr);
+}
+
+bool TcpLink::taken(uint64_t first, uint64_t last) {
+  if (!outbox_.has_left(last)) {
+    nonsense("word of data that we have not sent");
+    return false;
+  }
+  bool news = false;
+  for (uint64_t number = std::max(first, outbox_.oldest_left()); number <= last; ++number) {
+    const auto cookie = outbox_.taken(number);
+    if (!cookie) continue;
+    news = true;
+    for (const auto& lane : bulk_) lane->forget_out(number);
+    core_->events.sent(*this, *cookie);
+    if (finished_ || closing_) return false;
+  }
+  if (news && outbox_.waiting() > 0) kick();
+  return !finished_ && !closing_;
 }
 
 void TcpLink::release(const Payload& payload) {
   if (payload.hold == 0) return;
   blocks_.give(payload.hold);
   if (const auto kept = kept_.find(payload.hold); kept != kept_.end()) {
-    if (!closing_ && !finished_) control_.send(taken_frame(kept->second), nullptr);
+    if (!closing_ && !finished_) took(kept->second, false);
     kept_.erase(kept);
   }
   for (size_t i = 0; i < bulk_.size() && !closing_ && !finished_; ++i)
@@ -231,7 +266,8 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
   if (goodbye_) return;  // nothing follows it
   switch (frame.type) {
     case FrameType::taken:
-      return taken(frame.channel);
+      taken((frame.flags & kAllBefore) != 0 ? 1 : frame.channel, frame.channel);
+      return;
     case FrameType::resume:
       return nonsense("an account of what it has read, unasked");
     case FrameType::cut:
@@ -393,6 +429,7 @@ void TcpLink::shut_down() {
   finished_ = true;
   up_ = false;
   core_->timers.cancel(*this);
+  core_->timers.cancel(words_);
   core_->timers.cancel(tender_);
   core_->timers.cancel(watcher_);
   control_dial_.reset();
@@ -413,6 +450,7 @@ void TcpLink::close() {
   if (finished_ || closing_) return;
   closing_ = true;
   doom_ = {};
+  core_->timers.cancel(words_);
   core_->timers.cancel(tender_);
   core_->timers.cancel(watcher_);
   control_dial_.reset();

@@ -60,6 +60,8 @@ class TcpLink final : public Link, private Timed {
   enum class Place { found, full, none };  // none: the link ends
   Place place(const SegmentHeader& segment, std::byte*& into);
   void complete(uint64_t message);
+  // The peer has taken messages `first` to `last`. False: the link ends, or closes.
+  bool taken(uint64_t first, uint64_t last);
   void control_frame(const Frame& frame, const std::byte* payload);
   void control_resumed();
   void wrote();  // progress, for close()
@@ -75,6 +77,13 @@ class TcpLink final : public Link, private Timed {
   struct Tender final : Timed {
     explicit Tender(TcpLink& l) : link(l) {}
     void due(Time now) override { link.tend(now); }
+    TcpLink& link;
+  };
+
+  // Says what has been taken if no data said so by the way.
+  struct Words final : Timed {
+    explicit Words(TcpLink& l) : link(l) {}
+    void due(Time) override { link.say_taken(); }
     TcpLink& link;
   };
 
@@ -96,7 +105,9 @@ class TcpLink final : public Link, private Timed {
   void repair_failed(const Error& error);
   void bulk_ended(BulkLane& lane, int error);
   void drop(BulkLane& lane);
-  void taken(uint64_t message);
+  void took(uint64_t message, bool soon);
+  void owe_words();
+  void say_taken();
   bool spreads() const { return bulk_.size() > 1 && !core_->options.round_robin; }
   bool too_slow(BulkLane& lane, uint32_t size, Time now);
   void kick();
@@ -145,6 +156,9 @@ class TcpLink final : public Link, private Timed {
   Outbox outbox_;
   Inbox inbox_;
   Blocks blocks_;
+  Watermark taken_;  // of the messages that have come, those that need no block any more
+  Words words_;
+  bool words_owed_ = false;                      // they are called for
   std::unordered_map<uint64_t, uint64_t> kept_;  // messages in blocks that the owner has: by block
   ControlLane control_;
   std::vector<std::unique_ptr<BulkLane>> bulk_;  // by number; some may not be open

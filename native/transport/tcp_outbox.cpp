@@ -25,7 +25,8 @@ void Outbox::push(const Frame& frame, const std::byte* data, uint64_t cookie, in
 
 Outbox::Out Outbox::out(uint64_t number, const Segment& segment) {
   const Message& message = *find(number);
-  return {{message.frame, number, segment.offset, segment.size}, message.data + segment.offset};
+  told_ = word_;
+  return {{message.frame, number, segment.offset, segment.size, word_}, message.data + segment.offset};
 }
 
 bool Outbox::full() const {
@@ -116,6 +117,12 @@ std::optional<Outbox::Out> Outbox::pull_late(int lane, const Late& late) {
     }
   }
   return std::nullopt;
+}
+
+bool Outbox::has_left(uint64_t number) const {
+  if (number < base_) return number > 0;
+  const uint64_t at = number - base_;
+  return at < messages_.size() && messages_[at].cut == messages_[at].frame.length;
 }
 
 std::optional<uint64_t> Outbox::taken(uint64_t number) {

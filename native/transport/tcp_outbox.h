@@ -40,8 +40,15 @@ class Outbox {
   // A copy of the oldest segment that is late where it is; each is copied once.
   using Late = std::function<bool(int holder, uint32_t size, Time since)>;
   std::optional<Out> pull_late(int lane, const Late& late);
-  // The peer has all of message `number`: the cookie of its owner. Null if there is no such message.
+  // The peer has all of message `number`: the cookie of its owner. Null if that is no news.
   std::optional<uint64_t> taken(uint64_t number);
+  // All of message `number` has left, and so have those before it.
+  bool has_left(uint64_t number) const;
+  uint64_t oldest_left() const { return base_; }  // the first message that the peer may not have
+  // From now on segments say that all messages of the other direction before this one have been taken.
+  void tell(uint64_t below) { word_ = below; }
+  uint64_t told() const { return told_; }  // what segments that are not lost have said of that
+  void untell() { told_ = 0; }
   // What `lane` took and the peer may not have goes to others.
   void lost(int lane);
   void clear();
@@ -90,6 +97,8 @@ class Outbox {
   std::deque<Message> messages_;  // the first has number base_
   uint64_t base_ = 1;
   uint64_t next_ = 1;  // the first message that is not cut up yet
+  uint64_t word_ = 0;
+  uint64_t told_ = 0;
   uint64_t waiting_ = 0;
   size_t under_way_ = 0;  // capacity of the blocks that all messages need that were begun and not taken
   uint64_t pushed_ = 0;

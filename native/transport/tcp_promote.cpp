@@ -111,6 +111,8 @@ void TcpLink::drop(BulkLane& lane) {
   const bool doubt = !accepted_ && lane.said_last() && lane.promoted() == generation_;
   outbox_.lost(lane.number());
   lane.shut();
+  outbox_.untell();  // its segments may not have arrived, nor what they said
+  if (!closing_) owe_words();
   // The peer may have made it its control lane: another one ends the doubt.
   if (doubt && !closing_ && !goodbye_ && !control_dial_ && control_.is_open()) dial_control();
 }

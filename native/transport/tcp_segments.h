@@ -7,17 +7,18 @@
 
 namespace slipstream {
 
-// 48 bytes, little-endian, then `size` bytes of payload.
+// 56 bytes, little-endian, then `size` bytes of payload.
 struct SegmentHeader {
   Frame frame;           // of the whole message; frame.length is its size
   uint64_t message = 0;  // its number on this link and in this direction, from 1
   uint32_t offset = 0;   // of this segment in the message
   uint32_t size = 0;
+  uint64_t taken = 0;  // all messages of the other direction before this one have been taken
 };
-static_assert(sizeof(SegmentHeader) == 48);
+static_assert(sizeof(SegmentHeader) == 56);
 
 // The last word on a bulk lane whose connection becomes the control lane's, the `generation`th (from 1) since the
-// first. Nothing follows its 48 bytes but the control stream.
+// first. Nothing follows it but the control stream.
 SegmentHeader promotion(uint32_t generation);
 bool is_promotion(const SegmentHeader& header);
 

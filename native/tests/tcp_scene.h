@@ -1,0 +1,81 @@
+// A link to a peer that is played by plain sockets, so that each lane can be cut, and spoken on, at will.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/tcp_rig.h"
+
+namespace slipstream::rig {
+
+inline constexpr uint32_t kLength = 20'000;
+
+inline std::vector<std::byte> wire(const Frame& f) {
+  std::vector<std::byte> bytes(sizeof(f) + f.length);
+  std::memcpy(bytes.data(), &f, sizeof(f));
+  return bytes;
+}
+
+// Rank 1 runs; rank 0 is three sockets.
+struct Scene {
+  explicit Scene(int bulk_lanes, TcpOptions options = {}) : us(1, options), control(raw_connect(us.port)) {
+    CHECK(raw_handshake(us, control, 0, 1, Purpose::link, 42));
+    for (int i = 0; i < bulk_lanes; ++i) {
+      bulk.push_back(raw_connect(us.port));
+      CHECK(raw_handshake(us, bulk.back(), 0, 1, Purpose::lane, 42, static_cast<uint32_t>(i) + 1));
+    }
+    // One whole message over each lane shows that it has joined.
+    for (const Fd& fd : bulk) say_message(fd);
+    CHECK(run({&us}, [&] { return us.received.size() == static_cast<size_t>(bulk_lanes); }));
+  }
+
+  void say(const Fd& fd, const Frame& f) {
+    const auto bytes = wire(f);
+    raw_send(fd, bytes.data(), bytes.size());
+  }
+  void say_message(const Fd& fd) {
+    const auto bytes = segment(frame(FrameType::data, kLength), ++messages);
+    raw_send(fd, bytes.data(), bytes.size());
+  }
+  void say_half(const Fd& fd) {
+    const auto bytes = segment(frame(FrameType::data, kLength), messages + 1);
+    raw_send(fd, bytes.data(), bytes.size() / 2);
+  }
+  // Everything that has been sent so far has been seen: a ping comes through, and the poller has nothing left.
+  void settle() {
+    const size_t before = us.received.size();
+    say(control, frame(FrameType::ping, 0));
+    CHECK(run({&us}, [&] { return us.received.size() > before; }));
+    while (us.poller.wait(0) > 0) {
+    }
+  }
+  // Closes the control lane as a process does that has read everything: unread bytes would make it a reset.
+  void leave() {
+    std::byte sink[4096];
+    while (::recv(control.get(), sink, sizeof(sink), MSG_DONTWAIT) > 0) {
+    }
+    control.reset();
+  }
+  bool ends() {
+    return run({&us}, [&] { return !us.downs.empty(); });
+  }
+
+  Rank us;
+  Fd control;
+  std::vector<Fd> bulk;
+  uint64_t messages = 0;
+};
+
+// What the peer of a raw client says on one connection.
+template <class T>
+bool hear(Rank& server, const Fd& fd, T& what) {
+  size_t at = 0;
+  return run({&server}, [&] {
+    const ssize_t n = ::recv(fd.get(), reinterpret_cast<std::byte*>(&what) + at, sizeof(T) - at, MSG_DONTWAIT);
+    if (n > 0) at += static_cast<size_t>(n);
+    return at == sizeof(T);
+  });
+}
+
+}  // namespace slipstream::rig
