@@ -89,7 +89,8 @@ nb::dict served(const std::shared_ptr<Session>& self) {
   result["bytes"] = found.bytes;
   result["links"] = found.links;
   result["failure"] = found.failure.text;
-  result["breach"] = found.failure.code == Code::internal;
+  result["own"] = found.own;
+  result["breach"] = found.failure.code == Code::internal && !found.own;
   return result;
 }
 
@@ -135,8 +136,8 @@ void bind_reducers(nb::module_& m) {
       "The reducer's end of a job's session: listen_tcp(), then start(). intake: bytes a second that it takes, of all "
       "workers; 0: no bound.");
   m.def("served", &served, nb::arg("session"),
-        "What a reducer's session has done: works (offered), finished, bytes, links; why it failed, and "
-        "whether that was a breach of the rules.");
+        "What a reducer's session has done: works (offered), finished, bytes, links; why it failed, whether that was "
+        "the reducer's own fault, or a breach of the rules.");
 }
 
 }  // namespace slipstream

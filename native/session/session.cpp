@@ -214,6 +214,8 @@ Session::Served Session::served() {
     for (int r = 0; r < options_.size; ++r) found.links += engine_.fabric().up(r) != nullptr ? 1 : 0;
   });
   found.failure = failure();
+  const int rank = found.failure.rank;
+  found.own = found.failure.code == Code::internal && (rank < 0 || rank == options_.rank);
   return found;
 }
 

@@ -87,6 +87,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
     uint64_t bytes = 0;     // that came in, of all workers
     int links = 0;          // workers that are connected
     Error failure;
+    bool own = false;  // it is this reducer's, not a worker's
   };
   Served served();
 

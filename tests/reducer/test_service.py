@@ -176,6 +176,21 @@ def test_an_error_ends_one_job_alone(reducer: Reducer, monkeypatch: pytest.Monke
     assert reducer.status()["registered"] == 2
 
 
+@pytest.mark.parametrize(
+    ("own", "breach", "wait"), [(True, False, False), (False, True, True), (False, False, True)]
+)
+def test_a_host_does_not_wait_for_the_reducers_own_failures(
+    reducer: Reducer, monkeypatch: pytest.MonkeyPatch, own: bool, breach: bool, wait: bool
+) -> None:
+    real = _core.served
+    broken = {"works": 1, "failure": "it failed", "own": own, "breach": breach}
+    monkeypatch.setattr("slipstream._core.served", lambda session: real(session) | broken)
+    port = reducer.address[1]
+    assert ask(port, Request("bad", 2, 2).encode()).incarnation
+    wait_for(lambda: not reducer.status()["jobs"], "the end of the session")
+    assert ("has to wait" in ask(port, Request("next", 2, 2).encode()).refusal) == wait
+
+
 def test_a_session_that_cannot_begin_leaves_nothing(
     reducer: Reducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

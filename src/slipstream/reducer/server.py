@@ -73,6 +73,7 @@ class _Job:
             "bytes": 0,
             "links": 0,
             "failure": "",
+            "own": False,
             "breach": False,
         }
     )
@@ -280,7 +281,8 @@ def _over(job: _Job, idle: float) -> tuple[str, str]:
         "its workers left without one finished work" if found["works"] and not found["finished"] else ""
     )
     if found["failure"]:
-        return found["failure"], found["failure"] if found["breach"] else fruitless
+        fault = "" if found["own"] else found["failure"] if found["breach"] else fruitless
+        return found["failure"], fault
     if job.met and not found["links"]:
         return "its workers have left", fruitless
     job.met = found["links"] > 0
