@@ -226,7 +226,13 @@ def slow(repeats: int, _: argparse.Namespace) -> Record:
 
 def small(repeats: int, _: argparse.Namespace) -> Record:
     """4 KiB among 8 workers."""
-    return _lab(8, 8, [4 << 10], ["reducers-8", "reducers-1", "ring", "choice", "gloo"], 3 * repeats)
+    return _lab(
+        8,
+        8,
+        [4 << 10],
+        ["reducers-8", "reducers-1", "through-8", "through-1", "ring", "choice", "gloo"],
+        3 * repeats,
+    )
 
 
 def sums(repeats: int, _: argparse.Namespace) -> Record:

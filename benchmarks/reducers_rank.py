@@ -5,6 +5,7 @@
 TASK is JSON: ``reducers`` (host:port of each), ``contenders``, ``sizes`` (bytes), ``repeats``, ``warmup``. Contenders:
 
     reducers-K   a job that uses the first K reducers
+    through-K    the same, and small messages go through them whether that was measured to be quicker or not
     ring         the same ranks without reducers, by our ring
     choice       the same, by the algorithm that slipstream chooses for the size
     gloo         torch.distributed's
@@ -37,6 +38,7 @@ from slipstream.bench.meter import Meter
 from slipstream.bench.summary import slowest
 from slipstream.bench.task import Task
 from slipstream.comm import job
+from slipstream.comm.calibration import SmallCosts
 from slipstream.comm.group import Group, world
 from slipstream.plan.choose import choose
 
@@ -79,8 +81,10 @@ def _open(task: Mapping[str, Any], groups: dict[str, Group]) -> list[Contender]:
     found = []
     for name in task["contenders"]:
         kind, _, number = name.partition("-")
-        if kind == "reducers":
+        if kind in {"reducers", "through"}:
             entered = job.enter(settings=dataclasses.replace(settings, reducers=reducers[: int(number)]))
+            if kind == "through":
+                entered.small_costs = SmallCosts(workers=(1, 1), reducer=(0, 0))
             groups[name] = Group(job=entered)
         elif kind == "gloo":
             found.append(open_contender(name, place))

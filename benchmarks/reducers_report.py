@@ -67,7 +67,7 @@ def _beside(size: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """The contenders of a size that use reducers, and how many."""
     for name in size["contenders"]:
         kind, _, number = name.partition("-")
-        if kind == "reducers":
+        if kind in {"reducers", "through"}:
             yield name, int(number)
 
 

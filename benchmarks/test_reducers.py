@@ -69,8 +69,8 @@ def test_targets_of_eight_workers_and_of_small_messages() -> None:
     eight = {"reducers-8": 1.05, "ring": 1.75, "gloo": 1.0}
     assert [one.met for one in report.judge({"eight": _lab(eight, workers=8)})] == [True]
     assert [one.met for one in report.judge({"eight": _lab(eight | {"ring": 1.6}, workers=8)})] == [False]
-    small = {"reducers-8": 0.5, "reducers-1": 0.7, "ring": 1.0, "choice": 0.6}
-    assert [one.met for one in report.judge({"small": _lab(small, workers=8)})] == [True, False]
+    small = {"reducers-8": 0.5, "reducers-1": 0.7, "through-1": 0.59, "ring": 1.0, "choice": 0.6}
+    assert [one.met for one in report.judge({"small": _lab(small, workers=8)})] == [True, False, True]
     assert report.judge({"slow": _lab(_GOOD)}) == []
 
 
@@ -114,7 +114,7 @@ def test_a_rank_measures_all_contenders(tmp_path: Path) -> None:
     with service.started(tmp_path) as one, service.started(tmp_path) as other:
         task = {
             "reducers": [f"127.0.0.1:{reducer.port}" for reducer in (one, other)],
-            "contenders": ["reducers-2", "reducers-1", "ring", "choice", "gloo"],
+            "contenders": ["reducers-2", "reducers-1", "through-2", "ring", "choice", "gloo"],
             "sizes": [4096, 256 << 10],
             "repeats": 2,
             "warmup": 0,
@@ -128,7 +128,7 @@ def test_a_rank_measures_all_contenders(tmp_path: Path) -> None:
             env=os.environ | {"SLIPSTREAM_TRANSPORT": "tcp"},  # as if each rank had a host
         ).stdout
         wait_for(lambda: one.metrics()["jobs"] == other.metrics()["jobs"] == 0, "the end of the jobs")
-        assert one.metrics()["registered_total"] == 2
+        assert one.metrics()["registered_total"] == 3
         assert one.metrics()["received_bytes_total"] > other.metrics()["received_bytes_total"] > 0
     small, large = (json.loads(line) for line in out.splitlines())
     assert (small["bytes"], large["bytes"]) == (4096, 256 << 10)
@@ -137,8 +137,9 @@ def test_a_rank_measures_all_contenders(tmp_path: Path) -> None:
         assert min(row["samples"]) > 0
         assert row["wrong"] == 0
         assert not row.get("unused")
+    assert small["contenders"]["through-2"]["way"] == "reducers"
     ways = {name: row.get("way") for name, row in large["contenders"].items()}
-    assert ways["reducers-2"] == ways["reducers-1"] == "reducers"
+    assert ways["reducers-2"] == ways["reducers-1"] == ways["through-2"] == "reducers"
     assert ways["ring"] == "ring"
 
 

@@ -1,11 +1,15 @@
-"""One rank of a job with reducers. job_rank.py values | asynchronous | limited RATE | loss [--staggered] | endless
+"""One rank of a job with reducers.
+
+    job_rank.py values | asynchronous | resets | limited RATE | loss [--staggered] | endless
 
 Inputs are small whole numbers, so that every sum is exact in every dtype and the results must be equal to the bit.
 """
 
 from __future__ import annotations
 
+import random
 import sys
+import threading
 import time
 import zlib
 from functools import reduce as fold
@@ -15,7 +19,9 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "comm"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from expected import data, numbers_of, quantized, reduce_arrays, same
+from lanes_rank import reset_connection
 
 import slipstream
 from slipstream import _core
@@ -117,6 +123,34 @@ def asynchronous(rank: int) -> None:
     assert all(state["used"] and state["sent"] for state in states()), states()
 
 
+def resets(rank: int) -> None:
+    """While connections to reducers are reset all the time: no value is wrong and no reducer lost."""
+    ports = {state["incarnation"] >> 48 for state in states()}
+    done, count, chance = threading.Event(), [0], random.Random(rank)
+
+    def disturb() -> None:
+        while not done.wait(0.02):
+            rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            own = [int(row[1][-4:], 16) for row in rows if row[3] == "01" and int(row[2][-4:], 16) in ports]
+            chance.shuffle(own)  # those of the other ranks are among them
+            count[0] += any(reset_connection(f"127.0.0.1:{port}") for port in own)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for turn in range(1 << 30):
+            mine, total = data(rank, 700_001 + turn, DType.F32), expected(700_001 + turn, DType.F32, Op.SUM)
+            works = [slipstream.all_reduce(mine, async_op=True) for _ in range(2)]
+            for work in works:
+                same(f"turn {turn}", work.wait(), total)
+            if slipstream.all_reduce(np.array(count), Op.MIN)[0] >= 30:
+                break
+    finally:
+        done.set()
+        thread.join()
+    assert all(state["used"] and state["sent"] and not state["lost"] for state in states()), states()
+
+
 def limited(rank: int) -> None:
     """Through the one reducer alone, which takes in no more than RATE bytes a second of this job."""
     rate = float(sys.argv[2])
@@ -180,7 +214,7 @@ def endless(rank: int) -> None:
 def main() -> None:
     slipstream.init()
     assert states(), "no reducers"
-    cases = {case.__name__: case for case in (values, asynchronous, limited, loss, endless)}
+    cases = {case.__name__: case for case in (values, asynchronous, resets, limited, loss, endless)}
     cases[sys.argv[1]](slipstream.rank())
     slipstream.shutdown()
 

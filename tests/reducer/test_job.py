@@ -46,6 +46,13 @@ def test_several_operations_at_once(tmp_path: Path, n: int, k: int) -> None:
         ranks.run(RANK, n, transport="tcp", args=["asynchronous"], env=environment(services))
 
 
+@pytest.mark.parametrize(("n", "k", "lanes"), [(2, 1, "1"), (3, 2, "3")])
+def test_connections_are_reset(tmp_path: Path, n: int, k: int, lanes: str) -> None:
+    with reducers(tmp_path, k) as services:
+        env = environment(services) | {"SLIPSTREAM_LANES": lanes}
+        ranks.run(RANK, n, transport="tcp", args=["resets"], env=env)
+
+
 def test_the_bandwidth_of_each_job_is_limited(tmp_path: Path) -> None:
     with reducers(tmp_path, 1, "--job-bandwidth", "200mbit") as services:
         env = environment(services)
