@@ -210,8 +210,8 @@ def four(repeats: int, _: argparse.Namespace) -> Record:
 
 
 def eight(repeats: int, _: argparse.Namespace) -> Record:
-    """16 and 64 MiB among 8 workers, beside 8 reducers."""
-    return _lab(8, 8, [16 * _MIB, 64 * _MIB], ["reducers-8", "ring", "gloo"], repeats)
+    """16 and 64 MiB among 8 workers, beside 8 reducers, and beside one."""
+    return _lab(8, 8, [16 * _MIB, 64 * _MIB], ["reducers-8", "reducers-1", "ring", "gloo"], repeats)
 
 
 def eight_slower(repeats: int, _: argparse.Namespace) -> Record:

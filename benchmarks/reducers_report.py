@@ -43,6 +43,7 @@ SPEEDS = {
     ("eight", "ring"): 1.6,
     ("eight_slower", "ring"): 1.6,
 }
+ONE_REDUCER = 1.02  # faster than none, and not by chance; the formula says 1.09 beside 8 workers
 SMALL_LATENCY = 0.6  # of the ring's
 SUM_RATE = 1.5e9  # bytes of input a second and core
 _GB = 1e9
@@ -136,6 +137,11 @@ def judge(records: Mapping[str, Any]) -> list[Verdict]:
                 _at_least(f"{where}: algorithm bandwidth, part of the link", share, LINK_SHARE, "")
             )
             verdicts += _model(where, lab, size)
+        if part == "eight" and "reducers-1" in size["contenders"]:
+            speed = _median(size, "ring") / _median(size, "reducers-1")
+            verdicts.append(
+                _at_least(f"{where}: speed with one reducer relative to ring", speed, ONE_REDUCER)
+            )
         for (of, peer), factor in SPEEDS.items():
             if of == part and peer in size["contenders"]:
                 speed = _median(size, peer) / ours

@@ -69,6 +69,9 @@ def test_targets_of_eight_workers_and_of_small_messages() -> None:
     eight = {"reducers-8": 1.05, "ring": 1.75, "gloo": 1.0}
     assert [one.met for one in report.judge({"eight": _lab(eight, workers=8)})] == [True]
     assert [one.met for one in report.judge({"eight": _lab(eight | {"ring": 1.6}, workers=8)})] == [False]
+    for one, met in ((1.6, True), (1.8, False)):
+        verdicts = report.judge({"eight": _lab(eight | {"reducers-1": one}, workers=8)})
+        assert [verdict.met for verdict in verdicts] == [met, True]
     small = {"reducers-8": 0.5, "reducers-1": 0.7, "through-1": 0.59, "ring": 1.0, "choice": 0.6}
     assert [one.met for one in report.judge({"small": _lab(small, workers=8)})] == [True, False, True]
     assert report.judge({"slow": _lab(_GOOD)}) == []
