@@ -263,7 +263,8 @@ def page(records: Mapping[str, Any]) -> str:
         ),
         (
             "All-reduce, f32, each after one that does not count. link: payload as a part of the link's rate; choice: "
-            "what slipstream takes without reducers.",
+            "what slipstream takes without reducers; through: small messages go through the reducers, measured to be "
+            "quicker or not.",
             (
                 "lab",
                 "size",
