@@ -27,23 +27,34 @@ import slipstream
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def reset_connection(local: str) -> bool:
-    """Resets the TCP connection of this process whose own address is ``local``, as a router might."""
+def connection_from(local: str) -> socket.socket | None:
+    """The TCP connection over IPv4 of this process whose own address is ``local``: a copy, to be closed."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as sock:
-                if sock.family != socket.AF_INET or sock.type != socket.SOCK_STREAM:
-                    continue
-                if "{}:{}".format(*sock.getsockname()) != local:
-                    continue
-                sock.getpeername()  # not the listener
-                nobody = ctypes.create_string_buffer(16)  # AF_UNSPEC: disconnects, with a reset
-                return _libc.connect(sock.fileno(), nobody, 16) == 0
+            sock = socket.socket(fileno=os.dup(int(name)))
         except OSError:
             continue
-    return False
+        try:
+            if sock.family == socket.AF_INET and sock.type == socket.SOCK_STREAM:
+                sock.getpeername()  # not the listener
+                if "{}:{}".format(*sock.getsockname()) == local:
+                    return sock
+        except OSError:
+            pass
+        sock.close()
+    return None
+
+
+def reset_connection(local: str) -> bool:
+    """Resets the TCP connection of this process whose own address is ``local``, as a router might."""
+    sock = connection_from(local)
+    if sock is None:
+        return False
+    with sock:
+        nobody = ctypes.create_string_buffer(16)  # AF_UNSPEC: disconnects, with a reset
+        return _libc.connect(sock.fileno(), nobody, 16) == 0
 
 
 class Disturber(threading.Thread):

@@ -56,8 +56,8 @@ def _layers() -> dict[str, Callable[[], object]]:
     rest = (-1, "", 1.0, 1.0, 1, None, None, 1)
     layers: dict[str, Callable[[], object]] = {
         "native": lambda: run(native, inner, name, dtype, op, address, address, 1, chunk, *rest),
-        "raw": lambda: raw.all_reduce(group, address, address, 1, dtype, op, sync=True),
-        "raw async": lambda: raw.all_reduce(group, address, address, 1, dtype, op).wait(),
+        "raw": lambda: raw.all_reduce(group, address, address, 1, dtype, op, keep=array, sync=True),
+        "raw async": lambda: raw.all_reduce(group, address, address, 1, dtype, op, keep=array).wait(),
         "comm": lambda: slipstream.all_reduce(array, out=array),
         "comm, new result": lambda: slipstream.all_reduce(array),
     }

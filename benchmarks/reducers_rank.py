@@ -86,6 +86,7 @@ def _open(task: Mapping[str, Any], groups: dict[str, Group]) -> list[Contender]:
             if kind == "through":
                 entered.small_costs = SmallCosts(workers=(1, 1), reducer=(0, 0))
             groups[name] = Group(job=entered)
+            groups[name].take_reducers()
         elif kind == "gloo":
             found.append(open_contender(name, place))
             continue

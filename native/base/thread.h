@@ -5,10 +5,31 @@
 #include <sched.h>
 
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
+
 namespace slipstream {
+
+// What is thrown where a thread cannot be had. `name`, for people: "the engine's thread".
+inline Failure no_thread(const std::string& name, const std::system_error& e) {
+  return Failure(Code::internal, "cannot start " + name + ": " + e.what() +
+                                     "; the limits are those of processes (ulimit -u), of memory (ulimit -v) and of "
+                                     "the control group");
+}
+
+// Starts a thread that runs f(); throws no_thread() if it cannot.
+template <class F>
+std::thread start_thread(const std::string& name, F f) {
+  try {
+    return std::thread(std::move(f));
+  } catch (const std::system_error& e) {
+    throw no_thread(name, e);
+  }
+}
 
 // Names a thread, and confines it to `cpus`; none leaves it where it is. No thread needs either for correctness, so
 // neither fails: CPUs that the process may not use are left out by the kernel.

@@ -30,6 +30,7 @@ struct TraceEvent {
     lane_replaced,  // a connection that was too slow for too long was given up
     lane_reopened,  // a new connection in its place
     link_repaired,  // the same of a control lane: the link goes on where it stopped
+    lane_damaged,   // what came over a connection was not what was sent; it is lost next
     control_moved,  // the control lane has the connection of a bulk lane, which was faster
   };
   enum class Direction : uint8_t { none, send, recv };

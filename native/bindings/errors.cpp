@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "base/error.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 
 namespace nb = nanobind;
@@ -19,7 +20,10 @@ void raise(const Error& error) {
     PyErr_SetString(PyExc_ValueError, error.text.c_str());
     return;
   }
-  const nb::object exception = (*factory)(static_cast<int>(error.code), error.rank, error.host, error.text);
+  const nb::object arguments = nb::make_tuple(static_cast<int>(error.code), error.rank, error.host, error.text);
+  PyObject* const made = or_stop([&] { return PyObject_CallObject(factory->ptr(), arguments.ptr()); });
+  if (made == nullptr) return;  // what the factory has raised
+  const nb::object exception = nb::steal(made);
   PyErr_SetObject(exception.type().ptr(), exception.ptr());
 }
 

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "bindings/gil.h"
+#include "bindings/orphans.h"
 #include "session/session.h"
 
 namespace slipstream {
@@ -22,7 +25,7 @@ bool wait_in_slices(Time deadline, Step step) {
     bool done = false;
     const Time slice = std::min(deadline, now() + seconds(kSignalSeconds));
     {
-      nanobind::gil_scoped_release release;
+      WithoutGil release;
       done = step(slice);
     }
     if (done) return true;
@@ -31,22 +34,52 @@ bool wait_in_slices(Time deadline, Step step) {
   }
 }
 
-// A work and the session that runs it.
-struct Handle {
-  std::shared_ptr<Session> session;
-  WorkPtr work;
+// A work, the session that runs it, and what must live until it is done. Whichever way a handle goes (an exception
+// of a signal handler, say), what it keeps outlives the work. Made and destroyed with the interpreter's lock.
+class Handle {
+ public:
+  Handle(std::shared_ptr<Session> session, WorkPtr work, nanobind::object keep)
+      : session_(std::move(session)), work_(std::move(work)), keep_(std::move(keep)) {}
+  Handle(Handle&&) = default;
+  Handle& operator=(Handle&&) = delete;
+  ~Handle() { let_go(); }
 
-  void raise_error() const {
-    if (work->error()) throw Failure(work->error());
-  }
-  int source() const { return work->done() && !work->error() ? work->peer() : -1; }
-  bool wait(std::optional<double> timeout) const {
-    if (!work->done() &&
-        !wait_in_slices(deadline_of(timeout), [this](Time until) { return session->wait(*work, until); }))
+  Work& work() const { return *work_; }
+  const WorkPtr& shared_work() const { return work_; }
+  int source() const { return work_->done() && !work_->error() ? work_->peer() : -1; }
+
+  bool wait(std::optional<double> timeout) {
+    if (!work_->done() &&
+        !wait_in_slices(deadline_of(timeout), [this](Time until) { return session_->wait(*work_, until); }))
       return false;
-    raise_error();
+    end();
     return true;
   }
+  // Submits the work, and drives it to its end.
+  void run() {
+    bool begun = false;
+    wait_in_slices(Time::max(), [&](Time until) {
+      return std::exchange(begun, true) ? session_->wait(*work_, until) : session_->run(work_, until);
+    });
+    end();
+  }
+
+  // For Python's search for cycles: nothing that a running work needs is ever garbage.
+  nanobind::handle collectable() const { return work_ && work_->done() ? nanobind::handle(keep_) : nanobind::handle(); }
+  void let_go() {
+    nanobind::object keep = std::move(keep_);
+    if (work_ && keep.is_valid() && !keep.is_none() && !work_->done()) keep_until_done(work_, std::move(keep));
+  }
+
+ private:
+  void end() {
+    nanobind::object dropped = std::move(keep_);
+    if (work_->error()) throw Failure(work_->error());
+  }
+
+  std::shared_ptr<Session> session_;
+  WorkPtr work_;
+  nanobind::object keep_;
 };
 
 }  // namespace slipstream

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/float_state.h"
+#include "bindings/gil.h"
 #include "bindings/module.h"
 
 namespace nb = nanobind;
@@ -35,7 +37,8 @@ void bind_kernels(nb::module_& m) {
       [](int dtype, int op, uintptr_t dst, uintptr_t a, uintptr_t b, size_t count) {
         const ReduceFn fn = reduce_fn(dtype_of(dtype), static_cast<Op>(op));
         if (fn == nullptr) throw Failure(Code::invalid, "this op is not defined for this dtype");
-        nb::gil_scoped_release release;
+        WithoutGil release;
+        const DefaultFloatState state;
         fn(address(dst), address(a), address(b), count);
       },
       nb::arg("dtype"), nb::arg("op"), nb::arg("dst"), nb::arg("a"), nb::arg("b"), nb::arg("count"),
@@ -43,7 +46,8 @@ void bind_kernels(nb::module_& m) {
   m.def(
       "cast",
       [](int from, int to, uintptr_t dst, uintptr_t src, size_t count) {
-        nb::gil_scoped_release release;
+        WithoutGil release;
+        const DefaultFloatState state;
         cast(dtype_of(from), dtype_of(to), address(dst), address(src), count);
       },
       nb::arg("source"), nb::arg("target"), nb::arg("dst"), nb::arg("src"), nb::arg("count"),

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/gil.h"
 #include "bindings/module.h"
 #include "session/session.h"
 
@@ -32,7 +33,7 @@ void use_reducers(const std::shared_ptr<Session>& self, std::shared_ptr<Group> g
   options.star = std::move(star);
   options.small = std::move(small);
   options.group = std::move(group);
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   self->use_reducers(std::move(options));
 }
 
@@ -41,7 +42,7 @@ nb::list reducer_states(const std::shared_ptr<Session>& self) {
   if (self->reduction() == nullptr) return found;
   std::vector<ReducerState> states;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     states = self->reduction()->states();
   }
   for (const ReducerState& state : states) {
@@ -80,7 +81,7 @@ std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::by
 nb::dict served(const std::shared_ptr<Session>& self) {
   Session::Served found;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     found = self->served();
   }
   nb::dict result;
@@ -105,14 +106,14 @@ void bind_reducers(nb::module_& m) {
       [](const std::shared_ptr<Session>& self, size_t reducer, uint64_t incarnation) {
         if (self->reduction() != nullptr) self->reduction()->registered(reducer, incarnation);
       },
-      nb::arg("session"), nb::arg("reducer"), nb::arg("incarnation"), nb::call_guard<nb::gil_scoped_release>());
+      nb::arg("session"), nb::arg("reducer"), nb::arg("incarnation"), nb::call_guard<WithoutGil>());
   m.def("reducer_states", &reducer_states, nb::arg("session"));
   m.def(
       "set_reducer_rates",
       [](const std::shared_ptr<Session>& self, const std::vector<double>& rates, double worker) {
         if (self->reduction() != nullptr) self->reduction()->set_rates(rates, worker);
       },
-      nb::arg("session"), nb::arg("rates"), nb::arg("worker"), nb::call_guard<nb::gil_scoped_release>(),
+      nb::arg("session"), nb::arg("rates"), nb::arg("worker"), nb::call_guard<WithoutGil>(),
       "worker: bytes a second of a worker's link. Of each reducer's link, relative to a worker's; negative: not used. "
       "The same on all ranks, without works.");
   m.def(
@@ -120,7 +121,7 @@ void bind_reducers(nb::module_& m) {
       [](const std::shared_ptr<Session>& self) {
         return self->reduction() == nullptr ? std::vector<double>{} : self->reduction()->part_seconds();
       },
-      nb::arg("session"), nb::call_guard<nb::gil_scoped_release>(),
+      nb::arg("session"), nb::call_guard<WithoutGil>(),
       "How long the parts of the last large all-reduce took: the workers' own, then each reducer's.");
   m.def(
       "reducer_session",

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "bindings/gil.h"
 #include "bindings/handle.h"
 #include "bindings/module.h"
 #include "transport/sockets.h"
@@ -54,8 +55,9 @@ template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
            std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
            int root, std::string name, double prescale, double postscale, uint64_t divisor, Offsets in_offsets,
-           Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel,
-           const Own& own) {
+           Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel, const Own& own,
+           nb::object keep) {
+  drop_orphans();
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
   const Op known = op >= 0 ? static_cast<Op>(op) : Op::sum;
@@ -74,19 +76,15 @@ auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, s
   request.postscale = postscale;
   request.divisor = divisor;
   request.timeout_seconds = timeout;
-  const Handle handle{self, self->prepare(std::move(request), channel)};
+  Handle handle(self, self->prepare(std::move(request), channel), std::move(keep));
   if (own) {
     const auto [to, begin, bytes] = *own;
-    handle.work->own = {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(dst) + begin, bytes};
+    handle.work().own = {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(dst) + begin, bytes};
   }
   if constexpr (kRun) {
-    bool begun = false;
-    wait_in_slices(Time::max(), [&](Time until) {
-      return std::exchange(begun, true) ? self->wait(*handle.work, until) : self->run(handle.work, until);
-    });
-    handle.raise_error();
+    handle.run();
   } else {
-    self->submit(handle.work);
+    self->submit(handle.shared_work());
     return handle;
   }
 }
@@ -95,7 +93,8 @@ auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, s
 Handle receive_any(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group,
                    const std::vector<std::shared_ptr<Plan>>& plans, const std::vector<uint64_t>& channels,
                    std::string operation, int dtype, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
-                   uint64_t signed_count, uint64_t extra, double timeout) {
+                   uint64_t signed_count, uint64_t extra, double timeout, nb::object keep) {
+  drop_orphans();
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (plans.empty() || plans.size() != channels.size())
     throw Failure(Code::invalid, "a receive needs at least one source, and one channel per source");
@@ -112,8 +111,8 @@ Handle receive_any(const std::shared_ptr<Session>& self, std::shared_ptr<Group> 
     request.candidates.push_back({channels[i], plans[i]});
   }
   request.timeout_seconds = timeout;
-  const Handle handle{self, self->prepare(std::move(request), channels.front())};
-  self->submit(handle.work);
+  Handle handle(self, self->prepare(std::move(request), channels.front()), std::move(keep));
+  self->submit(handle.shared_work());
   return handle;
 }
 
@@ -123,7 +122,8 @@ void define_call(nb::class_<Session>& c, const char* name, F f, const char* doc)
         nb::arg("src"), nb::arg("dst"), nb::arg("count"), nb::arg("chunk_bytes"), nb::arg("root") = -1,
         nb::arg("name") = "", nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
         nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("signed_count") = 0,
-        nb::arg("extra") = 0, nb::arg("timeout") = 0.0, nb::arg("channel") = 0, nb::arg("own") = nb::none(), doc);
+        nb::arg("extra") = 0, nb::arg("timeout") = 0.0, nb::arg("channel") = 0, nb::arg("own") = nb::none(),
+        nb::arg("keep") = nb::none(), doc);
 }
 
 nb::object allocate(const std::shared_ptr<Session>& session, size_t bytes) {
@@ -140,6 +140,20 @@ nb::object allocate(const std::shared_ptr<Session>& session, size_t bytes) {
   return nb::cast(nb::ndarray<nb::numpy, uint8_t>(owner->region->memory.data(), {bytes}, capsule));
 }
 
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Handle>(self)->collectable().ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Handle>(self)->let_go();
+  return 0;
+}
+
+PyType_Slot kHandleSlots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
+
 void bind_handles(nb::module_& m) {
   nb::class_<Plan>(m, "Plan", "A compiled plan of one rank; see slipstream.plan.")
       .def_static(
@@ -154,8 +168,8 @@ void bind_handles(nb::module_& m) {
       .def_ro("id", &Group::id)
       .def_ro("rank", &Group::rank)
       .def_ro("ranks", &Group::ranks);
-  nb::class_<Handle>(m, "Work", "A running operation.")
-      .def("done", [](const Handle& h) { return h.work->done(); })
+  nb::class_<Handle>(m, "Work", nb::type_slots(kHandleSlots), "A running operation.")
+      .def("done", [](const Handle& h) { return h.work().done(); })
       .def("source", &Handle::source,
            "The rank of the group that a finished send or receive talked to; -1 before, and for works of several.")
       .def("wait", &Handle::wait, nb::arg("timeout") = nb::none(),
@@ -165,12 +179,14 @@ void bind_handles(nb::module_& m) {
 nb::list link_statistics(Session& self) {
   std::vector<LinkStatistics> links;
   {
-    const nb::gil_scoped_release release;
+    const WithoutGil release;
     links = self.link_statistics();
   }
   nb::list found;
   for (const LinkStatistics& link : links) {
     nb::list lanes;
+    uint64_t sent = link.sent;
+    uint64_t received = link.received;
     for (const LaneStatistics& lane : link.lanes) {
       nb::dict one;
       one["local"] = lane.local;
@@ -187,21 +203,33 @@ nb::list link_statistics(Session& self) {
       one["zero_copied"] = lane.zero_copied;
       one["zero_copy_from"] = lane.zero_copy_from;
       lanes.append(one);
+      sent += lane.sent;
+      received += lane.received;
     }
     nb::dict one;
     one["rank"] = link.peer;
+    one["transport"] = link.kind == Link::Kind::tcp ? "tcp" : "shm";
+    one["sent"] = sent;
+    one["received"] = received;
     one["lost"] = link.lost;
     one["replaced"] = link.replaced;
     one["repeated"] = link.repeated;
     one["dropped"] = link.dropped;
+    one["damaged"] = link.damaged;
     one["lanes"] = lanes;
     found.append(one);
   }
   return found;
 }
 
+Checksums checksums_of(const std::string& text) {
+  if (text == "off") return Checksums::off;
+  return text == "on" ? Checksums::always : Checksums::automatic;
+}
+
 const char* name_of(TraceEvent::Kind kind) {
-  const char* const names[] = {"work", "lane lost", "lane replaced", "lane reopened", "link repaired", "control moved"};
+  const char* const names[] = {"work",          "lane lost",    "lane replaced", "lane reopened",
+                               "link repaired", "lane damaged", "control moved"};
   return names[static_cast<int>(kind)];
 }
 
@@ -248,13 +276,20 @@ void bind_session(nb::module_& m) {
   m.def("congestion", &check_congestion, nb::arg("name"),
         "The TCP congestion control that connections get; name: one to take, \"\" for the default. ValueError if this "
         "machine or this user does not have it.");
+  m.def(
+      "orphans",
+      [] {
+        drop_orphans();
+        return orphans();
+      },
+      "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
   nb::class_<Session> session(m, "Session", "A rank's membership in a job.");
   session
       .def(
           "__init__",
           [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
              int lanes, int spin_us, bool round_robin, bool zero_copy, int threads, std::vector<int> cpus,
-             size_t lend_from, std::string congestion) {
+             size_t lend_from, std::string congestion, const std::string& checksums) {
             SessionOptions options{rank, size, std::move(job), std::string(secret.c_str(), secret.size())};
             options.heartbeat_seconds = heartbeat;
             options.timeout_seconds = timeout;
@@ -263,6 +298,7 @@ void bind_session(nb::module_& m) {
             options.round_robin = round_robin;
             options.zero_copy = zero_copy;
             options.lend_from = lend_from;
+            options.checksums = checksums_of(checksums);
             options.congestion = std::move(congestion);
             options.threads = threads;
             options.cpus = std::move(cpus);
@@ -271,9 +307,9 @@ void bind_session(nb::module_& m) {
           nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
           nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false,
           nb::arg("zero_copy") = true, nb::arg("threads") = 0, nb::arg("cpus") = std::vector<int>{},
-          nb::arg("lend_from") = 0, nb::arg("congestion") = "")
+          nb::arg("lend_from") = 0, nb::arg("congestion") = "", nb::arg("checksums") = "auto")
       .def("listen_shm", &Session::listen_shm)
-      .def("listen_tcp", &Session::listen_tcp, nb::arg("address"))
+      .def("listen_tcp", &Session::listen_tcp, nb::arg("addresses"))
       .def(
           "start",
           [](Session& self, const std::vector<PeerTuple>& peers) {
@@ -290,10 +326,29 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("id"), nb::arg("ranks"))
       .def("allocate", &allocate, nb::arg("bytes"), "uint8 array in memory that ranks of this host can map.")
-      .def("abort", &Session::abort, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &Session::close, nb::call_guard<nb::gil_scoped_release>())
-      .def("links", &Session::links, nb::call_guard<nb::gil_scoped_release>(), "(tcp, shm) links that are up.")
-      .def("link_statistics", &link_statistics, "What each tcp link that is up has done: a dict each, with its lanes.")
+      .def("abort", &Session::abort, nb::arg("why"), nb::call_guard<WithoutGil>())
+      .def("abandon", &Session::abandon, nb::arg("what"), nb::call_guard<WithoutGil>(),
+           "Fails the session on all ranks; to the others this rank is lost: \"rank 1 (host a) <what>\".")
+      .def(
+          "probe",
+          [](Session& self, const std::vector<int>& ranks, double timeout) {
+            return self.probe(ranks, now() + seconds(timeout));
+          },
+          nb::arg("ranks"), nb::arg("timeout"), nb::call_guard<WithoutGil>(),
+          "Those of `ranks` that answer within `timeout` seconds, also if the session has failed.")
+      .def(
+          "close",
+          [](Session& self, const std::string& words, bool tell) {
+            {
+              const WithoutGil release;
+              self.close(words, tell);
+            }
+            drop_orphans();
+          },
+          nb::arg("words") = "", nb::arg("tell") = true)
+      .def("links", &Session::links, nb::call_guard<WithoutGil>(), "(tcp, shm) links that are up.")
+      .def("link_statistics", &link_statistics,
+           "What each link that is up has done: a dict each, those of tcp with their lanes.")
       .def(
           "start_trace", [](Session& self, size_t capacity) { self.trace().start(capacity); }, nb::arg("capacity"),
           "Keeps what happens from now on until it is taken, at most `capacity` events; forgets what was kept.")
@@ -301,7 +356,7 @@ void bind_session(nb::module_& m) {
       .def("take_trace", &take_trace,
            "(events, dropped): a dict for each work that is done and each change of a lane, in order; how many more "
            "there were. Times in nanoseconds of the monotonic clock.")
-      .def("report", &Session::report, nb::call_guard<nb::gil_scoped_release>(),
+      .def("report", &Session::report, nb::call_guard<WithoutGil>(),
            "What this rank waits for, from whom and since when, and its last operations; several lines.")
       .def(
           "check",
@@ -312,7 +367,7 @@ void bind_session(nb::module_& m) {
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   session.def("receive_any", &receive_any, nb::arg("group"), nb::arg("plans"), nb::arg("channels"),
               nb::arg("operation"), nb::arg("dtype"), nb::arg("dst"), nb::arg("count"), nb::arg("chunk_bytes"),
-              nb::arg("signed_count"), nb::arg("extra"), nb::arg("timeout") = 0.0,
+              nb::arg("signed_count"), nb::arg("extra"), nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(),
               "Begins a receive from whichever source sends first; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
 }

@@ -13,7 +13,9 @@ namespace {
 
 constexpr size_t kSmallBytes = 4 << 10;  // of a work that begins at once, whatever its channel is busy with
 constexpr int kBulkAtOnce = 2;           // bulk works of one channel in flight together
-constexpr size_t kHistory = 64;          // finished works of a channel kept for comparison
+constexpr size_t kMostGoodbye = 1000;    // bytes of words
+constexpr size_t kHistory = 64;          // finished works of a channel kept for comparison ...
+constexpr size_t kChannels = 1024;       // ... and, of channels without works, how many have any kept
 
 bool is_small(const Request& request) {
   uint64_t most = 0;
@@ -85,15 +87,51 @@ void Engine::take_inbox() {
 }
 
 void Engine::enqueue(WorkPtr work) {
-  Channel& channel = channels_[work->request.channel];
+  const bool overlaps = overlaps_earlier(*work);
+  if (failed_) return complete(*work, failure_);
+  memory_.add(*work);
+  Channel& channel = channel_of(work->request.channel);
   // It never waits behind bulk; but offers go out in order.
-  if (is_small(work->request) && work->request.offer.empty()) return try_begin(channel, std::move(work));
+  if (!overlaps && is_small(work->request) && work->request.offer.empty()) return try_begin(channel, std::move(work));
+  if (work->request.timed) waiting_due_ = std::min(waiting_due_, work->due());
   channel.waiting.push_back(std::move(work));
   start_waiting(channel);
 }
 
+// True if an earlier work of its channel needs the same memory. The other ranks may have those of other channels in
+// another order, so waiting for one could close a ring: that fails.
+bool Engine::overlaps_earlier(const Work& work) {
+  bool found = false;
+  const Work* elsewhere = nullptr;
+  memory_.conflicts(work, [&](const Work& other) {
+    found = true;
+    if (other.request.channel != work.request.channel) elsewhere = &other;
+    return elsewhere == nullptr;
+  });
+  if (elsewhere != nullptr)
+    fail(Error{Code::aborted,
+               rank_,
+               {},
+               fabric_.who(rank_) + " called " + work.request.signature.describe() + " on memory that " +
+                   elsewhere->request.signature.describe() +
+                   " of another group, or with another rank or tag, still works on, and one of them writes it: wait "
+                   "for the first before the second is called"});
+  return found;
+}
+
+// True while a running work needs the same memory. Those in line before it have begun.
+bool Engine::must_wait(const Work& work) const {
+  bool found = false;
+  memory_.conflicts(work, [&](const Work& other) {
+    found = other.begun.load(std::memory_order_relaxed);
+    return !found;
+  });
+  return found;
+}
+
 void Engine::start_waiting(Channel& channel) {
   while (!channel.waiting.empty() && channel.running_bulk < kBulkAtOnce && !failed_) {
+    if (must_wait(*channel.waiting.front())) break;
     WorkPtr work = std::move(channel.waiting.front());
     channel.waiting.pop_front();
     try_begin(channel, std::move(work));
@@ -117,17 +155,18 @@ void Engine::begin(Channel& channel, WorkPtr work) {
   for (size_t i = 0; i < request.plan->peers().size(); ++i) {
     const int global = request.group->ranks[static_cast<size_t>(request.plan->peers()[i].rank)];
     const Error& gone = fabric_.gone(global);
-    if (!gone) continue;
+    if (!gone || just_left(global, now())) continue;
     const auto [out, in] = execution.traffic(i);
     if (out == 0 && (in == 0 || came_before(request, global))) continue;  // we do not miss it
-    const Error error = gone_error(gone, request.signature);
+    const Error error = still_waits(gone, request);
     owned.reset();
     channel.waiting.push_front(std::move(work));
     return fail(error);
   }
   const Time start = now();
   execution.stall.progress_at = start;
-  execution.stall.set_deadline(request.awaited_since == Time{} ? start : request.awaited_since,
+  const Time called = request.timed ? std::min(work->submitted, start) : start;
+  execution.stall.set_deadline(request.awaited_since == Time{} ? called : request.awaited_since,
                                request.timeout_seconds);
   work->begun.store(true, std::memory_order_relaxed);
   executions_.emplace(Key{request.channel, request.seq}, std::move(owned));
@@ -152,6 +191,12 @@ void Engine::deliver_early(Execution& execution) {
   }
 }
 
+// True if a rank left in good order so short a time ago that works that wait for it do not fail yet.
+bool Engine::just_left(int global_rank, Time now) const {
+  const Time left = fabric_.left(global_rank);
+  return left != Time::min() && now < left + seconds(options_.farewell_seconds);
+}
+
 // True if a rank that has left in good order had sent something for this work; if that is not all, the watch tells.
 bool Engine::came_before(const Request& request, int global_rank) const {
   const auto it = early_.find(Key{request.channel, request.seq});
@@ -170,12 +215,36 @@ void Engine::retire_finished() {
     const bool bulk = execution->bulk();
     running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
     executions_.erase(Key{work->request.channel, work->request.seq});
-    Channel& channel = channels_[work->request.channel];
+    Channel& channel = channel_of(work->request.channel);
+    channel.used = true;
     channel.history.push_back({work->request.seq, work->request.signature, coarse_now()});
     if (channel.history.size() > kHistory) channel.history.pop_front();
+    memory_.remove(*work);
     complete(*work, Error{});
     if (bulk) --channel.running_bulk;
     start_waiting(channel);
+    forget_idle();
+  }
+}
+
+Engine::Channel& Engine::channel_of(uint64_t id) {
+  const auto [it, created] = channels_.try_emplace(id);
+  if (created) channels_in_turn_.push_back(id);
+  return it->second;
+}
+
+// A program may use each tag and each group once, without end. The ledger's numbers stay: both sides count.
+void Engine::forget_idle() {
+  for (int looks = 0; looks < 4 && channels_.size() > kChannels; ++looks) {  // more than come: one a work
+    const uint64_t id = channels_in_turn_.front();
+    channels_in_turn_.pop_front();
+    const auto it = channels_.find(id);
+    Channel& channel = it->second;
+    const bool used = std::exchange(channel.used, false);
+    if (used || channel.running_bulk > 0 || !channel.waiting.empty())
+      channels_in_turn_.push_back(id);
+    else
+      channels_.erase(it);
   }
 }
 
@@ -220,10 +289,11 @@ void Engine::sleep(Time until) {
 Time Engine::tick(Time now) {
   if (now < next_tick_) return next_tick_;
   Time next = pump_->tick(now);
-  if (suspicion_ && now >= suspicion_until_) fail(suspicion_);
+  if (suspicion_ && now >= suspicion_until_) fail(still_waits(suspicion_));
   if (suspicion_) next = std::min(next, suspicion_until_);
   for (size_t i = 0; i < running_.size() && !failed_; ++i) watch(*running_[i], now);
   for (auto it = receives_.all().begin(); !failed_ && it != receives_.all().end();) watch(*it++, now);
+  if (!failed_) watch_waiting(now);
   const bool waits = !running_.empty() || !receives_.empty();
   if (waits) next = std::min(next, now + seconds(kTickSeconds));
   fabric_.sweep();
@@ -233,6 +303,23 @@ Time Engine::tick(Time now) {
 
 // ---- failure
 
+Error Engine::still_waits(const Error& error, const Request& request) const {
+  return gone_error(error, rank_, request.signature, request.seq);
+}
+
+// The same of the work that waits for the rank, or of the oldest one.
+Error Engine::still_waits(const Error& error) const {
+  const Execution* found = nullptr;
+  for (const Execution* execution : running_) {
+    if (execution->finished()) continue;
+    const std::vector<int> ranks = global_waiting_on(*execution);
+    const bool waits = std::find(ranks.begin(), ranks.end(), error.rank) != ranks.end();
+    if (found == nullptr || waits) found = execution;
+    if (waits) break;
+  }
+  return found == nullptr ? error : still_waits(error, found->work()->request);
+}
+
 void Engine::fail(Error error) {
   if (failed_) return;
   const std::string told = error.code == Code::timeout ? report() : std::string();
@@ -240,6 +327,7 @@ void Engine::fail(Error error) {
   abort_ = encode_error(error);
   remember_untold(error);
   fabric_.broadcast(abort_frame(), abort_);
+  spread_failure(error);
   if (!told.empty()) log_warning(rank_, told);
   fabric_.close_up();
   fail_works(error);
@@ -253,11 +341,13 @@ Frame Engine::abort_frame() const {
   return frame;
 }
 
-void Engine::leave() {
+void Engine::leave(const std::string& words) {
   if (!failed_) {
     Frame frame;
     frame.type = FrameType::goodbye;
-    fabric_.broadcast(frame, {});
+    const std::string said = words.substr(0, kMostGoodbye);
+    frame.length = static_cast<uint32_t>(said.size());
+    fabric_.broadcast(frame, std::as_bytes(std::span(said.data(), said.size())));
     failed_ = true;
   }
   fabric_.close_all();
@@ -294,6 +384,23 @@ void Engine::remember_untold(const Error& error) {
   for (const auto& pending : receives_.all()) add(pending.work);
 }
 
+// Ranks without a link to us learn of the failure too: they may wait for a rank that is busy and knows nothing. Each
+// rank tells those at distances 1, 2, 4, ... from its own, and these do the same: all know after log(size) hops.
+void Engine::spread_failure(const Error& error) {
+  if (!options_.spreads_failure) return;
+  const int size = fabric_.size();
+  for (int distance = 1; distance < size; distance *= 2) {
+    const int rank = (rank_ + distance) % size;
+    const bool lost = error.code == Code::peer_lost && error.rank == rank;
+    if (lost || fabric_.up(rank) != nullptr) continue;
+    try {
+      if (fabric_.reach_out(rank)) untold_.insert(rank);
+    } catch (const std::exception& e) {  // no file descriptor is left, say; the others spread it, too
+      log_warning(rank_, fabric_.who(rank) + " is not told why the session failed: " + e.what());
+    }
+  }
+}
+
 // The links are closed by now: none may touch the works' memory once they are complete.
 void Engine::fail_works(const Error& error) {
   suspicion_ = {};
@@ -312,6 +419,7 @@ void Engine::fail_works(const Error& error) {
   for (const Execution* execution : running_) pending.push_back(execution->work());
   for (const auto& receive : receives_.all()) pending.push_back(receive.work);
   receives_.clear();
+  memory_.clear();
   for (const auto& work : pending) complete(*work, error);
 }
 

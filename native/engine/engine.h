@@ -16,6 +16,7 @@
 #include "engine/execution.h"
 #include "engine/fabric.h"
 #include "engine/ledger.h"
+#include "engine/memory_in_use.h"
 #include "engine/offer.h"
 #include "engine/receives.h"
 #include "engine/work.h"
@@ -28,10 +29,15 @@ namespace slipstream {
 struct EngineOptions {
   double heartbeat_seconds = 10;
   double stall_seconds = 2;        // without progress: compare notes with the ranks waited for
-  double warn_seconds = 60;        // without progress: tell people who is waited for, and again each time
+  double warn_seconds = 10;        // without progress: tell people who is waited for ...
+  double warn_again_seconds = 60;  // ... and again each time
   double suspicion_seconds = 0.1;  // after a closed connection: wait this long for the root cause from others
-  double intake = 0;               // bytes a second that works take in; 0: no bound
-  size_t early_bytes = SIZE_MAX;   // of one peer, that are kept for works that have not begun
+  // Works that wait for a rank that left in good order fail the session only after this time. The others of its last
+  // collective may still be in it, and what waits may be a daemon thread's work, which their own leaving will end.
+  double farewell_seconds = 2;
+  double intake = 0;              // bytes a second that works take in; 0: no bound
+  size_t early_bytes = SIZE_MAX;  // of one peer, that are kept for works that have not begun
+  bool spreads_failure = true;    // a failed session tells ranks that have no link to it, too
 };
 
 // What moves bytes, beside the poller: the session's transports.
@@ -81,8 +87,9 @@ class Engine final : public Events {
   // Fails every pending and later work with `error`, tells all linked ranks, and closes the links. Those that are
   // still being set up are told when they come up.
   void fail(Error error);
-  // Good order: says goodbye and closes the links. Works still pending fail with Code::aborted.
-  void leave();
+  // Good order: says goodbye and closes the links. Works still pending fail with Code::aborted. `words`: why, for ranks
+  // that wait for this one, such as "raised an exception and left the job"; empty: it has finished.
+  void leave(const std::string& words = {});
 
   // True while a failed session still has to tell ranks that run, or will run, one of the failed works: they may come
   // only after our process would have gone, and would take that for the reason.
@@ -92,8 +99,10 @@ class Engine final : public Events {
   std::string report();
 
   // Links.
-  void adopt(std::unique_ptr<Link> link);
+  bool adopt(std::unique_ptr<Link> link);  // false: it was refused (Fabric::adopt)
   void knocked(int rank, bool alive, const Error& why);
+  // The peer asked us to dial.
+  void dial_back(int rank);
   Fabric& fabric() { return fabric_; }
 
   // For executions.
@@ -142,6 +151,7 @@ class Engine final : public Events {
   struct Channel {  // works of one channel in submission order
     std::deque<WorkPtr> waiting;
     int running_bulk = 0;
+    bool used = false;  // since forget_idle() saw it last
     std::deque<Past> history;
   };
   struct PendingSend {
@@ -154,12 +164,19 @@ class Engine final : public Events {
   void complete(Work& work, const Error& error);
   void take_inbox();
   void enqueue(WorkPtr work);
+  bool overlaps_earlier(const Work& work);
+  bool must_wait(const Work& work) const;
+  void watch_waiting(Time now);
+  void expire_waiting(const Work& work, Time now);
+  Channel& channel_of(uint64_t id);
+  void forget_idle();
   void start_waiting(Channel& channel);
   void try_begin(Channel& channel, WorkPtr work);
   void begin(Channel& channel, WorkPtr work);
   void retire_finished();
   void deliver_early(Execution& execution);
   bool came_before(const Request& request, int global_rank) const;
+  bool just_left(int global_rank, Time now) const;
   void await_source(WorkPtr work);
   void settle(std::deque<uint64_t> channels);
   bool needs(int global_rank) const;
@@ -194,6 +211,9 @@ class Engine final : public Events {
   void fail_works(const Error& error);
   std::vector<int> concerned(const Request& request) const;
   void remember_untold(const Error& error);
+  void spread_failure(const Error& error);
+  Error still_waits(const Error& error, const Request& request) const;
+  Error still_waits(const Error& error) const;
 
   int rank_;
   Poller& poller_;
@@ -216,8 +236,9 @@ class Engine final : public Events {
   std::set<int> untold_;          // ranks of failed works that had no link to us at the failure and came not yet
 
   std::unordered_map<Key, std::unique_ptr<Execution>, KeyHash> executions_;
-  std::vector<Execution*> running_;  // the same, in order of submission
-  std::unordered_map<uint64_t, Channel> channels_;
+  std::vector<Execution*> running_;                 // the same, in order of submission
+  std::unordered_map<uint64_t, Channel> channels_;  // with works, and some that have none at the moment
+  std::deque<uint64_t> channels_in_turn_;           // the same: whom forget_idle() looks at next
   std::unordered_map<Key, std::vector<Early>, KeyHash> early_;
   uint64_t early_count_ = 0;
   std::unordered_map<int, size_t> early_bytes_;  // by peer
@@ -225,11 +246,13 @@ class Engine final : public Events {
   bool intake_asked_ = false;  // in vain, since the last sleep
   Ledger ledger_;
   Receives receives_;
+  MemoryInUse memory_;                                     // of the works that are enqueued and not done
   std::unordered_map<int, std::pair<Time, int>> answers_;  // by rank asked for: in the second since then, how many
   std::unordered_map<int, std::pair<Time, int>> words_;    // by peer, alike: that no work needs
   std::vector<PendingSend> sends_;
   std::vector<uint64_t> free_sends_;
   Time next_tick_{};
+  Time waiting_due_ = Time::max();  // when the first work that waits for its turn may be out of time
   uint32_t turns_ = 0;
   Error suspicion_;
   Time suspicion_until_{};

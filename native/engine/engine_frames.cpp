@@ -115,6 +115,7 @@ void Engine::keep_early(Link& link, const Frame& frame, const Payload& payload) 
   const int peer = link.peer();
   Early early{peer, early_count_++, frame, {}};
   early.payload.assign(payload.data, payload.data + payload.size);
+  if (!link.intact(payload)) return;
   link.release(payload);
   // Whoever takes part in a work that is offered offers it first.
   if (host_ != nullptr && frame.seq >= ledger_.next(frame.channel))
@@ -198,19 +199,27 @@ void Engine::down(Link& link, const Error& error) {
   if (!fabric_.went_down(link, named) || failed_) return;
   if (named.code == Code::aborted) {  // it left in good order: that hurts only works that wait for it
     named.code = Code::peer_lost;
-    named.text += " while operations with it were pending";
-    fabric_.set_gone(peer, named);
+    fabric_.set_left(peer, named, now());
     return;
   }
-  if (suspicion_ || stranger) return;
+  if (stranger) return fabric_.forget(peer);
+  if (suspicion_) return;
   suspicion_ = named;  // another rank may know better whose fault it is: see EngineOptions
   suspicion_until_ = now() + seconds(options_.suspicion_seconds);
   next_tick_ = {};
 }
 
-void Engine::adopt(std::unique_ptr<Link> link) { fabric_.adopt(std::move(link)); }
+bool Engine::adopt(std::unique_ptr<Link> link) { return fabric_.adopt(std::move(link)); }
+
+void Engine::dial_back(int rank) {
+  if (!failed_) return fabric_.dial_back(rank);
+  if (rank < rank_) return;  // it only asks whether we live
+  fabric_.forget(rank);      // whatever we thought of it: it lives, and waits for a word from us
+  if (fabric_.reach_out(rank)) untold_.insert(rank);
+}
 
 void Engine::knocked(int rank, bool alive, const Error& why) {
+  if (!alive) untold_.erase(rank);
   if (const Error error = fabric_.knocked(rank, alive, why)) down_without_link(rank, error);
 }
 

@@ -67,15 +67,20 @@ void Engine::watch(Receives::Pending& pending, Time now) {
   Stall& stall = pending.stall;
   const auto global = [&](const Candidate& c) { return request.group->ranks[static_cast<size_t>(c.source())]; };
   std::vector<int> alive;
+  bool just_gone = false;
   for (const Candidate& candidate : pending.candidates())
-    if (!fabric_.gone(global(candidate))) alive.push_back(global(candidate));
-  if (alive.empty()) return fail(gone_error(fabric_.gone(global(pending.candidates().front())), request.signature));
+    if (!fabric_.gone(global(candidate)))
+      alive.push_back(global(candidate));
+    else
+      just_gone |= just_left(global(candidate), now);
+  if (alive.empty() && just_gone && now < stall.deadline) return;
+  if (alive.empty()) return fail(still_waits(fabric_.gone(global(pending.candidates().front())), request));
   if (now >= stall.deadline) return expire(stall, alive, describe_wait(pending, now));
   const bool ask = must_ask(stall, now);
   for (const Candidate& candidate : pending.candidates()) {
     const int rank = global(candidate);
     if (fabric_.gone(rank)) continue;
-    if (const Error error = fabric_.watch(rank, now)) return fail(gone_error(error, request.signature));
+    if (const Error error = fabric_.watch(rank, now)) return fail(still_waits(error, request));
     if (ask && fabric_.up(rank) != nullptr && receives_.first(candidate.channel) == &pending)
       send_description(candidate.channel, ledger_.next(candidate.channel), request.signature, rank, false);
   }

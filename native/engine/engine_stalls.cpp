@@ -32,14 +32,17 @@ void Engine::watch(Execution& execution, Time now) {
     stall.progress_at = now;
     stall.answers.clear();
   }
-  if (now >= stall.deadline) return expire(stall, global_waiting_on(execution), describe_wait(execution, now));
-  if (now - stall.progress_at < seconds(kTickSeconds)) return;
+  const bool late = now >= stall.deadline;
+  if (!late && now - stall.progress_at < seconds(kTickSeconds)) return;
   const Request& request = execution.work()->request;
+  const std::vector<int> ranks = global_waiting_on(execution);
+  for (const int rank : ranks)
+    if (fabric_.gone(rank) && (late || !just_left(rank, now))) return fail(still_waits(fabric_.gone(rank), request));
+  if (late) return expire(stall, ranks, describe_wait(execution, now));
   const bool ask = must_ask(stall, now);
-  for (const int rank : global_waiting_on(execution)) {
-    Error error = fabric_.gone(rank);
-    if (!error) error = fabric_.watch(rank, now);
-    if (error) return fail(gone_error(error, request.signature));
+  for (const int rank : ranks) {
+    if (fabric_.gone(rank)) continue;
+    if (const Error error = fabric_.watch(rank, now)) return fail(still_waits(error, request));
     if (ask && fabric_.up(rank) != nullptr) send_description(request.channel, request.seq, request.signature, rank);
   }
   if (ask) {
@@ -47,6 +50,30 @@ void Engine::watch(Execution& execution, Time now) {
     execution.nudge();
   }
   warn(stall, now, [&] { return describe_wait(execution, now); });
+}
+
+// Works that have not begun, because of others of their channel.
+void Engine::watch_waiting(Time now) {
+  if (now < waiting_due_) return;
+  waiting_due_ = Time::max();
+  for (const auto& [id, channel] : channels_)
+    for (const WorkPtr& work : channel.waiting) {
+      if (!work->request.timed) continue;
+      const Time due = work->due();
+      if (now >= due) return expire_waiting(*work, now);
+      waiting_due_ = std::min(waiting_due_, due);
+    }
+}
+
+void Engine::expire_waiting(const Work& work, Time now) {
+  std::string wait = numbered(work.request.signature, work.request.seq) + " has waited " +
+                     seconds_text(now - work.submitted) + " for its turn";
+  for (const Execution* execution : running_) {
+    if (execution->work()->request.channel != work.request.channel) continue;
+    wait += ", behind " + describe_wait(*execution, now);
+    return expire(execution->stall, global_waiting_on(*execution), wait);
+  }
+  expire(Stall{}, {}, wait);
 }
 
 std::vector<int> Engine::global_waiting_on(const Execution& execution) const {
@@ -101,8 +128,8 @@ std::string Engine::members(const Group& group) const {
 }
 
 void Engine::warn(Stall& stall, Time now, const std::function<std::string()>& wait) const {
-  const auto patience = seconds(options_.warn_seconds);
-  if (now - stall.progress_at < patience || now - stall.warned_at < patience) return;
+  if (now - stall.progress_at < seconds(options_.warn_seconds)) return;
+  if (stall.warned_at > stall.progress_at && now - stall.warned_at < seconds(options_.warn_again_seconds)) return;
   stall.warned_at = now;
   log_warning(rank_, wait() + dissent(stall, now));
 }

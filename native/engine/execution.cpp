@@ -57,7 +57,7 @@ Execution::Execution(Engine& engine, WorkPtr work)
 
 Execution::~Execution() {
   engine_.arena().give_back(staging_);
-  engine_.arena().give_back(scaled_);
+  for (const auto& [send, block] : scaled_) engine_.arena().give_back(block);
 }
 
 // ---- geometry
@@ -82,12 +82,19 @@ std::byte* Execution::address(Space space, uint64_t element) const {
 }
 
 Execution::Piece Execution::piece(Space space, const Step& step, uint64_t chunk, uint32_t index) const {
-  if (merged_) return {block_offset(space, step.block), range_elements(space, step)};
+  if (merged(step)) return {block_offset(space, step.block), chunk == 0 ? range_elements(space, step) : 0};
   const int block = step.block + static_cast<int>(index);
   const uint64_t begin = block_offset(space, block);
   const uint64_t size = block_offset(space, block + 1) - begin;
   const uint64_t from = std::min(size, chunk * chunk_elements_);
   return {begin + from, std::min(size - from, chunk_elements_)};
+}
+
+bool Execution::one_piece(Space space, const Step& step) const {
+  if (step.count < 2 || range_elements(space, step) * element_ > kMaxPayload) return false;
+  for (int b = step.block; b < step.block + step.count; ++b)
+    if (block_offset(space, b + 1) - block_offset(space, b) > chunk_elements_) return false;
+  return true;
 }
 
 void Execution::measure() {
@@ -99,16 +106,18 @@ void Execution::measure() {
     tmp_.resize(elements * element_);
     tmp.data = tmp_.data();
   }
-  int widest = 1;
-  for (const Step& step : plan_.steps()) {
-    widest = std::max(widest, step.count);
+  for (size_t s = 0; s < steps_; ++s) {
+    const Step& step = plan_.steps()[s];
     const Space space = step.kind == StepKind::send ? step.src : step.dst;
+    if (one_piece(space, step)) {
+      merged_.resize(steps_);
+      merged_[s] = 1;
+    }
     for (int b = step.block; b < step.block + step.count; ++b)
       largest = std::max(largest, block_offset(space, b + 1) - block_offset(space, b));
   }
   chunks_ = std::max<uint64_t>(1, (largest + chunk_elements_ - 1) / chunk_elements_);
   const uint64_t chunk_bytes = chunk_elements_ * element_;
-  merged_ = chunks_ == 1 && widest > 1 && chunk_bytes * static_cast<uint64_t>(widest) <= kMaxPayload;
   stage_bytes_ = chunk_bytes * static_cast<uint64_t>(plan_.widest_send());
   const uint64_t per_chunk = std::max<uint64_t>(1, stage_bytes_ * plan_.batches());
   const auto near = [this](const Plan::Peer& peer) {
@@ -145,13 +154,6 @@ std::pair<uint64_t, uint64_t> Execution::traffic(size_t peer_index) const {
 }
 
 void Execution::start() {
-  if (request_.prescale != 1.0) {
-    Layout& in = spaces_[0];
-    const uint64_t elements = in.offsets.empty() ? in.count : in.offsets.back();
-    scaled_ = engine_.arena().take(std::max<size_t>(1, elements * element_));
-    scale(reduced().dtype, scaled_.data, in.data, elements, request_.prescale);
-    in.data = scaled_.data;
-  }
   for (size_t i = 0; i < plan_.peers().size(); ++i) {
     const Plan::Peer& peer = plan_.peers()[i];
     const int global = request_.group->ranks[static_cast<size_t>(peer.rank)];
@@ -217,13 +219,14 @@ void Execution::peer_ready(int peer_index, Link& link, std::span<const std::byte
   std::vector<uint64_t> table(places.size() / sizeof(uint64_t));
   if (table.size() == sends.size() + 3) {
     std::memcpy(table.data(), places.data(), table.size() * sizeof(uint64_t));
-    std::byte* out = link.remote({table[0], table[1]}, table[2]);
-    if (out != nullptr) gate.places.assign(sends.size(), nullptr);
-    for (size_t i = 0; out != nullptr && i < sends.size(); ++i) {
+    gate.out = {table[0], table[1]};
+    const bool reachable = link.remote(gate.out, table[2]) != nullptr;
+    if (reachable) gate.places.assign(sends.size(), kNowhere);
+    for (size_t i = 0; reachable && i < sends.size(); ++i) {
       const Step& step = plan_.steps()[sends[i]];
       const uint64_t bytes = range_elements(step.src, step) * element_;
       const uint64_t offset = table[i + 3];
-      if (step.count == 1 && offset <= table[2] && bytes <= table[2] - offset) gate.places[i] = out + offset;
+      if (step.count == 1 && offset <= table[2] && bytes <= table[2] - offset) gate.places[i] = offset;
     }
   }
   try_open(peer_index);
@@ -318,6 +321,7 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
   const size_t first = slot(chunk, 0);
   ++progress_;
   armed_[first + index] = 0;
+  if (!scaled_.empty()) drop_scaled(key(index, chunk));
   if (request_.done && step.kind == StepKind::recv) (*request_.done)[chunk] = 1;
   for (const uint32_t d : plan_.dependents(step))
     if (--deps_left_[first + d] == 0) ready_.emplace_back(d, chunk);
@@ -341,7 +345,7 @@ void Execution::issue_local(const Step& step, uint64_t chunk) {
       if (request_.postscale != 1.0) scale(dtype, dst, dst, to.count, request_.postscale);
       continue;
     }
-    const std::byte* src = address(step.src, piece(step.src, step, chunk, j).offset);
+    const std::byte* src = input(step, address(step.src, piece(step.src, step, chunk, j).offset), to.count);
     if (step.kind == StepKind::reduce)
       reduce_(dst, dst, src, to.count);
     else if (src != dst)
@@ -389,8 +393,11 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
     frame.piece = static_cast<uint16_t>(j);
     frame.length = static_cast<uint32_t>(from.count * element_);
     const std::byte* data = address(step.src, from.offset);
-    if (!gate.places.empty() && gate.places[step.stream] != nullptr) {
-      copy(gate.places[step.stream] + chunk * chunk_elements_ * element_, data, frame.length);
+    if (scales(step)) data = scaled(step, key(index, chunk), j, data, from.count);
+    if (!gate.places.empty() && gate.places[step.stream] != kNowhere) {
+      const uint64_t at = gate.out.offset + gate.places[step.stream] + chunk * chunk_elements_ * element_;
+      if (!put(*link, {gate.out.region, at}, data, frame.length)) return;  // the session is failing
+      link->count(frame.length, 0);
       frame.flags |= kPlacedFlag;
       frame.length = 0;
       link->send(frame, nullptr, 0);
@@ -408,6 +415,14 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
   if (--left == 0) complete(index, chunk);
 }
 
+bool Execution::put(Link& link, const Link::Shared& at, const std::byte* data, size_t bytes) {
+  std::byte* to = link.begin_write(at, bytes);
+  if (to == nullptr) return false;
+  copy(to, data, bytes);
+  link.end_write();
+  return true;
+}
+
 void Execution::sent(uint32_t step, uint64_t chunk) {
   if (--pieces_left_[slot(chunk, step)] != 0) return;
   complete(step, chunk);
@@ -417,15 +432,16 @@ void Execution::sent(uint32_t step, uint64_t chunk) {
 // ---- receiving
 
 void Execution::outlive(const Link& link) {
-  for (auto& [step, waiting] : held_)
-    for (Held& held : waiting) {
-      if (held.link != &link) continue;
-      if (!held.payload.transient) {
+  for (auto& [step, waiting] : held_) {
+    for (Held& held : waiting)
+      if (held.link == &link && !held.payload.transient) {
         held.copy.assign(held.payload.data, held.payload.data + held.payload.size);
         held.payload.transient = true;
       }
-      held.link = nullptr;
-    }
+    std::erase_if(waiting, [&](const Held& held) { return held.link == &link && !link.intact(held.payload); });
+    for (Held& held : waiting)
+      if (held.link == &link) held.link = nullptr;
+  }
 }
 
 void Execution::issue_recv(uint32_t index, uint64_t chunk) {
@@ -540,10 +556,13 @@ void Execution::consume(uint32_t index, Link* link, const Frame& frame, const Pa
     if (payload.data != dst && payload.size > 0) copy(dst, payload.data, payload.size);
   } else {
     const std::byte* own = address(step.src, piece(step.src, step, frame.chunk, frame.piece).offset);
+    own = input(step, own, to.count);
     const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left
     reduce_(dst, lower ? payload.data : own, lower ? own : payload.data, to.count);
   }
+  if (link != nullptr && !link->intact(payload)) return;  // its sender has failed or left: this never completes
   if (link != nullptr && payload.hold != 0) link->release(payload);
+  if (link != nullptr && (frame.flags & kPlacedFlag) != 0) link->count(0, to.count * element_);
   if (link != nullptr && (frame.flags & kEagerFlag) != 0)
     engine_.fabric().consumed(link->peer(), frame.length + kFrameCost);
   ++progress_;

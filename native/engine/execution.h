@@ -60,7 +60,8 @@ class Execution {
     bool open = false;
     bool eager = false;
     bool must_say_ready = false;
-    std::vector<std::byte*> places;  // by stream: where in the peer's memory our bytes may be put, null if nowhere
+    Link::Shared out;                                    // the peer's OUT, if our bytes may be put there
+    std::vector<uint64_t> places;                        // by stream: where in it, kNowhere if they may not
     std::vector<std::pair<uint32_t, uint64_t>> blocked;  // (step, chunk)
   };
   struct Held {  // arrived before its turn
@@ -86,17 +87,30 @@ class Execution {
   void run_ready();
   void issue(uint32_t step, uint64_t chunk);
   void issue_send(uint32_t step, uint64_t chunk);
+  // Puts bytes where the peer wants them; false if it has failed or left.
+  static bool put(Link& link, const Link::Shared& at, const std::byte* data, size_t bytes);
   void issue_recv(uint32_t step, uint64_t chunk);
   void issue_local(const Step& step, uint64_t chunk);
   void complete(uint32_t step, uint64_t chunk);
   void add_wide(const Step& step, uint64_t element, const std::byte* data, uint64_t count);
   void finish_wide(uint64_t element, std::byte* dst, uint64_t count);
   void consume(uint32_t step, Link* link, const Frame& frame, const Payload& payload);
+  // The input is scaled piece by piece, where it is read (execution_scale.cpp).
+  bool scales(const Step& step) const { return request_.prescale != 1.0 && step.src == Space::in; }
+  const std::byte* scaled(const Step& step, uint64_t send, uint32_t piece, const std::byte* data, uint64_t count);
+  const std::byte* input(const Step& step, const std::byte* data, uint64_t count);
+  void drop_scaled(uint64_t send);
   const std::byte* stage(const Step& step, uint64_t chunk, uint32_t piece, const std::byte* data, size_t bytes);
 
   uint64_t block_offset(Space space, int block) const;
   uint64_t range_elements(Space space, const Step& step) const;
-  uint32_t pieces(const Step& step) const { return merged_ ? 1u : static_cast<uint32_t>(step.count); }
+  // True if all blocks of a step travel as one piece. Both ends of a message must decide alike: only what both know of
+  // it counts, the sizes of its blocks, and nothing that a rank sees in the other steps of its own plan.
+  bool one_piece(Space space, const Step& step) const;
+  bool merged(const Step& step) const {
+    return !merged_.empty() && merged_[static_cast<size_t>(&step - plan_.steps().data())] != 0;
+  }
+  uint32_t pieces(const Step& step) const { return merged(step) ? 1u : static_cast<uint32_t>(step.count); }
   Piece piece(Space space, const Step& step, uint64_t chunk, uint32_t index) const;
   std::byte* address(Space space, uint64_t element) const;
   Request::Elements reduced() const;
@@ -120,7 +134,7 @@ class Execution {
   uint64_t chunk_elements_ = 1;
   uint64_t chunks_ = 1;
   uint64_t window_ = 1;
-  bool merged_ = false;
+  std::vector<uint8_t> merged_;  // by step: one_piece(); empty if no step has two blocks
   bool bulk_ = false;
   bool network_ = false;  // it leaves the host
 
@@ -131,7 +145,8 @@ class Execution {
   std::unique_ptr<float[]> wide_;      // the same ring, as f32, for sums of short floats: rounded once, at the end
   std::vector<float> term_;            // what is added to it
   Arena::Block staging_{};
-  Arena::Block scaled_{};
+  std::unordered_map<uint64_t, Arena::Block> scaled_;  // by key(): the input of sends under way, scaled
+  std::vector<std::byte> scratch_;                     // of input()
   size_t stage_bytes_ = 0;
 
   uint64_t begun_ = 0;        // chunks begun

@@ -47,11 +47,31 @@ void Fabric::dial_back(int rank) {
   if (rank_ < rank) want(rank);
 }
 
-void Fabric::adopt(std::unique_ptr<Link> link) {
+bool Fabric::reach_out(int rank) {
+  Peer& peer = at(rank);
+  if (peer.gone) return false;
+  if (peer.link && (peer.connecting || peer.link->up())) return true;
+  if (peer.link) graveyard_.push_back(std::move(peer.link));  // closed when the session failed
+  if (rank_ < rank)
+    adopt(dialer_.dial(rank));
+  else
+    dialer_.knock(rank);
+  return true;
+}
+
+void Fabric::forget(int rank) {
+  Peer& peer = at(rank);
+  peer.wanted = false;
+  peer.gone = {};
+  peer.left = Time::min();
+}
+
+bool Fabric::adopt(std::unique_ptr<Link> link) {
   Peer& peer = at(link->peer());
-  if (peer.link) graveyard_.push_back(std::move(peer.link));
+  if (peer.link) return false;
   peer.link = std::move(link);
   peer.connecting = true;
+  return true;
 }
 
 void Fabric::came_up(Link& link) {
@@ -135,9 +155,11 @@ Error Fabric::watch(int rank, Time now) {
   if (now - heard < heartbeat_ / 4) return {};
   if (peer.pinged == Time{}) peer.pinged = now;
   if (now - peer.pinged >= heartbeat_ * 3 / 4) {
+    const std::string trouble = peer.link->trouble();
     const std::string text = who(rank) + " has been silent for " + seconds_text(now - peer.pinged) +
                              ": it is stopped, its machine is down or the network to it is cut "
-                             "(SLIPSTREAM_HEARTBEAT sets the limit)";
+                             "(SLIPSTREAM_HEARTBEAT sets the limit)" +
+                             (trouble.empty() ? "" : "; the last attempt to reach it: " + trouble);
     return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
   }
   if (now - peer.last_pinged >= heartbeat_ / 4) {

@@ -29,7 +29,11 @@ class Fabric {
   void want(int rank);
   // The peer asked us to dial.
   void dial_back(int rank);
-  void adopt(std::unique_ptr<Link> link);
+  // False if there is a link to this rank already: the new one is destroyed, and the old one, through which things may
+  // have come that are still in use, stays.
+  bool adopt(std::unique_ptr<Link> link);
+  // Seeks a link to tell `rank` why the session has failed, if there is none and none comes. True if it is under way.
+  bool reach_out(int rank);
   void came_up(Link& link);
   // True if this is the rank's link and has never been up.
   bool never_up(const Link& link) const {
@@ -50,7 +54,15 @@ class Fabric {
   // Stands for a link that is gone, to what came over it.
   Link& past(int rank);
 
-  void set_gone(int rank, const Error& error) { at(rank).gone = error; }
+  // The rank said goodbye: it has left in good order, at `when`.
+  void set_left(int rank, const Error& error, Time when) {
+    at(rank).gone = error;
+    at(rank).left = when;
+  }
+  // When it did; Time::min() if it has not, or is gone for another reason.
+  Time left(int rank) const { return peers_[static_cast<size_t>(rank)].left; }
+  // A link that nobody needed did not come up. Whoever needs one tries anew.
+  void forget(int rank);
 
   // Sends a small frame now, or as soon as the link is up.
   void send(int rank, const Frame& frame, std::span<const std::byte> payload = {});
@@ -71,6 +83,7 @@ class Fabric {
   // Deletes links that went down. Never inside an upcall.
   void sweep() { graveyard_.clear(); }
 
+  int size() const { return static_cast<int>(peers_.size()); }
   std::string who(int rank) const;  // "rank 3 (host b)"
   std::string host_of(int rank) const { return dialer_.host_of(rank); }
   bool shares_memory(int rank) const { return dialer_.shares_memory(rank); }
@@ -84,6 +97,7 @@ class Fabric {
     std::unique_ptr<Link> link;
     std::unique_ptr<Link> past;
     Error gone;
+    Time left = Time::min();
     bool wanted = false;
     bool connecting = false;  // it has a link that has not come up yet
     Time next_knock{};

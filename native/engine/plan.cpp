@@ -60,6 +60,8 @@ std::shared_ptr<const Plan> Plan::compile(int rank, int size, int blocks, std::s
       step.batch = same ? last->batch : plan->batches_++;
       plan->widest_send_ = std::max(plan->widest_send_, step.count);
     }
+    plan->reads_[static_cast<size_t>(step.src)] |= step.kind != StepKind::recv && step.kind != StepKind::finish;
+    plan->writes_[static_cast<size_t>(step.dst)] |= step.kind != StepKind::send;
     plan->uses_tmp_ |= step.src == Space::tmp || step.dst == Space::tmp;
     batch_dep = static_cast<uint32_t>(dep);
     dep += step.deps;

@@ -1,6 +1,7 @@
 // A plan as the executor runs it: the steps of slipstream.plan (docs/architecture.md), checked and indexed.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -54,6 +55,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   uint32_t batches() const { return batches_; }
   int widest_send() const { return widest_send_; }  // blocks in the widest send step
   bool uses_tmp() const { return uses_tmp_; }
+  bool reads(Space space) const { return reads_[static_cast<size_t>(space)]; }
+  bool writes(Space space) const { return writes_[static_cast<size_t>(space)]; }
   bool split() const { return split_; }  // reducers take what part they can of what this plan would do
 
  private:
@@ -69,6 +72,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   uint32_t batches_ = 0;
   int widest_send_ = 1;
   bool uses_tmp_ = false;
+  std::array<bool, 3> reads_{};
+  std::array<bool, 3> writes_{};
   bool split_ = false;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/float_state.h"
 #include "base/thread.h"
 
 namespace slipstream {
@@ -42,7 +43,7 @@ Runner::~Runner() {
 }
 
 void Runner::start() {
-  thread_ = std::thread([this] { loop(); });
+  thread_ = start_thread("the engine's thread", [this] { loop(); });
   present(thread_, "slipstream", cpus_);
 }
 
@@ -88,6 +89,7 @@ void Runner::sleep(Time until) {
 // ---- the engine thread
 
 void Runner::loop() {
+  const DefaultFloatState state;  // the thread has inherited its maker's
   while (!stop_.load()) {
     let_guests_in();
     Time until = Time::max();
@@ -181,6 +183,7 @@ void Runner::let_guests_in() {
 }
 
 bool Runner::drive_for(Work& work, Time deadline) {
+  const DefaultFloatState state;
   caller_drives_.store(true);
   Time idle_since{};
   while (!work.done() && guests_.load(std::memory_order_relaxed) == 0) {

@@ -5,6 +5,8 @@
 //   driving   one thread holds the lock: the engine thread while there is work, or a waiting caller
 //   parked    callers have driven within the last milliseconds: the engine thread does not even look at events,
 //             so that a loop of small synchronous operations runs undisturbed
+//
+// Whoever drives computes in the default floating-point state (base/float_state.h).
 #pragma once
 
 #include <atomic>
@@ -14,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/float_state.h"
 #include "engine/engine.h"
 
 namespace slipstream {
@@ -46,6 +49,7 @@ class Runner {
       guests_.fetch_sub(1);
       guests_.notify_all();
     }
+    const DefaultFloatState state;
     f();
   }
 

@@ -22,9 +22,10 @@ inline std::string numbered(const Signature& signature, uint32_t seq) {
   return signature.describe().substr(0, 400) + " #" + std::to_string(seq);
 }
 
-inline Error gone_error(const Error& error, const Signature& signature) {
+// What `rank`, which waits in such a work, says of a rank that is gone.
+inline Error gone_error(const Error& error, int rank, const Signature& signature, uint32_t seq) {
   Error e = error;
-  e.text += "; pending: " + signature.describe();
+  e.text += "; rank " + std::to_string(rank) + " still waits in " + numbered(signature, seq);
   return e;
 }
 

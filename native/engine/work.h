@@ -70,6 +70,8 @@ struct Request {
   double postscale = 1.0;
   uint64_t divisor = 1;  // AVG: exact division after the sum
   double timeout_seconds = 0;
+  bool timed =
+      false;  // that time is the caller's own: it runs from the call on, also while the work waits for its turn
 
   // What is reduced, where that is not what the signature says: words about a work, not its data.
   struct Elements {
@@ -120,6 +122,8 @@ class Work {
   // Any thread.
   void listen(std::unique_ptr<Listener> listener);
 
+  // When the time is up that runs from its submission.
+  Time due() const { return submitted + seconds(request.timeout_seconds); }
   // After done(): the rank of the group that a work of one peer talked to, -1 if there is none.
   int peer() const;
 

@@ -1,5 +1,8 @@
 // The number formats narrower than f32, as pure integer arithmetic without branches, so that compilers vectorise it.
 // Part of level.inl. Nothing here depends on subnormal f32 arithmetic: frameworks switch that off ("flush denormals").
+//
+// Packing makes one NaN of all, positive, quiet and without a payload. Which payload and which sign a sum of two NaNs
+// has is up to the processor, and to how the compiler orders the operands.
 
 template <class T>
 inline T load(const void* p, size_t i) {
@@ -55,8 +58,8 @@ struct F16 {
     const uint32_t abs = bits_of(f) & 0x7fffffffu;
     const uint32_t sign = (bits_of(f) >> 16) & 0x8000u;
     const uint32_t finite = narrow<10, 15>(abs);
-    const uint32_t special = abs > kInfinity ? 0x7e00u | ((abs >> 13) & 0x3ffu) : 0x7c00u;
-    return static_cast<Bits>(sign | (abs >= 0x47800000u ? special : finite));
+    const uint32_t packed = sign | (abs >= 0x47800000u ? 0x7c00u : finite);
+    return static_cast<Bits>(abs > kInfinity ? 0x7e00u : packed);
   }
 };
 
@@ -66,7 +69,7 @@ struct BF16 {
   static Bits pack(float f) {
     const uint32_t u = bits_of(f);
     const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
-    return static_cast<Bits>((u & 0x7fffffffu) > kInfinity ? (u >> 16) | 0x40u : rounded);
+    return static_cast<Bits>((u & 0x7fffffffu) > kInfinity ? 0x7fc0u : rounded);
   }
 };
 
@@ -82,7 +85,8 @@ struct F8E4M3 {
     const uint32_t abs = bits_of(f) & 0x7fffffffu;
     const uint32_t sign = (bits_of(f) >> 24) & 0x80u;
     const uint32_t finite = narrow<3, 7>(abs);
-    return static_cast<Bits>(sign | (abs >= 0x43f00000u ? 0x7fu : finite));  // 480, the first value beyond NaN's place
+    const uint32_t packed = abs >= 0x43f00000u ? 0x7fu : finite;  // 480, the first value beyond NaN's place
+    return static_cast<Bits>(packed == 0x7fu ? packed : sign | packed);
   }
 };
 
@@ -93,8 +97,8 @@ struct F8E5M2 {
     const uint32_t abs = bits_of(f) & 0x7fffffffu;
     const uint32_t sign = (bits_of(f) >> 24) & 0x80u;
     const uint32_t finite = narrow<2, 15>(abs);
-    const uint32_t special = abs > kInfinity ? 0x7fu : 0x7cu;
-    return static_cast<Bits>(sign | (abs >= 0x47800000u ? special : finite));
+    const uint32_t packed = sign | (abs >= 0x47800000u ? 0x7cu : finite);
+    return static_cast<Bits>(abs > kInfinity ? 0x7fu : packed);
   }
 };
 

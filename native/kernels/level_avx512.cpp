@@ -17,7 +17,9 @@ struct VectorF16 {
     return _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
   }
   static void store(char* p, Vec x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p), _mm512_maskz_cvtps_ph(kAll, x, _MM_FROUND_TO_NEAREST_INT));
+    const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
+    const __m512 plain = _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+    _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p), _mm512_maskz_cvtps_ph(kAll, plain, _MM_FROUND_TO_NEAREST_INT));
   }
 };
 
@@ -35,7 +37,7 @@ struct VectorBF16 {
     const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd);
     const __m512i rounded = _mm512_maskz_srli_epi32(kAll, _mm512_add_epi32(u, half), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i out = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
+    const __m512i out = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
     _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p), _mm512_maskz_cvtepi32_epi16(kAll, out));
   }
 };

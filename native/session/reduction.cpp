@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "engine/offer.h"
 #include "session/session.h"
 #include "session/shares.h"
@@ -79,8 +80,13 @@ Reduction::Reduction(Session& session, ReductionOptions options) : session_(sess
     reducer.wanted = one.incarnation;
     reducers_.push_back(std::move(reducer));
   }
-  open_all();
-  keeper_ = std::thread([this] { keep(); });
+  keeper_ = start_thread("the thread that opens sessions with reducers", [this] { keep(); });
+  try {
+    open_all();
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
 Reduction::~Reduction() { close(); }

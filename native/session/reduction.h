@@ -24,6 +24,7 @@
 
 #include "engine/work.h"
 #include "session/express.h"
+#include "transport/tcp.h"
 
 namespace slipstream {
 
@@ -42,9 +43,10 @@ struct ReductionOptions {
   int size = 1;
   double heartbeat_seconds = 1;
   int lanes = 2;
-  std::string congestion;             // the session's
-  std::shared_ptr<const Plan> star;   // of this rank, with the reducer as rank `size`
-  std::shared_ptr<const Plan> small;  // an all-reduce of few bytes among the workers
+  std::string congestion;                      // the session's
+  Checksums checksums = Checksums::automatic;  // the session's
+  std::shared_ptr<const Plan> star;            // of this rank, with the reducer as rank `size`
+  std::shared_ptr<const Plan> small;           // an all-reduce of few bytes among the workers
   std::shared_ptr<const Group> group;
 };
 

@@ -2,7 +2,9 @@
 #include <cstdio>
 #include <future>
 #include <numeric>
+#include <system_error>
 
+#include "base/thread.h"
 #include "session/reduction.h"
 #include "session/session.h"
 #include "transport/sha256.h"
@@ -84,6 +86,7 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
   options.to_reducer = true;
   options.lanes = options_.lanes;
   options.congestion = options_.congestion;
+  options.checksums = options_.checksums;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);
   std::vector<PeerAddress> peers(static_cast<size_t>(options_.size) + 1);
@@ -102,9 +105,14 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
 
 void Reduction::open_all() {
   std::vector<std::future<std::shared_ptr<Session>>> opening(reducers_.size());
-  for (size_t i = 0; i < reducers_.size(); ++i)
-    if (reducers_[i].wanted != 0)
+  for (size_t i = 0; i < reducers_.size(); ++i) {
+    if (reducers_[i].wanted == 0) continue;
+    try {
       opening[i] = std::async(std::launch::async, [this, i] { return open(i, reducers_[i].wanted); });
+    } catch (const std::system_error& e) {
+      throw no_thread("a thread that opens the session with reducer " + reducers_[i].state.name, e);
+    }
+  }
   for (size_t i = 0; i < reducers_.size(); ++i) {
     if (!opening[i].valid()) continue;
     try {

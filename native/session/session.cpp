@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/float_state.h"
 #include "base/log.h"
 #include "transport/sha256.h"
 
@@ -24,10 +25,15 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.lending = options.zero_copy ? Lending::automatic : Lending::off;
   tcp.lend_from = options.lend_from;
   tcp.busy_poll_us = options.spin_us;  // only while cores are free
+  tcp.checksums = options.checksums;
   tcp.threads = options.threads;
   tcp.cpus = options.cpus;
   tcp.congestion = options.congestion;
-  tcp.connect_seconds = options.connect_seconds;
+  tcp.patience_seconds = options.heartbeat_seconds;
+  // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
+  const bool reducing = options.serve || options.to_reducer;
+  tcp.connect_seconds =
+      reducing ? options.connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
   tcp.only_answers = options.serve != nullptr;
   if (options.serve || options.to_reducer) tcp.words_seconds = kWordsSeconds;
   return tcp;
@@ -38,6 +44,8 @@ EngineOptions engine_options(const SessionOptions& options) {
   engine.heartbeat_seconds = options.heartbeat_seconds;
   engine.intake = options.intake;
   if (options.serve) engine.early_bytes = kMostEarlyBytes;
+  if (options.serve || options.to_reducer) engine.farewell_seconds = 0;  // the workers redo what a reducer left undone
+  engine.spreads_failure = !options.serve && !options.to_reducer;        // workers do not know each other there
   return engine;
 }
 
@@ -96,10 +104,30 @@ std::shared_ptr<const Group> Session::make_group(uint64_t id, std::vector<int> r
   return group;
 }
 
+void Session::check_process() const {
+  if (forked())
+    throw Failure(Error{Code::aborted,
+                        options_.rank,
+                        {},
+                        "this process was forked off rank " + std::to_string(options_.rank) +
+                            " and is no rank itself: only the parent can communicate"});
+}
+
+std::shared_ptr<Region> Session::allocate(size_t bytes) {
+  check_process();
+  return regions_.create(bytes, Mapping::Fork::keep);
+}
+
+void Session::free(uint32_t region) {
+  if (!forked()) regions_.destroy(region);  // a thread of the parent may have held the lock
+}
+
 WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
+  check_process();
   request.channel = tag_channel != 0 ? tag_channel : request.group->id;
   request.signature_hash = request.signature.hash();
-  if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
+  request.timed = request.timeout_seconds > 0;
+  if (!request.timed) request.timeout_seconds = options_.timeout_seconds;
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
   work->split = is_split(work->request);
@@ -116,18 +144,24 @@ bool Session::is_split(const Request& request) const {
 
 void Session::submit(const WorkPtr& work) {
   if (work->split)
-    reduction_->enter(work);
+    split_up(work);
   else
     runner_.submit(work);
 }
 
+void Session::split_up(const WorkPtr& work) {
+  const DefaultFloatState state;  // the ranks' shares must be equal
+  reduction_->enter(work);
+}
+
 bool Session::run(const WorkPtr& work, Time deadline) {
   if (!work->split) return runner_.run(work, deadline);
-  reduction_->enter(work);
+  split_up(work);
   return work->sleep_until_done(deadline);
 }
 
 bool Session::wait(Work& work, Time deadline) {
+  check_process();
   return work.split ? work.sleep_until_done(deadline) : runner_.wait(work, deadline);
 }
 
@@ -135,6 +169,7 @@ bool Session::wait(Work& work, Time deadline) {
 
 void Session::use_reducers(ReductionOptions options) {
   options.congestion = options_.congestion;
+  options.checksums = options_.checksums;
   reduction_ = std::make_unique<Reduction>(*this, std::move(options));
 }
 
@@ -207,6 +242,7 @@ void Session::offered(int peer, const Frame& frame, std::span<const std::byte> p
 }
 
 Session::Served Session::served() {
+  check_process();
   Served found;
   runner_.as_driver([&] {
     if (!failure()) served_.finished = served_.works - engine_.works();
@@ -220,19 +256,55 @@ Session::Served Session::served() {
 }
 
 std::string Session::report() {
+  check_process();
   std::string text;
   runner_.as_driver([&] { text = engine_.report(); });
   return text;
 }
 
 void Session::abort(const std::string& why) {
+  check_process();
   runner_.as_driver([&] { engine_.fail(Error{Code::aborted, options_.rank, {}, why}); });
 }
 
-void Session::close() {
-  if (closed_.exchange(true)) return;
+void Session::abandon(const std::string& what) {
+  runner_.as_driver([&] {
+    engine_.fail(Error{Code::peer_lost, options_.rank, host_of(options_.rank),
+                       engine_.fabric().who(options_.rank) + " " + what});
+  });
+}
+
+std::vector<int> Session::probe(const std::vector<int>& ranks, Time deadline) {
+  std::vector<int> alive;
+  bool asked = false, over = false;
+  while (!over) {
+    runner_.as_driver([&] {
+      for (const int rank : ranks) {
+        if (asked) break;
+        probes_[rank] = Probe::asked;
+        knock(rank);
+      }
+      asked = true;
+      poller_.wait(5);
+      engine_.turn();
+      tick(now());
+      alive.clear();
+      over = now() >= deadline;
+      bool waits = false;
+      for (const int rank : ranks) {
+        if (probes_[rank] == Probe::lives) alive.push_back(rank);
+        waits |= probes_[rank] == Probe::asked;
+      }
+      over |= !waits;
+    });
+  }
+  return alive;
+}
+
+void Session::close(const std::string& words, bool tell) {
+  if (forked() || closed_.exchange(true)) return;
   // A rank that fails and exits at once still owes the reason to ranks that were to get a link to us and have none yet.
-  for (const Time limit = now() + seconds(kTellSeconds); now() < limit;) {
+  for (const Time limit = now() + seconds(tell ? kTellSeconds : 0); now() < limit;) {
     bool owing = false;
     runner_.as_driver([&] {
       owing = engine_.must_tell();
@@ -244,7 +316,7 @@ void Session::close() {
   }
   runner_.as_driver([&] {
     report_strangers(Time::max());
-    engine_.leave();
+    engine_.leave(words);
   });
   if (reduction_) reduction_->close();
   runner_.stop();
@@ -255,6 +327,7 @@ void Session::close() {
 }
 
 std::pair<int, int> Session::links() {
+  check_process();
   std::pair<int, int> count{0, 0};
   runner_.as_driver([&] {
     for (int r = 0; r < options_.size; ++r)
@@ -264,11 +337,18 @@ std::pair<int, int> Session::links() {
 }
 
 std::vector<LinkStatistics> Session::link_statistics() {
+  check_process();
   std::vector<LinkStatistics> found;
   runner_.as_driver([&] {
     for (int r = 0; r < options_.size; ++r)
-      if (const Link* link = engine_.fabric().up(r); link != nullptr && link->kind() == Link::Kind::tcp)
-        found.push_back(TcpTransport::statistics(*link));
+      if (const Link* link = engine_.fabric().up(r)) {
+        found.push_back(link->kind() == Link::Kind::tcp ? TcpTransport::statistics(*link) : LinkStatistics{});
+        if (link->kind() == Link::Kind::tcp) continue;
+        found.back().peer = r;
+        found.back().kind = link->kind();
+        found.back().sent = link->sent_bytes();
+        found.back().received = link->received_bytes();
+      }
   });
   return found;
 }
@@ -291,9 +371,16 @@ std::string Session::host_of(int rank) const {
   return i < peers_.size() ? peers_[i].host : std::string();
 }
 
-void Session::accepted(std::unique_ptr<Link> link) { engine_.adopt(std::move(link)); }
+void Session::accepted(std::unique_ptr<Link> link) {
+  const int peer = link->peer();
+  if (engine_.adopt(std::move(link))) return;
+  const std::string who = engine_.fabric().who(peer);
+  if (options_.serve)  // no worker needs two: it breaks the rules, and could go on with that for ever
+    return engine_.fail(Error{Code::internal, peer, {}, who + " opened a second link"});
+  stranger(who, "opened a second link");
+}
 
-void Session::knocked(int rank) { engine_.fabric().dial_back(rank); }
+void Session::knocked(int rank) { engine_.dial_back(rank); }
 
 void Session::stranger(const std::string& who, const std::string& why) {
   strangers_.push_back(who + ": " + why);
@@ -319,6 +406,9 @@ Time Session::report_strangers(Time now) {
   return Time::max();
 }
 
-void Session::knock_done(int peer, bool alive, const Error& why) { engine_.knocked(peer, alive, why); }
+void Session::knock_done(int peer, bool alive, const Error& why) {
+  if (const auto asked = probes_.find(peer); asked != probes_.end()) asked->second = alive ? Probe::lives : Probe::dead;
+  engine_.knocked(peer, alive, why);
+}
 
 }  // namespace slipstream

@@ -29,9 +29,10 @@ struct SessionOptions {
   bool round_robin = false;  // TcpOptions::round_robin
   bool zero_copy = true;     // large sends to other machines without a copy, where the kernel can
   size_t lend_from = 0;      // TcpOptions::lend_from
-  int threads = 0;           // TcpOptions::threads
-  std::vector<int> cpus;     // that the engine thread and the I/O threads are confined to; none: all
-  std::string congestion;    // TcpOptions::congestion
+  Checksums checksums = Checksums::automatic;
+  int threads = 0;         // TcpOptions::threads
+  std::vector<int> cpus;   // that the engine thread and the I/O threads are confined to; none: all
+  std::string congestion;  // TcpOptions::congestion
   double connect_seconds = 10;
   bool to_reducer = false;  // its peer is a reducer: what is sent comes back as sums
   // Not null: this is a reducer, the last rank; it never dials. Its part in every work that the others offer.
@@ -56,7 +57,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   ~Session() override;
 
   std::string listen_shm() { return shm_.listen(); }
-  uint16_t listen_tcp(const std::string& address) { return tcp_.listen(address); }
+  uint16_t listen_tcp(const std::vector<std::string>& addresses) { return tcp_.listen(addresses); }
   // Once every rank's addresses are known: starts the engine thread.
   void start(std::vector<PeerAddress> peers);
 
@@ -72,8 +73,9 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   bool run(const WorkPtr& work, Time deadline);
   bool wait(Work& work, Time deadline);
 
-  std::shared_ptr<Region> allocate(size_t bytes) { return regions_.create(bytes); }
-  void free(uint32_t region) { regions_.destroy(region); }
+  // For the program, whose forked children may read it.
+  std::shared_ptr<Region> allocate(size_t bytes);
+  void free(uint32_t region);
 
   // From now on reducers take part in works whose plan is split(). Once, after start().
   void use_reducers(ReductionOptions options);
@@ -100,11 +102,17 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   Error failure() const { return engine_.failure(); }
   // Fails the session on all linked ranks.
   void abort(const std::string& why);
-  // Leaves in good order; pending works fail. Waits at most 0.3 s for the last bytes to go out. Idempotent.
-  void close();
+  // The same, where this rank is the one that the others lose: "rank 1 (host a) <what>".
+  void abandon(const std::string& what);
+  // Asks which of `ranks` live, also if the session has failed. Those that do not answer by `deadline` do not.
+  std::vector<int> probe(const std::vector<int>& ranks, Time deadline);
+  // Leaves in good order; pending works fail. Waits at most 0.3 s for the last bytes to go out; a failed session also
+  // up to 2 s for ranks that do not know yet why, unless they need not be told (`tell`). Idempotent. `words`:
+  // Engine::leave.
+  void close(const std::string& words = {}, bool tell = true);
   // Links that are up, by kind: {tcp, shm}.
   std::pair<int, int> links();
-  // What the tcp links that are up have done, lane by lane. Any thread.
+  // What the links that are up have done, those of tcp lane by lane. Any thread.
   std::vector<LinkStatistics> link_statistics();
 
  private:
@@ -128,12 +136,19 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   Time tick(Time now) override;
 
   bool is_split(const Request& request) const;
+  void split_up(const WorkPtr& work);
+  bool forked() const { return forks_ != forks(); }
+  // Throws in a forked child: what the engine works with is its parent's, and is not there.
+  void check_process() const;
   // Logs the strangers of the last while.
   Time report_strangers(Time now);
+
+  enum class Probe : uint8_t { asked, lives, dead };
 
   static Identity identity_of(const SessionOptions& options);
 
   SessionOptions options_;
+  const uint32_t forks_ = forks();
   std::vector<PeerAddress> peers_;
   Trace trace_;
   Regions regions_;
@@ -151,6 +166,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   std::map<uint64_t, Offered> offered_;  // by channel
   std::map<int, uint64_t> offers_;       // how many, by worker
   Served served_;
+  std::map<int, Probe> probes_;  // by rank
   std::atomic<bool> closed_{false};
   std::vector<std::string> strangers_;  // not logged yet
   Time strangers_due_ = Time::max();

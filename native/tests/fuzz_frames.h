@@ -10,9 +10,45 @@
 
 namespace slipstream::rig {
 
+// The bytes with the checks that they need to be looked at: headers and payloads in turn, as an honest peer would put
+// them on a connection, whatever they say.
+inline std::vector<std::byte> with_checks(std::span<const std::byte> bytes, bool bulk) {
+  std::vector<std::byte> sealed;
+  const size_t size = bulk ? sizeof(SegmentHeader) : sizeof(Frame);
+  for (uint64_t number = 0; bytes.size() >= size; ++number) {
+    size_t payload = 0;
+    const auto add = [&]<class Header>(Header header, uint64_t place) {
+      seal(header, place);
+      const auto part = std::as_bytes(std::span(&header, 1));
+      sealed.insert(sealed.end(), part.begin(), part.end());
+    };
+    if (bulk) {
+      SegmentHeader header;
+      std::memcpy(static_cast<void*>(&header), bytes.data(), sizeof(header));
+      payload = header.size;
+      header.check.payload = 0;
+      add(header, number);
+    } else {
+      Frame f;
+      std::memcpy(static_cast<void*>(&f), bytes.data(), sizeof(f));
+      payload = f.length;
+      add(ControlHeader{f, {}}, sealed.size());
+    }
+    bytes = bytes.subspan(size);
+    const auto part = bytes.first(std::min(payload, bytes.size()));
+    sealed.insert(sealed.end(), part.begin(), part.end());
+    bytes = bytes.subspan(part.size());
+  }
+  sealed.insert(sealed.end(), bytes.begin(), bytes.end());
+  return sealed;
+}
+
 // The reader alone, fed in steps of `step` bytes. Aborts if it breaks its promises.
-inline void fuzz_reader(std::span<const std::byte> bytes, size_t step) {
+inline void fuzz_reader(std::span<const std::byte> raw, size_t step) {
+  const auto sealed = with_checks(raw, false);
+  std::span<const std::byte> bytes = sealed;
   FrameReader reader;
+  uint64_t place = 0;
   while (!bytes.empty()) {
     const auto space = reader.space();
     if (space.empty()) std::abort();
@@ -23,20 +59,23 @@ inline void fuzz_reader(std::span<const std::byte> bytes, size_t step) {
     Frame f;
     const std::byte* payload = nullptr;
     FrameReader::Next next{};
-    while ((next = reader.next(f, payload)) == FrameReader::Next::frame) {
+    while ((next = reader.next(place, f, payload)) == FrameReader::Next::frame) {
+      place += sizeof(ControlHeader) + f.length;
       if (f.length > kEagerBytes || objection_to_control(f) != nullptr) std::abort();
       volatile std::byte last{};  // the payload has to be readable to its end
       if (f.length > 0) last = payload[f.length - 1];
       (void)last;
     }
-    if (next == FrameReader::Next::bad) return;
+    if (next != FrameReader::Next::more) return;
   }
 }
 
 // What an authenticated peer can do to a link: `bytes` on its control lane, or on a bulk lane, then the end.
 class FuzzedLink : public Events {
  public:
-  void feed(std::span<const std::byte> bytes, bool bulk) {
+  void feed(std::span<const std::byte> raw, bool bulk) {
+    const auto sealed = with_checks(raw, bulk);
+    std::span<const std::byte> bytes = sealed;
     downs = 0;
     auto core = std::make_shared<TcpCore>(poller_, *this, identity(0), TcpOptions{});
     auto [ours, theirs] = pair();

@@ -103,7 +103,9 @@ class ScriptedLink : public Events {
   void open_lane(uint32_t number) {
     auto [ours, theirs] = socket_pair();
     link_->add_lane(std::move(ours), number);
-    if (number < kLanes) lanes_[number] = std::move(theirs);
+    if (number >= kLanes) return;
+    lanes_[number] = std::move(theirs);
+    places_[number] = 0;
   }
 
   void send_control(Input& input) {
@@ -117,15 +119,25 @@ class ScriptedLink : public Events {
     frame.length = input.one_of(kLengths);
     frame.channel = input.one_of(kChannels);
     if (input.chance(4)) frame.flags = kAllBefore;
-    put(control_, &frame, sizeof(frame));
+    ControlHeader header{frame, {}};
+    if (input.chance(4)) header.check.payload = payload_check({kZeros, std::min<size_t>(frame.length, sizeof(kZeros))});
+    seal(header, frame.type == FrameType::resume ? kResumePlace : control_place_);
+    if (input.chance(16)) ++header.check.header;
+    if (frame.type != FrameType::resume) control_place_ += sizeof(header) + frame.length;
+    put(control_, &header, sizeof(header));
     if (!input.chance(8)) put(control_, kZeros, std::min<size_t>(frame.length, sizeof(kZeros)));
   }
 
   void send_segment(Input& input) {
     const bool last = input.chance(8);
-    const SegmentHeader header =
+    SegmentHeader header =
         last ? promotion(static_cast<uint32_t>(1 + input.below(2 * generation_ + 4))) : segment_header(input);
-    const Fd& lane = lanes_[input.below(kLanes)];
+    const size_t number = input.below(kLanes);
+    const Fd& lane = lanes_[number];
+    if (!last && input.chance(4))
+      header.check.payload = payload_check({kZeros, std::min<size_t>(header.size, sizeof(kZeros))});
+    seal(header, places_[number]++);
+    if (input.chance(16)) ++header.check.header;
     put(lane, &header, input.chance(16) ? input.below(sizeof(header)) : sizeof(header));
     if (!input.chance(4)) put(lane, kZeros, std::min<size_t>(header.size, sizeof(kZeros)));
   }
@@ -194,6 +206,8 @@ class ScriptedLink : public Events {
   Fd control_;
   uint32_t generation_ = 0;
   Fd lanes_[kLanes];
+  uint64_t places_[kLanes] = {};  // segments said on each
+  uint64_t control_place_ = 0;    // bytes of the control stream said
   std::unique_ptr<TcpLink> link_;
   uint64_t last_cookie_ = 0;
   uint64_t sum_ = 0;

@@ -166,7 +166,8 @@ TEST(lanes_may_come_before_their_link_but_not_wait_for_ever) {
   const Fd control = raw_connect(server.port);
   CHECK(raw_handshake(server, control, 5, 1, Purpose::link, 42));
   CHECK(run({&server}, [&] { return server.ups.size() == 1; }));
-  const auto bytes = segment(frame(FrameType::data, kEagerBytes + 1), 1);
+  auto bytes = segment(frame(FrameType::data, kEagerBytes + 1), 1);
+  seal_segment(bytes, 0);
   raw_send(lane, bytes.data(), bytes.size());
   CHECK(run({&server}, [&] { return server.received.size() == 1; }));
   server.transport->tick(now() + seconds(1001));

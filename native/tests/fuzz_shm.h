@@ -17,17 +17,15 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   }
 
   void play(Input input) {
-    const bool dialler = false;
     auto [ours, theirs] = socket_pair();
     peer_ = std::move(theirs);
-    link_ = std::make_unique<ShmLink>(home_, 1, std::move(ours), Handshake::server(home_->identity, {Purpose::shm}),
-                                      dialler);
-    memory_fd_ = make_memfd("fuzz-ring", 2 * sizeof(Ring::Shared));
-    memory_ = Mapping(memory_fd_.get(), 2 * sizeof(Ring::Shared));
+    link_ = std::make_unique<ShmLink>(home_, 1, std::move(ours), Handshake::server(home_->identity, {Purpose::shm}));
+    memory_fd_ = make_memfd("fuzz-ring", sizeof(ShmLink::Pair));
+    memory_ = Mapping(memory_fd_.get(), sizeof(ShmLink::Pair));
     ring_ = Ring(shared());
     if (!input.chance(8)) {
       Bell bell;
-      message({1, 0, 2 * sizeof(Ring::Shared)}, {memory_fd_.get(), bell.page_fd(), bell.event_fd()});
+      message({1, 0, sizeof(ShmLink::Pair)}, {memory_fd_.get(), bell.page_fd(), bell.event_fd()});
       turn();
     }
     while (!input.empty() && downs_ == 0) step(input);
@@ -136,7 +134,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   // A message on the socket with descriptors, some of them of regions.
   void announce(Input& input) {
     constexpr uint32_t kKinds[] = {1, 2, 2, 2};
-    constexpr uint64_t kSizes[] = {4096, 8192, 1 << 20, 2 * sizeof(Ring::Shared)};
+    constexpr uint64_t kSizes[] = {4096, 8192, 1 << 20, sizeof(ShmLink::Pair)};
     const Message m{input.one_of(kKinds), static_cast<uint32_t>(input.below(4)), input.one_of(kSizes)};
     const Fd region = make_memfd("fuzz-region", input.chance(4) ? 100 : std::min<uint64_t>(m.size, 1 << 20));
     const size_t count = input.chance(4) ? input.below(5) : 1;

@@ -536,3 +536,27 @@ TEST(the_level_can_be_lowered_but_not_misspelt) {
   const std::string level = cpu_level();
   CHECK(level == "avx512" || level == "avx2" || level == "baseline" || level == "neon");
 }
+
+// Ranks with other processors compute the same sums: their bits must be equal.
+TEST(every_level_has_the_same_nan_in_narrow_formats) {
+  for (const DType t : kNarrow) {
+    const size_t count = 4099;
+    const Bytes a = random_bytes(count * size_of(t), 5), b = random_bytes(count * size_of(t), 6);
+    const size_t nan = t == DType::f16 ? 0x7e00 : t == DType::bf16 ? 0x7fc0 : 0x7f;
+    for (const Op op : {Op::sum, Op::prod, Op::min, Op::max}) {
+      Bytes first;
+      for (const Table* table : tables()) {
+        Bytes out(a.size());
+        table->reduce[index(t)][static_cast<int>(op)](out.data(), a.data(), b.data(), count);
+        if (first.empty()) first = out;
+        CHECK(out == first);
+        size_t other = 0;
+        for (size_t i = 0; i < count; ++i) {
+          const size_t bits = narrow_bits(t, out.data(), i);
+          other += std::isnan(decode(t, bits)) && bits != nan;
+        }
+        CHECK_EQ(other, size_t{0});
+      }
+    }
+  }
+}

@@ -57,9 +57,12 @@ class SessionRank final : public RankUnderTest {
 
 class MemoryRank final : public RankUnderTest, Dialer, Pump {
  public:
-  MemoryRank(MemoryHub& hub, int rank, int size)
-      : engine_(rank, size, poller_, bell_, regions_, *this, EngineOptions{}),
-        transport_(hub, engine_, rank, bell_, [this](std::unique_ptr<Link> l) { engine_.adopt(std::move(l)); }),
+  // `hosts`: of every rank; those of one host share memory. Empty: all do.
+  MemoryRank(MemoryHub& hub, int rank, int size, std::vector<int> hosts = {}, EngineOptions options = {})
+      : rank_(rank),
+        hosts_(std::move(hosts)),
+        engine_(rank, size, poller_, bell_, regions_, *this, options),
+        transport_(hub, engine_, rank, bell_, [this](std::unique_ptr<Link> l) { (void)engine_.adopt(std::move(l)); }),
         runner_(engine_, poller_, bell_, 0) {
     engine_.set_pump(this);
     runner_.start();
@@ -85,17 +88,31 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
     runner_.as_driver([&] { text = engine_.report(); });
     return text;
   }
+  // True once this rank has heard that `peer` left in good order.
+  bool heard_goodbye(int peer) {
+    bool heard = false;
+    runner_.as_driver([&] { heard = engine_.fabric().left(peer) != Time::min(); });
+    return heard;
+  }
+  // Runs the engine's timers as if it were `then`.
+  void tick_at(Time then) {
+    runner_.as_driver([&] { engine_.tick(then); });
+  }
 
  private:
   std::unique_ptr<Link> dial(int rank) override { return transport_.dial(rank); }
   void knock(int) override {}
   std::string host_of(int) const override { return ""; }
-  bool shares_memory(int) const override { return true; }
+  bool shares_memory(int peer) const override {
+    return hosts_.empty() || hosts_[static_cast<size_t>(peer)] == hosts_[static_cast<size_t>(rank_)];
+  }
   bool poll() override { return transport_.poll(); }
   bool pending() const override { return const_cast<MemoryTransport&>(transport_).pending(); }
   bool congested() const override { return false; }
   Time tick(Time) override { return Time::max(); }
 
+  int rank_;
+  std::vector<int> hosts_;
   Regions regions_;
   Bell bell_;
   Poller poller_;
@@ -121,7 +138,8 @@ class Ranks {
       options.lanes = lanes;
       options.timeout_seconds = 60;
       auto rank = std::make_unique<SessionRank>(options);
-      all.push_back({"here", false, rank->session.listen_shm(), {"127.0.0.1"}, rank->session.listen_tcp("127.0.0.1")});
+      const uint16_t port = rank->session.listen_tcp({"127.0.0.1"});
+      all.push_back({"here", false, rank->session.listen_shm(), {"127.0.0.1"}, port});
       ranks_.push_back(std::move(rank));
     }
     for (int r = 0; r < size; ++r) {
@@ -130,6 +148,11 @@ class Ranks {
         mine[static_cast<size_t>(p)].same_host = wire == Wire::shm || (wire == Wire::mixed && p % 2 == r % 2);
       static_cast<SessionRank&>(at(r)).session.start(mine);
     }
+  }
+  // Over memory; rank r believes itself on host `hosts[r]`.
+  explicit Ranks(const std::vector<int>& hosts) : hub_(static_cast<int>(hosts.size())) {
+    const int size = static_cast<int>(hosts.size());
+    for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<MemoryRank>(hub_, r, size, hosts));
   }
   ~Ranks() {  // all leave at once, as processes would
     each([](int, RankUnderTest& rank) { rank.leave(); });

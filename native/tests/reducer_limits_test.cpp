@@ -42,7 +42,12 @@ class TestLink final : public Link {
   void release(const Payload&) override {}
   void close() override { up_ = false; }
 
+  ~TestLink() override {
+    if (destroyed != nullptr) *destroyed = true;
+  }
+
   std::vector<uint64_t> under_way;
+  bool* destroyed = nullptr;
 };
 
 // A reducer's engine that two workers are linked with.
@@ -223,6 +228,29 @@ TEST(the_intake_is_bounded_and_the_engine_sleeps_meanwhile) {
   CHECK(turns < 100);
 }
 
+TEST(a_second_link_is_refused_and_the_first_one_stays) {
+  bool first_destroyed = false, second_destroyed = false;
+  {
+    Rig rig;
+    const WorkPtr work = rig.begin(1);
+    rig.links[1]->destroyed = &first_destroyed;
+    rig.data(1, 0, 0);  // kept, with its link, until rank 0's is here
+    auto second = std::make_unique<TestLink>(1);
+    second->destroyed = &second_destroyed;
+    CHECK(!rig.engine.adopt(std::move(second)));
+    CHECK(second_destroyed);
+    rig.engine.turn();
+    CHECK(!first_destroyed);
+    rig.data(0, 0, 0);
+    for (const int r : {0, 1}) rig.frame(r, FrameType::ready, 0, 0, 0);
+    rig.take_sends();
+    rig.engine.turn();
+    CHECK(work->done());
+    CHECK(!work->error());
+  }
+  CHECK(first_destroyed);
+}
+
 SessionOptions options(int rank) {
   SessionOptions found;
   found.rank = rank;
@@ -237,7 +265,7 @@ SessionOptions options(int rank) {
 std::shared_ptr<const Group> join(Session& reducer, Session& worker) {
   std::vector<PeerAddress> peers(kWorkers + 1);
   peers.back().addresses = {"127.0.0.1"};
-  peers.back().port = reducer.listen_tcp("127.0.0.1");
+  peers.back().port = reducer.listen_tcp({"127.0.0.1"});
   reducer.start(std::vector<PeerAddress>(kWorkers + 1));
   worker.start(peers);
   worker.reach(kWorkers, now() + seconds(60));
@@ -258,12 +286,29 @@ WorkPtr submit(Session& worker, std::shared_ptr<const Group> group, std::vector<
   return work;
 }
 
+TEST(a_worker_that_opens_its_link_twice_breaks_the_rules) {
+  Session reducer(options(kWorkers)), worker(options(0)), again(options(0));
+  std::vector<PeerAddress> peers(kWorkers + 1);
+  peers.back().addresses = {"127.0.0.1"};
+  peers.back().port = reducer.listen_tcp({"127.0.0.1"});
+  reducer.start(std::vector<PeerAddress>(kWorkers + 1));
+  worker.start(peers);
+  again.start(peers);
+  worker.reach(kWorkers, now() + seconds(60));
+  try {
+    again.reach(kWorkers, now() + seconds(60));
+  } catch (const Failure&) {  // it may hear of it at once
+  }
+  while (!reducer.failure()) reducer.served();
+  CHECK(says(reducer.failure().text, "rank 0 opened a second link"));
+}
+
 TEST(a_worker_offers_no_more_than_it_can_have_under_way) {
   Session reducer(options(kWorkers)), worker(options(0));
   const auto group = join(reducer, worker);
-  std::vector<float> memory(1);
+  std::vector<std::vector<float>> memory(200, std::vector<float>(1));  // works on the same would go one by one
   std::vector<WorkPtr> works;
-  for (int i = 0; i < 200; ++i) works.push_back(submit(worker, group, memory, 1));
+  for (std::vector<float>& own : memory) works.push_back(submit(worker, group, own, 1));
   CHECK(worker.wait(*works.back(), now() + seconds(60)));
   CHECK(says(works.back()->error().text, "rank 0 offers more than 128 works at once"));
 }

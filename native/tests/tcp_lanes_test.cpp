@@ -48,7 +48,7 @@ TEST(a_message_comes_once_however_often_it_is_sent) {
   const auto halves = [&](const Fd& fd) {
     for (const uint32_t offset : {0u, kLength / 2}) {
       const auto bytes = segment(frame(FrameType::data, kLength), scene.messages + 1, offset, kLength / 2);
-      raw_send(fd, bytes.data(), bytes.size());
+      scene.say_segment(fd, bytes);
     }
   };
   for (const Fd& fd : scene.bulk) halves(fd);
@@ -388,16 +388,13 @@ TEST(a_promotion_does_not_swallow_a_goodbye) {
 
 namespace {
 
-void say_last(const Fd& fd, uint32_t generation) {
-  const SegmentHeader last = promotion(generation);
-  raw_send(fd, &last, sizeof(last));
-}
+void say_last(Scene& scene, const Fd& fd, uint32_t generation) { scene.say_header(fd, promotion(generation)); }
 
 }  // namespace
 
 TEST(a_promoted_connection_goes_on_with_the_control_stream) {
   Scene scene(3);
-  say_last(scene.bulk[0], 5);
+  say_last(scene, scene.bulk[0], 5);
   SegmentHeader last;
   CHECK(hear(scene.us, scene.bulk[0], last));
   CHECK(is_promotion(last));
@@ -407,7 +404,7 @@ TEST(a_promoted_connection_goes_on_with_the_control_stream) {
   CHECK(resume.type == FrameType::resume);
   CHECK_EQ(resume.channel, 0u);
   // An old generation: the lane is dropped, the link goes on.
-  say_last(scene.bulk[1], 5);
+  say_last(scene, scene.bulk[1], 5);
   CHECK(raw_closed(scene.us, scene.bulk[1]));
   // The old connection stays until we have said that we have left it.
   char byte = 0;
@@ -432,7 +429,7 @@ TEST(last_words_that_are_none_end_the_link) {
     Scene scene(2);
     SegmentHeader last = promotion(1);
     change(last);
-    raw_send(scene.bulk[0], &last, sizeof(last));
+    scene.say_header(scene.bulk[0], last);
     return scene.ends() && scene.us.downs[0].code == Code::internal;
   };
   CHECK(after([](SegmentHeader& h) { h.frame.seq = 0; }));
@@ -440,16 +437,17 @@ TEST(last_words_that_are_none_end_the_link) {
   CHECK(after([](SegmentHeader& h) { h.size = 1; }));
   CHECK(after([](SegmentHeader& h) { h.frame.length = 1; }));
   Scene talkative(2);  // what follows is a control stream, which this is not
-  say_last(talkative.bulk[0], 1);
+  say_last(talkative, talkative.bulk[0], 1);
   talkative.say_message(talkative.bulk[0]);
   CHECK(talkative.ends());
-  CHECK(talkative.us.downs[0].code == Code::internal);
+  CHECK(talkative.us.downs[0].code == Code::peer_lost);  // damaged, as far as can be seen, and nobody to dial
 }
 
 TEST(a_last_word_that_nobody_asked_for_ends_the_link) {
   Promoting pair(2);
   const auto lane = TcpTransport::statistics(*pair.b.ups[0]).lanes[1];
-  const SegmentHeader last = promotion(1);
+  SegmentHeader last = promotion(1);
+  seal(last, 0);
   for (int fd = 3; fd < 1024; ++fd)
     if (const TcpState state = tcp_state(fd); state.local == lane.local && state.remote == lane.remote)
       CHECK_EQ(::send(fd, &last, sizeof(last), MSG_NOSIGNAL), static_cast<ssize_t>(sizeof(last)));
@@ -460,7 +458,7 @@ TEST(a_last_word_that_nobody_asked_for_ends_the_link) {
 TEST(a_promoted_lane_may_end_before_our_last_word) {
   Scene scene(2);
   scene.us.keep = true;
-  say_last(scene.bulk[0], 1);
+  say_last(scene, scene.bulk[0], 1);
   scene.bulk[0].reset();
   scene.settle();
   CHECK(scene.us.ups[0]->up() || !scene.us.downs.empty());

@@ -10,12 +10,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/fd.h"
 #include "transport/handshake.h"
 #include "transport/tcp.h"
+#include "transport/tcp_frames.h"
 #include "transport/tcp_segments.h"
 
 namespace slipstream::rig {
@@ -133,10 +135,28 @@ inline std::vector<std::byte> pattern(size_t size, uint32_t seed) {
   return bytes;
 }
 
-// A segment of a bulk message as it is on the wire: all of the message, unless `size` says less.
+// A segment of a bulk message as it is on the wire, but for its check: all of the message, unless `size` says less.
 inline std::vector<std::byte> segment(const Frame& f, uint64_t message, uint32_t offset = 0, uint32_t size = 0) {
   const SegmentHeader header{f, message, offset, size == 0 ? f.length : size};
   std::vector<std::byte> bytes(sizeof(header) + header.size);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  return bytes;
+}
+
+// With the check of the `place`th segment of its connection; `payload`: with one of its payload, too.
+inline void seal_segment(std::span<std::byte> bytes, uint64_t place, bool payload = false) {
+  SegmentHeader header;
+  std::memcpy(static_cast<void*>(&header), bytes.data(), sizeof(header));
+  header.check.payload = payload ? payload_check(bytes.subspan(sizeof(header))) : 0;
+  seal(header, place);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+}
+
+// A control frame as it is on the wire at this place of the stream, with zeros for its payload.
+inline std::vector<std::byte> control_bytes(const Frame& f, uint64_t place) {
+  ControlHeader header{f, {}};
+  seal(header, f.type == FrameType::resume ? kResumePlace : place);
+  std::vector<std::byte> bytes(sizeof(header) + f.length);
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;
 }

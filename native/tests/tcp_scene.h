@@ -11,12 +11,6 @@ namespace slipstream::rig {
 
 inline constexpr uint32_t kLength = 20'000;
 
-inline std::vector<std::byte> wire(const Frame& f) {
-  std::vector<std::byte> bytes(sizeof(f) + f.length);
-  std::memcpy(bytes.data(), &f, sizeof(f));
-  return bytes;
-}
-
 // Rank 1 runs; rank 0 is three sockets.
 struct Scene {
   explicit Scene(int bulk_lanes, TcpOptions options = {}) : us(1, options), control(raw_connect(us.port)) {
@@ -31,16 +25,22 @@ struct Scene {
   }
 
   void say(const Fd& fd, const Frame& f) {
-    const auto bytes = wire(f);
+    const auto bytes = control_bytes(f, control_place);
+    if (f.type != FrameType::resume) control_place += bytes.size();
     raw_send(fd, bytes.data(), bytes.size());
   }
-  void say_message(const Fd& fd) {
-    const auto bytes = segment(frame(FrameType::data, kLength), ++messages);
-    raw_send(fd, bytes.data(), bytes.size());
+  // The first `part` bytes of a segment; 0: all.
+  void say_segment(const Fd& fd, std::vector<std::byte> bytes, size_t part = 0) {
+    seal_segment(bytes, places[fd.get()]++);
+    raw_send(fd, bytes.data(), part == 0 ? bytes.size() : part);
   }
+  void say_message(const Fd& fd) { say_segment(fd, segment(frame(FrameType::data, kLength), ++messages)); }
   void say_half(const Fd& fd) {
-    const auto bytes = segment(frame(FrameType::data, kLength), messages + 1);
-    raw_send(fd, bytes.data(), bytes.size() / 2);
+    say_segment(fd, segment(frame(FrameType::data, kLength), messages + 1), (sizeof(SegmentHeader) + kLength) / 2);
+  }
+  void say_header(const Fd& fd, SegmentHeader header) {
+    seal(header, places[fd.get()]++);
+    raw_send(fd, &header, sizeof(header));
   }
   // Everything that has been sent so far has been seen: a ping comes through, and the poller has nothing left.
   void settle() {
@@ -65,6 +65,8 @@ struct Scene {
   Fd control;
   std::vector<Fd> bulk;
   uint64_t messages = 0;
+  uint64_t control_place = 0;      // bytes of the control stream
+  std::map<int, uint64_t> places;  // segments, by socket
 };
 
 // What the peer of a raw client says on one connection.
@@ -76,6 +78,13 @@ bool hear(Rank& server, const Fd& fd, T& what) {
     if (n > 0) at += static_cast<size_t>(n);
     return at == sizeof(T);
   });
+}
+
+inline bool hear(Rank& server, const Fd& fd, Frame& what) {
+  ControlHeader header;
+  const bool heard = hear(server, fd, header);
+  what = header.frame;
+  return heard;
 }
 
 }  // namespace slipstream::rig

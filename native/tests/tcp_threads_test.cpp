@@ -54,6 +54,8 @@ TEST(a_segment_that_comes_over_two_lanes_at_once_is_written_by_one_at_a_time) {
     auto bytes = segment(frame(FrameType::data, kSize), ++scene.messages);
     const auto body = pattern(kSize, static_cast<uint32_t>(i));
     std::copy(body.begin(), body.end(), bytes.begin() + sizeof(SegmentHeader));
+    seal_segment(bytes, scene.places[scene.bulk[0].get()]++, i % 2 == 0);
+    ++scene.places[scene.bulk[1].get()];
     size_t sent[2] = {0, 0};
     const bool done = run({&scene.us}, [&] {
       for (size_t lane = 0; lane < 2; ++lane) {

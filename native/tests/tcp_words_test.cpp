@@ -49,7 +49,7 @@ bool is_silent(const Fd& fd) {
 void say_with_word(Scene& scene, uint64_t number, uint64_t taken) {
   auto bytes = segment(frame(FrameType::data, kLength), number);
   std::memcpy(bytes.data() + offsetof(SegmentHeader, taken), &taken, sizeof(taken));
-  raw_send(scene.bulk[0], bytes.data(), bytes.size());
+  scene.say_segment(scene.bulk[0], std::move(bytes));
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace slipstream {
 class Arrivals {
  public:
   virtual ~Arrivals() = default;
-  // `rank` has dialled us and is authenticated. The owner keeps the link; Events::up follows at once.
+  // `rank` has dialled us and is authenticated. The owner keeps the link, and Events::up follows at once, or destroys
+  // it.
   virtual void accepted(std::unique_ptr<Link> link) = 0;
   // `rank` needs a link with us and asks us to dial (it is the higher rank).
   virtual void knocked(int rank) = 0;

@@ -20,7 +20,7 @@ enum class Purpose : uint16_t { store = 1, link = 2, lane = 3, knock = 4, shm = 
 // As on the wire: little-endian, no padding.
 struct Hello {
   std::array<char, 4> magic{'S', 'L', 'I', 'P'};
-  uint16_t version = 2;
+  uint16_t version = 3;
   Purpose purpose = Purpose::link;
   std::array<std::byte, 16> job{};
   uint32_t rank = 0;    // who speaks

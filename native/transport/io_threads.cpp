@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -10,6 +11,7 @@
 #include <system_error>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "transport/zero_copy.h"
@@ -45,7 +47,17 @@ size_t IoCall::bytes() const {
   return sum;
 }
 
+namespace {
+
+void check_first_part(IoCall& call) {
+  const size_t size = std::min(static_cast<size_t>(call.result), call.parts[0].iov_len);
+  call.crc = crc32c({static_cast<const std::byte*>(call.parts[0].iov_base), size}, call.crc);
+}
+
+}  // namespace
+
 void perform(IoCall& call) {
+  if (call.first != nullptr) call.first(call.context);
   if (call.parts[0].iov_base == nullptr) call.parts[0].iov_base = nowhere.data();
   msghdr message{};
   message.msg_iov = call.parts;
@@ -60,6 +72,7 @@ void perform(IoCall& call) {
     call.refused = done.refused;
   } while (call.error == EINTR);
   if (call.timed) call.seconds = Seconds(now() - start).count();
+  if (call.checks && call.result > 0) check_first_part(call);
 }
 
 IoThreads::IoThreads(int count, const std::vector<int>& cpus) {

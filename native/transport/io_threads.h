@@ -27,6 +27,12 @@ struct IoCall {
   bool refused = false;
   bool timed = false;  // it is to say how long it took
   double seconds = 0;
+  // Work that goes with the call, and is done by who performs it: something to be done first, or the checksum of what
+  // comes into the first part, after what came before.
+  void (*first)(void* context) = nullptr;
+  void* context = nullptr;
+  bool checks = false;
+  uint32_t crc = 0;
 
   static constexpr size_t kMostDropped = 64 << 10;  // in one call
   size_t bytes() const;                             // that it asks for

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -22,6 +24,13 @@ struct Payload {
   bool transient = false;
   uint64_t hold = 0;
 };
+
+// What to say of a rank that said goodbye, with the words it gave ("finished and left the job" if it gave none).
+inline std::string farewell(int rank, std::string_view words) {
+  constexpr size_t kMost = 1000;
+  const std::string said(words.substr(0, kMost));
+  return "rank " + std::to_string(rank) + " " + (said.empty() ? "finished and left the job" : said);
+}
 
 class Link {
  public:
@@ -48,9 +57,18 @@ class Link {
   virtual std::optional<Shared> share(const std::byte* /*data*/, size_t /*bytes*/) { return std::nullopt; }
   // Where `bytes` bytes that the peer has shared lie in this process; null if they do not.
   virtual std::byte* remote(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }
+  // As remote(), to write there at once; null, too, if the peer has taken its memory back (it has failed or left). If
+  // it does so before end_write(), what is written does not reach it.
+  virtual std::byte* begin_write(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }
+  virtual void end_write() {}
+
+  // To be asked after a payload has been read. False if its owner had taken the memory back by then: what was read may
+  // have been anything, and the link is about to go down.
+  virtual bool intact(const Payload& /*payload*/) const { return true; }
 
   // Sends what is queued and closes in good order; the link object lives on until its owner deletes it. When close()
-  // returns, the link needs none of the memory that was given to send() or land(), and makes no more upcalls.
+  // returns, the link needs none of the memory that was given to send() or land(), and makes no more upcalls; nor does
+  // the peer write to what share() has told it, or count what it reads of it.
   virtual void close() = 0;
 
   // Bytes that a sender should have under way: enough to fill the link, and no more than that where caches matter.
@@ -58,6 +76,18 @@ class Link {
 
   // Bytes a second that it takes while it is busy; 0: not known.
   virtual double rate() const { return 0; }
+
+  // Payload that did not come through the link: the engine has put it into the peer's memory, or the peer into ours.
+  void count(uint64_t sent, uint64_t received) {
+    sent_ += sent;
+    received_ += received;
+  }
+  // Bytes of payload so far, of links over shared memory; others count by the lane.
+  uint64_t sent_bytes() const { return sent_; }
+  uint64_t received_bytes() const { return received_; }
+
+  // What keeps it from the peer at the moment, for people; empty if nothing is known to.
+  virtual std::string trouble() const { return {}; }
 
   int peer() const { return peer_; }
   Kind kind() const { return kind_; }
@@ -71,6 +101,10 @@ class Link {
   Kind kind_;
   bool up_ = false;
   Time last_heard_;
+
+ private:
+  uint64_t sent_ = 0;
+  uint64_t received_ = 0;
 };
 
 // Upcalls of a link, on the driver's thread.

@@ -61,7 +61,7 @@ class MemoryTransport::MemoryLink final : public Link {
     if (!std::exchange(open_, false)) return;
     up_ = false;
     const std::string who = "rank " + std::to_string(peer_);
-    home_.events_.down(*this, goodbye_ ? Error{Code::aborted, peer_, {}, who + " left the job"}
+    home_.events_.down(*this, goodbye_ ? Error{Code::aborted, peer_, {}, farewell(peer_, {})}
                                        : Error{Code::peer_lost, peer_, {}, who + " closed its connection"});
   }
 

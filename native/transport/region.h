@@ -16,8 +16,12 @@ namespace slipstream {
 // A mapping of a memfd, ours or a peer's.
 class Mapping {
  public:
+  // Whether a forked child has it, too: only what the program made, and may read there. The rest is the engine's, which
+  // does not run in a child.
+  enum class Fork { drop, keep };
+
   Mapping() = default;
-  Mapping(int fd, size_t bytes);  // throws Failure(internal)
+  Mapping(int fd, size_t bytes, Fork fork = Fork::drop);  // throws Failure(internal)
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
@@ -28,6 +32,8 @@ class Mapping {
  private:
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  Fork fork_ = Fork::drop;
+  uint32_t forks_ = 0;
 };
 
 Fd make_memfd(const char* name, size_t bytes);  // throws Failure(internal), naming the limit that was hit
@@ -41,9 +47,12 @@ struct Region {
 // The regions of one session. Thread-safe: Python allocates while the driver looks up.
 class Regions {
  public:
-  std::shared_ptr<Region> create(size_t bytes);
+  std::shared_ptr<Region> create(size_t bytes, Mapping::Fork fork = Mapping::Fork::drop);
   // Peers are told to unmap at the driver's next turn.
   void destroy(uint32_t id);
+  // From now on nobody else sees, or changes, what this process has there: whole pages, with what they hold. They stay
+  // parts of the region for find(), which is of no use any more. For memory that a peer may write to for ever.
+  void part(uint32_t id, uint64_t offset, uint64_t bytes);
   // The region that holds all of [data, data + bytes), or null.
   std::shared_ptr<const Region> find(const std::byte* data, size_t bytes) const;
   // Ids destroyed since the last call.

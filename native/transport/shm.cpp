@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,7 +17,9 @@ namespace slipstream {
 namespace {
 
 constexpr double kGreetingSeconds = 5;
-constexpr size_t kMaxGreetings = 128;
+constexpr size_t kMaxGreetings = 512;  // of this user's processes; ranks of one host may all come at once
+constexpr int kAcceptsPerTurn = 64;
+constexpr double kAcceptPause = 0.1;
 constexpr double kKnockSeconds = 10;
 
 // An abstract address: no file, gone with its socket, one name space per network namespace.
@@ -35,6 +38,15 @@ Fd unix_socket() {
 }
 
 }  // namespace
+
+Fd connect_unix(const std::string& name, int& error) {
+  Fd fd = unix_socket();
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
+  error = errno;
+  return {};
+}
 
 struct ShmTransport::Impl::Greeting : Handler {
   Greeting(Impl& h, Fd f)
@@ -56,22 +68,44 @@ struct ShmTransport::Impl::Greeting : Handler {
 };
 
 struct ShmTransport::Impl::Knock : Handler {
-  Knock(Impl& h, int p, Fd f, KnockDone& d)
+  Knock(Impl& h, int p, std::string n, KnockDone& d)
       : home(h),
         peer(p),
-        socket(std::move(f)),
+        name(std::move(n)),
         handshake(Handshake::client(h.identity, Purpose::knock, p, 0, 0)),
         done(d),
-        deadline(now() + seconds(kKnockSeconds)) {}
+        deadline(now() + seconds(kKnockSeconds)) {
+    attempt();
+  }
   ~Knock() override {
     if (socket) home.poller.remove(socket.get(), this);
+  }
+  // The outcome is told by ready() or tick(), never from here.
+  void attempt() {
+    again = Time::max();
+    int error = 0;
+    socket = connect_unix(name, error);
+    if (socket) {
+      handshake = Handshake::client(home.identity, Purpose::knock, peer, 0, 0);
+      home.poller.add(socket.get(), EPOLLIN | EPOLLOUT, this);
+    } else {
+      why = error == ECONNREFUSED ? "it has ended, or died: nothing listens there any more"
+                                  : errno_text("connect", error);
+      (error == EAGAIN ? again : deadline) = now() + seconds(error == EAGAIN ? kDialPause : 0);
+    }
   }
   void ready(uint32_t) override {
     switch (handshake.advance(socket.get())) {
       case Handshake::State::going:
         return home.poller.modify(socket.get(), EPOLLIN | (handshake.wants_write() ? EPOLLOUT : 0u), this);
       case Handshake::State::failed:
-        return home.answered(*this, false, handshake.why());
+        if (!handshake.closed()) return home.answered(*this, false, handshake.why());
+        // If it has died, nobody listens any more; else it may have had too many to greet.
+        why = handshake.why();
+        home.poller.remove(socket.get(), this);
+        socket.reset();
+        again = now() + seconds(kDialPause);
+        return;
       case Handshake::State::done:
         return home.answered(*this, true, "");
     }
@@ -79,10 +113,13 @@ struct ShmTransport::Impl::Knock : Handler {
 
   Impl& home;
   int peer;
+  std::string name;
   Fd socket;
   Handshake handshake;
   KnockDone& done;
   Time deadline;
+  Time again = Time::max();
+  std::string why = "it does not answer";
 };
 
 ShmTransport::Impl::Impl(Poller& p, Events& e, Arrivals& a, Identity i, Regions& r, Bell& b)
@@ -118,32 +155,11 @@ std::string ShmTransport::listen() {
 }
 
 std::unique_ptr<Link> ShmTransport::dial(int peer, const std::string& name) {
-  Fd fd = unix_socket();
-  sockaddr_un address;
-  const socklen_t length = abstract_address(name, address);
-  const bool connected = ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
-  const int error = errno;
-  auto link = std::make_unique<ShmLink>(impl_, peer, std::move(fd),
-                                        Handshake::client(impl_->identity, Purpose::shm, peer, 0, 0), true);
-  if (!connected) {
-    // The link fails at the next tick, so that the caller holds it before Events::down names it.
-    link->refuse(
-        Error{Code::peer_lost, peer, {}, "rank " + std::to_string(peer) + " is gone: " + errno_text("connect", error)});
-  }
-  return link;
+  return std::make_unique<ShmLink>(impl_, peer, name);
 }
 
 void ShmTransport::knock(int peer, const std::string& name, KnockDone& done) {
-  Fd fd = unix_socket();
-  sockaddr_un address;
-  const socklen_t length = abstract_address(name, address);
-  const bool connected = ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
-  auto knock = std::make_unique<Impl::Knock>(*impl_, peer, std::move(fd), done);
-  if (connected)
-    impl_->poller.add(knock->socket.get(), EPOLLIN | EPOLLOUT, knock.get());
-  else
-    knock->deadline = now();  // told at the next tick
-  impl_->knocks.push_back(std::move(knock));
+  impl_->knocks.push_back(std::make_unique<Impl::Knock>(*impl_, peer, name, done));
 }
 
 bool ShmTransport::poll() {
@@ -163,20 +179,22 @@ bool ShmTransport::congested() const {
 }
 
 Time ShmTransport::tick(Time now) {
-  Time next = Time::max();
+  if (impl_->accepts_at <= now) impl_->accept_again();
+  Time next = impl_->accepts_at;
   while (!impl_->greetings.empty() && impl_->greetings.front()->deadline <= now) {
     impl_->arrivals.stranger("a process of this host", "no handshake within 5 s");
     impl_->greetings.pop_front();
   }
-  if (!impl_->greetings.empty()) next = impl_->greetings.front()->deadline;
+  if (!impl_->greetings.empty()) next = std::min(next, impl_->greetings.front()->deadline);
   for (size_t i = 0; i < impl_->links.size(); ++i) next = std::min(next, impl_->links[i]->tick(now));
   for (size_t i = 0; i < impl_->knocks.size();) {
     Impl::Knock& knock = *impl_->knocks[i];
     if (knock.deadline <= now) {
-      impl_->answered(knock, false, "it does not answer");
+      impl_->answered(knock, false, knock.why);
       continue;
     }
-    next = std::min(next, knock.deadline);
+    if (knock.again <= now) knock.attempt();
+    next = std::min({next, knock.deadline, knock.again});
     ++i;
   }
   return next;
@@ -184,15 +202,34 @@ Time ShmTransport::tick(Time now) {
 
 // The listener.
 void ShmTransport::Impl::ready(uint32_t) {
-  for (;;) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
     Fd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd) return;
+    if (!fd) {
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      // The connection stays in the backlog, so the poller would call at once, again and again.
+      arrivals.stranger("a process of this host", errno_text("accept"));
+      poller.remove(listener.get(), this);
+      accepts_at = now() + seconds(kAcceptPause);
+      return;
+    }
+    // All ranks that share memory are the same user's (Python: host_id). Nobody else may take a place among them.
+    ucred peer{};
+    socklen_t size = sizeof(peer);
+    if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) {
+      arrivals.stranger("a process of this host", "it belongs to another user");
+      continue;
+    }
     if (greetings.size() >= kMaxGreetings) {
       arrivals.stranger("a process of this host", "too many unauthenticated connections");
       greetings.pop_front();
     }
     greetings.push_back(std::make_unique<Greeting>(*this, std::move(fd)));
   }
+}
+
+void ShmTransport::Impl::accept_again() {
+  accepts_at = Time::max();
+  poller.add(listener.get(), EPOLLIN, this);
 }
 
 void ShmTransport::Impl::greeted(Greeting& greeting) {
@@ -210,13 +247,14 @@ void ShmTransport::Impl::greeted(Greeting& greeting) {
       return forget(greeting);
     }
     poller.remove(greeting.socket.get(), &greeting);
-    arrivals.accepted(std::make_unique<ShmLink>(shared_from_this(), peer, std::move(greeting.socket),
-                                                std::move(greeting.handshake), false));
+    arrivals.accepted(
+        std::make_unique<ShmLink>(shared_from_this(), peer, std::move(greeting.socket), std::move(greeting.handshake)));
   }
   forget(greeting);
 }
 
-void ShmTransport::Impl::answered(Knock& knock, bool alive, const std::string& why) {
+// `why` is a copy: it may be the knock's own text, and the knock goes before the outcome is told.
+void ShmTransport::Impl::answered(Knock& knock, bool alive, std::string why) {
   const int peer = knock.peer;
   auto& done = knock.done;
   std::erase_if(knocks, [&](const auto& k) { return k.get() == &knock; });

@@ -1,5 +1,6 @@
 #include "transport/shm_link.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -7,6 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <thread>
+
+#include "base/log.h"
 
 namespace slipstream {
 
@@ -17,6 +21,8 @@ enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
 
 constexpr double kComeUpSeconds = 10;
 constexpr size_t kMaxFds = 4;
+constexpr double kCopySeconds = 0.005;
+constexpr auto kLookAgain = std::chrono::microseconds(50);
 
 struct DescriptorBody {
   Frame frame;
@@ -29,16 +35,50 @@ Error lost(int peer, const std::string& how) {
 
 }  // namespace
 
-ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake, bool dialler)
+ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string listener)
+    : Link(peer, Kind::shm),
+      home_(std::move(home)),
+      handshake_(Handshake::client(home_->identity, Purpose::shm, peer, 0, 0)),
+      dialler_(true),
+      deadline_(now() + seconds(kComeUpSeconds)),
+      listener_(std::move(listener)) {
+  dial();
+  home_->links.push_back(this);
+}
+
+ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake)
     : Link(peer, Kind::shm),
       home_(std::move(home)),
       socket_(std::move(socket)),
       handshake_(std::move(handshake)),
-      dialler_(dialler),
-      phase_(dialler ? Phase::handshake : Phase::setup),
+      dialler_(false),
+      phase_(Phase::setup),
       deadline_(now() + seconds(kComeUpSeconds)) {
+  home_->poller.add(socket_.get(), EPOLLIN, this);
   home_->links.push_back(this);
-  home_->poller.add(socket_.get(), EPOLLIN | (dialler ? EPOLLOUT : 0u), this);
+}
+
+void ShmLink::dial() {
+  again_ = Time::max();
+  int error = 0;
+  socket_ = connect_unix(listener_, error);
+  if (socket_) {
+    handshake_ = Handshake::client(home_->identity, Purpose::shm, peer_, 0, 0);
+    home_->poller.add(socket_.get(), EPOLLIN | EPOLLOUT, this);
+  } else if (error == EAGAIN) {
+    dial_again("too many others connect to it at the same time");
+  } else {  // the listener has gone with its process; the caller has to hold the link before Events::down names it
+    refusal_ = lost(peer_, error == ECONNREFUSED ? "has ended, or died: nothing listens there any more"
+                                                 : "is gone: " + errno_text("connect", error));
+    deadline_ = now();
+  }
+}
+
+void ShmLink::dial_again(std::string why) {
+  home_->poller.remove(socket_.get(), this);
+  socket_.reset();
+  why_ = std::move(why);
+  again_ = now() + seconds(kDialPause);
 }
 
 ShmLink::~ShmLink() {
@@ -48,12 +88,38 @@ ShmLink::~ShmLink() {
 
 void ShmLink::close() {
   if (!open_) return;
+  if (!unsent_.empty()) {  // the peer will not learn of these regions, but of the reason why we close
+    unsent_.clear();
+    std::erase_if(backlog_, [](const Queued& queued) { return queued.kind == kDescriptor; });
+  }
   if (phase_ == Phase::up) flush_backlog();
   open_ = false;
   up_ = false;
+  if (phase_ == Phase::up) take_back();
   home_->poller.remove(socket_.get(), this);
   socket_.reset();
   if (peer_bell_) peer_bell_->ring();
+}
+
+void ShmLink::take_back() {
+  access_.take_back();
+  // A chunk takes a millisecond at most. A peer that has not ended by then may be stopped, for as long as it likes.
+  const Time limit = now() + seconds(kCopySeconds);
+  while (access_.written() && now() < limit && !peer_has_closed()) std::this_thread::sleep_for(kLookAgain);
+  const auto place = access_.written();
+  if (!place || peer_has_closed()) return;
+  try {
+    home_->regions.part(place->region, place->offset, place->bytes);
+  } catch (const Failure& failure) {
+    log_warning(home_->identity.rank,
+                "rank " + std::to_string(peer_) + " may still write to memory of this rank: " + failure.error().text);
+  }
+}
+
+// It has closed its end on purpose, or died: either way it copies nothing.
+bool ShmLink::peer_has_closed() const {
+  pollfd socket{socket_.get(), 0, 0};
+  return ::poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 void ShmLink::fail(Error error) {
@@ -62,20 +128,21 @@ void ShmLink::fail(Error error) {
   home_->events.down(*this, error);
 }
 
-void ShmLink::refuse(Error error) {
-  refusal_ = std::move(error);
-  deadline_ = now();
-  home_->poller.remove(socket_.get(), this);
-}
-
 Time ShmLink::tick(Time now) {
   if (!open_ || phase_ == Phase::up) return Time::max();
   if (refusal_) {
     fail(refusal_);
     return Time::max();
   }
-  if (now < deadline_) return deadline_;
-  fail(lost(peer_, "does not answer (no handshake within 10 s; is the process stopped?)"));
+  if (now < deadline_) {
+    if (now >= again_) dial();
+    return std::min(deadline_, again_);
+  }
+  if (why_.empty())
+    fail(lost(peer_, "does not answer (no handshake within 10 s; is the process stopped?)"));
+  else
+    fail(lost(peer_, "refused our handshake for 10 s (" + why_ +
+                         "); all ranks need the same SLIPSTREAM_SECRET and SLIPSTREAM_JOB"));
   return Time::max();
 }
 
@@ -94,9 +161,8 @@ void ShmLink::continue_handshake() {
       home_->poller.modify(socket_.get(), EPOLLIN | (handshake_.wants_write() ? EPOLLOUT : 0u), this);
       return;
     case Handshake::State::failed:
-      if (handshake_.closed())
-        return fail(lost(peer_, "refused our handshake or died in it (" + handshake_.why() +
-                                    "); all ranks need the same SLIPSTREAM_SECRET and SLIPSTREAM_JOB"));
+      // If it has died, nobody listens any more; else it may have had too many to greet.
+      if (handshake_.closed()) return dial_again(handshake_.why());
       return fail(Error{Code::refused,
                         peer_,
                         {},
@@ -132,13 +198,23 @@ void ShmLink::become_up(Fd link_memory, Fd bell_page, Fd bell_event) {
   auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
   outgoing_ = Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor);
   incoming_ = Ring(dialler_ ? &pair->from_acceptor : &pair->from_dialler);
+  access_ = dialler_ ? Access(&pair->dialler, &pair->acceptor) : Access(&pair->acceptor, &pair->dialler);
   phase_ = Phase::up;
   up_ = true;
   last_heard_ = now();
   home_->events.up(*this);
 }
 
-void ShmLink::send_message(const Message& message, std::initializer_list<int> fds) {
+void ShmLink::send_message(const Message& message, std::vector<int> fds, std::shared_ptr<const Region> region) {
+  if (unsent_.empty() && write_message(message, fds)) return;
+  unsent_.push_back({message, std::move(fds), std::move(region)});
+}
+
+void ShmLink::flush_unsent() {
+  while (!unsent_.empty() && write_message(unsent_.front().message, unsent_.front().fds)) unsent_.pop_front();
+}
+
+bool ShmLink::write_message(const Message& message, const std::vector<int>& fds) {
   Message copy = message;
   iovec iov{&copy, sizeof(copy)};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
@@ -151,9 +227,10 @@ void ShmLink::send_message(const Message& message, std::initializer_list<int> fd
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
   c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-  std::memcpy(CMSG_DATA(c), fds.begin(), fds.size() * sizeof(int));
-  if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(copy))) return;
-  if (errno == EPIPE || errno == ECONNRESET) return;  // the peer is gone; its EOF is on the way
+  std::memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
+  if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(copy))) return true;
+  if (errno == EPIPE || errno == ECONNRESET) return true;  // the peer is gone; its EOF is on the way
+  if (errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) return false;
   throw Failure(Code::internal, errno_text("sendmsg to a rank of this host"));
 }
 
@@ -181,13 +258,18 @@ ShmLink::Received ShmLink::receive_message() {
     }
   if (n <= 0) return Received::end;
   last_heard_ = now();
-  if (n == static_cast<ssize_t>(sizeof(message)) && message.kind == kSetup) {
-    accept_setup(message, std::move(fds));
-    return Received::message;
-  }
-  if (n != static_cast<ssize_t>(sizeof(message)) || message.kind != kRegion || fds.size() != 1) {
+  if ((header.msg_flags & MSG_CTRUNC) != 0 && fds.size() < kMaxFds)
+    throw Failure(Code::internal, "rank " + std::to_string(home_->identity.rank) +
+                                      " cannot take shared memory of rank " + std::to_string(peer_) +
+                                      ": it has run out of file descriptors (ulimit -n)");
+  if (n != static_cast<ssize_t>(sizeof(message)) || (message.kind != kRegion && message.kind != kSetup) ||
+      (message.kind == kRegion && fds.size() != 1)) {
     fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed message"});
     return Received::nothing;
+  }
+  if (message.kind == kSetup) {
+    accept_setup(message, std::move(fds));
+    return Received::message;
   }
   try {
     peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
@@ -205,8 +287,7 @@ void ShmLink::cannot_map(const Failure& failure) {
 void ShmLink::peer_is_gone() {
   while (open_ && poll()) {  // what it sent before it went still counts
   }
-  if (peer_said_goodbye_)
-    return fail(Error{Code::aborted, peer_, {}, "rank " + std::to_string(peer_) + " left the job"});
+  if (peer_said_goodbye_) return fail(Error{Code::aborted, peer_, {}, farewell(peer_, goodbye_words_)});
   if (phase_ != Phase::up) return fail(lost(peer_, "died or closed the connection while it was being set up"));
   fail(lost(peer_, "closed its connection (the process died or was killed)"));
 }
@@ -224,7 +305,7 @@ bool ShmLink::try_push(uint32_t kind, uint64_t value, const void* a, size_t a_by
 
 void ShmLink::push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   if (!open_ || phase_ != Phase::up) return;
-  if (backlog_.empty() && try_push(kind, value, a, a_bytes, b, b_bytes)) {
+  if (backlog_.empty() && unsent_.empty() && try_push(kind, value, a, a_bytes, b, b_bytes)) {
     peer_bell_->ring();
     return;
   }
@@ -235,6 +316,8 @@ void ShmLink::push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes,
 }
 
 bool ShmLink::flush_backlog() {
+  flush_unsent();
+  if (!unsent_.empty()) return false;
   bool moved = false;
   while (!backlog_.empty()) {
     const auto& q = backlog_.front();
@@ -248,13 +331,14 @@ bool ShmLink::flush_backlog() {
 
 bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   if (!open_) return true;  // Events::down has been told
+  count(frame.length, 0);
   if (frame.length <= kEagerBytes) {
     push(kFrame, 0, &frame, sizeof(frame), data, frame.length);
     return true;
   }
   const auto region = home_->regions.find(data, frame.length);
   if (!region) throw Failure(Code::internal, "a bulk send over shared memory from memory that is not in a region");
-  announce(*region);
+  announce(region);
   uint32_t ticket = 0;
   if (free_tickets_.empty()) {
     ticket = static_cast<uint32_t>(tickets_.size());
@@ -269,8 +353,9 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   return false;
 }
 
-void ShmLink::announce(const Region& region) {
-  if (announced_.insert(region.id).second) send_message({kRegion, region.id, region.memory.size()}, {region.fd.get()});
+void ShmLink::announce(const std::shared_ptr<const Region>& region) {
+  if (announced_.insert(region->id).second)
+    send_message({kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
 }
 
 const Mapping* ShmLink::find_region(uint32_t id) {
@@ -283,7 +368,7 @@ const Mapping* ShmLink::find_region(uint32_t id) {
 std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) {
   const auto region = home_->regions.find(data, bytes);
   if (!region || !open_) return std::nullopt;
-  announce(*region);
+  announce(region);
   return Shared{region->id, static_cast<uint64_t>(data - region->memory.data())};
 }
 
@@ -291,6 +376,13 @@ std::byte* ShmLink::remote(const Shared& shared, size_t bytes) {
   const Mapping* region = find_region(static_cast<uint32_t>(shared.region));
   if (region == nullptr || bytes > region->size() || shared.offset > region->size() - bytes) return nullptr;
   return region->data() + shared.offset;
+}
+
+std::byte* ShmLink::begin_write(const Shared& shared, size_t bytes) {
+  std::byte* to = remote(shared, bytes);
+  if (to == nullptr || !access_.begin_write({static_cast<uint32_t>(shared.region), shared.offset, bytes}))
+    return nullptr;
+  return to;
 }
 
 void ShmLink::release(const Payload& payload) {
@@ -302,6 +394,7 @@ void ShmLink::drop_region(uint32_t id) {
 }
 
 bool ShmLink::poll() {
+  if (open_) flush_unsent();
   if (!open_ || phase_ != Phase::up) return false;
   bool moved = flush_backlog();
   for (int i = 0; i < 32 && open_; ++i) {
@@ -356,9 +449,11 @@ void ShmLink::handle_frame(const Ring::Record& record, const std::byte* body) {
     return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed frame"});
   if (frame.type == FrameType::goodbye) {
     peer_said_goodbye_ = true;
+    goodbye_words_.assign(reinterpret_cast<const char*>(body) + sizeof(frame), frame.length);
     incoming_.pop();
     return;
   }
+  count(0, frame.length);
   home_->events.arrived(*this, frame, Payload{body + sizeof(frame), frame.length, true, 0});
   if (phase_ == Phase::up) incoming_.pop();
 }
@@ -376,6 +471,7 @@ void ShmLink::handle_descriptor(const Ring::Record& record, const std::byte* bod
   if (region == nullptr || frame.type != FrameType::data || frame.length > kMaxPayload ||
       frame.length > region->size() || descriptor.offset > region->size() - frame.length)
     return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed descriptor"});
+  count(0, frame.length);
   home_->events.arrived(*this, frame, Payload{region->data() + descriptor.offset, frame.length, false, ticket + 1});
 }
 

@@ -22,6 +22,7 @@ namespace slipstream {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr int kPortTries = 16;
 constexpr int kSameMachineBuffer = 4 << 20;
 
 struct Address {
@@ -122,10 +123,27 @@ Fd listen_tcp(const std::string& address, uint16_t port) {
   if (!parse(address, port, at)) throw Failure(Code::invalid, "not a numeric address to listen on: '" + address + "'");
   Fd fd(::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) throw Failure(Code::internal, errno_text("socket"));
+  if (at.family() == AF_INET6) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);  // IPv4 has a listener of its own
   if (::bind(fd.get(), at.raw(), at.size) != 0)
     throw Failure(Code::internal, errno_text(("bind " + address_name(address, port)).c_str()));
   if (::listen(fd.get(), kBacklog) != 0) throw Failure(Code::internal, errno_text("listen"));
   return fd;
+}
+
+std::pair<std::vector<Fd>, uint16_t> listen_tcp(const std::vector<std::string>& addresses) {
+  std::vector<Fd> found;
+  uint16_t port = 0;
+  for (int tries = kPortTries; found.size() < addresses.size();) {
+    try {
+      found.push_back(listen_tcp(addresses[found.size()], port));
+      port = local_port(found[0].get());
+    } catch (const Failure&) {  // another process may have the port there
+      if (found.empty() || errno != EADDRINUSE || --tries == 0) throw;
+      found.clear();
+      port = 0;
+    }
+  }
+  return {std::move(found), port};
 }
 
 uint16_t local_port(int fd) {
@@ -143,7 +161,7 @@ uint16_t peer_port(int fd) {
   return port;
 }
 
-Fd connect_tcp(const std::string& address, uint16_t port, int& error, size_t turn) {
+Fd connect_tcp(const std::string& address, uint16_t port, int& error, size_t turn, int segment) {
   Address to;
   if (!parse(address, port, to)) {
     error = EADDRNOTAVAIL;
@@ -152,6 +170,7 @@ Fd connect_tcp(const std::string& address, uint16_t port, int& error, size_t tur
   Fd fd(::socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   error = 0;
   if (fd) bind_in_turn(fd.get(), to, turn);
+  if (fd && segment > 0) set(fd.get(), IPPROTO_TCP, TCP_MAXSEG, segment);
   if (!fd || (::connect(fd.get(), to.raw(), to.size) != 0 && errno != EINPROGRESS)) {
     error = errno;
     return {};
@@ -249,6 +268,12 @@ std::string peer_name(int fd) {
   return text.empty() ? "unknown" : address_name(text, port);
 }
 
+std::string peer_address(int fd) {
+  Address there;
+  uint16_t port = 0;
+  return ::getpeername(fd, there.raw(), &there.size) == 0 ? numeric(there, port) : "";
+}
+
 TcpState tcp_state(int fd) {
   TcpState state;
   tcp_info info{};
@@ -291,6 +316,13 @@ double delivery_rate(int fd) {
 uint64_t unacknowledged(int fd) {
   int bytes = 0;
   return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
+}
+
+Passed passed(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  return {info.tcpi_bytes_acked, info.tcpi_bytes_received, info.tcpi_snd_mss};
 }
 
 bool unanswered(int fd, double seconds) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -17,13 +18,16 @@ struct SocketOptions {
 
 // A non-blocking listener; `port` 0 takes a free one. Throws Failure.
 Fd listen_tcp(const std::string& address, uint16_t port);
+// Listeners at all addresses, on one port that is free at each. Throws Failure.
+std::pair<std::vector<Fd>, uint16_t> listen_tcp(const std::vector<std::string>& addresses);
 uint16_t local_port(int fd);
 uint16_t peer_port(int fd);  // 0 if the socket has no peer any more
 
 // A non-blocking connect under way (or done). On failure the Fd is empty and `error` an errno. Where several addresses
 // of this host are in the subnet of `address`, connection number `turn` comes from one of them in turn; the kernel
 // would always take the first.
-Fd connect_tcp(const std::string& address, uint16_t port, int& error, size_t turn = 0);
+// `segment`: bytes of payload that a packet has at most, both ways; 0: as the interfaces allow.
+Fd connect_tcp(const std::string& address, uint16_t port, int& error, size_t turn = 0, int segment = 0);
 // The outcome of a connect: 0 or an errno. Call when the socket is writable.
 int connect_outcome(int fd);
 
@@ -62,12 +66,21 @@ double least_rtt(int fd);
 double delivery_rate(int fd);
 // Bytes that have been written and that the peer's machine has not acknowledged.
 uint64_t unacknowledged(int fd);
+// What has got through.
+struct Passed {
+  uint64_t acknowledged = 0;  // bytes
+  uint64_t received = 0;      // bytes
+  uint64_t segment = 0;       // bytes of payload in a full packet
+};
+Passed passed(int fd);
 // The peer's machine has had `seconds`, and at least two repetitions, to answer what it was sent, and has said nothing.
 // A process that is stopped, or does not read, is not silent: its machine answers.
 bool unanswered(int fd, double seconds);
 
 // "10.1.2.3:4567", "[::1]:4567"; "unknown" if the socket has no peer any more.
 std::string peer_name(int fd);
+// Without the port; empty if the socket has no peer any more.
+std::string peer_address(int fd);
 // This end of a connection; none if it has no IP address.
 Endpoint local_endpoint(int fd);
 // As peer_name(); empty for none.

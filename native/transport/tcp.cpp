@@ -28,7 +28,8 @@ TcpTransport::TcpTransport(Poller& poller, Events& events, Arrivals& arrivals, I
 
 TcpTransport::~TcpTransport() = default;
 
-uint16_t TcpTransport::listen(const std::string& address) { return impl_->lobby.listen(address); }
+uint16_t TcpTransport::listen(const std::string& address) { return impl_->lobby.listen({address}); }
+uint16_t TcpTransport::listen(const std::vector<std::string>& addresses) { return impl_->lobby.listen(addresses); }
 
 std::unique_ptr<Link> TcpTransport::dial(int peer, const std::vector<std::string>& addresses, uint16_t port) {
   uint64_t token = 0;

@@ -23,16 +23,25 @@ enum class Lending : uint8_t {
   always,     // also where it copies: for tests
 };
 
+// Whether payloads get checksums (transport/tcp_checks.h).
+enum class Checksums : uint8_t {
+  off,
+  automatic,  // to other machines
+  always,
+};
+
 struct TcpOptions {
   int lanes = 2;                  // bulk lanes a link, 1..64
   std::string congestion;         // TCP_CONGESTION; empty: the kernel's default, but not one that paces
   double handshake_seconds = 5;   // a stranger's time (server side)
-  double connect_seconds = 10;    // TCP connect + handshake of a dialled link
+  double connect_seconds = 10;    // TCP connect + handshake of a dialled link, with all attempts
+  double patience_seconds = 10;   // that a link goes on trying to reach a peer again: the heartbeat time
   int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
   int max_unauthenticated = 128;
   bool only_answers = false;  // nobody else listens: peers dial, again too
   bool round_robin = false;   // deal segments to lanes in turn: for comparison alone
   double words_seconds = 0;   // how long word of data may wait for data that goes the same way; 0: the end of the turn
+  Checksums checksums = Checksums::automatic;
   Lending lending = Lending::automatic;
   size_t lend_from = 0;   // the least size that is lent; 0: what is measured (transport/lend_threshold.h)
   int busy_poll_us = 0;   // SO_BUSY_POLL of control lanes to other machines; 0: off
@@ -64,12 +73,17 @@ struct LaneStatistics {
   uint64_t zero_copy_from = 0;  // sends of this size and more are lent, as far as is known yet; 0: none
 };
 
+// What a link has done. Over shared memory there is nothing to lose, and there are no lanes.
 struct LinkStatistics {
   int peer = -1;
+  Link::Kind kind = Link::Kind::tcp;
+  uint64_t sent = 0;      // bytes of payload, over shared memory; of tcp the lanes tell
+  uint64_t received = 0;  // the same
   uint64_t lost = 0;      // connections that broke
   uint64_t replaced = 0;  // connections that were too slow for too long
   uint64_t repeated = 0;  // bytes sent again
   uint64_t dropped = 0;   // bytes that had come already
+  uint64_t damaged = 0;   // connections that were left because what came was not what was sent
   std::vector<LaneStatistics> lanes;
 };
 
@@ -80,6 +94,8 @@ class TcpTransport {
 
   // Binds a numeric address ("0.0.0.0", "10.1.2.3", "::") on a free port, which it returns.
   uint16_t listen(const std::string& address);
+  // Binds all of them on one port that is free on each.
+  uint16_t listen(const std::vector<std::string>& addresses);
 
   // Dials all lanes of a link to `peer` at the first of `addresses` that answers. The link is returned at once;
   // Events::up or Events::down (peer_lost if refused or silent, refused if authentication fails) follows.

@@ -13,6 +13,13 @@
 
 namespace slipstream {
 
+struct DialTerms {
+  double limit = 0;                 // seconds that all of it takes at most; 0: as options.connect_seconds says
+  double delay = 0;                 // seconds before the first attempt
+  int segment = 0;                  // as for connect_tcp()
+  std::vector<std::string> proven;  // addresses at which the peer has been met
+};
+
 class Dial final : private Handler, private Timed {
  public:
   using Target = TcpTarget;
@@ -20,16 +27,21 @@ class Dial final : private Handler, private Timed {
     Fd fd;                // empty on failure
     std::string address;  // the one that answered
     Error error;
+    bool gone = false;  // nobody listens there any more, or somebody else does
   };
   // Called once, never from the constructor; may delete the Dial.
   using Done = std::function<void(Result)>;
   // Seconds that a silent address gets while there are others that have not been tried.
   static constexpr double kImpatience = 1;
 
-  // All of it takes at most `limit` seconds; 0: as options.connect_seconds says.
+  // For a link, and to knock, it goes on until the limit unless the peer's machine says that nobody listens there: a
+  // route that is missing, or an address that is silent, may come back. Bulk lanes have other paths.
   Dial(std::shared_ptr<TcpCore> core, Target target, Purpose purpose, uint32_t lane, uint64_t token, Done done,
-       double limit = 0);
+       DialTerms terms = {});
   ~Dial() override;
+
+  // Why the last attempt failed; empty before that.
+  const std::string& trouble() const { return error_.text; }
 
  private:
   enum class Phase { pause, connecting, greeting };
@@ -39,7 +51,11 @@ class Dial final : private Handler, private Timed {
   void try_next();
   void connected();
   void greet();
-  void attempt_failed(Code code, const std::string& how);
+  enum class Why { transient, silent, dropped, nobody, stranger, ours };
+  void unreachable(int error);
+  void attempt_failed(Why why, const std::string& how);
+  bool round_failed();
+  void start_round();
   void finish(Result result);
   void let_go();
   bool impatient() const;
@@ -54,9 +70,14 @@ class Dial final : private Handler, private Timed {
   Done done_;
   Time deadline_;
   Phase phase_ = Phase::pause;
-  size_t index_ = 0;  // the address that is being tried
-  int rounds_left_;
+  size_t index_ = 0;    // the address that is being tried
+  int rounds_ = 0;      // before this one
   bool again_ = false;  // this round had a connection that was dropped, which may be bad luck
+  bool hope_ = false;   // this round had an address that may answer later
+  bool gone_ = false;   // an address at which the peer has been met says that nobody listens there
+  const bool lasting_;
+  const std::vector<std::string> proven_;
+  const int segment_;
   Fd fd_;
   Handshake handshake_;
   Error error_;  // the most telling one so far

@@ -1,5 +1,6 @@
 #include "transport/tcp_frames.h"
 
+#include <cstddef>
 #include <cstring>
 
 #include "transport/tcp_segments.h"
@@ -32,7 +33,7 @@ SegmentHeader promotion(uint32_t generation) {
 
 bool is_promotion(const SegmentHeader& header) {
   const SegmentHeader wanted = promotion(header.frame.seq);
-  return header.frame.seq != 0 && std::memcmp(&header, &wanted, sizeof(wanted)) == 0;
+  return header.frame.seq != 0 && std::memcmp(&header, &wanted, offsetof(SegmentHeader, check)) == 0;
 }
 
 const char* objection_to_segment(const SegmentHeader& header) {
@@ -56,14 +57,18 @@ std::span<std::byte> FrameReader::space() {
   return std::span(buffer_).subspan(end_);
 }
 
-FrameReader::Next FrameReader::next(Frame& frame, const std::byte*& payload) {
+FrameReader::Next FrameReader::next(uint64_t place, Frame& frame, const std::byte*& payload) {
   const size_t have = end_ - begin_;
-  if (have < sizeof(Frame)) return Next::more;
-  std::memcpy(&frame, buffer_.data() + begin_, sizeof(Frame));
+  ControlHeader header;
+  if (have < sizeof(header)) return Next::more;
+  std::memcpy(&header, buffer_.data() + begin_, sizeof(header));
+  if (!intact(header, place)) return Next::damaged;
+  frame = header.frame;
   if (why_ = objection_to_control(frame); why_ != nullptr) return Next::bad;
-  if (have < sizeof(Frame) + frame.length) return Next::more;
-  payload = buffer_.data() + begin_ + sizeof(Frame);
-  begin_ += sizeof(Frame) + frame.length;
+  if (have < sizeof(header) + frame.length) return Next::more;
+  payload = buffer_.data() + begin_ + sizeof(header);
+  if (header.check.payload != 0 && payload_check({payload, frame.length}) != header.check.payload) return Next::damaged;
+  begin_ += sizeof(header) + frame.length;
   return Next::frame;
 }
 

@@ -24,28 +24,44 @@ Inbox::Verdict Inbox::begin(const SegmentHeader& header) {
   } else if (std::memcmp(&message.frame, &header.frame, sizeof(Frame)) != 0) {
     return Verdict::nonsense;
   }
-  for (const Message::Part& part : message.parts) {
+  for (Message::Part& part : message.parts) {
     if (part.offset == header.offset && part.size == header.size) {
+      part.shared = true;
       if (!part.done) return Verdict::wanted;
       repeated_ += header.size;
       return Verdict::repeated;
     }
     if (part.offset < header.offset + header.size && header.offset < part.offset + part.size) return Verdict::nonsense;
   }
-  message.parts.push_back({header.offset, header.size, false});
+  message.parts.push_back({header.offset, header.size, false, false});
   return fresh ? Verdict::fresh : Verdict::wanted;
 }
 
-bool Inbox::complete(const SegmentHeader& header) {
+Inbox::Message::Part* Inbox::find_part(const SegmentHeader& header) {
   Message* message = find(header.message);
-  if (message == nullptr) return false;
-  for (Message::Part& part : message->parts) {
-    if (part.offset != header.offset || part.done) continue;
-    part.done = true;
-    message->left -= part.size;
-    return message->left == 0;
-  }
-  return false;
+  if (message == nullptr) return nullptr;
+  const auto same = [&](const Message::Part& part) { return part.offset == header.offset; };
+  const auto at = std::find_if(message->parts.begin(), message->parts.end(), same);
+  return at == message->parts.end() ? nullptr : &*at;
+}
+
+bool Inbox::wants(const SegmentHeader& header) {
+  const Message::Part* part = find_part(header);
+  return part != nullptr && !part->done;
+}
+
+bool Inbox::shared(const SegmentHeader& header) {
+  const Message::Part* part = find_part(header);
+  return part != nullptr && part->shared;
+}
+
+bool Inbox::complete(const SegmentHeader& header) {
+  Message::Part* part = find_part(header);
+  if (part == nullptr || part->done) return false;
+  part->done = true;
+  Message* message = find(header.message);
+  message->left -= part->size;
+  return message->left == 0;
 }
 
 void Inbox::finish(uint64_t number) {

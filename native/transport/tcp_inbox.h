@@ -26,6 +26,7 @@ class Inbox {
       uint32_t offset;
       uint32_t size;
       bool done;
+      bool shared;  // it has begun to come more than once, so two lanes may write its bytes
     };
     std::vector<Part> parts;
   };
@@ -38,6 +39,10 @@ class Inbox {
 
   // A segment's header has come.
   Verdict begin(const SegmentHeader& header);
+  // The segment's bytes are still wanted.
+  bool wants(const SegmentHeader& header);
+  // Other lanes may have written what this segment's lane has.
+  bool shared(const SegmentHeader& header);
   // All bytes of a segment have come and lie in their place. True: the message is complete; collect it with finish().
   bool complete(const SegmentHeader& header);
   // The message, null if it is complete or never began.
@@ -48,6 +53,8 @@ class Inbox {
   uint64_t repeated() const { return repeated_; }  // bytes that came again
 
  private:
+  Message::Part* find_part(const SegmentHeader& header);
+
   std::map<uint64_t, Message> open_;
   Watermark done_;
   uint64_t repeated_ = 0;

@@ -34,6 +34,7 @@ void Lane::take_socket(Fd fd) {
   shut();
   fd_ = std::move(fd);
   near_ = same_machine(fd_.get());
+  opened_at_ = now();
   previous_ = std::exchange(local_, local_endpoint(fd_.get()));
   ended_ = false;
   write_failed_ = false;
@@ -122,7 +123,8 @@ void ControlLane::resume(Fd fd) {
   reader_.clear();
   resuming_ = true;
   told_ = read_;
-  resume_ = about_stream(FrameType::resume, read_);
+  resume_ = {about_stream(FrameType::resume, read_), {}};
+  seal(resume_, kResumePlace);
   resume_at_ = 0;
   write();  // what a bulk lane left in the socket may be in the way
   update();
@@ -132,8 +134,7 @@ ControlLane::~ControlLane() { link_.core().poller.not_later(this); }
 
 void ControlLane::send_soon(const Frame& frame) {
   const bool alone = is_open() && !resuming_ && flushed();
-  const auto* header = reinterpret_cast<const std::byte*>(&frame);
-  out_.insert(out_.end(), header, header + sizeof(Frame));
+  put(frame, nullptr);
   if (alone) {
     put_off_ = true;
     link_.core().poller.later(this);
@@ -144,9 +145,7 @@ void ControlLane::send_soon(const Frame& frame) {
 
 void ControlLane::send(const Frame& frame, const std::byte* data) {
   const bool at_once = is_open() && !resuming_ && (put_off_ || flushed());
-  const auto* header = reinterpret_cast<const std::byte*>(&frame);
-  out_.insert(out_.end(), header, header + sizeof(Frame));
-  if (frame.length > 0) out_.insert(out_.end(), data, data + frame.length);
+  put(frame, data);
   if (at_once) {
     put_off_ = false;
     write();
@@ -155,9 +154,18 @@ void ControlLane::send(const Frame& frame, const std::byte* data) {
   link_.watch();
 }
 
+void ControlLane::put(const Frame& frame, const std::byte* data) {
+  ControlHeader header{frame, {}};
+  if (frame.length > 0 && checks()) header.check.payload = payload_check({data, frame.length});
+  seal(header, said());
+  const auto bytes = std::as_bytes(std::span(&header, 1));
+  out_.insert(out_.end(), bytes.begin(), bytes.end());
+  if (frame.length > 0) out_.insert(out_.end(), data, data + frame.length);
+}
+
 void ControlLane::write() {
   while (wants_write()) {
-    const bool first = resume_at_ < sizeof(Frame);
+    const bool first = resume_at_ < sizeof(resume_);
     const auto bytes = first ? std::as_bytes(std::span(&resume_, 1)).subspan(resume_at_)
                              : std::span<const std::byte>(out_).subspan(written_);
     const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -210,9 +218,12 @@ bool ControlLane::parse() {
   Frame frame;
   const std::byte* payload = nullptr;
   for (;;) {
-    switch (reader_.next(frame, payload)) {
+    switch (reader_.next(resuming_ ? kResumePlace : read_, frame, payload)) {
       case FrameReader::Next::more:
         return true;
+      case FrameReader::Next::damaged:
+        read_damaged(0);
+        return false;
       case FrameReader::Next::bad:
         link_.nonsense(reader_.why());
         return false;
@@ -220,7 +231,7 @@ bool ControlLane::parse() {
         if (resuming_) {
           if (!resumed(frame)) return false;
         } else {
-          read_ += sizeof(Frame) + frame.length;
+          read_ += sizeof(ControlHeader) + frame.length;
           if (frame.type != FrameType::seen)
             link_.control_frame(frame, payload);
           else if (!seen(frame.channel))
@@ -258,7 +269,8 @@ bool ControlLane::resumed(const Frame& frame) {
 void BulkLane::open(Fd fd) {
   take_back();
   take_socket(std::move(fd));
-  pieces_.clear();
+  pieces_.begin(checks());
+  in_place_ = 0;
   in_payload_ = stalled_ = said_last_ = heard_last_ = false;
   promoted_ = 0;
   rest_ = Rest::none;
@@ -482,6 +494,9 @@ bool BulkLane::prepare_read(IoCall& call) {
     call.parts[call.count++] = {into_ + in_at_, rest};
   // The next header comes with the rest of a payload: one system call a segment.
   if (!dropped) call.parts[call.count++] = {header_.data() + header_at_, header_.size() - header_at_};
+  call.first = nullptr;
+  call.checks = in_payload_ && !dropped && segment_.check.payload != 0;
+  call.crc = in_crc_;
   return true;
 }
 
@@ -501,6 +516,7 @@ bool BulkLane::finish_read(const IoCall& call, size_t& got) {
   const auto n = static_cast<size_t>(call.result);
   link_.heard();
   got += n;
+  in_crc_ = call.crc;
   received_bytes_ += std::min(n, rest);
   in_at_ += std::min(n, rest);
   header_at_ += n - std::min(n, rest);
@@ -511,6 +527,10 @@ bool BulkLane::finish_read(const IoCall& call, size_t& got) {
 
 bool BulkLane::begin() {
   std::memcpy(&segment_, header_.data(), sizeof(SegmentHeader));
+  if (!intact(segment_, in_place_++)) {
+    read_damaged(static_cast<uint32_t>(number_) + 1);
+    return false;
+  }
   if (is_promotion(segment_)) return hear_last();
   const char* what = objection_to_segment(segment_);
   const auto verdict = what != nullptr ? Inbox::Verdict::nonsense : link_.inbox().begin(segment_);
@@ -520,6 +540,7 @@ bool BulkLane::begin() {
   }
   header_at_ = 0;
   in_at_ = 0;
+  in_crc_ = 0;
   in_payload_ = true;
   into_ = nullptr;
   if (segment_.taken > 1 && !link_.taken(1, segment_.taken - 1)) return false;
@@ -549,10 +570,15 @@ void BulkLane::forget_in(uint64_t message) {
   if (in_payload_ && segment_.message == message) into_ = nullptr;
 }
 
+// Nobody has any use for what is dropped, and the peer may send anything in its place.
 bool BulkLane::deliver() {
   in_payload_ = false;
-  if (into_ != nullptr && link_.inbox().complete(segment_)) link_.complete(segment_.message);
-  return !link_.finished() && !discards();
+  if (into_ == nullptr) return !link_.finished() && !discards();
+  if (undamaged())
+    link_.complete(segment_);
+  else
+    read_damaged(static_cast<uint32_t>(number_) + 1);
+  return is_open() && !link_.finished() && !discards();
 }
 
 void BulkLane::describe(LaneStatistics& statistics) const {

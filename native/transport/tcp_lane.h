@@ -43,8 +43,12 @@ class Lane : protected Handler {
   bool unanswered(double seconds) const { return is_open() && slipstream::unanswered(fd_.get(), seconds); }
   // Bytes in the socket that the peer's machine does not have.
   uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
+  bool checks() const;  // payloads that go out get checksums
   double rtt() const { return is_open() ? smoothed_rtt(fd_.get()) : 0; }
+  Time opened_at() const { return opened_at_; }  // of the connection that there is
+  Passed passed() const { return is_open() ? slipstream::passed(fd_.get()) : Passed{}; }
   double least_rtt() const { return is_open() ? slipstream::least_rtt(fd_.get()) : 0; }
+  std::string far_name() const { return is_open() ? peer_name(fd_.get()) : "unknown"; }
   uint16_t near_port() const { return is_open() ? local_port(fd_.get()) : 0; }
   uint16_t far_port() const { return is_open() ? peer_port(fd_.get()) : 0; }
   void describe(LaneStatistics& statistics) const;
@@ -65,6 +69,8 @@ class Lane : protected Handler {
   void write_broke(int error);
   // The reading side came to its end: 0 is EOF, else an errno.
   void read_ended(int error);
+  // What has been read is not what was sent. `number`: from 1, 0 is the control lane.
+  void read_damaged(uint32_t number);
   // Reads and drops; what a link does after close().
   void discard();
 
@@ -78,6 +84,7 @@ class Lane : protected Handler {
   Endpoint local_;
   Endpoint previous_;
   bool near_ = false;
+  Time opened_at_{};
   uint32_t registered_ = 0;
 };
 
@@ -96,6 +103,7 @@ class ControlLane final : public Lane {
   bool flushed() const { return !writable() || (resuming_ ? ended_ : !wants_write()); }
   size_t backlog() const { return out_.size(); }  // bytes that the peer has not said to have read
   bool resuming() const { return resuming_; }
+  uint64_t heard() const { return read_; }  // bytes of the peer's stream
   bool between_frames() const { return reader_.between_frames(); }
   void update() { interest(!ended_, wants_write() && !put_off_); }
   uint64_t said() const { return start_ + out_.size(); }  // bytes of the stream
@@ -110,10 +118,11 @@ class ControlLane final : public Lane {
   void say_seen();
   void busy_poll();
   bool wants_write() const {
-    return writable() && (resume_at_ < sizeof(Frame) || (!resuming_ && written_ < out_.size()));
+    return writable() && (resume_at_ < sizeof(resume_) || (!resuming_ && written_ < out_.size()));
   }
   void flush();
   void write();
+  void put(const Frame& frame, const std::byte* data);  // at the end of the stream
 
   FrameReader reader_;
   std::vector<std::byte> out_;  // the stream from position start_ on
@@ -123,8 +132,8 @@ class ControlLane final : public Lane {
   uint64_t told_ = 0;     // what we said of that
   bool put_off_ = false;  // the poller calls when the turn is over
   bool resuming_ = false;
-  Frame resume_;                      // what this connection begins with, if it takes an old one's place
-  size_t resume_at_ = sizeof(Frame);  // bytes of it that are written
+  ControlHeader resume_;                // what this connection begins with, if it takes an old one's place
+  size_t resume_at_ = sizeof(resume_);  // bytes of it that are written
 };
 
 class BulkLane final : public Lane {
@@ -169,8 +178,9 @@ class BulkLane final : public Lane {
   void update();
   // The peer has the message: what this lane still owes of it is padding, and its memory is not ours any more.
   void forget_out(uint64_t message) { pieces_.forget(message); }
-  // The message is complete: what still comes of it on this lane is dropped.
+  // The message is complete, or this segment of it: what still comes of it on this lane is dropped.
   void forget_in(uint64_t message);
+  void forget_in(const SegmentHeader& segment);
 
   // One system call at a time: prepared here, performed anywhere, finished here. False: no more for now.
   bool prepare_write(IoCall& call, Time now);            // takes the next segments if there are none on their way out
@@ -198,7 +208,8 @@ class BulkLane final : public Lane {
   bool discards() const;
   bool place();  // finds where the payload goes. False: stop reading
   bool deliver();
-  bool take(Time now);  // segments to send. False: there are none for it
+  bool undamaged() const;  // the payload that has come
+  bool take(Time now);     // segments to send. False: there are none for it
   void begin_zero_copy();
   void limit_backlog();
 
@@ -223,6 +234,8 @@ class BulkLane final : public Lane {
   SegmentHeader segment_;      // on its way in
   std::byte* into_ = nullptr;  // null: dropped
   size_t in_at_ = 0;
+  uint32_t in_crc_ = 0;    // of that much of the payload
+  uint64_t in_place_ = 0;  // segments of this connection that have begun to come
   bool in_payload_ = false;
   bool stalled_ = false;  // no block for the message
 };

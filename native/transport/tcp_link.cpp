@@ -1,18 +1,20 @@
 #include "transport/tcp_link.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "base/log.h"
 
 namespace slipstream {
 namespace {
 
 constexpr double kLinger = 0.2;           // seconds that a closing link waits for the peer's end
 constexpr double kFlushStall = 2;         // seconds without progress after which it stops flushing
-constexpr double kStoryDelay = 0.5;       // seconds that a link without bulk lanes waits for word on the control lane
-constexpr int kMostResumptions = 8;       // of a control lane, before one of them works
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
-constexpr double kRedial = 5;             // seconds in which a peer that lives dials a broken control lane again
+constexpr double kDamageSeconds = 10;
+constexpr int kMostDamage = 100;  // connections left for damage in that time
 
 Frame taken_frame(uint64_t message, uint8_t flags = 0) {
   Frame frame;
@@ -30,10 +32,11 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Fd con
       token_(token),
       accepted_(true),
       outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
-      control_(*this),
       words_(*this),
+      control_(*this),
       tender_(*this),
       watcher_(*this) {
+  met_at_ = peer_address(control.get());
   control_.open(std::move(control));
   core_->accepted[{peer, token}] = this;
 }
@@ -46,8 +49,8 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, Dial::Target target, uint64_t to
       target_(std::move(target)),
       paths_(target_.addresses),
       outbox_(core_->options.round_robin ? Dealing::round_robin : Dealing::pull),
-      control_(*this),
       words_(*this),
+      control_(*this),
       tender_(*this),
       watcher_(*this) {
   control_dial_ = std::make_unique<Dial>(core_, target_, Purpose::link, 0, token_,
@@ -61,7 +64,7 @@ TcpLink::~TcpLink() { shut_down(); }
 void TcpLink::control_dialled(Dial::Result result) {
   control_dial_.reset();
   if (generation_ > 0) {
-    if (result.error) return control_.is_open() ? void() : repair_failed(result.error);
+    if (result.error) return control_.is_open() ? void() : repair_failed(result);
     if (control_.is_open()) ++lost_;  // it was cut off
     heard();
     control_path_ = paths_.find(result.address);
@@ -104,7 +107,7 @@ void TcpLink::lane_dialled(size_t number, Dial::Result result) {
   // One lane less; without any the link is of no use.
   if (bulk_alive() || dialling_lanes() || goodbye_) return;
   if (closing_) return step_close();
-  doom(std::move(result.error));
+  lanes_lost(std::move(result.error), result.gone);
 }
 
 bool TcpLink::add_lane(Fd fd, uint32_t number) {
@@ -116,7 +119,9 @@ bool TcpLink::add_lane(Fd fd, uint32_t number) {
   if (lane.previous().family != 0) note(TraceEvent::Kind::lane_reopened, lane, number + 1);
   if (shut_write_) lane.finish_writing();
   if (!closing_) {
-    doom_ = {};
+    lanes_loss_ = {};
+    anew_at_ = Time::max();
+    time_losses();
     lane.pump();
     kick();
   }
@@ -133,6 +138,7 @@ bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   if (frame.length <= kEagerBytes) {
     if (frame.type == FrameType::goodbye && words_owed_) say_taken();  // nothing follows it
     control_.send(frame, data);
+    if (frame.type == FrameType::ping) watch_control();
     return true;
   }
   outbox_.push(frame, data, cookie, static_cast<int>(bulk_.size()));
@@ -167,7 +173,8 @@ std::optional<Outbox::Out> TcpLink::pull(BulkLane& lane, Time now) {
   lane.rest(rest, now);
   auto found = rest == BulkLane::Rest::none ? outbox_.pull(lane.number(), size, now) : std::nullopt;
   if (found) fed_ = now;
-  if (!found && !outbox_.empty() && !tended_ && spreads() && !lane.near()) {
+  // Who checks what comes may leave a lane with what it carries: also within a machine late segments take others then.
+  if (!found && !outbox_.empty() && !tended_ && spreads() && (!lane.near() || lane.checks())) {
     tended_ = true;
     core_->timers.set(tender_, now + seconds(kTendSeconds));
   }
@@ -176,8 +183,8 @@ std::optional<Outbox::Out> TcpLink::pull(BulkLane& lane, Time now) {
 
 TcpLink::Place TcpLink::place(const SegmentHeader& segment, std::byte*& into) {
   into = nullptr;
+  if (closing_ || !inbox_.wants(segment)) return Place::found;  // completed over other lanes; dropped
   Inbox::Message* message = inbox_.find(segment.message);
-  if (message == nullptr || closing_) return Place::found;  // completed over other lanes; dropped
   if (!message->placed) {
     const Events::Landing landing = core_->events.land(*this, segment.frame);
     if (finished_ || closing_) return closing_ ? Place::found : Place::none;
@@ -198,6 +205,12 @@ TcpLink::Place TcpLink::place(const SegmentHeader& segment, std::byte*& into) {
   }
   into = message->into + segment.offset;
   return Place::found;
+}
+
+void TcpLink::complete(const SegmentHeader& segment) {
+  const bool whole = inbox_.complete(segment);
+  for (const auto& lane : bulk_) lane->forget_in(segment);
+  if (whole) complete(segment.message);
 }
 
 void TcpLink::complete(uint64_t number) {
@@ -274,7 +287,8 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
       return cut_by_peer(frame.channel, frame.seq);
     case FrameType::goodbye:
       goodbye_ = true;
-      doom_ = {};
+      goodbye_words_.assign(reinterpret_cast<const char*>(payload), frame.length);
+      control_loss_ = lanes_loss_ = {};
       for (auto& dial : lane_dials_) dial.reset();
       if (!closing_) core_->timers.cancel(*this);
       return;
@@ -308,42 +322,35 @@ void TcpLink::lane_ended(Lane& lane, int error) {
   if (closing_) return step_close();
   if (&lane != &control_) return bulk_ended(static_cast<BulkLane&>(lane), error);
   if (goodbye_ && control_.between_frames()) return settle();
-  std::string text = name() + " closed its connection (the process died or was killed)";
-  if (error != 0) text += std::string(": ") + std::strerror(error);
-  Error loss{Code::peer_lost, peer_, {}, std::move(text)};
-  if (!repairs() || ++resumptions_ > kMostResumptions) return fail(std::move(loss));
-  repair_control(std::move(loss));
+  repair_control(error);
 }
 
-// A peer that lives has its listener still: the side that dialled dials again, the other one asks whether it lives.
-void TcpLink::repair_control(Error loss) {
-  note(TraceEvent::Kind::lane_lost, control_, 0);
-  ++lost_;
-  control_.shut();
-  former_control_.reset();
-  promoted_from_ = 0;
-  if (!doom_) doom_ = std::move(loss);
-  if (!control_dial_) dial_control();
-  core_->timers.set(*this, now() + seconds(kRedial));
+// As if it had broken: what it carried is sent again, and read again, over others.
+void TcpLink::damaged(Lane& lane, uint32_t number) {
+  if (finished_) return;
+  if (closing_) return lane_ended(lane, EBADMSG);
+  note(TraceEvent::Kind::lane_damaged, lane, number);
+  if (damaged_++ == 0)
+    log_warning(core_->identity.rank,
+                "data from " + name() + " at " + lane.far_name() +
+                    " was damaged on the way: the connection is made anew, the data is sent again");
+  if (too_much_damage(now()) || (&lane == &control_ && !repairs()))
+    return fail({Code::peer_lost,
+                 peer_,
+                 {},
+                 "data from " + name() + " at " + lane.far_name() + " was damaged on the way, " +
+                     std::to_string(damaged_) +
+                     " times: look for faulty memory, network cards, cables or switches "
+                     "between the hosts, or somebody who alters their traffic"});
+  lane_ended(lane, EBADMSG);
 }
 
-void TcpLink::dial_control() {
-  auto done = [this](Dial::Result result) {
-    if (!accepted_) return control_dialled(std::move(result));
-    control_dial_.reset();
-    if (result.error && !control_.is_open()) repair_failed(result.error);
-  };
-  if (!accepted_) ++generation_;
-  const size_t doubtful = control_.is_open() ? control_path_ : Paths::kNone;
-  const auto target = accepted_ ? core_->directory(peer_) : target_by(paths_.in_order(now(), doubtful));
-  if (accepted_ && core_->options.only_answers) return;  // a peer that lives dials
-  control_dial_ = std::make_unique<Dial>(core_, target, accepted_ ? Purpose::knock : Purpose::link, generation_, token_,
-                                         std::move(done));
-}
-
-void TcpLink::repair_failed(const Error&) {
-  // Why it cannot be reached any more says less than that it closed its connection.
-  if (doom_) fail(std::move(doom_));
+bool TcpLink::too_much_damage(Time now) {
+  if (now - damaged_since_ > seconds(kDamageSeconds)) {
+    damaged_since_ = now;
+    damaged_recently_ = 0;
+  }
+  return ++damaged_recently_ > kMostDamage;
 }
 
 void TcpLink::replace_control(Fd fd, uint32_t generation) {
@@ -353,6 +360,7 @@ void TcpLink::replace_control(Fd fd, uint32_t generation) {
     note(TraceEvent::Kind::lane_lost, control_, 0);
     ++lost_;
   }
+  met_at_ = peer_address(fd.get());
   generation_ = generation;
   promoted_from_ = 0;
   former_control_.reset();
@@ -364,10 +372,11 @@ void TcpLink::control_resumed() {
   const uint32_t lane = std::exchange(promoted_from_, 0);
   note(lane > 0 ? TraceEvent::Kind::control_moved : TraceEvent::Kind::link_repaired, control_, lane);
   former_control_.reset();
-  doom_ = {};
+  control_loss_ = {};
   resumptions_ = 0;
+  unanswered_since_.reset();
   if (closing_) return wrote();
-  core_->timers.cancel(*this);
+  time_losses();
 }
 
 void TcpLink::bulk_ended(BulkLane& lane, int error) {
@@ -380,16 +389,9 @@ void TcpLink::bulk_ended(BulkLane& lane, int error) {
   kick();
   if (bulk_alive() || dialling_lanes()) return;
   if (repairs() && accepted_) return;  // the peer dials, or its control lane tells
-  // Lanes are separate connections: the goodbye, or the end, of the control lane may be a moment behind.
   std::string text = name() + " closed its connections";
   if (error != 0) text += std::string(": ") + std::strerror(error);
-  doom({Code::peer_lost, peer_, {}, std::move(text)});
-}
-
-void TcpLink::doom(Error error) {
-  if (doom_) return;
-  doom_ = std::move(error);
-  core_->timers.set(*this, now() + seconds(kStoryDelay));
+  lanes_lost({Code::peer_lost, peer_, {}, std::move(text)}, true);
 }
 
 bool TcpLink::bulk_alive() const {
@@ -410,13 +412,10 @@ void TcpLink::rearm_lanes() {
 }
 
 void TcpLink::settle() {
-  if (all_ended()) fail({Code::aborted, peer_, {}, name() + " left the job"});
+  if (all_ended()) fail({Code::aborted, peer_, {}, farewell(peer_, goodbye_words_)});
 }
 
-void TcpLink::due(Time) {
-  if (closing_) return shut_down();
-  if (doom_) fail(std::move(doom_));
-}
+void TcpLink::due(Time now) { closing_ ? shut_down() : losses_due(now); }
 
 void TcpLink::fail(Error error) {
   if (finished_) return;
@@ -449,7 +448,7 @@ void TcpLink::shut_down() {
 void TcpLink::close() {
   if (finished_ || closing_) return;
   closing_ = true;
-  doom_ = {};
+  control_loss_ = lanes_loss_ = {};
   core_->timers.cancel(words_);
   core_->timers.cancel(tender_);
   core_->timers.cancel(watcher_);

@@ -34,6 +34,7 @@ class TcpLink final : public Link, private Timed {
   void close() override;
   size_t window() const override;
   double rate() const override;
+  std::string trouble() const override;
 
   void come_up();
   // An authenticated bulk lane, the first with this number (from 0) or one that takes its place. False: no such lane.
@@ -59,7 +60,7 @@ class TcpLink final : public Link, private Timed {
   std::optional<Outbox::Out> pull(BulkLane& lane, Time now);
   enum class Place { found, full, none };  // none: the link ends
   Place place(const SegmentHeader& segment, std::byte*& into);
-  void complete(uint64_t message);
+  void complete(const SegmentHeader& segment);
   // The peer has taken messages `first` to `last`. False: the link ends, or closes.
   bool taken(uint64_t first, uint64_t last);
   void control_frame(const Frame& frame, const std::byte* payload);
@@ -67,6 +68,8 @@ class TcpLink final : public Link, private Timed {
   void wrote();  // progress, for close()
   void nonsense(const char* what);
   void lane_ended(Lane& lane, int error);
+  // What came over it is not what was sent. `number`: from 1, 0 is the control lane.
+  void damaged(Lane& lane, uint32_t number);
   void lane_promoted(BulkLane& lane, Fd fd, uint32_t generation);
   void watch();  // something has been sent: looks for ways that are cut until it is acknowledged
 
@@ -101,10 +104,13 @@ class TcpLink final : public Link, private Timed {
   void dial_lane(size_t number, size_t path);
   void lane_dialled(size_t number, Dial::Result result);
   bool repairs() const { return static_cast<bool>(core_->directory); }
-  void repair_control(Error loss);
-  void repair_failed(const Error& error);
+  void repair_control(int error);
+  void repair_failed(const Dial::Result& result);
+  void watch_control();
   void bulk_ended(BulkLane& lane, int error);
   void drop(BulkLane& lane);
+  void complete(uint64_t message);
+  bool too_much_damage(Time now);
   void took(uint64_t message, bool soon);
   void owe_words();
   void say_taken();
@@ -115,6 +121,7 @@ class TcpLink final : public Link, private Timed {
   void copy_late(Time now);
   void watch_pace(Time now);
   void look(Time now);
+  void suspect_size(const Lane& lane, bool inwards, Time now);
   void replace_cut_control(Time now);
   void leave_cut_lanes(Time now);
   void leave(BulkLane& lane, Time now);
@@ -132,7 +139,10 @@ class TcpLink final : public Link, private Timed {
   void rearm_lanes();
   void step_close();
   void settle();
-  void doom(Error error);
+  DialTerms again_terms() const;
+  void lanes_lost(Error error, bool gone);
+  void time_losses();
+  void losses_due(Time now);
   void fail(Error error);
   void shut_down();
   // For the timeline. `lane`: from 1, 0 is the control lane.
@@ -168,6 +178,9 @@ class TcpLink final : public Link, private Timed {
   uint32_t generation_ = 0;                        // of the control lane, or the one that is being dialled
   uint32_t control_generation_ = 0;                // of the one that there is
   int resumptions_ = 0;                            // begun since one has worked
+  std::optional<Time> unanswered_since_;           // a ping over the control lane
+  uint64_t heard_then_ = 0;                        // of the peer's control stream
+  Time anew_at_ = Time::max();                     // when lanes are dialled again, while there are none
   Fd former_control_;                              // until the peer says that it has left it too
   uint32_t promoted_from_ = 0;                     // lane, from 1, whose connection the control lane is about to have
   struct Said {                                    // until the last look
@@ -198,13 +211,27 @@ class TcpLink final : public Link, private Timed {
   Time fed_{};             // when a lane last found something to take
   Time next_copy_{};       // when to look for late segments again
   Time next_look_{};
+  int segment_ = 0;    // bytes of payload in the packets of new connections; 0: as the interfaces allow
+  Time stalled_at_{};  // when a connection last stalled
   uint64_t lost_ = 0;
   uint64_t replaced_ = 0;
-  bool goodbye_ = false;     // the peer leaves in good order
+  uint64_t damaged_ = 0;
+  Time damaged_since_{};      // when the last ones began to be counted
+  int damaged_recently_ = 0;  // since then
+  bool goodbye_ = false;      // the peer leaves in good order
+  std::string goodbye_words_;
   bool closing_ = false;     // we do
   bool shut_write_ = false;  // all is sent and said to be so
   bool finished_ = false;
-  Error doom_;  // what becomes of the link unless there is better news soon
+  // What becomes of the link unless there is better news until then.
+  struct Loss {
+    Error error;
+    Time due = Time::max();
+    explicit operator bool() const { return static_cast<bool>(error); }
+  };
+  Loss control_loss_;   // there is no control lane
+  Loss lanes_loss_;     // there are no bulk lanes
+  std::string met_at_;  // the peer's address, as the connection showed it that it made
 };
 
 }  // namespace slipstream

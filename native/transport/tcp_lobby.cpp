@@ -120,10 +120,9 @@ Lobby::Lobby(std::shared_ptr<TcpCore> core, Arrivals& arrivals) : core_(std::mov
 
 Lobby::~Lobby() = default;
 
-uint16_t Lobby::listen(const std::string& address) {
-  Fd fd = listen_tcp(address, 0);
-  const uint16_t port = local_port(fd.get());
-  listeners_.push_back(std::make_unique<Listener>(*this, std::move(fd)));
+uint16_t Lobby::listen(const std::vector<std::string>& addresses) {
+  auto [sockets, port] = listen_tcp(addresses);
+  for (Fd& fd : sockets) listeners_.push_back(std::make_unique<Listener>(*this, std::move(fd)));
   return port;
 }
 

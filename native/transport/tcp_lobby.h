@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport/handshake.h"
 #include "transport/tcp_core.h"
@@ -20,7 +21,7 @@ class Lobby {
   Lobby(const Lobby&) = delete;
   Lobby& operator=(const Lobby&) = delete;
 
-  uint16_t listen(const std::string& address);
+  uint16_t listen(const std::vector<std::string>& addresses);
 
  private:
   class Listener;

@@ -21,6 +21,9 @@ void Pieces::push(const Outbox::Out& piece) {
 void Pieces::prepare(IoCall& call, bool lend) {
   call.flags = 0;
   call.count = 0;
+  call.checks = false;
+  call.first = sealed_ < count_ ? &Pieces::seal_pieces : nullptr;
+  call.context = this;
   size_t at = at_;
   for (size_t i = first_; i < count_; ++i, at = 0) {
     const Outbox::Out& piece = pieces_[i];
@@ -39,6 +42,15 @@ void Pieces::prepare(IoCall& call, bool lend) {
     else
       add(call, kPadding.data(), std::min(rest, kPadding.size()));
     if (lend || (piece.data == nullptr && rest > kPadding.size())) return;
+  }
+}
+
+void Pieces::seal_new() {
+  for (; sealed_ < count_; ++sealed_) {
+    Outbox::Out& piece = pieces_[sealed_];
+    const bool checked = checks_ && piece.data != nullptr;
+    piece.header.check.payload = checked ? payload_check({piece.data, piece.header.size}) : 0;
+    seal(piece.header, place_++);
   }
 }
 

@@ -4,18 +4,20 @@
 #include <cstdint>
 
 #include "transport/frame.h"
+#include "transport/tcp_checks.h"
 
 namespace slipstream {
 
-// 56 bytes, little-endian, then `size` bytes of payload.
+// 64 bytes, little-endian, then `size` bytes of payload.
 struct SegmentHeader {
   Frame frame;           // of the whole message; frame.length is its size
   uint64_t message = 0;  // its number on this link and in this direction, from 1
   uint32_t offset = 0;   // of this segment in the message
   uint32_t size = 0;
   uint64_t taken = 0;  // all messages of the other direction before this one have been taken
+  Check check = {};
 };
-static_assert(sizeof(SegmentHeader) == 56);
+static_assert(sizeof(SegmentHeader) == 64);
 
 // The last word on a bulk lane whose connection becomes the control lane's, the `generation`th (from 1) since the
 // first. Nothing follows it but the control stream.

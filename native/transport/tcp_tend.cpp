@@ -129,6 +129,7 @@ LinkStatistics TcpLink::statistics() const {
   found.replaced = replaced_;
   found.repeated = outbox_.repeated();
   found.dropped = inbox_.repeated();
+  found.damaged = damaged_;
   found.lanes.resize(bulk_.size() + 1);
   found.lanes[0].control = true;
   control_.describe(found.lanes[0]);

@@ -32,7 +32,8 @@ void TcpLink::look(Time now) {
   watched_ = false;
   if (finished_ || closing_ || goodbye_) return;
   if (control_.unanswered(kSilentSeconds)) replace_cut_control(now);
-  leave_cut_lanes(now);
+  if (!finished_) leave_cut_lanes(now);
+  if (finished_) return;
   if (!accepted_) spread_lanes(now);
   if (!accepted_) seek_faster_lane(now);
   bool waiting = !outbox_.empty() || !control_.flushed() || control_.unsent() > 0;
@@ -42,6 +43,8 @@ void TcpLink::look(Time now) {
 
 // The side that dialled dials again; the other one asks for it.
 void TcpLink::replace_cut_control(Time now) {
+  suspect_size(control_, false, now);
+  if (finished_) return;
   if (!accepted_) paths_.failed(control_path_, now);
   if (control_dial_ || now < next_control_try_) return;
   next_control_try_ = now + seconds(kTrySeconds);
@@ -51,13 +54,19 @@ void TcpLink::replace_cut_control(Time now) {
 // The peer has asked for another control lane than connection number `generation`.
 void TcpLink::control_wanted(uint32_t generation) {
   if (finished_ || closing_ || goodbye_ || control_dial_ || generation < control_generation_) return;
-  if (control_.is_open()) dial_control();
+  if (!control_.is_open()) return;
+  suspect_size(control_, true, now());
+  if (!finished_) dial_control();
 }
 
 void TcpLink::leave_cut_lanes(Time now) {
   std::vector<BulkLane*> cut;
   for (const auto& lane : bulk_)
     if (lane->writable() && lane->unanswered(kSilentSeconds)) cut.push_back(lane.get());
+  for (const BulkLane* lane : cut) {
+    suspect_size(*lane, false, now);
+    if (finished_) return;
+  }
   if (cut.empty()) return;
   if (!accepted_)
     for (const BulkLane* lane : cut) paths_.failed(lane_paths_[static_cast<size_t>(lane->number())], now);
@@ -97,6 +106,8 @@ void TcpLink::cut_by_peer(uint64_t number, uint32_t port) {
   BulkLane& lane = *bulk_[number];
   if (!lane.is_open() || lane.near_port() != port) return;
   const Time at = now();
+  suspect_size(lane, true, at);
+  if (finished_) return;
   paths_.failed(lane_paths_[number], at);
   leave(lane, at);
   kick();
@@ -130,7 +141,7 @@ void TcpLink::dial_lane(size_t number, size_t path) {
   lane_dials_[number] = std::make_unique<Dial>(
       core_, target_by({paths_.address(path)}), Purpose::lane, static_cast<uint32_t>(number) + 1, token_,
       [this, number](Dial::Result r) { lane_dialled(number, std::move(r)); },
-      others ? Dial::kImpatience : core_->options.connect_seconds);
+      DialTerms{others ? Dial::kImpatience : core_->options.connect_seconds, 0, segment_, {}});
 }
 
 void TcpLink::see_what_lanes_achieve(Time now) {

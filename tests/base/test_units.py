@@ -17,6 +17,10 @@ from slipstream.base.units import format_rate, parse_duration, parse_rate, parse
         ("10 Gbit/s", 10**10),
         ("7bit", 7),
         ("64kbit", 64_000),
+        ("100gbps", 10**11),
+        ("100Gbps", 10**11),
+        ("100Gb", 10**11),
+        ("1.5 Mb/s", 1_500_000),
     ],
 )
 def test_rates(text: str, bits: int) -> None:
@@ -24,10 +28,16 @@ def test_rates(text: str, bits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "500", "500mb", "fast", "0mbit", "-1mbit", "1e3mbit", "1000tbit", "10mbps"]
+    "text", ["", "500", "500m", "fast", "0mbit", "-1mbit", "1e3mbit", "1000tbit", "10mbits"]
 )
 def test_bad_rates(text: str) -> None:
     with pytest.raises(ValueError, match="is not a rate"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["100GB", "100GB/s", "100gBps"])
+def test_a_rate_in_bytes_is_refused_and_told_in_bits(text: str) -> None:
+    with pytest.raises(ValueError, match=r"bytes.*such as 800gbit"):
         parse_rate(text)
 
 
@@ -37,29 +47,47 @@ def test_a_written_rate_is_read_back(rate: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "nbytes"), [("4", 4), ("64K", 65536), ("16M", 16 << 20), ("1.5GB", 3 << 29), ("2MiB", 2 << 20)]
+    ("text", "nbytes"),
+    [
+        ("4", 4),
+        ("4B", 4),
+        ("64K", 65536),
+        ("16M", 16 << 20),
+        ("64kib", 65536),
+        ("2MiB", 2 << 20),
+        ("1TiB", 1 << 40),
+        ("64KB", 64_000),
+        ("1.5GB", 1_500_000_000),
+        ("1.3GB", 1_300_000_000),
+        ("2 TB", 2 * 10**12),
+    ],
 )
 def test_sizes(text: str, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 
 
 def test_a_rounded_size_may_be_any_number() -> None:
-    assert parse_size("1.3GB", rounded=True) == round(1.3 * 2**30)
+    assert parse_size("1.3GiB", rounded=True) == round(1.3 * 2**30)
     assert parse_size("64K", rounded=True) == 65536
     assert parse_size("0.6", rounded=True) == 1
 
 
-@pytest.mark.parametrize("text", ["", "K", "1.0001K", "-4", "4X", "9999999G", "9" * 400])
+@pytest.mark.parametrize("text", ["", "K", "1.0001K", "1.3GiB", "4iB", "-4", "4X", "9999999G", "9" * 400])
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_size(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("5", 5), ("5s", 5), ("250ms", 0.25), ("10us", 1e-5), ("2m", 120), ("1.5h", 5400)]
+    ("text", "seconds"), [("0", 0), ("5s", 5), ("250ms", 0.25), ("10us", 1e-5), ("2m", 120), ("1.5h", 5400)]
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
+
+
+def test_a_time_without_a_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'50' is not a time: it has no unit; write 50ms or 50s"):
+        parse_duration("50")
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "5 days", "1e999", "999999999h"])

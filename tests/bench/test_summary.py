@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,28 @@ def test_rows_are_shown_as_they_come(kind: type[io.StringIO], monkeypatch: pytes
             assert str(size["bytes"]) in out.getvalue()
     assert "missing: mpi (mpirun not found)" in out.getvalue()
     assert "unsupported: no GPU" in out.getvalue()
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, _Terminal])
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("peers", [["gloo"], ["gloo", "nccl"], ["gloo", "mpi", "nccl", "slipstream-shared"]])
+def test_no_line_is_wider_than_the_terminal(
+    kind: type[io.StringIO], width: int, peers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is _Terminal:
+        pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    whole, out = record(peers=peers, collective="reduce_scatter", root=0), kind()
+    with showing(out) as show:
+        for count in (0, 1, 2):
+            size = whole["sizes"][count - 1] if count else None
+            show(whole | {"sizes": whole["sizes"][:count]}, size)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    assert max(map(len, text.splitlines())) <= width
+    for name in ("busbw GB/s", "median", "#wrong", "contender", "vs gloo"):  # as words: no cell was folded
+        assert name in text
+    assert ("[2.50 4.50]" in text) == (width == 120 and len(peers) < 3)
 
 
 def test_lines_of_the_plot() -> None:

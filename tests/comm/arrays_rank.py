@@ -233,6 +233,52 @@ def case_memory() -> None:
     must_raise(TypeError, slipstream.empty, (2, 3), object)
 
 
+def case_torch_tensors_give_torch_tensors() -> None:
+    """By every collective, in types that NumPy lacks too; ``out`` comes back as the object that was given."""
+    try:
+        import torch
+    except ImportError:
+        return
+    for name in ("float32", "float64", "float16", "bfloat16", "float8_e5m2", "int64", "uint16", "bool"):
+        kind = getattr(torch, name)
+        x = torch.ones((n() * 2, 3)).to(kind)
+        got = slipstream.all_reduce(x, MAX)
+        assert type(got) is torch.Tensor, name
+        assert got.dtype is kind, name
+        assert got.shape == x.shape, name
+        assert bool((got.float() == 1).all()), name
+        assert slipstream.all_reduce(x, MAX, out=x) is x, name
+        assert slipstream.all_reduce(x, MAX, out=x, async_op=True).wait() is x, name
+        assert slipstream.all_gather(x).shape == (n() * n() * 2, 3), name
+        assert slipstream.all_gather(x, async_op=True).wait().dtype is kind, name
+        assert slipstream.reduce_scatter(x, MAX).shape == (2, 3), name
+        assert slipstream.broadcast(x).dtype is kind, name
+        assert slipstream.all_to_all(x).dtype is kind, name
+        for found in (slipstream.reduce(x, op=MAX), slipstream.gather(x)):
+            assert found is None if rank() else found.dtype is kind, name
+        mine = torch.empty((2, 3), dtype=kind)
+        assert slipstream.scatter(x, out=mine) is mine, name
+        assert bool((mine.float() == 1).all()), name
+        target = torch.zeros_like(x)
+        sent = slipstream.send(x, (rank() + 1) % n(), async_op=True) if n() > 1 else None
+        if sent is not None:
+            assert slipstream.recv(target, (rank() - 1) % n()) is target, name
+            sent.wait()
+            assert bool((target.float() == 1).all()), name
+    weights = torch.ones(4, requires_grad=True)
+    total = slipstream.all_reduce(torch.nn.Parameter(weights) * 2)
+    assert not total.requires_grad
+    assert total.tolist() == [2.0 * n()] * 4
+    transposed = torch.arange(6.0).reshape(2, 3).T
+    assert torch.equal(slipstream.all_reduce(transposed), transposed * n())
+    assert isinstance(slipstream.all_reduce(np.ones(3)), np.ndarray)
+    into = np.empty(4, np.float32)
+    assert slipstream.all_reduce(weights, out=into) is into
+    must_raise(ValueError, slipstream.all_reduce, torch.ones(4).bfloat16(), out=torch.ones(4).half())
+    must_raise(ValueError, slipstream.all_reduce, torch.ones(4).bfloat16(), out=torch.ones(4).short())
+    must_raise(TypeError, slipstream.all_reduce, torch.ones(4, device="meta"))
+
+
 def main() -> None:
     slipstream.init()
     cases = {name: case for name, case in globals().items() if name.startswith("case_")}

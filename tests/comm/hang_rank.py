@@ -25,10 +25,12 @@ def absent(what: str, pair: slipstream.Group | None) -> None:
     if what == "other-group":
         assert pair is not None
         array = np.ones(7)
-        raw.broadcast(pair, array.ctypes.data, array.ctypes.data, 7, int(DType.F64), 0, timeout=60).wait()
+        raw.broadcast(
+            pair, array.ctypes.data, array.ctypes.data, 7, int(DType.F64), 0, keep=array, timeout=60
+        ).wait()
     elif what == "behind":
         array = np.ones(5)
-        raw.recv(slipstream.world(), array.ctypes.data, 5, int(DType.F64), 0, timeout=60).wait()
+        raw.recv(slipstream.world(), array.ctypes.data, 5, int(DType.F64), 0, keep=array, timeout=60).wait()
     else:
         reading, writing = os.pipe()
         session = slipstream.world().session

@@ -10,7 +10,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,28 +103,30 @@ class Data:
 
 
 class Rank:
-    """This process: issues operations, keeps up to IN_FLIGHT of them open, checks what they give."""
+    """This process: issues operations, keeps up to IN_FLIGHT of them open, checks what they give.
 
-    def __init__(self, seed: int) -> None:
-        self.data = Data()
-        self.groups = [
-            slipstream.Group(members) if slipstream.rank() in members else None for members in MEMBERS
-        ]
-        self.own = np.random.default_rng((seed, slipstream.rank()))
+    ``groups``: None for those this rank is no member of; an operation names its group by the number here.
+    """
+
+    def __init__(self, seed: Sequence[int], groups: Sequence[slipstream.Group | None], data: Data) -> None:
+        self.data = data
+        self.groups = groups
+        self.own = np.random.default_rng((*seed, slipstream.rank()))
         self.open: list[tuple[Operation, slipstream.Work, Check]] = []
         self.waits_cut_short = 0
         self.compared = 0
         self.most_open = 0
+        self.at: Operation | None = None  # what was begun or waited for last
 
     def run(self, free: bool, batch: list[Operation]) -> None:
         queues = [
-            [o for o in batch if o.group == g] for g in range(len(MEMBERS)) if self.groups[g] is not None
+            [o for o in batch if o.group == g] for g, group in enumerate(self.groups) if group is not None
         ]
         while any(queues):
             queues = [q for q in queues if q]
             # only the order inside a group is fixed
             queue = queues[self.own.integers(len(queues))] if free else min(queues, key=lambda q: q[0].number)
-            operation = queue.pop(0)
+            self.at = operation = queue.pop(0)
             getattr(self, operation.kind)(operation, self.groups[operation.group])
             self.most_open = max(self.most_open, len(self.open))
             if self.open and self.own.random() < 0.4:
@@ -137,10 +139,13 @@ class Rank:
     def wait_for_one(self, briefly: bool = False) -> None:
         """Waits for any open operation; only briefly where another rank may need one first that we still owe."""
         i = int(self.own.integers(len(self.open)))
-        _, work, check = self.open[i]
+        self.at, work, check = self.open[i]
+        limit = self.own.random() * 1e-3 if briefly or self.own.random() < 0.2 else None
         try:
-            result = work.wait(self.own.random() * 1e-3 if briefly or self.own.random() < 0.2 else None)
+            result = work.wait(limit)
         except slipstream.Timeout:
+            if limit is None:
+                raise
             self.waits_cut_short += 1
             return
         del self.open[i]
@@ -273,7 +278,8 @@ def main() -> None:
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     faulthandler.dump_traceback_later(240, exit=True)
     slipstream.init()
-    rank = Rank(seed)
+    groups = [slipstream.Group(members) if slipstream.rank() in members else None for members in MEMBERS]
+    rank = Rank([seed], groups, Data())
     for free, batch in schedule(seed, count):
         rank.run(free, batch)
     rank.finish()
@@ -283,4 +289,5 @@ def main() -> None:
     print(json.dumps(counts))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -23,7 +23,7 @@ class Rank:
         self.number, self.size = number, size
         self.session = _core.Session(number, size, "sessions", b"s" * 32, **options)  # type: ignore[arg-type]
         self.shm = self.session.listen_shm()
-        self.port = self.session.listen_tcp("127.0.0.1")
+        self.port = self.session.listen_tcp(["127.0.0.1"])
         self.group: _core.Group
 
     def start(self, ranks: list[Rank], transport: str) -> None:

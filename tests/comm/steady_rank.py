@@ -22,7 +22,12 @@ SIZES = (1, 1000, 300_000)
 
 
 def listeners() -> dict[str, object]:
-    """This process's listening sockets: TCP ports and abstract unix names."""
+    """This process's listening sockets: TCP ports and abstract unix names.
+
+    Without the one that is for `Group.shrink`: nobody accepts there, and then a store does, as at any other store.
+    """
+    current = job.current()
+    assert current.meeting is not None
     mine = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -34,7 +39,8 @@ def listeners() -> dict[str, object]:
     unix = [line.split() for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]]
     accepting = 1 << 16
     names = [f[7] for f in unix if len(f) > 7 and int(f[3], 16) & accepting and f"socket:[{f[6]}]" in mine]
-    membership = job.current().membership
+    ports.remove(current.meeting.place.port)
+    membership = current.membership
     return {"tcp": ports, "unix": names, "job": f"{membership.job}/{membership.epoch}"}
 
 

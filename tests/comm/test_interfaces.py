@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.comm.discovery import advertised_addresses, bind_address, interfaces
+from slipstream.comm.discovery import advertised_addresses, bind_addresses, interfaces
 from slipstream.comm.probe import table
 
 RANK = Path(__file__).with_name("interfaces_rank.py")
@@ -35,8 +35,8 @@ def subnets(lanes: list[dict[str, Any]]) -> Counter[str]:
 def test_several_interfaces_may_be_named() -> None:
     (loopback,) = [one for one in interfaces() if one.loopback]
     assert advertised_addresses(f"{loopback.name},127.0.0.1") == [*loopback.ipv4, *loopback.ipv6, "127.0.0.1"]
-    assert bind_address("127.0.0.1") == "127.0.0.1"
-    assert bind_address("127.0.0.1,lo") == "0.0.0.0"
+    assert bind_addresses("127.0.0.1") == ["127.0.0.1"]
+    assert bind_addresses("127.0.0.1,lo") == ["127.0.0.1", *loopback.ipv4[1:], *loopback.ipv6]
     with pytest.raises(ValueError, match="'no-such'"):
         advertised_addresses("lo,no-such")
 

@@ -56,7 +56,7 @@ def test_dealing_in_turn_is_for_comparison() -> None:
 def test_check_link_shows_the_lanes(tmp_path: Path) -> None:
     stand_in = tmp_path / "ssh"
     stand_in.write_text(
-        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nshift\nSLIPSTREAM_HOST_ID=other exec sh -c "$*"\n'
+        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nshift 2\nSLIPSTREAM_HOST_ID=other exec sh -c "$*"\n'
     )
     stand_in.chmod(0o755)
     command = [

@@ -162,6 +162,7 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
         assert process.returncode == 1
         assert "Timeout" in err
         assert "rank 1 of 3 did not come" in err
+        assert "--start-timeout SECONDS" in err
 
 
 def test_another_secret_is_refused(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_different_sizes_are_a_mismatch(tmp_path: Path) -> None:
     assert "Mismatch: the ranks were started with different sizes: [2, 3]" in err
     _, err = large.communicate(timeout=60)
     assert large.returncode == 1
-    assert "rank 2 of 3 did not come" in err
+    assert "gave up: Mismatch: the ranks were started with different sizes: [2, 3]" in err
 
 
 @given(hosts=st.lists(st.sampled_from("abcd"), min_size=1, max_size=16))
@@ -256,6 +257,8 @@ def test_which_source_counts(environ: dict[str, str], source: str, rank: int) ->
 def test_a_broken_environment_is_named(environ: dict[str, str], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         find_placement(Settings(), environ)
+    told = find_placement(Settings(), environ, 1, 4)
+    assert (told.source, told.rank, told.size) == ("arguments", 1, 4)
 
 
 def test_secret_files_must_be_private(tmp_path: Path) -> None:
@@ -324,3 +327,96 @@ def test_malformed_settings_are_named(name: str, value: str) -> None:
         Settings.from_environment({name: value})
     if name == "SLIPSTREAM_SECRET":
         assert value not in str(caught.value)
+
+
+STAY = """
+import os, sys
+from slipstream.base.errors import SlipstreamError
+from slipstream.base.settings import Settings
+from slipstream.comm.rendezvous import exchange, join
+try:
+    member = join(Settings.from_environment())
+    print("met", member.epoch, sys.argv[1], *(text.decode() for text in exchange(member, sys.argv[1].encode())))
+    member.close()
+except SlipstreamError as error:
+    print(type(error).__name__, error)
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def started(tmp_path: Path, extra: Mapping[str, str], who: str) -> subprocess.Popen[str]:
+    """A rank that says what became of its join, and then stays until its standard input is closed."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", STAY, who]
+    return subprocess.Popen(
+        command,
+        env=environment(tmp_path, extra),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def ended(*processes: subprocess.Popen[str]) -> None:
+    for process in processes:
+        process.communicate(timeout=60)
+
+
+def meeting_points(tmp_path: Path) -> list[dict[str, str]]:
+    common = {"SLIPSTREAM_SECRET": SECRET, "WORLD_SIZE": "2", "SLIPSTREAM_START_TIMEOUT": "30"}
+    return [
+        common | {"SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet"},
+        common | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
+    ]
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["file", "port"])
+def test_two_jobs_at_one_meeting_point_are_refused(tmp_path: Path, way: int) -> None:
+    """Nobody can tell whose rank 1 comes next: both fail, and the texts name both processes."""
+    env = meeting_points(tmp_path)[way]
+    one = started(tmp_path, env | {"RANK": "0"}, "A0")
+    while way == 0 and not (tmp_path / "meet").exists():
+        assert one.poll() is None
+    if way == 1:  # it listens
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", int(env["MASTER_PORT"]))) == 0:
+                    break
+    other = started(tmp_path, env | {"RANK": "0"}, "B0")
+    texts = [said(one), said(other)]
+    ended(one, other)
+    for text in texts:
+        assert text.startswith("Refused two processes claim to be rank 0 of this job: "), text
+        assert all(f"process {process.pid} on host " in text for process in (one, other)), text
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["file", "port"])
+def test_a_second_rank_1_is_refused_when_the_first_has_met(tmp_path: Path, way: int) -> None:
+    env = meeting_points(tmp_path)[way]
+    job = [started(tmp_path, env | {"RANK": str(r)}, f"A{r}") for r in range(2)]
+    met = [said(process) for process in job]
+    other = started(tmp_path, env | {"RANK": "1"}, "B1")
+    text = said(other)
+    ended(other, *job)
+    assert [one.rpartition("A0 A1")[1] for one in met] == ["A0 A1", "A0 A1"], met
+    assert met[0].split()[1] == met[1].split()[1] != "1"  # the start's nonce
+    assert text.startswith("Refused two processes claim to be rank 1 of this job: "), text
+    assert all(f"process {process.pid} on host " in text for process in (job[1], other)), text
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["file", "port"])
+def test_a_job_starts_again_at_the_same_meeting_point(tmp_path: Path, way: int) -> None:
+    env = meeting_points(tmp_path)[way]
+    nonces = set()
+    for _ in range(2):
+        job = [started(tmp_path, env | {"RANK": str(r)}, f"A{r}") for r in range(2)]
+        nonces |= {said(process).split()[1] for process in job}
+        ended(*job)
+    assert len(nonces) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -279,6 +280,61 @@ def test_a_lab_that_stays(nothing_stays: None) -> None:
     finally:
         lab("down", "--name", name)
     assert not registry.folder_of(name).exists()
+
+
+def test_what_up_advises_works_as_it_is_typed(nothing_stays: None) -> None:
+    """`lab up` names the commands to go on with; a shell runs them here, with true in the place of bash."""
+    name = f"test-{os.getpid()}"
+    slipstream = f"{shlex.quote(sys.executable)} -m slipstream"
+
+    def typed(command: str) -> subprocess.CompletedProcess[str]:
+        command = command.replace("slipstream", slipstream, 1)
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+
+    with Lab(1):  # of somebody's `lab run`: it does not get into the way
+        try:
+            advice = typed(f"slipstream lab up --name {name}").stderr.partition("next: ")[2].strip()
+            assert advice == f"slipstream lab exec --name {name} h1 -- bash; slipstream lab down {name}"
+            for command in advice.replace("bash", "true").split("; "):
+                done = typed(command)
+                assert done.returncode == 0, (command, done.stderr)
+            assert not registry.folder_of(name).exists()
+        finally:
+            registry.destroy(name)
+
+
+def test_exec_takes_a_command_with_and_without_dashes(nothing_stays: None) -> None:
+    with Lab(1) as lab:
+
+        def execute(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [*COMMAND, "lab", "exec", "--name", lab.name, "h1", *words]
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+
+        assert execute("--", "echo", "--", "-x").stdout == "-- -x\n"
+        assert execute("echo", "--", "-x").stdout == "-- -x\n"
+        assert "what shall run on h1?" in execute("--").stderr
+
+
+def test_measure_leaves_out_hosts_that_are_cut(nothing_stays: None) -> None:
+    with Lab(3, rate="100mbit") as lab:
+
+        def measured() -> subprocess.CompletedProcess[str]:
+            command = [*COMMAND, "lab", "measure", "--name", lab.name, "--seconds", "0.2"]
+            return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+        lab.cut("h2")
+        done = measured()
+        assert done.returncode == 0, done.stderr
+        assert "left out, as their cables are out: h2" in done.stderr
+        assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+            ["h1", "->", "h3"],
+            ["h3", "->", "h1"],
+        ]
+        lab.cut("h3")
+        done = measured()
+        assert done.returncode == 1
+        assert "two hosts with their cables in are needed; this lab has 1" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_events_come_while_the_command_runs(nothing_stays: None) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.lab.links import path_of, reshape, shape
-from slipstream.lab.spec import HostSpec
+from slipstream.lab.links import neighbours, path_of, reshape, shape
+from slipstream.lab.spec import HostSpec, make
 
 PATHS = (100_000_000, 200_000_000, 400_000_000, 800_000_000)
 ports = st.integers(1, 65535)
@@ -29,11 +29,12 @@ def test_even_ports_spread_over_all_paths(paths: int) -> None:
     assert max(counts.values()) <= 2.01 * min(counts.values())
 
 
-@given(ports, ports, st.integers(2, 16))
-def test_the_filters_say_the_same(source: int, target: int, paths: int) -> None:
+@pytest.mark.parametrize("protocol", ["ip", "ipv6"])
+@given(source=ports, target=ports, paths=st.integers(2, 16))
+def test_the_filters_say_the_same(protocol: str, source: int, target: int, paths: int) -> None:
     commands = shape(HostSpec("a", paths=tuple(range(10**6, 10**6 * (paths + 1), 10**6))), "eth0")
     found = []
-    for words in (command.split() for command in commands if command.startswith("filter")):
+    for words in (command.split() for command in commands if f" protocol {protocol} u32" in command):
         wanted, mask = int(words[words.index("sport") + 1]), int(words[words.index("sport") + 2], 16)
         target_wanted = int(words[words.index("dport") + 1])
         if source & mask == wanted and target & mask == target_wanted:
@@ -78,3 +79,15 @@ def test_from_no_limit_to_a_rate_and_back() -> None:
     free, slow = HostSpec("a"), HostSpec("a", rate=10**7)
     assert reshape(free, slow, "eth0") == shape(slow, "eth0")
     assert reshape(slow, free, "eth0") == ["qdisc del dev eth0 root"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "interfaces", "told"), [(2, 1, 0), (23, 1, 0), (24, 1, 23), (17, 2, 32), (64, 1, 63)]
+)
+def test_hosts_of_large_labs_are_told_their_neighbours(hosts: int, interfaces: int, told: int) -> None:
+    """What all hosts of a lab learn stays within the table that they share."""
+    spec = make(hosts, interfaces=interfaces)
+    commands = neighbours(spec, spec.hosts[-1])
+    assert len([one for one in commands if one.startswith("neigh add ")]) == told
+    assert len(set(commands)) == len(commands)
+    assert told or hosts * (hosts - 1) * interfaces <= 512

@@ -15,7 +15,9 @@ def test_hosts() -> None:
     assert parse_hosts("a:2,b , user@c.d-e:3,a") == [Host("a", 3), Host("b", 1), Host("user@c.d-e", 3)]
 
 
-@pytest.mark.parametrize("text", ["", "a:", "a:0", "a,,b", "a b", "-oProxyCommand=x", "a:1:2", "a;b"])
+@pytest.mark.parametrize(
+    "text", ["", "a:", "a:0", "a,,b", "a b", "-oProxyCommand=x", "a:1:2", "a;b", "-l@b", "-Fx@b:2"]
+)
 def test_bad_hosts(text: str) -> None:
     with pytest.raises(ValueError, match="expected host"):
         parse_hosts(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -116,6 +117,13 @@ def test_auto_starts_reducers_that_the_job_uses(tag: str, tmp_path: Path) -> Non
     assert not marked(tag)
 
 
+def test_reducers_are_no_ranks_that_have_started(tag: str, tmp_path: Path) -> None:
+    hosts = hostfile(tmp_path, "localhost", "127.0.0.1 reducer", "127.0.0.2 reducer")
+    code, _, err = run(tag, "-v", *hosts, "--reducers", "auto", "--", "true")
+    assert code == 0
+    assert "slipstream: ranks started: 1 of 1\n" in err  # or the start time-out would end the job
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "node1"])
 def test_auto_gives_reducers_the_jobs_secret_in_no_command_line(
     tag: str, tmp_path: Path, ssh: Path, host: str
@@ -184,9 +192,8 @@ def test_a_reducer_that_dies_is_named_and_the_job_goes_on(tag: str, tmp_path: Pa
     (reducer,) = command_lines(tag, b"reducer")
     os.kill(reducer, signal.SIGKILL)
     said = process.stderr.readline()
-    assert (
-        "the reducer on host 127.0.0.1: was ended by signal 9 (SIGKILL); the job goes on without it" in said
-    )
+    name = socket.gethostname()  # as everywhere in a job of several hosts
+    assert f"the reducer on host {name}: was ended by signal 9 (SIGKILL); the job goes on without it" in said
     go.touch()
     out, err = process.communicate(timeout=LIMIT)
     assert (process.returncode, err) == (0, "")

@@ -44,6 +44,8 @@ def config(tmp_path: Path) -> Iterator[Path]:
         f"Host node1\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {tmp_path}/user\n"
         f"  UserKnownHostsFile {tmp_path}/known\n  StrictHostKeyChecking no\n  LogLevel ERROR\n"
     )
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the server's privilege separation wants it
     process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(server)], stderr=subprocess.PIPE)
     try:
         end = time.monotonic() + 20

@@ -13,7 +13,7 @@ GIVEN = {
     "--workers": "8",
     "--worker-rate": "100gbit",
     "--reducer-rate": "32gbit",
-    "--model-bytes": "1.3GB",
+    "--model-bytes": "1.3GiB",
     "--compute-time": "0.3s",
 }
 PRICES = ("--worker-price", "30", "--reducer-price", "0.7")

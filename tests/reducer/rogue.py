@@ -6,6 +6,7 @@ MODE, again and again, with a new session whenever the reducer has ended one:
     early     one worker sends data for ever for all-reduces that nobody has offered
     leave     offers an all-reduce, sends a bit of it and leaves
     offers    one worker offers the same all-reduce for ever
+    twice     one worker opens its link again while the reducer holds what came over the first, and goes on over both
     pings     one worker asks for ever whether the reducer is there, and never reads the answers
     sizes     the workers say different sizes, and send pieces of others, or offer what cannot be
 
@@ -15,6 +16,7 @@ Says when a session begins, and when it ends how many bytes it sent.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import secrets
@@ -32,6 +34,10 @@ from slipstream.comm.reducers import Request, register
 
 # native/transport/frame.h: type, flags, stream, length, channel, seq, signature, chunk, piece, reserved
 FRAME = struct.Struct("<BBHIQIIIHH")
+CHECK = struct.Struct(
+    "<II"
+)  # native/transport/tcp_checks.h: of the payload (0: none), and of place and header
+HEAD = FRAME.size + CHECK.size
 # native/engine/offer.cpp: count, signed count, extra, divisor, postscale, root, chunk bytes, lengths, dtype, op
 OFFER = struct.Struct("<QQQQdiIHHBBH")
 DATA, READY, PING, OFFERED = 1, 2, 6, 16
@@ -41,6 +47,43 @@ WORKERS = 2
 CHANNEL = 1
 SILENCE = 3.0  # seconds; then a reducer that holds the sender back is left
 SHARE = 512 << 20  # bytes in one session of "early" and "pings", if the reducer lets them all in
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def table_entry(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+TABLE = [table_entry(byte) for byte in range(256)]
+# A checksum is linear: what each byte of the place adds is known beforehand, so that a flood is quick to make.
+BEFORE = struct.Struct("<Q")
+COVERED = FRAME.size + 4
+ZERO = crc32c(bytes(BEFORE.size + COVERED))
+PLACES = [
+    [crc32c(bytes(i) + bytes([b]) + bytes(BEFORE.size - 1 - i + COVERED)) ^ ZERO for b in range(256)]
+    for i in range(BEFORE.size)
+]
+
+
+@functools.lru_cache(maxsize=64)
+def check_at_start(head: bytes) -> int:
+    return crc32c(bytes(BEFORE.size) + head + bytes(4))
+
+
+def sealed(data: bytes, place: int) -> bytes:
+    """A frame as it stands after ``place`` bytes of the connection's stream, its payload unchecked."""
+    head, check = data[: FRAME.size], check_at_start(data[: FRAME.size])
+    for table, byte in zip(PLACES, BEFORE.pack(place), strict=True):
+        check ^= table[byte]
+    return head + CHECK.pack(0, check) + data[FRAME.size :]
 
 
 def frame(kind: int, payload: bytes = b"", **fields: int) -> bytes:
@@ -79,6 +122,7 @@ class Worker:
     """A link to the reducer."""
 
     def __init__(self, rank: int, host: str, incarnation: int, secret: bytes) -> None:
+        self._arguments = (rank, host, incarnation, secret)
         name, own = _core.reducer_session("rogue", secret, incarnation)
         self.sock = socket.create_connection((host, incarnation >> 48), timeout=SILENCE)
         hello = handshake.Hello(
@@ -87,22 +131,29 @@ class Worker:
         handshake.call(self.sock, own, hello)
         self.sent = 0
 
-    def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
-        self.sent += len(data)
+    def again(self) -> Worker:
+        """Another link of the same worker in the same session."""
+        return Worker(*self._arguments)
+
+    def send(self, *frames: bytes) -> None:
+        data = []
+        for one in frames:
+            data.append(sealed(one, self.sent))
+            self.sent += len(data[-1])
+        self.sock.sendall(b"".join(data))
 
     def signature(self) -> int:
         """What the reducer calls the work that was offered: its `ready` says so."""
         data = b""
         while True:
-            while len(data) < FRAME.size:
+            while len(data) < HEAD:
                 data += self._read()
             kind, _, _, length, _, _, signature, *_ = FRAME.unpack_from(data)
             if kind == READY:
                 return int(signature)
-            while len(data) < FRAME.size + length:
+            while len(data) < HEAD + length:
                 data += self._read()
-            data = data[FRAME.size + length :]
+            data = data[HEAD + length :]
 
     def _read(self) -> bytes:
         data = self.sock.recv(65536)
@@ -133,15 +184,27 @@ def send_and_leave(one: Worker, other: Worker, turn: int) -> None:
 
 
 def send_offers(one: Worker, other: Worker, turn: int) -> None:
-    many = offer(1 << 20) * 1000
+    many = [offer(1 << 20)] * 1000
     while one.sent < SHARE:
-        one.send(many)
+        one.send(*many)
+
+
+def send_twice(one: Worker, other: Worker, turn: int) -> None:
+    for worker in (one, other):
+        worker.send(offer(1 << 30))
+    signature = one.signature()
+    for chunk in range(32):  # the reducer keeps what rank 1 sends until rank 0's is there
+        other.send(frame(DATA, bytes(CHUNK), chunk=chunk, signature=signature))
+    with contextlib.closing(other.again().sock):
+        for chunk in itertools.count():
+            for worker in (one, other):
+                worker.send(frame(DATA, bytes(CHUNK), chunk=32 + chunk, signature=signature))
 
 
 def send_pings(one: Worker, other: Worker, turn: int) -> None:
-    many = frame(PING) * 1000
+    many = [frame(PING)] * 1000
     while one.sent < SHARE:
-        one.send(many)
+        one.send(*many)
 
 
 def lies() -> list[Callable[[Worker, Worker], None]]:
@@ -166,7 +229,7 @@ def lies() -> list[Callable[[Worker, Worker], None]]:
         one.send(frame(DATA, bytes(100), signature=one.signature(), length=(1 << 32) - 1))
 
     def offers(*data: bytes) -> Callable[[Worker, Worker], None]:
-        return lambda one, other: one.send(b"".join(data))
+        return lambda one, other: one.send(*data)
 
     return [
         sizes,
@@ -205,6 +268,7 @@ MODES = {
     "leave": send_and_leave,
     "offers": send_offers,
     "pings": send_pings,
+    "twice": send_twice,
     "sizes": send_lies,
 }
 

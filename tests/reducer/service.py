@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import slipstream.reducer
 from slipstream.comm.reducers import Request, register
@@ -53,6 +55,18 @@ class Service:
         assert status == 200
         pairs = (line.split() for line in text.splitlines() if not line.startswith("#"))
         return {name.removeprefix("slipstream_reducer_"): float(value) for name, value in pairs}
+
+
+@contextmanager
+def calling_from(address: str) -> Iterator[None]:
+    """Connections of this process come from ``address`` (127.x.y.z), as those of another host would."""
+    connect = socket.create_connection
+
+    def create(to: tuple[str, int], timeout: float | None = None) -> socket.socket:
+        return connect(to, timeout, source_address=(address, 0))
+
+    with mock.patch("socket.create_connection", create):
+        yield
 
 
 @contextmanager

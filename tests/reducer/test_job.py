@@ -15,6 +15,7 @@ from reducer import service
 from reducer.service import Service, wait_for
 
 RANK = Path(__file__).with_name("job_rank.py")
+GROUPS = Path(__file__).with_name("groups_rank.py")
 
 
 @contextmanager
@@ -51,6 +52,15 @@ def test_connections_are_reset(tmp_path: Path, n: int, k: int, lanes: str) -> No
     with reducers(tmp_path, k) as services:
         env = environment(services) | {"SLIPSTREAM_LANES": lanes}
         ranks.run(RANK, n, transport="tcp", args=["resets"], env=env)
+
+
+@pytest.mark.parametrize(("mode", "n"), [("orders", 2), ("orders", 3), ("orders", 4), ("threads", 2)])
+def test_groups_of_all_ranks(tmp_path: Path, mode: str, n: int) -> None:
+    """In any order of the ranks, and several at once: the reducers serve the one, the others do without."""
+    with reducers(tmp_path, 2) as services:
+        env = environment(services) | {"SLIPSTREAM_TIMEOUT": "60"}
+        texts = ranks.run(GROUPS, n, transport="tcp", args=[mode], env=env)
+        assert all(int(text) > 100_000 for text in texts)
 
 
 def test_the_bandwidth_of_each_job_is_limited(tmp_path: Path) -> None:

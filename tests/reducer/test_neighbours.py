@@ -24,7 +24,7 @@ RANK = Path(__file__).with_name("losses_rank.py")
 ROGUE = Path(__file__).with_name("rogue.py")
 WINDOW = float(os.environ.get("REDUCER_WINDOW", "4"))  # seconds that a rate is measured over
 ROUNDS = int(os.environ.get("REDUCER_ROUNDS", "3"))
-ROGUES = ("data", "early", "offers", "pings", "sizes")
+ROGUES = ("data", "early", "offers", "pings", "sizes", "twice")
 
 
 @contextmanager

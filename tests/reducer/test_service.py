@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -81,7 +82,8 @@ def test_limits_refuse_with_a_reason(tmp_path: Path) -> None:
             SlipstreamError, match=r"4 workers may need 432 MiB, and 328 MiB are left \(--memory\)"
         ):
             one.register(workers=4)
-        assert one.register() != 0
+        with service.calling_from("127.0.0.2"):
+            assert one.register() != 0
         with pytest.raises(SlipstreamError, match=r"it has 2 jobs already \(--jobs\)"):
             one.register()
         assert one.page("readyz") == (503, "it has 2 jobs already (--jobs)\n")
@@ -231,6 +233,7 @@ def test_a_killed_job_frees_its_memory(tmp_path: Path, number: signal.Signals) -
         ("leave", "its workers left without one finished work"),
         ("early", "sent a frame of a work that it has not offered"),
         ("offers", "offers a work twice"),
+        ("twice", "opened a second link"),
         ("pings", "says more than 1000 words a second that no work needs"),
     ],
 )
@@ -390,14 +393,43 @@ def test_the_metrics_port_survives_its_callers(reducer: Reducer, monkeypatch: py
                 sock.close()
         threads = {thread.name for thread in threading.enumerate()}
         assert "slipstream-metrics" in threads
+        assert call(address, b"GET /readyz HTTP/1.0\r\n\r\n").endswith(b"ready\n")
 
-        def answers() -> bool:
-            try:
-                return call(address, b"GET /readyz HTTP/1.0\r\n\r\n").endswith(b"ready\n")
-            except ConnectionError:
-                return False
 
-        wait_for(answers, "an answer")
+def test_a_flood_of_metrics_leaves_the_health_alone(
+    reducer: Reducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = threading.Event()
+
+    def slow(_: dict[str, Any]) -> str:
+        hold.wait(service.LIMIT)
+        return "slow\n"
+
+    monkeypatch.setattr(metrics, "render", slow)
+    with serve_metrics(reducer, "127.0.0.1", 0) as address:
+        flood = [socket.create_connection(address, timeout=service.LIMIT) for _ in range(20)]
+        try:
+            for sock in flood:
+                sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            for _ in range(40):
+                assert call(address, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nalive\n")
+                assert call(address, b"GET /readyz HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nready\n")
+            hold.set()
+            texts = [b"".join(iter(lambda s=sock: s.recv(65536), b"")) for sock in flood]  # type: ignore[misc]
+        finally:
+            hold.set()
+            for sock in flood:
+                sock.close()
+        assert sum(text.endswith(b"slow\n") for text in texts) >= metrics._RENDERING
+        assert all(b" 200 " in text or b" 503 " in text for text in texts)
+
+
+def test_callers_that_say_nothing_stop_no_other_one(reducer: Reducer) -> None:
+    with serve_metrics(reducer, "127.0.0.1", 0) as address, contextlib.ExitStack() as idle:
+        for _ in range(4 * metrics._CALLERS):
+            idle.enter_context(socket.create_connection(address, timeout=service.LIMIT))
+        for _ in range(40):
+            assert call(address, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nalive\n")
 
 
 def test_a_caller_that_drips_is_hung_up_on(reducer: Reducer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["BLOCK_FIELDS", "BLOCK_NUMBERS", "DType", "Op", "as_op", "from_numpy", "itemsize", "to_numpy"]
+__all__ = [
+    "BLOCK_FIELDS",
+    "BLOCK_NUMBERS",
+    "DType",
+    "Op",
+    "as_op",
+    "from_numpy",
+    "itemsize",
+    "lone_field",
+    "to_numpy",
+]
 
 
 class DType(IntEnum):
@@ -77,8 +87,17 @@ _NUMPY = {
     "complex64": DType.C64,
     "complex128": DType.C128,
 }
+# Types that NumPy does not have by itself: a record of one field of that name carries their bits.
+_LONE_FIELDS = {
+    name: [(name, f"<i{size}")] for name, size in (("bfloat16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1))
+}
 _seen: dict[Any, DType] = {}  # by NumPy dtype: asking one for its name takes longer than a small all-reduce
 _NAMES = {code: name for name, code in _NUMPY.items()}
+
+
+def lone_field(name: str) -> Any:
+    """The fields of the NumPy dtype that stands for a type NumPy lacks, by its name; None for all others."""
+    return _LONE_FIELDS.get(name)
 
 
 def itemsize(dtype: int) -> int:
@@ -90,7 +109,10 @@ def from_numpy(dtype: Any) -> DType:
     """The code of a NumPy dtype; TypeError if it has none, or is not in native byte order."""
     code = _seen.get(dtype)
     if code is None:
-        code = DType.Q8 if dtype.names and dtype == BLOCK_FIELDS else _NUMPY.get(dtype.name)
+        code = _NUMPY.get(dtype.name)
+        if dtype.names:
+            lone = lone_field(dtype.names[0])
+            code = DType.Q8 if dtype == BLOCK_FIELDS else _NUMPY[dtype.names[0]] if dtype == lone else None
         if code is None or not dtype.isnative:
             raise TypeError(f"slipstream cannot communicate dtype {dtype!r}")
         _seen[dtype] = code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import math
 import os
 import re
@@ -43,6 +44,14 @@ def parse_address(text: str) -> tuple[str, int]:
     if not 0 < port < 65536:
         raise ValueError("the port must be 1..65535")
     return host, port
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Splits numeric addresses with commas between; raises ValueError for anything else."""
+    try:
+        return tuple(str(ipaddress.ip_address(part)) for part in text.split(","))
+    except ValueError:
+        raise ValueError("expected numeric addresses, with commas between") from None
 
 
 def parse_reducers(text: str) -> tuple[tuple[str, int], ...]:
@@ -109,6 +118,12 @@ def _some_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    return text == "1"
+
+
 def _affinity(text: str) -> str:
     if text in ("none", "auto"):
         return text
@@ -162,6 +177,9 @@ class Settings:
     secret_file: str | None = _setting(_text, None, "a file of mode 0600 that holds the secret")
     job: str = _setting(_text, "job", "name of the job")
     interface: str | None = _setting(_text, None, "interfaces (names or addresses, with commas) to use")
+    address: tuple[str, ...] = _setting(
+        parse_addresses, (), "addresses at which other hosts reach this one, if they are not its own (NAT)"
+    )
     heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
@@ -176,6 +194,11 @@ class Settings:
         "auto",
         "auto: sends to other hosts are not copied where the kernel can and that is cheaper; "
         "a size: those of so many bytes and more; off",
+    )
+    checksum: str = _setting(
+        _one_of("auto", "on", "off"),
+        "auto",
+        "checksums of what TCP connections carry: auto, between hosts alone; on, within a host too; off",
     )
     congestion: str = _setting(
         lambda text: "" if text == "auto" else _text(text),
@@ -204,9 +227,19 @@ class Settings:
     ssh_command: str = _setting(_text, "ssh", "command by which `slipstream run` reaches other hosts")
     lab: str | None = _setting(_text, None, "name of the lab whose host this is (slipstream lab)")
     lab_rate: int | None = _setting(parse_rate, None, "rate of the lab's links")
+    log: str = _setting(
+        _one_of("warning", "info", "debug"),
+        "warning",
+        "what ranks say on standard error: info adds what a job runs on, debug which plan each collective takes",
+    )
     timeline: str | None = _setting(
         _text, None, "file of the timeline; {rank} in it is replaced, without it only rank 0 writes one"
     )
+    host_name: str | None = _setting(_text, None, "what messages call this host; set by `slipstream run`")
+    report: str | None = _setting(
+        _text, None, "the pipe by which a rank tells its launcher of an exception; set by `slipstream run`"
+    )
+    full_traceback: bool = _setting(_switch, False, "1: tracebacks of ranks show slipstream's own frames too")
     replace: tuple[str, ...] = _setting(
         _some_of(*REPLACEABLE), (), "back ends of torch.distributed that slipstream stands in for"
     )

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 __all__ = ["format_rate", "parse_duration", "parse_rate", "parse_size"]
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _RATES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_rate(text: str) -> int:
-    """Bits a second of ``500mbit``, ``2.5gbit`` or ``10Gbit/s``; ValueError for anything else, or nothing a second."""
-    match = re.fullmatch(_NUMBER + r"\s*([kmgt]?)bit(?:/s)?", text.strip(), re.IGNORECASE)
+    """Bits a second of ``500mbit``, ``2.5gbit``, ``10Gbit/s``, ``100gbps`` or ``100Gb``.
+
+    ValueError for anything else: a number alone, bytes (``GB`` with a large B), or nothing a second.
+    """
+    match = re.fullmatch(_NUMBER + r"\s*([kmgt]?)(bit(?:/s)?|bps|b(?:/s)?)", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(
             f"{text!r:.40} is not a rate: a number with kbit, mbit, gbit or tbit, such as 500mbit"
+        )
+    if match[3].startswith("B"):
+        bits = format_rate(8 * float(match[1]) * _RATES[match[2].lower()])
+        raise ValueError(
+            f"{text!r:.40} is not a rate: B stands for bytes, and rates are in bits a second, such as {bits}"
         )
     rate = round(float(match[1]) * _RATES[match[2].lower()])
     if not 1 <= rate <= 10**14:
@@ -35,25 +44,31 @@ def format_rate(rate: float) -> str:
 
 
 def parse_size(text: str, *, rounded: bool = False) -> int:
-    """Bytes of ``4``, ``64K``, ``16M``, ``1.5GB`` or ``2MiB`` (units of 1024); ValueError for anything else.
+    """Bytes of ``4``, ``64K``, ``16MiB``, ``1.3GB`` or ``2TB``; ValueError for anything else.
 
-    ``rounded``: also of ``1.3GB``, which is no whole number of bytes.
+    ``KB``, ``MB``, ``GB`` and ``TB`` are powers of 1000; ``KiB``, ``MiB``, ``GiB``, ``TiB``, and a letter alone as in
+    nccl-tests (``64K``), are powers of 1024. ``rounded``: also of what is no whole number of bytes.
     """
-    match = re.fullmatch(_NUMBER + r"\s*([kmg]?)(?:i?b)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{text!r:.40} is not a size: bytes, or a number with K, M or G")
-    size = float(match[1]) * _SIZES[match[2].lower()]
+    match = re.fullmatch(_NUMBER + r"\s*([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
+    if match is None or (not match[2] and (match[3] or "").lower() == "ib"):
+        raise ValueError(f"{text!r:.40} is not a size: bytes, or a number with K, MiB, GB or the like")
+    base = 1000 if (match[3] or "").lower() == "b" else 1024
+    unit: int = base ** _POWERS[match[2].lower()]
+    size = Fraction(match[1]) * unit
     if size > 2**50 or (size != int(size) and not rounded):
         raise ValueError(f"{text!r:.40} is not a whole number of bytes up to 1 PiB")
     return round(size)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of ``5``, ``5s``, ``250ms``, ``10us``, ``2m`` or ``1h``; ValueError for anything else."""
+    """Seconds of ``5s``, ``250ms``, ``10us``, ``2m`` or ``1h``; ValueError for anything else, a number alone too."""
     match = re.fullmatch(_NUMBER + r"\s*(us|ms|s|m|h)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r:.40} is not a time: a number with us, ms, s, m or h, such as 250ms")
-    seconds = float(match[1]) * _TIMES[(match[2] or "s").lower()]
+    number, unit = float(match[1]), (match[2] or "").lower()
+    if not unit and number:
+        raise ValueError(f"{text!r:.40} is not a time: it has no unit; write {match[1]}ms or {match[1]}s")
+    seconds = number * _TIMES[unit or "s"]
     if not math.isfinite(seconds) or seconds > 1e9:
         raise ValueError(f"{text!r:.40} is too long a time")
     return seconds

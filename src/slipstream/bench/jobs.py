@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.base.settings import Settings
-from slipstream.comm.discovery import advertised_addresses, bind_address, is_local_host
+from slipstream.comm.discovery import bind_addresses, is_local_host, reachable_addresses
 from slipstream.comm.store import StoreServer
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, place
@@ -124,7 +124,8 @@ def run(
             base |= _serve_store(placement, base, stack)
             command = [*mpi_command(placement, _to_export(base, environment)), *ranks]
         else:
-            command = [*_run_command(placement, stack), "--", *ranks]
+            export = [word for name in sorted(environment) for word in ("-x", name)]
+            command = [*_run_command(placement, stack), *export, "--", *ranks]
         yield from _objects(command, base, time.monotonic() + limit, limit)
 
 
@@ -201,12 +202,12 @@ def _serve_store(
     secret = secrets.token_bytes(32)
     one_host = placement.one_host()
     settings = Settings.from_environment(base)
-    server = StoreServer(bind_address(settings.interface, one_host=one_host), secret, settings.job)
+    server = StoreServer(bind_addresses(settings.interface, one_host=one_host), secret, settings.job)
     stack.callback(server.close)
     address, port = server.address
     if address in ("0.0.0.0", "::"):
         others = [host.name for host in placement.per_host() if not is_local_host(host.name)]
-        address = address_towards(others[0]) or advertised_addresses(settings.interface)[0]
+        address = address_towards(others[0]) or reachable_addresses(settings.address, settings.interface)[0]
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     return {"SLIPSTREAM_STORE": where, "SLIPSTREAM_SECRET": secret.hex()}
 

@@ -8,10 +8,23 @@ from typing import Any
 from slipstream.base.units import format_rate
 from slipstream.bench.collectives import size_text
 
-__all__ = ["columns", "fitting", "grid", "heading", "markdown", "plain_row", "rows", "time_text", "widths"]
+__all__ = [
+    "columns",
+    "fitting",
+    "grid",
+    "heading",
+    "markdown",
+    "narrow",
+    "plain_row",
+    "rows",
+    "time_text",
+    "widths",
+]
 
 _NUMBERS = 8  # characters of a number
 _DISPENSABLE = ("type", "redop", "root", "count", "algbw GB/s", "min", "p90", "limit")  # first to last
+_QUARTILES = 21  # characters of a ratio with its quartiles, and without
+_RATIO = 8
 
 
 def time_text(seconds: float | None) -> str:
@@ -33,8 +46,8 @@ def columns(record: Mapping[str, Any]) -> list[str]:
     return head + [f"vs {peer}" for peer in record["peers"]] + ["limit", "of limit"]
 
 
-def rows(record: Mapping[str, Any], size: Mapping[str, Any]) -> list[list[str]]:
-    """One row a contender, as text."""
+def rows(record: Mapping[str, Any], size: Mapping[str, Any], *, brief: bool = False) -> list[list[str]]:
+    """One row a contender, as text; ``brief``: ratios without their quartiles."""
     lines = []
     for name, row in size["contenders"].items():
         line = [str(size["bytes"]), str(size["count"]), record["dtype"] if size["bytes"] else ""]
@@ -47,7 +60,7 @@ def rows(record: Mapping[str, Any], size: Mapping[str, Any]) -> list[list[str]]:
         line += [time_text(row[key]) for key in ("median", "min", "p90")]
         line += ["" if row[key] is None else f"{row[key] / 1e9:.3g}" for key in ("algbw", "busbw")]
         line.append("n/a" if row["wrong"] is None else str(row["wrong"]))
-        line += [_ratio_text(row.get("ratio", {}).get(peer)) for peer in record["peers"]]
+        line += [_ratio_text(row.get("ratio", {}).get(peer), brief) for peer in record["peers"]]
         lines.append([*line, *_limit_texts(size["limit"], row["median"])])
     return lines
 
@@ -64,21 +77,41 @@ def _limit_texts(limit: Mapping[str, Any] | None, seconds: float) -> list[str]:
     return [time_text(limit["seconds"]), f"{share:.0f} %{how if share > 100 else ''}"]
 
 
-def _ratio_text(ratio: Mapping[str, float] | None) -> str:
+def _ratio_text(ratio: Mapping[str, float] | None, brief: bool) -> str:
     """``3.10x [2.95 3.21]``: of medians, and the quartiles over the repeats."""
     if ratio is None:
         return ""
+    if brief:
+        return f"{ratio['value']:.2f}x"
     return f"{ratio['value']:.2f}x [{ratio['low']:.2f} {ratio['high']:.2f}]"
 
 
-def widths(record: Mapping[str, Any]) -> list[int]:
+def widths(record: Mapping[str, Any], *, brief: bool = False) -> list[int]:
     """Characters of each column, before any row is known."""
-    least = {"size (B)": 11, "count": 11, "type": 8, "contender": 17, "median": 9, "min": 9, "p90": 9}
+    least = {"size (B)": 10, "count": 10, "type": 8, "median": 9, "min": 9, "p90": 9}
     least |= {"limit": 9, "#wrong": 6, "redop": 5, "root": 4}
+    least["contender"] = max(map(len, ("slipstream", *record["peers"])))
+    ratio = _RATIO if brief else _QUARTILES
     return [
-        max(len(name), least.get(name, 21 if name.startswith("vs ") else _NUMBERS))
+        max(len(name), least.get(name, ratio if name.startswith("vs ") else _NUMBERS))
         for name in columns(record)
     ]
+
+
+def narrow(record: Mapping[str, Any], width: int) -> tuple[list[int], bool]:
+    """Which columns of lines that are printed as they come fit ``width`` characters, and whether ratios are brief."""
+    head = columns(record)
+    for brief in (False, True):
+        sizes = widths(record, brief=brief)
+        line = ["x" * size for size in sizes]
+        line[-1] = "100 % (cached)"
+        kept = fitting(head, [line], width + 2, between=2)
+        if sum(len(line[at]) + 2 for at in kept) <= width + 2:
+            return kept, brief
+    kept = [at for at in kept if head[at] != "of limit"]
+    while len(kept) > 1 and sum(len(line[at]) + 2 for at in kept) > width + 2:
+        kept.pop()  # a peer's ratio: its own time has a row of its own
+    return kept, True
 
 
 def plain_row(cells: Sequence[str], sizes: Sequence[int]) -> str:
@@ -86,13 +119,19 @@ def plain_row(cells: Sequence[str], sizes: Sequence[int]) -> str:
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, sizes, strict=False)).rstrip()
 
 
-def fitting(head: Sequence[str], lines: Sequence[Sequence[str]], width: int, between: int) -> list[int]:
-    """Which columns to show in ``width`` characters, ``between`` after each: those that matter less make way.
+def fitting(
+    head: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    width: int,
+    between: int,
+    dispensable: Sequence[str] = _DISPENSABLE,
+) -> list[int]:
+    """Which columns to show in ``width`` characters, ``between`` after each: the ``dispensable`` ones make way in turn.
 
     Lines that end early hold a text, not columns, and need no more space.
     """
     kept, lines = list(range(len(head))), [line for line in lines if len(line) == len(head)]
-    for least in _DISPENSABLE:
+    for least in dispensable:
         sizes = {at: max(len(line[at]) for line in (head, *lines)) for at in kept}
         if sum(sizes.values()) + between * len(kept) <= width:
             break

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import shutil
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, TextIO
 
-from slipstream.bench.table import columns, fitting, heading, plain_row, rows, widths
+from slipstream.bench.table import columns, heading, narrow, plain_row, rows, widths
 
 __all__ = ["Show", "showing"]
 
@@ -48,22 +50,34 @@ class _Rich:
 
 
 def _plain(out: TextIO) -> Show:
+    """Lines of the terminal's width, or COLUMNS, or 80 characters: what does not fit is in the JSON."""
+    width = shutil.get_terminal_size().columns
+
     def show(record: Record, size: Record | None) -> None:
+        kept, brief = narrow(record, width)
+        sizes = [widths(record, brief=brief)[at] for at in kept]
         if size is None:
-            lines = ["# " + line for line in heading(record)]
-            lines.append(plain_row(columns(record), widths(record)))
+            wrapped = [textwrap.wrap(line, width, subsequent_indent="#   ") for line in _comments(record)]
+            lines = [part for parts in wrapped for part in parts]
+            lines.append(plain_row([columns(record)[at] for at in kept], sizes))
         else:
-            lines = [plain_row(cells, widths(record)) for cells in rows(record, size)]
+            found = rows(record, size, brief=brief)
+            lines = [plain_row([cells[at] for at in kept if at < len(cells)], sizes) for cells in found]
         print("\n".join(lines), file=out, flush=True)
 
     return show
 
 
+def _comments(record: Record) -> list[str]:
+    return ["# " + line for line in heading(record)]
+
+
 def _live(rich: _Rich, width: int, live: Any) -> Show:
     def show(record: Record, size: Record | None) -> None:
         head = columns(record)
-        lines = [(one, cells) for one in record["sizes"] for cells in rows(record, one)]
-        kept = fitting(head, [cells for _, cells in lines], width - 2, between=2)
+        kept, brief = narrow(record, width - 2)
+        lines = [(one, cells) for one in record["sizes"] for cells in rows(record, one, brief=brief)]
+        notes = []
         table = rich.Table(box=rich.box)
         for at in kept:
             left = head[at] in ("type", "redop", "contender")
@@ -71,9 +85,13 @@ def _live(rich: _Rich, width: int, live: Any) -> Show:
         for number, (one, cells) in enumerate(lines):
             if number and lines[number - 1][0] is not one:
                 table.add_section()
+            name = cells[head.index("contender")]
+            if len(cells) < len(head):  # a text instead of figures, which would widen its column
+                notes.append(f"{cells[0]} B, {name}: {cells.pop()}")
             shown = [rich.Text(cells[at] if at < len(cells) else "") for at in kept]
-            table.add_row(*shown, style=_style(one, cells[head.index("contender")]))
-        live.update(rich.Group(*(rich.Text(line) for line in heading(record)), table), refresh=True)
+            table.add_row(*shown, style=_style(one, name))
+        texts = [rich.Text(line) for line in heading(record)]
+        live.update(rich.Group(*texts, table, *map(rich.Text, notes)), refresh=True)
 
     return show
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = ["CONTENDERS", "train"]
 
 # Beside slipstream, which is always there.
 CONTENDERS = ("slipstream-ring", "slipstream-horovod", "gloo", "mpi", "horovod", "nccl")
+_MISSING = "{name} is missing, which bench train needs: pip install 'slipstream[torch,bench]'"
 
 _EPILOG = """\b
 Examples:
@@ -140,6 +142,8 @@ def train(
     """
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
         raise click.BadParameter("expected a name that ends in .svg or .png", param_hint="--plot")
+    if importlib.util.find_spec("torch") is None:
+        raise click.ClickException(_MISSING.format(name="PyTorch"))
     show = (
         None if json_file == "-" else _module("table").show
     )  # what is missing is missed before all the work
@@ -169,8 +173,8 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(f"slipstream.bench.train.{name}")
     except ModuleNotFoundError as error:
-        if error.name in ("rich", "matplotlib", "torch"):
-            raise click.ClickException(f"{error.name} is missing: pip install 'slipstream[bench]'") from None
+        if error.name in ("rich", "matplotlib"):
+            raise click.ClickException(_MISSING.format(name=error.name)) from None
         raise
 
 

@@ -35,6 +35,12 @@ Examples:
   slipstream lab run --spec lab.yaml -- slipstream run -np 8 -- python train.py
 """
 
+_EPILOG_EXEC = """\b
+Examples:
+  slipstream lab exec h1 -- bash
+  slipstream lab exec --name lab h2 hostname
+"""
+
 
 class _Lab(click.Group):
     """Turns what goes wrong in a lab into an error message."""
@@ -62,6 +68,8 @@ _OPTIONS = [
         "--reducers", type=click.IntRange(0, 250), help="Hosts more, marked as reducers. [default: 0]"
     ),
     click.option("--interfaces", type=click.IntRange(1, 8), help="Of each host, a link each. [default: 1]"),
+    click.option("--ipv6-only", "family", flag_value="ipv6", help="Addresses of the hosts: IPv6 alone."),
+    click.option("--ipv6", "family", flag_value="both", help="... IPv4 and IPv6. [default: IPv4 alone]"),
     click.option(
         "--rate", metavar="RATE", help="Rate of each link, both ways: 500mbit, 2.5gbit. [default: no limit]"
     ),
@@ -130,14 +138,21 @@ def up(file: Path | None, ssh: bool, name: str | None, **given: Any) -> None:
     """Makes a lab that stays until `slipstream lab down`, and prints its name."""
     made = Lab(_spec(file, given), name=name or "lab", ssh=ssh, keep=True)
     click.echo(made.name)
-    _say(f"{describe(made.spec)}: {', '.join(made.hosts)}; slipstream lab exec {made.hosts[0]} -- bash")
+    alone = [record.name for record in registry.records() if record.keep] == [made.name]
+    more = "" if alone and name is None else f"--name {made.name} "
+    _say(f"{describe(made.spec)}: {', '.join(made.hosts)}")
+    _say(f"next: slipstream lab exec {more}{made.hosts[0]} -- bash; slipstream lab down {made.name}")
 
 
 @lab.command()
 @_name
 @click.option("--all", "everything", is_flag=True, help="All labs of this machine.")
-def down(name: str | None, everything: bool) -> None:
-    """Removes a lab: its processes, its network, its files."""
+@click.argument("lab_name", metavar="[NAME]", required=False)
+def down(name: str | None, everything: bool, lab_name: str | None) -> None:
+    """Removes a lab, by NAME or --name: its processes, its network, its files."""
+    if sum([name is not None, lab_name is not None, everything]) > 1:
+        raise click.UsageError("give one of NAME, --name and --all")
+    name = name or lab_name
     registry.sweep()
     names = [record.name for record in registry.records()] if everything else [registry.find(name).name]
     for one in names:
@@ -182,12 +197,16 @@ def _as_dict(record: registry.Record) -> dict[str, Any]:
     }
 
 
-@lab.command("exec", context_settings={"allow_interspersed_args": False})
+@lab.command("exec", context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_EXEC)
 @_name
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def execute(name: str | None, host: str, command: tuple[str, ...]) -> None:
-    """Runs COMMAND on HOST of a lab that is up, in this folder."""
+    """Runs COMMAND on HOST of a lab that is up, in this folder. A `--` may stand before COMMAND."""
+    # click ends its own options at HOST, and leaves what stands behind it to the command: the `--` too.
+    command = command[1:] if command[0] == "--" else command
+    if not command:
+        raise click.UsageError(f"what shall run on {host}? slipstream lab exec {host} -- bash")
     made = Lab.attach(name)
     sys.exit(run_command(made, host, command, say=_say))
 
@@ -233,11 +252,19 @@ def heal(name: str | None, host: str, interface: int | None) -> None:
 def measured(name: str | None, flows: int, seconds: float, as_json: bool) -> None:
     """Measures what TCP gets: every host sends to the next one, all at once."""
     made = Lab.attach(name)
-    found = measure(made, neighbours(made.hosts), flows=flows, seconds=seconds)
+    linked = made.linked()
+    if len(linked) < len(made.hosts):
+        gone = ", ".join(host for host in made.hosts if host not in linked)
+        _say(f"left out, as their cables are out: {gone} (to plug one in: slipstream lab heal HOST)")
+    if len(linked) < 2:
+        raise LabError(f"two hosts with their cables in are needed; this lab has {len(linked)}")
+    found = measure(made, neighbours(linked), flows=flows, seconds=seconds)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(flow) for flow in found], indent=2))
         return
     for host in made.spec.hosts:
+        if host.name not in linked:
+            continue
         own = [flow for flow in found if flow.source == host.name]
         total = sum(flow.rate for flow in own)
         share = (

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +16,7 @@ from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
+from slipstream.cli.options import parsed, seconds
 from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
@@ -25,7 +27,7 @@ __all__ = ["main"]
 _EPILOG_RUN = """\b
 Examples:
   slipstream run -np 4 -- python train.py --epochs 3
-  slipstream run -np 8 -H node1:4,node2:4 -- python train.py
+  slipstream run -H node1:4,node2:4 -- python train.py
   slipstream run -np 8 --hostfile hosts --output-dir logs -- python train.py
   slipstream run -np 4 --hostfile hosts --reducers auto -- python train.py
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
@@ -53,7 +55,12 @@ def main() -> None:
 
 @main.command(context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
 @click.option(
-    "-np", "--num-proc", "count", type=click.IntRange(min=1), required=True, help="Number of ranks."
+    "-np",
+    "-n",
+    "--num-proc",
+    "count",
+    type=click.IntRange(min=1),
+    help="Number of ranks. [default: the slots of the hosts given]",
 )
 @click.option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts and how many ranks each takes.")
 @click.option(
@@ -64,16 +71,48 @@ def main() -> None:
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
-    help="Also write DIR/rank.N/stdout and DIR/rank.N/stderr.",
+    help="Also write DIR/rank.N/stdout and DIR/rank.N/stderr, byte by byte: a terminal obeys escape sequences in them.",
 )
 @click.option(
     "--start-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for all ranks to start and to find each other. [default: 60]",
+    metavar="TIME",
+    callback=parsed(seconds),
+    help="For all ranks to start and to find each other: seconds, or 90s, 5m. [default: 60]",
+)
+@click.option(
+    "--timeout",
+    metavar="TIME",
+    callback=parsed(seconds),
+    help="For an operation: seconds, or 90s, 5m, 1h. [default: 1800]",
+)
+@click.option(
+    "--min-np",
+    type=click.IntRange(min=1),
+    help="Go on while at least this many ranks are left, for scripts that shrink their job when a rank is lost "
+    "(Group.shrink). [default: the first rank that fails ends the job]",
 )
 @click.option("--interface", help="Interfaces to use: names or addresses, with commas between.")
 @click.option(
+    "--transport",
+    type=click.Choice(["auto", "tcp", "shm"]),
+    help="How ranks of one host talk. [default: auto, which is shared memory]",
+)
+@click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections between two ranks. [default: 2]")
+@click.option(
+    "--timeline",
+    metavar="FILE",
+    help="Write a Chrome trace of all operations; {rank} in FILE is replaced, without it rank 0 writes.",
+)
+@click.option(
     "-e", "--env", "variables", metavar="VAR=VAL", multiple=True, help="Set a variable for all ranks."
+)
+@click.option(
+    "-x",
+    "exported",
+    metavar="VAR[=VAL]",
+    multiple=True,
+    help="Take a variable to all hosts, where only those of SLIPSTREAM_*, OMP_*, NCCL_* and such go by themselves "
+    "(docs/running.md has the list); with VAL it is -e.",
 )
 @click.option(
     "--replace",
@@ -90,76 +129,116 @@ def main() -> None:
 @click.option("--ssh-port", "-p", type=click.IntRange(1, 65535), help="Port of the ssh servers.")
 @click.option("--ssh-identity-file", "-i", metavar="FILE", help="Private key for ssh.")
 @click.option("--ssh-command", help="Command that reaches other hosts. [default: ssh]")
+@click.option(
+    "-v", "--verbose", count=True, help="Say what runs where, and on what; -vv: debugging output, too."
+)
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
+@click.option(
+    "--full-traceback", is_flag=True, help="Show slipstream's own frames in the tracebacks of ranks, too."
+)
 @click.option("--no-prefix", is_flag=True, help="Do not put the rank before each line.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(
-    count: int,
+    count: int | None,
     hosts: str | None,
     hostfile: Path | None,
     output_dir: Path | None,
     start_timeout: float | None,
+    min_np: int | None,
     interface: str | None,
     variables: tuple[str, ...],
-    replace: str | None,
+    exported: tuple[str, ...],
     reducers: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
     ssh_command: str | None,
+    verbose: int,
     timestamps: bool,
     no_prefix: bool,
     command: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Runs COMMAND as the ranks of a job, here or on several hosts through ssh.
 
-    When a rank fails, the others are ended and its exit code is returned. Ctrl-C ends all ranks; a second one
-    kills them at once. The ranks get SLIPSTREAM_*, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and
-    HOROVOD_* variables.
+    When a rank fails, the others are ended and its exit code is returned, unless --min-np lets them go on. Ctrl-C
+    ends all ranks; a second one kills them at once. The ranks get SLIPSTREAM_*, RANK, WORLD_SIZE, LOCAL_RANK,
+    MASTER_ADDR, MASTER_PORT and HOROVOD_* variables.
     """
     if hosts is not None and hostfile is not None:
         raise click.UsageError("give -H or --hostfile, not both")
-    env = {}
-    for assignment in variables:
-        name, equals, value = assignment.partition("=")
-        if not name or not equals:
-            raise click.UsageError(f"-e {assignment}: expected VAR=VAL")
-        env[name] = value
-    if replace is not None:
-        try:
-            Settings.from_environment({"SLIPSTREAM_REPLACE": replace})
-        except ValueError as error:
-            raise click.BadParameter(str(error).partition(": ")[2], param_hint="--replace") from None
-        env["SLIPSTREAM_REPLACE"] = replace
+    env = _assigned(variables, exported)
+    env |= _settings(**given)
+    if verbose:
+        env.setdefault("SLIPSTREAM_LOG", "info" if verbose == 1 else "debug")
     try:
         settings = Settings.from_environment()
-        given = [Host("localhost", count)]
-        if hosts is not None:
-            given = parse_hosts(hosts)
-        elif hostfile is not None or settings.hostfile is not None:
-            given = parse_hostfile(hostfile or Path(settings.hostfile or ""))
+        places = _places(count, hosts, hostfile or settings.hostfile)
+        count = sum(host.slots for host in places) if count is None else count
         options = JobOptions(
             argv=list(command),
-            placed=place(count, given),
+            placed=place(count, places),
             cwd=os.getcwd(),
             env=env,
             output_dir=output_dir,
             start_timeout=start_timeout or settings.start_timeout,
+            min_np=min_np,
             interface=interface or settings.interface,
             prefix=not no_prefix,
             timestamps=timestamps,
+            verbose=verbose > 0,
             ssh_command=ssh_command or settings.ssh_command,
             ssh_port=ssh_port,
             ssh_identity_file=ssh_identity_file,
             reducers=_reducers(reducers, env, settings),
-            reducer_hosts=_reducer_hosts(given) if reducers == "auto" else (),
+            reducer_hosts=_reducer_hosts(places) if reducers == "auto" else (),
         )
         code = run_job(options)
-    except BrokenPipeError:  # whoever read our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 141
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     sys.exit(code)
+
+
+def _places(count: int | None, hosts: str | None, hostfile: str | Path | None) -> list[Host]:
+    """The hosts that are named, or this one."""
+    if hosts is not None:
+        return parse_hosts(hosts)
+    if hostfile is not None:
+        return parse_hostfile(Path(hostfile))
+    if count is None:
+        raise click.UsageError("say how many ranks: -np 4; or name hosts and their slots: -H localhost:4")
+    return [Host("localhost", count)]
+
+
+def _settings(**given: Any) -> dict[str, str]:
+    """The variables for the options that stand for one, checked here: a mistake shall not wait for the ranks."""
+    env = {}
+    for name, value in given.items():
+        if value is None or value is False:
+            continue
+        variable = f"SLIPSTREAM_{name.upper()}"
+        env[variable] = "1" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+        try:
+            Settings.from_environment({variable: env[variable]})
+        except ValueError as error:
+            option = "--" + name.replace("_", "-")
+            raise click.BadParameter(str(error).partition(": ")[2], param_hint=option) from None
+    return env
+
+
+def _assigned(variables: tuple[str, ...], exported: tuple[str, ...]) -> dict[str, str]:
+    """What ``-x`` and ``-e`` say."""
+    env = {}
+    for one in exported:
+        name, equals, value = one.partition("=")
+        if not name or (not equals and name not in os.environ):
+            raise click.UsageError(f"-x {one}: there is no such variable here; give -x {one}=VALUE")
+        env[name] = value if equals else os.environ[name]
+    for one in variables:
+        name, equals, value = one.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"-e {one}: expected VAR=VAL")
+        env[name] = value
+    return env
 
 
 def _reducers(given: str | None, env: dict[str, str], settings: Settings) -> tuple[tuple[str, int], ...]:

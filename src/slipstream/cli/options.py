@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import click
 
-__all__ = ["parsed"]
+from slipstream.base.units import parse_duration
+
+__all__ = ["parsed", "seconds"]
 
 T = TypeVar("T")
 
@@ -26,3 +28,14 @@ def parsed(
             raise click.BadParameter(str(error)) from None
 
     return convert
+
+
+def seconds(text: str) -> float:
+    """A time above 0: a number alone is seconds, as everywhere in the settings; ValueError for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = parse_duration(text)
+    if not 0 < value <= 1e9:  # not a NaN either
+        raise ValueError(f"{text!r:.40} is not a time above 0")
+    return value

@@ -49,7 +49,7 @@ def plan() -> None:
     metavar="SIZE",
     callback=parsed(functools.partial(parse_size, rounded=True)),
     required=True,
-    help="Of the gradients that a step exchanges, as they travel (units of 1024).",
+    help="Of the gradients that a step exchanges, as they travel (1.3GB: 1.3e9; 1.3GiB: units of 1024).",
 )
 @click.option(
     "--compute-time",

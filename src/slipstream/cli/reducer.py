@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slipstream.base.errors import SlipstreamError
+from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import REDUCER_PORT, Settings
 from slipstream.base.units import format_rate, parse_rate, parse_size
-from slipstream.comm.discovery import bind_address
+from slipstream.comm.discovery import bind_addresses
 from slipstream.comm.secret import read_secret, reducer_secret
-from slipstream.launch.processes import raise_file_limit
 
 if TYPE_CHECKING:
     from slipstream.reducer.server import Limits
@@ -138,7 +138,7 @@ def reducer(
             raise ValueError(f"--memory: a job of 2 workers may need {limits.needed(2) >> 20} MiB")
         for address in filter(None, (bind, metrics_bind)):
             ipaddress.ip_address(address)
-        where = bind or bind_address(settings.interface)
+        where = [bind] if bind else bind_addresses(settings.interface)
         secret = read_secret(secret_file, "--secret-file") if secret_file else reducer_secret(settings)
     except (ValueError, SlipstreamError) as error:
         raise click.ClickException(str(error)) from None

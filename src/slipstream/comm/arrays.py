@@ -1,16 +1,25 @@
-"""Arrays of any kind as NumPy views, for collectives to take: NumPy, the buffer protocol, DLPack."""
+"""Arrays of any kind as NumPy views, for collectives to take: NumPy, the buffer protocol, DLPack, PyTorch's tensors.
+
+PyTorch is never imported here. Where an argument is a tensor, it has been already.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.base.dtypes import DType, from_numpy
+from slipstream.base.dtypes import DType, from_numpy, lone_field
 from slipstream.comm import job
+from slipstream.comm.work import Work
 
-__all__ = ["Buffer", "contiguous", "empty", "view", "writable"]
+__all__ = ["Buffer", "contiguous", "empty", "tensors_too", "view", "writable"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 Buffer = Any
 """A NumPy array, or anything that NumPy or DLPack can view: memoryview, array.array, a CPU tensor."""
@@ -20,6 +29,8 @@ def view(x: Buffer) -> NDArray[Any]:
     """``x`` as a NumPy array that shares its memory where it has any; TypeError if there is no way."""
     if isinstance(x, np.ndarray):
         return x
+    if _torch_of(x) is not None:
+        return _tensor_view(x)
     if hasattr(x, "__dlpack__") and not isinstance(x, np.generic):
         return np.from_dlpack(x)
     # NumPy would take bytes for text
@@ -29,6 +40,63 @@ def view(x: Buffer) -> NDArray[Any]:
             f"slipstream cannot communicate {type(x).__name__}: not an array, buffer or DLPack tensor"
         )
     return array
+
+
+def _torch_of(x: Any) -> Any:
+    """The module torch if ``x`` is one of its tensors, else None."""
+    torch = sys.modules.get("torch")
+    return torch if isinstance(x, getattr(torch, "Tensor", ())) else None
+
+
+def _tensor_view(x: Any) -> NDArray[Any]:
+    """A tensor's memory. A type that NumPy lacks (bfloat16, float8) becomes a record of one field of that name."""
+    if x.device.type != "cpu":
+        raise TypeError(
+            f"the tensor is on {x.device}: slipstream.all_reduce and its like take CPU tensors; use x.cpu(), or "
+            'torch.distributed with the back end "slipstream"'
+        )
+    tensor = x.detach()
+    field = lone_field(str(x.dtype).removeprefix("torch."))
+    if field is None:
+        array: NDArray[Any] = tensor.numpy()
+        return array
+    bits = getattr(sys.modules["torch"], f"int{8 * x.element_size()}")
+    array = tensor.view(bits).numpy()
+    return array.view(field)
+
+
+def _tensor_like(result: NDArray[Any], x: Any, torch: Any) -> Any:
+    """A result as a tensor of the kind of ``x``, in the same memory."""
+    if result.dtype.names is None:
+        return torch.from_numpy(result)
+    return torch.from_numpy(result.view(f"i{result.dtype.itemsize}")).view(x.dtype)
+
+
+def tensors_too(function: Function, *, fills_x: bool = False) -> Function:
+    """Makes a collective that is given a PyTorch tensor give one: ``out`` itself, or a new one with the result.
+
+    ``fills_x``: its result is what it was given.
+    """
+
+    @functools.wraps(function)
+    def collective(x: Buffer, *args: Any, **kwargs: Any) -> Any:
+        found = function(x, *args, **kwargs)
+        out = x if fills_x else kwargs.get("out")
+        like = x if out is None else out
+        if type(like) is np.ndarray:  # as always, so that it costs next to nothing
+            return found
+        torch = _torch_of(like)
+        if torch is None:
+            return found
+
+        def as_tensor(result: Any) -> Any:
+            if result is None:
+                return None  # of a rank that gets no result
+            return _tensor_like(result, like, torch) if out is None else out
+
+        return found.then(as_tensor) if isinstance(found, Work) else as_tensor(found)
+
+    return collective  # type: ignore[return-value]
 
 
 def contiguous(x: Buffer) -> tuple[NDArray[Any], DType]:
@@ -50,10 +118,11 @@ def writable(out: Buffer, shape: tuple[int, ...], like: NDArray[Any]) -> NDArray
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-    """An uninitialised array in memory that the ranks of this host share: collectives on it copy nothing.
+    """An uninitialised NumPy array in memory that the ranks of this host share: collectives on it copy nothing.
 
-    Each such array is a mapping of its own (4 KiB pages): use it for large, long-lived buffers.
-    Raises ValueError for a negative dimension, TypeError for a dtype that cannot be communicated.
+    ``shape``: its dimensions, or one number. ``dtype``: anything that NumPy makes a dtype of, default float32.
+    Each such array is a mapping of its own (4 KiB pages): use it for large, long-lived buffers. Raises ValueError
+    for a negative dimension, TypeError for a dtype that cannot be communicated.
     """
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(n < 0 for n in dims):

@@ -163,7 +163,7 @@ class _Runs:
     ) -> None:
         address = data.ctypes.data
         what = f"{operation}/measured"
-        self._session.run(self._group, plan, what, dtype, op, address, address, data.size, _CHUNK)
+        self._session.run(self._group, plan, what, dtype, op, address, address, data.size, _CHUNK, keep=data)
 
 
 def _compiled(plan: Plan, split: bool = False) -> _core.Plan:

@@ -1,13 +1,15 @@
-"""Collectives on arrays: NumPy, any buffer, DLPack.
+"""Collectives on arrays: NumPy, PyTorch's tensors, any buffer, DLPack.
 
 Each takes ``group`` (default: all ranks), ``async_op`` (return a `Work` at once; its ``wait`` gives the
 result) and ``name``. All members of a group call the same operations in the same order. ``out`` may be the
-input itself.
+input itself, or this rank's place in it (reduce_scatter, scatter), or the input may be its place in ``out``
+(all_gather, gather). Other overlaps are a ValueError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm import raw
-from slipstream.comm.arrays import Buffer, contiguous, writable
+from slipstream.comm.arrays import Buffer, contiguous, tensors_too, writable
 from slipstream.comm.group import Group, world
+from slipstream.comm.together import Together
 from slipstream.comm.work import Work
 
 __all__ = [
@@ -34,10 +37,8 @@ __all__ = [
 ]
 
 
-def _finish(work: Work, result: Any, keep: Any, async_op: bool) -> Any:
-    if async_op:
-        return work.holding(keep, result)
-    return result
+def _finish(work: Work, result: Any, async_op: bool) -> Any:
+    return work.giving(result) if async_op else result
 
 
 def _rows(array: NDArray[Any]) -> tuple[int, int]:
@@ -52,7 +53,8 @@ def _row_counts(group: Group, array: NDArray[Any]) -> list[int]:
     rows, width = _rows(array)
     mine = np.array([rows, width, array.dtype.num], dtype=np.int64)
     everyone = np.empty((group.size, 3), dtype=np.int64)
-    raw.all_gather(group, mine.ctypes.data, everyone.ctypes.data, [3] * group.size, DType.I64, sync=True)
+    addresses = mine.ctypes.data, everyone.ctypes.data
+    raw.all_gather(group, *addresses, [3] * group.size, DType.I64, keep=(mine, everyone), sync=True)
     first = everyone[0]
     for r in range(group.size):
         if everyone[r, 1] != first[1] or everyone[r, 2] != first[2]:
@@ -63,6 +65,7 @@ def _row_counts(group: Group, array: NDArray[Any]) -> list[int]:
     return [int(n) for n in everyone[:, 0]]
 
 
+@tensors_too
 def all_reduce(
     x: Buffer,
     op: Op | str = Op.SUM,
@@ -74,7 +77,17 @@ def all_reduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
 ) -> Any:
-    """Reduces ``x`` (same shape and dtype on all ranks) over the group; every rank gets the same bits."""
+    """Reduces ``x`` over the group, element by element; every rank gets the whole result, with the same bits.
+
+        total = slipstream.all_reduce(numpy.ones(4))  # 4 times the number of ranks
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
+    its name ("max"). ``out``: takes the result, may be ``x`` itself; default: a new array, or tensor where ``x``
+    is one. ``prescale``, ``postscale``: factors of every rank's ``x``, and of the result. ``group``: the ranks
+    that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the result.
+    ``name``: what errors and the timeline call the operation. Returns the result. Raises TypeError or ValueError
+    for arguments that do not fit, a SlipstreamError when the operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
@@ -89,11 +102,13 @@ def all_reduce(
         name=name,
         prescale=prescale,
         postscale=postscale,
+        keep=(array, result),
         sync=not async_op,
     )
-    return _finish(work, result, (array, result), async_op)
+    return _finish(work, result, async_op)
 
 
+@tensors_too
 def reduce_scatter(
     x: Buffer,
     op: Op | str = Op.SUM,
@@ -106,7 +121,16 @@ def reduce_scatter(
     prescale: float = 1.0,
     postscale: float = 1.0,
 ) -> Any:
-    """Reduces ``x`` and leaves rank r with its rows: ``counts[r]`` of dim 0, default as even as possible."""
+    """Reduces ``x`` over the group, element by element, and leaves each rank with some rows of the result.
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
+    its name ("max"). ``counts``: how many rows of dim 0 each rank gets, default as even as possible. ``out``:
+    takes this rank's rows; default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``:
+    factors of every rank's ``x``, and of the result. ``group``: the ranks that take part, default all.
+    ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
+    timeline call the operation. Returns this rank's rows. Raises TypeError or ValueError for arguments that do not
+    fit, a SlipstreamError when the operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
     rows, width = _rows(array)
@@ -116,6 +140,9 @@ def reduce_scatter(
         raise ValueError(f"counts {list(counts)} do not divide {rows} rows among {group.size} ranks")
     shape = (counts[group.rank], *array.shape[1:])
     result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+    begin = sum(counts[: group.rank]) * width * array.itemsize
+    if result.ctypes.data == array.ctypes.data + begin:  # its place in x, as NCCL has it in place
+        array = array.copy()
     work = raw.reduce_scatter(
         group,
         array.ctypes.data,
@@ -126,11 +153,13 @@ def reduce_scatter(
         name=name,
         prescale=prescale,
         postscale=postscale,
+        keep=(array, result),
         sync=not async_op,
     )
-    return _finish(work, result, (array, result), async_op)
+    return _finish(work, result, async_op)
 
 
+@tensors_too
 def all_gather(
     x: Buffer,
     *,
@@ -139,25 +168,35 @@ def all_gather(
     async_op: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Joins every rank's ``x`` along dim 0, in order of rank; the ranks may differ in dim 0 only."""
+    """Joins every rank's ``x`` along dim 0, in order of rank; every rank gets all of it.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``out``: takes the result;
+    default: a new array, or tensor where ``x`` is one. ``group``: the ranks that take part, default all.
+    ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
+    timeline call the operation. Returns the result. Raises TypeError or ValueError for arguments that do not fit,
+    a SlipstreamError when the operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
-    counts = _row_counts(group, array)
-    shape = (sum(counts), *array.shape[1:])
-    result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
-    width = _rows(array)[1]
-    work = raw.all_gather(
-        group,
-        array.ctypes.data,
-        result.ctypes.data,
-        [n * width for n in counts],
-        dtype,
-        name=name,
-        sync=not async_op,
-    )
-    return _finish(work, result, (array, result), async_op)
+    with Together(group, "all_gather"):
+        counts = _row_counts(group, array)
+        shape = (sum(counts), *array.shape[1:])
+        result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+        width = _rows(array)[1]
+        work = raw.all_gather(
+            group,
+            array.ctypes.data,
+            result.ctypes.data,
+            [n * width for n in counts],
+            dtype,
+            name=name,
+            keep=(array, result),
+            sync=not async_op,
+        )
+    return _finish(work, result, async_op)
 
 
+@tensors_too
 def broadcast(
     x: Buffer,
     root: int = 0,
@@ -167,16 +206,33 @@ def broadcast(
     async_op: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Gives every rank the root's ``x``; the other ranks' ``x`` tells shape and dtype only."""
+    """Gives every rank the root's ``x``.
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks; only the root's values
+    count. ``root``: the rank of the group whose values all get. ``out``: takes them, may be ``x`` itself; default:
+    a new array, or tensor where ``x`` is one. ``group``: the ranks that take part, default all. ``async_op``:
+    return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the timeline call the
+    operation. Returns the root's values. Raises TypeError or ValueError for arguments that do not fit, a
+    SlipstreamError when the operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
     work = raw.broadcast(
-        group, array.ctypes.data, result.ctypes.data, array.size, dtype, root, name=name, sync=not async_op
+        group,
+        array.ctypes.data,
+        result.ctypes.data,
+        array.size,
+        dtype,
+        root,
+        name=name,
+        keep=(array, result),
+        sync=not async_op,
     )
-    return _finish(work, result, (array, result), async_op)
+    return _finish(work, result, async_op)
 
 
+@tensors_too
 def reduce(
     x: Buffer,
     root: int = 0,
@@ -189,7 +245,16 @@ def reduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
 ) -> Any:
-    """Reduces ``x`` onto the root; other ranks get None."""
+    """Reduces ``x`` over the group, element by element, onto one rank.
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``root``: the rank of the
+    group that gets the result. ``op``: the reduction, or its name ("max"). ``out``: takes the result on the root;
+    default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``: factors of every rank's ``x``,
+    and of the result. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once,
+    whose ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the
+    result on the root, None on other ranks. Raises TypeError or ValueError for arguments that do not fit, a
+    SlipstreamError when the operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
     mine = group.rank == root
@@ -205,11 +270,13 @@ def reduce(
         name=name,
         prescale=prescale,
         postscale=postscale,
+        keep=(array, result),
         sync=not async_op,
     )
-    return _finish(work, result if mine else None, (array, result), async_op)
+    return _finish(work, result if mine else None, async_op)
 
 
+@tensors_too
 def gather(
     x: Buffer,
     root: int = 0,
@@ -219,27 +286,40 @@ def gather(
     async_op: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Joins every rank's ``x`` along dim 0 on the root (dim 0 may differ); other ranks get None."""
+    """Joins every rank's ``x`` along dim 0, in order of rank, on one rank.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``root``: the rank of the group
+    that gets the result. ``out``: takes the result on the root; default: a new array, or tensor where ``x`` is
+    one. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()``
+    gives the result. ``name``: what errors and the timeline call the operation. Returns the result on the root,
+    None on other ranks. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
+    operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
-    counts = _row_counts(group, array)
-    mine = group.rank == root
-    shape = (sum(counts) if mine else 0, *array.shape[1:])
-    result = writable(out, shape, array) if out is not None and mine else np.empty(shape, dtype=array.dtype)
-    width = _rows(array)[1]
-    work = raw.gather(
-        group,
-        array.ctypes.data,
-        result.ctypes.data,
-        [n * width for n in counts],
-        dtype,
-        root,
-        name=name,
-        sync=not async_op,
-    )
-    return _finish(work, result if mine else None, (array, result), async_op)
+    with Together(group, "gather"):
+        counts = _row_counts(group, array)
+        mine = group.rank == root
+        shape = (sum(counts) if mine else 0, *array.shape[1:])
+        result = (
+            writable(out, shape, array) if out is not None and mine else np.empty(shape, dtype=array.dtype)
+        )
+        width = _rows(array)[1]
+        work = raw.gather(
+            group,
+            array.ctypes.data,
+            result.ctypes.data,
+            [n * width for n in counts],
+            dtype,
+            root,
+            name=name,
+            keep=(array, result),
+            sync=not async_op,
+        )
+    return _finish(work, result if mine else None, async_op)
 
 
+@tensors_too
 def scatter(
     x: Buffer,
     root: int = 0,
@@ -251,31 +331,38 @@ def scatter(
 ) -> Any:
     """Divides the root's ``x`` along dim 0: each rank gets the rows its ``out`` has space for.
 
-    ``x`` is read on the root alone (pass anything, ``out`` itself say, elsewhere).
+    ``x``: a NumPy array, CPU tensor or buffer, read on the root alone (pass anything, ``out`` itself say,
+    elsewhere). ``root``: the rank of the group whose rows are divided. ``out``: takes this rank's rows. ``group``:
+    the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the
+    result. ``name``: what errors and the timeline call the operation. Returns ``out``. Raises TypeError or
+    ValueError for arguments that do not fit, a SlipstreamError when the operation fails.
     """
     group = group or world()
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
-    counts = _row_counts(group, result)
-    source = result
-    if group.rank == root:
-        source, given = contiguous(x)
-        if given != dtype or _rows(source) != (sum(counts), _rows(result)[1]):
-            raise ValueError(f"the root's x has {_rows(source)[0]} rows, the outs {sum(counts)}")
-    width = _rows(result)[1]
-    work = raw.scatter(
-        group,
-        source.ctypes.data,
-        result.ctypes.data,
-        [n * width for n in counts],
-        dtype,
-        root,
-        name=name,
-        sync=not async_op,
-    )
-    return _finish(work, result, (source, result), async_op)
+    with Together(group, "scatter"):
+        counts = _row_counts(group, result)
+        source = result
+        if group.rank == root:
+            source, given = contiguous(x)
+            if given != dtype or _rows(source) != (sum(counts), _rows(result)[1]):
+                raise ValueError(f"the root's x has {_rows(source)[0]} rows, the outs {sum(counts)}")
+        width = _rows(result)[1]
+        work = raw.scatter(
+            group,
+            source.ctypes.data,
+            result.ctypes.data,
+            [n * width for n in counts],
+            dtype,
+            root,
+            name=name,
+            keep=(source, result),
+            sync=not async_op,
+        )
+    return _finish(work, result, async_op)
 
 
+@tensors_too
 def all_to_all(
     x: Buffer,
     *,
@@ -285,7 +372,15 @@ def all_to_all(
     async_op: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Sends ``splits[p]`` rows of ``x`` to each rank p (default: equally); gets theirs, in order of rank."""
+    """Sends some rows of ``x`` to each rank, and gets theirs, in order of rank.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``splits``: how many rows of
+    dim 0 go to each rank, default equally many. ``out``: takes what comes; default: a new array, or tensor where
+    ``x`` is one. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose
+    ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the rows from
+    all ranks. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the operation
+    fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
     rows, width = _rows(array)
@@ -298,41 +393,64 @@ def all_to_all(
     sent = np.array(splits, dtype=np.int64)
     received = np.empty_like(sent)
     ones = [1] * group.size
-    raw.all_to_all(group, sent.ctypes.data, received.ctypes.data, ones, ones, DType.I64, sync=True)
-    shape = (int(received.sum()), *array.shape[1:])
-    result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
-    if np.may_share_memory(array, result):
-        array = array.copy()
-    work = raw.all_to_all(
-        group,
-        array.ctypes.data,
-        result.ctypes.data,
-        [int(n) * width for n in sent],
-        [int(n) * width for n in received],
-        dtype,
-        name=name,
-        sync=not async_op,
-    )
-    return _finish(work, result, (array, result), async_op)
+    with Together(group, "all_to_all"):
+        addresses = sent.ctypes.data, received.ctypes.data
+        raw.all_to_all(group, *addresses, ones, ones, DType.I64, keep=(sent, received), sync=True)
+        shape = (int(received.sum()), *array.shape[1:])
+        result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+        if np.may_share_memory(array, result):
+            array = array.copy()
+        work = raw.all_to_all(
+            group,
+            array.ctypes.data,
+            result.ctypes.data,
+            [int(n) * width for n in sent],
+            [int(n) * width for n in received],
+            dtype,
+            name=name,
+            keep=(array, result),
+            sync=not async_op,
+        )
+    return _finish(work, result, async_op)
 
 
 def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
-    """Returns once every rank of the group has called it."""
-    return _finish(raw.barrier(group or world(), sync=not async_op), None, (), async_op)
+    """Returns once every rank of the group has called it.
+
+    ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()``
+    returns then. Raises a SlipstreamError when a rank is lost or does not come in time.
+    """
+    return _finish(raw.barrier(group or world(), sync=not async_op), None, async_op)
 
 
+@tensors_too
 def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async_op: bool = False) -> Any:
-    """Sends ``x`` to rank ``dst``, which receives as many elements of this dtype with this tag."""
+    """Sends ``x`` to one rank, which calls `recv`.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the receiver takes as many elements of its dtype. ``dst``: the rank
+    of the group that gets it. ``tag``: tells messages between two ranks apart; those of one tag keep their order.
+    ``group``: the ranks that ``dst`` counts in, default all. ``async_op``: return a `Work` at once; ``x`` is free
+    after its ``wait()``. Returns None once ``x`` may be changed. Raises TypeError or ValueError for arguments that
+    do not fit, a SlipstreamError when the operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
-    work = raw.send(group, array.ctypes.data, array.size, dtype, dst, tag, sync=not async_op)
-    return _finish(work, None, array, async_op)
+    work = raw.send(group, array.ctypes.data, array.size, dtype, dst, tag, keep=array, sync=not async_op)
+    return _finish(work, None, async_op)
 
 
+@partial(tensors_too, fills_x=True)
 def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async_op: bool = False) -> Any:
-    """Receives into ``x`` (writable, C-contiguous) what rank ``src`` of the group sends with this tag."""
+    """Receives what one rank sends by `send`.
+
+    ``x``: a NumPy array, CPU tensor or buffer that takes it; writable, C-contiguous, as many elements of the same
+    dtype as are sent. ``src``: the rank of the group that sends. ``tag``: the tag it sends with. ``group``: the
+    ranks that ``src`` counts in, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives ``x``.
+    Returns ``x``. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
+    operation fails.
+    """
     group = group or world()
     array, dtype = contiguous(x)
     result = writable(x, array.shape, array)
-    work = raw.recv(group, result.ctypes.data, result.size, dtype, src, tag, sync=not async_op)
-    return _finish(work, result, result, async_op)
+    work = raw.recv(group, result.ctypes.data, result.size, dtype, src, tag, keep=result, sync=not async_op)
+    return _finish(work, result, async_op)

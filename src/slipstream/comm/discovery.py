@@ -9,10 +9,19 @@ import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Interface", "advertised_addresses", "bind_address", "host_id", "interfaces", "is_local_host"]
+__all__ = [
+    "Interface",
+    "advertised_addresses",
+    "bind_addresses",
+    "host_id",
+    "interfaces",
+    "is_local_host",
+    "reachable_addresses",
+]
 
 _SIOCGIFCONF, _SIOCGIFFLAGS = 0x8912, 0x8913
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
@@ -154,17 +163,24 @@ def _of_interface(found: list[Interface], interface: str) -> list[str]:
     raise ValueError(f"interface {interface!r} does not exist on this host; there are {names}")
 
 
-def bind_address(interface: str | None, *, one_host: bool = False) -> str:
-    """The address a listener binds: of the chosen interface, loopback on one host, else all interfaces."""
+def bind_addresses(interface: str | None, *, one_host: bool = False) -> list[str]:
+    """The addresses that a listener binds: those of the chosen interfaces, loopback on one host, else all.
+
+    All are ``0.0.0.0`` and ``::``, or that of the only family that an interface other than loopback has.
+    """
     if interface is not None:
-        chosen = advertised_addresses(interface)
-        if "," not in interface:
-            return chosen[0]
-        return "::" if ":" in chosen[0] else "0.0.0.0"
+        return list(dict.fromkeys(advertised_addresses(interface)))
+    found = [i for i in interfaces() if i.up]
     if one_host:
-        return "127.0.0.1"
-    has_ipv4 = any(i.ipv4 for i in interfaces() if i.up)
-    return "0.0.0.0" if has_ipv4 else "::"
+        return ["127.0.0.1"] if any(i.ipv4 for i in found if i.loopback) else ["::1"]
+    others = [i for i in found if not i.loopback]
+    ipv4, ipv6 = any(i.ipv4 for i in others), any(i.ipv6 for i in others)
+    return ["0.0.0.0"] * (ipv4 or not ipv6) + ["::"] * ipv6
+
+
+def reachable_addresses(advertised: Sequence[str], interface: str | None) -> list[str]:
+    """What peers are told: SLIPSTREAM_ADDRESS where it is set (behind NAT), else `advertised_addresses`."""
+    return list(advertised) or advertised_addresses(interface)
 
 
 def is_local_host(name: str) -> bool:

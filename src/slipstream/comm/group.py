@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
+from slipstream.base.spans import format_spans
 from slipstream.comm import job
 from slipstream.plan.choose import choose
 from slipstream.plan.registry import build
@@ -18,6 +21,8 @@ from slipstream.plan.steps import Kind, Space
 from slipstream.plan.topology import Topology
 
 __all__ = ["Compiled", "Group", "world"]
+
+_log = logging.getLogger("slipstream.plans")
 
 _SPLIT_MAGNITUDE = 15  # all-reduces of 32 KiB and more are split between reducers and the ring
 
@@ -31,7 +36,7 @@ class Compiled:
     chunk_bytes: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Group:
     """An ordered set of ranks that run collectives together.
 
@@ -62,7 +67,48 @@ class Group:
         self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
         self._forced: dict[str, tuple[str, int]] = {}
+        self.authenticated = itertools.count()  # operations so far: see `slipstream.comm.authentication`
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Group of ranks {format_spans(self.ranks or ())}: this is rank {self.rank} of {self.size}>"
+
+    def abort(self, reason: str) -> None:
+        """Ends the job's operations on all its ranks: those that run and all later ones raise Aborted with ``reason``.
+
+        Any rank and thread may call it, at any time. It is not for this group alone: all groups of the job end. The
+        processes live on, and may go on together by `shrink`.
+        """
+        assert self.job is not None
+        self.session.abort(f"rank {self.job.rank} aborted the job: {reason}")
+
+    def shrink(self, timeout: float = 60.0, at_least: int | None = None) -> Group:
+        """After a failure: a new job of the ranks that live, and its group of all of them.
+
+        Every survivor calls it, on any group of the job, typically when an operation has raised PeerLost. They
+        agree who is left; ranks keep their order and are numbered anew from 0. If this is the job of
+        `slipstream.init`, then `slipstream.rank`, `slipstream.world` and the like tell of the new one from then on.
+        ``former_ranks`` of the new group says which rank of the old job each was. Operations and groups of the old
+        job fail; smaller groups are made anew, with the new numbers. A rank that lives but does not call it within
+        ``timeout`` seconds is left behind. Calling it without a failure aborts the job on all ranks.
+
+        Raises Aborted if fewer than ``at_least`` ranks are left (default: half of them, rounded up, so that a
+        network that falls apart does not make two jobs of one), or if the others have given this rank up; Timeout
+        if the survivors do not meet in time.
+        """
+        from slipstream.comm.shrink import shrink  # it starts jobs, whose groups these are
+
+        assert self.job is not None
+        new = shrink(self.job, timeout, at_least)
+        group = Group(job=new)
+        new.world = group
+        return group
+
+    @property
+    def former_ranks(self) -> tuple[int, ...]:
+        """After `shrink`, for each rank of the new job: its rank in the job before. Else empty."""
+        assert self.job is not None
+        return self.job.former_ranks
 
     def compiled(self, collective: str, nbytes: int, root: int = 0) -> Compiled:
         """The plan for ``nbytes`` of data, chosen and compiled once per power of two."""
@@ -71,6 +117,13 @@ class Group:
         if found is None:
             with self._lock:
                 found = self.plans[key] = self._compile(*key)
+            _log.debug(
+                "%s below %d bytes: %s, in chunks of %d bytes",
+                collective,
+                1 << key[1],
+                found.operation,
+                found.chunk_bytes,
+            )
         return found
 
     def _compile(self, collective: str, magnitude: int, root: int) -> Compiled:
@@ -85,11 +138,23 @@ class Group:
                 return self._split(collective, choice.algorithm, choice.chunk_bytes)
         return self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
 
+    def take_reducers(self) -> None:
+        """Has this group's reductions go through the job's reducers, if there are any.
+
+        One group of a job may: what reducers are given must come in one order on all ranks, and that of two groups is
+        left open. Raises ValueError if there is one already, or if this is not all ranks in their order.
+        """
+        assert self.job is not None
+        assert self.ranks is not None
+        if self.job.reducing not in (None, self) or list(self.ranks) != list(range(self.job.size)):
+            raise ValueError("one group of a job, of all ranks in their order, may use its reducers")
+        self.job.reducing = self
+
     def _has_reducers(self) -> bool:
         assert self.job is not None
         return (
             bool(self.job.reducers)
-            and self.size == self.job.size
+            and self.job.reducing is self
             and len(set(self.topology.hosts)) == self.size
         )
 
@@ -161,5 +226,6 @@ def world() -> Group:
     current = job.current()
     if current.world is None:
         current.world = Group()
+        current.world.take_reducers()
     group: Group = current.world
     return group

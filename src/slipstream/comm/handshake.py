@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAGIC = b"SLIP"
-VERSION = 2
+VERSION = 3
 PURPOSE_STORE = 1
 NOBODY = 0xFFFFFFFF  # a caller that is no rank of the job, such as the launcher
 NONCE_SIZE = 32

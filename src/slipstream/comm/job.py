@@ -9,6 +9,7 @@ import atexit
 import hashlib
 import json
 import os
+import secrets
 import socket
 import threading
 from collections import Counter
@@ -19,12 +20,16 @@ from typing import Any
 from slipstream import _core
 from slipstream.base import errors
 from slipstream.base.entrances import attendants
+from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import Settings
 from slipstream.comm.affinity import chosen_cpus
+from slipstream.comm.authentication import combined_nonce
 from slipstream.comm.calibration import SmallCosts, calibrate
-from slipstream.comm.discovery import advertised_addresses, bind_address
+from slipstream.comm.discovery import bind_addresses, reachable_addresses
+from slipstream.comm.failures import last_words, make_error, parting_words
+from slipstream.comm.meeting import Meeting, Place
 from slipstream.comm.reducers import Keeper, Request, reducer_secret
-from slipstream.comm.rendezvous import Membership, exchange, join
+from slipstream.comm.rendezvous import Membership, exchange, given_up, join
 from slipstream.plan.reducers import worker
 from slipstream.plan.registry import build
 
@@ -39,41 +44,38 @@ __all__ = [
     "local_rank",
     "local_size",
     "rank",
+    "replace",
     "shutdown",
     "size",
+    "succeed",
 ]
 
 _SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
-_CLASSES = {
-    2: errors.Mismatch,
-    3: errors.Timeout,
-    4: errors.Refused,
-    5: errors.Aborted,
-}
+_core.set_error_factory(make_error)
 
 
-def _make_error(code: int, rank: int, host: str, text: str) -> BaseException:
-    if code == 1:
-        return errors.PeerLost(text, rank, host)
-    return _CLASSES.get(code, errors.SlipstreamError)(text)
-
-
-_core.set_error_factory(_make_error)
-
-
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Job:
     """A process's membership in a set of processes that share a session."""
 
     membership: Membership
     session: _core.Session
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
+    names: tuple[str, ...] = ()  # per rank: what its host calls itself
+    nonce: bytes = field(default=b"", repr=False)  # of this start; every rank has contributed to it
     reducers: tuple[dict[str, Any], ...] = ()  # name, addresses and incarnation of each
     keeper: Keeper | None = None  # rank 0's, if there are reducers
     small_costs: SmallCosts | None = None  # of small all-reduces, if reducers take part
+    settings: Settings = field(default_factory=Settings)
+    meeting: Meeting | None = None  # for the survivors of a failure, if there are other ranks
+    former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
     world: Any = None  # the Group of all ranks, made on first use: see `slipstream.comm.group.world`
+    reducing: Any = None  # the Group whose reductions go through the reducers
     _farewells: list[Callable[[], None]] = field(default_factory=list)
     _groups: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.membership.job!r}: this is rank {self.rank} of {self.size}>"
 
     @property
     def rank(self) -> int:
@@ -92,12 +94,17 @@ class Job:
         text = f"{self.membership.epoch}/{members}/{self._groups[members]}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & ~(1 << 63)
 
-    def close(self) -> None:
-        """Leaves in good order; operations that still run fail with Aborted. Closing again does nothing."""
+    def close(self, *, tell: bool = True) -> None:
+        """Leaves in good order; operations that still run fail with Aborted. Closing again does nothing.
+
+        A failed job waits up to 2 s for ranks that do not know yet why, unless they need not be told (``tell``).
+        """
         _entered.discard(self)
         if self.keeper is not None:
             self.keeper.stop()
-        self.session.close()
+        if self.meeting is not None:
+            self.meeting.close()
+        self.session.close(parting_words(), tell)
         while self._farewells:
             self._farewells.pop()()
 
@@ -116,6 +123,8 @@ def _forget_after_fork() -> None:
     global _job, _lock
     _lock = threading.RLock()
     for job in _entered:
+        if job.meeting is not None:
+            job.meeting.close()
         _core.leak(job.session)
     _entered.clear()
     _job = None
@@ -133,14 +142,42 @@ def current() -> Job:
 
 @atexit.register
 def _leave_all() -> None:
+    """Leaves in good order at the end of the process, whatever its daemon threads still wait for."""
+    if _entered:
+        _say_nothing_of_aborted_threads()
+    words = last_words()
     for job in list(_entered):
+        if words:  # the others learn it whether they wait for this rank or not
+            job.session.abandon(words)
         job.close()
+
+
+def _say_nothing_of_aborted_threads() -> None:
+    """A daemon thread whose operation ends with the process is no failure, and Python ends it without a word, too.
+
+    Text that a daemon thread writes at this moment can even end the process: with SIGABRT, if the interpreter finds
+    the stream's lock taken when it flushes it.
+    """
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, errors.Aborted):
+            before(args)
+
+    threading.excepthook = hook
 
 
 def init(
     *, rank: int | None = None, size: int | None = None, store: Any = None, settings: Settings | None = None
 ) -> None:
-    """Joins the job, once; a second call does nothing. Arguments and errors are those of `enter`."""
+    """Joins the job that this process was started for; a second call does nothing.
+
+    ``rank``, ``size``: this process's number and how many there are. Default: what the environment says, as set by
+    ``slipstream run``, torchrun, Open MPI or Slurm, or by SLIPSTREAM_RENDEZVOUS; without any of these the job is this
+    process alone. ``store``: a ``torch.distributed`` store to meet through, with ``rank`` and ``size``. ``settings``:
+    instead of those of the SLIPSTREAM_* variables.
+    Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong secret.
+    """
     global _job
     with _lock:
         if _job is None:
@@ -162,19 +199,42 @@ def enter(
     member = join(settings, rank=rank, size=size, torch_store=store)
     try:
         job = _start(settings, member)
-    finally:
-        member.close()
-    _entered.add(job)
-    try:
-        for attendant in attendants():
-            attendant(job, settings)
-    except BaseException:
-        job.close()
+    except BaseException as error:
+        member.close(given_up(error))
         raise
+    member.close()
+    _attend(job)
     return job
 
 
+def _attend(job: Job) -> None:
+    _entered.add(job)
+    try:
+        for attendant in attendants():
+            attendant(job, job.settings)
+    except BaseException:
+        job.close()
+        raise
+
+
+def replace(old: Job, member: Membership) -> Job:
+    """Starts the job of ``member`` in the place of ``old``, which has failed and stays open."""
+    job = _start(old.settings, member)
+    _attend(job)
+    return job
+
+
+def succeed(old: Job, new: Job) -> None:
+    """Closes ``old``; if it was the process's own job, ``new`` is from now on."""
+    global _job
+    with _lock:
+        if _job is old:
+            _job = new
+    old.close(tell=False)
+
+
 def _start(settings: Settings, member: Membership) -> Job:
+    raise_file_limit()  # torchrun and others leave it at what the shell had, often 1024
     cores = len(os.sched_getaffinity(0))
     session = _core.Session(
         member.rank,
@@ -189,6 +249,7 @@ def _start(settings: Settings, member: Membership) -> Job:
         lend_from=settings.zero_copy if isinstance(settings.zero_copy, int) else 0,
         threads=settings.threads,
         congestion=settings.congestion,
+        checksums=settings.checksum,
         cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )
@@ -196,12 +257,15 @@ def _start(settings: Settings, member: Membership) -> Job:
     if settings.reducers and member.size > 1 and member.rank == 0:
         request = Request(f"{member.job}/{member.epoch}", member.size, _reducer_lanes(settings))
         keeper = Keeper(settings.reducers, reducer_secret(settings, member.secret), request)
+    meeting = _open_meeting(settings, member)
     try:
-        hosts, reducers = _open(settings, member, session, keeper)
+        hosts, names, nonce, reducers = _open(settings, member, session, keeper, meeting)
     except BaseException:
         session.close()
+        if meeting is not None:
+            meeting.close()
         raise
-    job = Job(member, session, hosts, reducers, keeper)
+    job = Job(member, session, hosts, names, nonce, reducers, keeper, settings=settings, meeting=meeting)
     if reducers:
         try:
             _use_reducers(job, settings)
@@ -239,24 +303,49 @@ def _use_reducers(job: Job, settings: Settings) -> None:
         job.keeper.watch(job.session)
 
 
+def _open_meeting(settings: Settings, member: Membership) -> Meeting | None:
+    if member.size == 1:
+        return None
+    one_host = len(set(member.host_ids)) == 1
+    bind = bind_addresses(settings.interface, one_host=one_host)
+    return Meeting(bind, bind if one_host else reachable_addresses(settings.address, settings.interface))
+
+
 def _open(
-    settings: Settings, member: Membership, session: _core.Session, keeper: Keeper | None
-) -> tuple[tuple[str, ...], tuple[dict[str, Any], ...]]:
-    """Listens, tells the other ranks where, and starts the engine. Returns who shares memory, and the reducers."""
+    settings: Settings,
+    member: Membership,
+    session: _core.Session,
+    keeper: Keeper | None,
+    meeting: Meeting | None,
+) -> tuple[tuple[str, ...], tuple[str, ...], bytes, tuple[dict[str, Any], ...]]:
+    """Listens, tells the other ranks where, and starts the engine.
+
+    Returns who shares memory, the names of the hosts, the job's nonce, and the reducers.
+    """
     one_host = len(set(member.host_ids)) == 1
     if settings.transport == "shm" and not one_host:
         raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
     use_shm = settings.transport != "tcp"
     use_tcp = member.size > 1 and not (use_shm and one_host)
-    mine: dict[str, Any] = {"host": socket.gethostname(), "shm": "", "addresses": [], "port": 0}
+    mine: dict[str, Any] = {
+        "host": settings.host_name or socket.gethostname(),
+        "shm": "",
+        "addresses": [],
+        "port": 0,
+    }
     if use_shm and member.size > 1:
         mine["shm"] = session.listen_shm()
     if use_tcp:
-        bind = bind_address(settings.interface, one_host=one_host)
+        bind = bind_addresses(settings.interface, one_host=one_host)
         mine["port"] = session.listen_tcp(bind)
-        mine["addresses"] = [bind] if one_host else advertised_addresses(settings.interface)
+        mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
+    mine["transport"] = settings.transport
+    if meeting is not None:
+        mine["meeting"] = [meeting.place.addresses, meeting.place.port]
+    mine["nonce"] = secrets.token_hex(16)
     mine["reducers"] = keeper.register_all() if keeper is not None else []
     everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode())]
+    _check_transports([one["transport"] for one in everyone])
     peers = [
         (
             one["host"],
@@ -267,9 +356,28 @@ def _open(
         )
         for one, host in zip(everyone, member.host_ids, strict=True)
     ]
+    if meeting is not None:
+        meeting.places = tuple(
+            Place(tuple(found), port) for found, port in (one["meeting"] for one in everyone)
+        )
     session.start(peers)
     hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
-    return tuple(hosts), tuple(everyone[0]["reducers"])
+    nonces = [one["nonce"] for one in everyone]
+    nonces[member.rank] = mine["nonce"]  # whatever the store says: so it is new
+    nonce = combined_nonce(nonces)
+    names = tuple(one["host"] for one in everyone)
+    return tuple(hosts), names, nonce, tuple(everyone[0]["reducers"])
+
+
+def _check_transports(transports: list[str]) -> None:
+    """Mismatch on all ranks if some may share memory and others may not: they would look for each other in vain."""
+    tcp = [rank for rank, transport in enumerate(transports) if transport == "tcp"]
+    others = [rank for rank, transport in enumerate(transports) if transport != "tcp"]
+    if tcp and others:
+        raise errors.Mismatch(
+            f"SLIPSTREAM_TRANSPORT differs between ranks: rank {tcp[0]} has tcp, rank {others[0]} has "
+            f"{transports[others[0]]}; it must be the same on all"
+        )
 
 
 def shutdown() -> None:

@@ -44,7 +44,7 @@ def probe(seconds: float) -> dict[str, Any]:
         rounds += 1
         more = bool(slipstream.broadcast(np.array([time.perf_counter() - start < seconds]))[0])
     took = time.perf_counter() - start
-    links = slipstream.link_statistics()
+    links = [link for link in slipstream.link_statistics() if link.transport == "tcp"]
     if not links:
         raise ValueError(
             "the ranks share memory: no TCP link is between them (SLIPSTREAM_TRANSPORT=tcp makes one)"

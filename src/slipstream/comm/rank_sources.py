@@ -53,7 +53,8 @@ def find_placement(
 ) -> Placement:
     """The first that knows: arguments, SLIPSTREAM_*, RANK/WORLD_SIZE, Open MPI, Slurm; else rank 0 of 1.
 
-    The environment adds to arguments what it knows of the same rank.
+    The environment adds to arguments what it knows of the same rank. An environment that describes another rank, or
+    none completely, is not asked: a caller that gives its rank may use RANK or WORLD_SIZE as it likes.
 
     Raises ValueError naming the variable that is malformed or missing.
     """
@@ -62,8 +63,12 @@ def find_placement(
     if rank is not None and size is not None:
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not in 0..{size - 1}")
-        known = find_placement(settings, environ)
-        return known if (known.rank, known.size) == (rank, size) else Placement("arguments", rank, size)
+        arguments = Placement("arguments", rank, size)
+        try:
+            known = find_placement(settings, environ)
+        except ValueError:
+            return arguments
+        return known if (known.rank, known.size) == (rank, size) else arguments
     if settings.rank is not None and settings.size is not None:
         s = settings
         return Placement(

@@ -1,9 +1,13 @@
 """Collectives on addresses: what the faces of the frameworks stand on.
 
-``src`` and ``dst`` are addresses of CPU memory, equal for an operation in place; counts are in elements;
-``dtype`` and ``op`` are the codes of `slipstream.base.dtypes`. ``keep`` holds objects that must live until the
-work is done. ``timeout``: seconds the operation may take, 0 for the session's limit. ``sync=True`` runs the
-operation in the calling thread, which is quicker, and returns a finished work.
+``src`` and ``dst`` are addresses of CPU memory, equal for an operation in place; counts are in elements; ``dtype`` and
+``op`` are the codes of `slipstream.base.dtypes`. What is read and what is written must be the same memory or have none
+in common (ValueError). This rank's block of all_gather and gather may lie in its place in ``dst``, and that of scatter
+in its place in ``src``; reduce_scatter and all_to_all do not work in place. ``keep`` holds objects that must live until
+the work is done: whatever owns the memory at these addresses. It does so for synchronous calls too: an exception of a
+signal handler (KeyboardInterrupt, say) may end the call, but not the work. ``timeout``: seconds the operation may take,
+0 for the session's limit. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
+finished work.
 
 Every function raises ValueError for arguments that are wrong on this rank, and the session's error if it has
 failed; errors of the operation itself are raised by ``Work.wait``.
@@ -62,7 +66,7 @@ def _issue(
     native = call(
         group.native,
         compiled.native,
-        compiled.operation,
+        _scaled(compiled, options.get("prescale", 1.0), options.get("postscale", 1.0)),
         dtype,
         op,
         src,
@@ -71,9 +75,10 @@ def _issue(
         compiled.chunk_bytes,
         name=name or "",
         timeout=timeout,
+        keep=keep,
         **options,
     )
-    return DONE if native is None else Work(native, keep)
+    return DONE if native is None else Work(native)
 
 
 def _offsets(counts: Sequence[int]) -> list[int]:
@@ -83,6 +88,11 @@ def _offsets(counts: Sequence[int]) -> list[int]:
 def _only(counts: Sequence[int], rank: int) -> list[int]:
     """The table of a buffer that holds this rank's block alone."""
     return [0] * (rank + 1) + [counts[rank]] * (len(counts) - rank)
+
+
+def _place(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
+    """Where the rank's block begins among all, and its size: bytes."""
+    return sum(counts[:rank]) * itemsize(dtype), counts[rank] * itemsize(dtype)
 
 
 def _digest(counts: Sequence[int]) -> int:
@@ -95,11 +105,29 @@ def _scales(prescale: float, postscale: float) -> int:
     return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
 
 
+def _scaled(compiled: Compiled, prescale: float, postscale: float) -> str:
+    """The operation's name with its scales, so that ranks that differ in them read what differs."""
+    scales = [("prescale", prescale), ("postscale", postscale)]
+    text = ", ".join(f"{name}={value!r}" for name, value in scales if value != 1.0)
+    if not text:
+        return compiled.operation
+    kind, slash, rest = compiled.operation.partition("/")
+    return f"{kind}[{text}]{slash}{rest}"
+
+
 def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
     if len(counts) != group.size:
         raise ValueError(f"{what} has {len(counts)} entries for {group.size} ranks")
     if min(counts) < 0:
         raise ValueError(f"{what} has a negative entry")
+
+
+def _check_apart(operation: str, src: int, src_bytes: int, dst: int, dst_bytes: int) -> None:
+    if src < dst + dst_bytes and dst < src + src_bytes and src_bytes and dst_bytes:
+        raise ValueError(
+            f"{operation}: input and output overlap in part; give memory of their own to them, or one array for both "
+            f"where the operation works in place"
+        )
 
 
 def _check_root(group: Group, root: int) -> None:
@@ -118,18 +146,22 @@ def all_reduce(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
     """dst = reduction of every rank's src, ``count`` elements each."""
     nbytes = count * itemsize(dtype)
+    if src != dst:
+        _check_apart("all_reduce", src, nbytes, dst, nbytes)
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
     call = group.session.run if sync else group.session.submit
     native = call(
         group.native,
         compiled.native,
-        compiled.operation,
+        compiled.operation
+        if prescale == 1.0 and postscale == 1.0
+        else _scaled(compiled, prescale, postscale),
         dtype,
         op,
         src,
@@ -146,8 +178,11 @@ def all_reduce(
         count,
         0 if prescale == 1.0 and postscale == 1.0 else _scales(prescale, postscale),
         timeout,
+        0,
+        None,
+        keep,
     )
-    return DONE if native is None else Work(native, keep)
+    return DONE if native is None else Work(native)
 
 
 def _unite(
@@ -179,13 +214,15 @@ def reduce_scatter(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
     """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
     _check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
+    if src != dst or counts[group.rank] != total:
+        _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
     options: dict[str, Any] = {
         "prescale": prescale,
         "postscale": postscale,
@@ -211,17 +248,19 @@ def all_gather(
     dtype: int,
     *,
     name: str | None = None,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
     """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
     _check_counts(group, counts, "counts")
     total = sum(counts)
+    begin, own = _place(counts, group.rank, dtype)
+    if src != dst + begin:
+        _check_apart("all_gather", src, own, dst, total * itemsize(dtype))
     if (way := group.through_reducers("all_gather", total * itemsize(dtype))) is not None:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
-        begin = sum(counts[: group.rank]) * itemsize(dtype)
-        ctypes.memmove(parts.ctypes.data + begin, src, counts[group.rank] * itemsize(dtype))
+        ctypes.memmove(parts.ctypes.data + begin, src, own)
         extra = _digest(counts) ^ dtype << 33
         return _unite(group, way, parts, dst, extra, -1, (keep, parts), sync, name, timeout)
     return _issue(
@@ -252,13 +291,15 @@ def broadcast(
     root: int,
     *,
     name: str | None = None,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
     """dst = the root's src (which other ranks do not read), ``count`` elements."""
     _check_root(group, root)
     nbytes = count * itemsize(dtype)
+    if src != dst:
+        _check_apart("broadcast", src, nbytes, dst, nbytes)
     if (way := group.through_reducers("broadcast", nbytes)) is not None:
         part = np.zeros(nbytes, dtype=np.uint8)
         if group.rank == root:
@@ -282,12 +323,14 @@ def reduce(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
     """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
     _check_root(group, root)
+    if src != dst:
+        _check_apart("reduce", src, count * itemsize(dtype), dst, count * itemsize(dtype))
     return _issue(
         group,
         group.compiled("reduce", count * itemsize(dtype), root),
@@ -318,7 +361,7 @@ def gather(
     root: int,
     *,
     name: str | None = None,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
@@ -326,6 +369,9 @@ def gather(
     _check_root(group, root)
     _check_counts(group, counts, "counts")
     total = sum(counts)
+    begin, own = _place(counts, group.rank, dtype)
+    if group.rank == root and src != dst + begin:
+        _check_apart("gather", src, own, dst, total * itemsize(dtype))
     return _issue(
         group,
         group.compiled("gather", total * itemsize(dtype), root),
@@ -355,7 +401,7 @@ def scatter(
     root: int,
     *,
     name: str | None = None,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
@@ -363,6 +409,9 @@ def scatter(
     _check_root(group, root)
     _check_counts(group, counts, "counts")
     total = sum(counts)
+    begin, own = _place(counts, group.rank, dtype)
+    if group.rank == root and dst != src + begin:
+        _check_apart("scatter", src, total * itemsize(dtype), dst, own)
     return _issue(
         group,
         group.compiled("scatter", total * itemsize(dtype), root),
@@ -392,7 +441,7 @@ def all_to_all(
     dtype: int,
     *,
     name: str | None = None,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
@@ -402,8 +451,8 @@ def all_to_all(
     """
     _check_counts(group, send_counts, "send_counts")
     _check_counts(group, recv_counts, "recv_counts")
-    if src == dst and sum(send_counts) > 0:
-        raise ValueError("all_to_all cannot work in place: src and dst must not overlap")
+    size = itemsize(dtype)
+    _check_apart("all_to_all", src, sum(send_counts) * size, dst, sum(recv_counts) * size)
     if send_counts[group.rank] != recv_counts[group.rank]:
         raise ValueError("send_counts and recv_counts disagree about this rank's own block")
     return _issue(
@@ -449,7 +498,7 @@ def send(
     target: int,
     tag: int = 0,
     *,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
@@ -465,7 +514,7 @@ def recv(
     source: int,
     tag: int = 0,
     *,
-    keep: Any = (),
+    keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
@@ -480,7 +529,7 @@ def recv_any(
     dtype: int,
     tag: int = 0,
     *,
-    keep: Any = (),
+    keep: Any,
     timeout: float = 0.0,
 ) -> Received:
     """Receives what the first other rank of the group to send with this tag sends; ``source()`` tells which.
@@ -504,8 +553,9 @@ def recv_any(
         count,
         tag & 0xFFFFFFFF,
         timeout,
+        keep,
     )
-    return Received(native, keep)
+    return Received(native)
 
 
 def _point_to_point(

@@ -31,19 +31,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from slipstream.base.errors import Mismatch, Refused, SlipstreamError, Timeout
+from slipstream.base.errors import Mismatch, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.settings import PREFIX, Settings
-from slipstream.comm.discovery import advertised_addresses, bind_address, host_id
+from slipstream.comm import machines
+from slipstream.comm.discovery import advertised_addresses, bind_addresses, host_id, reachable_addresses
 from slipstream.comm.rank_sources import Placement, expand_nodelist, find_placement, slurm_port
 from slipstream.comm.secret import find_secret, private_directory, write_private
-from slipstream.comm.store import Store, StoreServer, connect_any
+from slipstream.comm.store import LONGER, Store, StoreServer, connect_any
 
-__all__ = ["Layout", "Membership", "exchange", "join", "local_layout"]
+__all__ = ["Layout", "Membership", "exchange", "given_up", "join", "local_layout"]
 
 _epoch = 0  # joins of this process without a torch store so far; every rank of a job counts alike
-_servers: dict[tuple[str, int, str, bytes], StoreServer] = {}
+_last = ""  # the name of the latest of these
+_servers: dict[tuple[tuple[str, ...], int, str, bytes], StoreServer] = {}
 _own_stores: weakref.WeakSet[Store] = weakref.WeakSet()  # this process's connections to its own servers
 _files: set[Path] = set()
+_LOOK = 0.5  # seconds to look whether there is a store already
 _LINGER = 5.0  # seconds a process that serves a store waits at its end for the others to hang up
 
 
@@ -79,10 +82,13 @@ class Membership:
         """``name`` as a store key of this epoch."""
         return f"epoch/{self.epoch}/{name}"
 
-    def close(self) -> None:
-        """Hangs up; a store served by this process keeps running for the next join."""
+    def close(self, why: str = "") -> None:
+        """Hangs up; a store served by this process keeps running for the next join.
+
+        ``why``: this rank gives up; ranks that still wait for others of the start get PeerLost with these words.
+        """
         if self.store is not None:
-            self.store.close()
+            self.store.leave(why)
 
 
 def exchange(membership: Membership, payload: bytes) -> list[bytes]:
@@ -133,7 +139,7 @@ def join(
     incomplete environment, Timeout naming ranks that did not come within ``settings.start_timeout`` seconds,
     Refused when the secret or job differs, Mismatch when ranks disagree about the size.
     """
-    global _epoch
+    global _epoch, _last
     environ = os.environ if environ is None else environ
     placement = find_placement(settings, environ, rank, size)
     if torch_store is not None and placement.size > 1:
@@ -146,8 +152,9 @@ def join(
     else:
         store, secret, name = _open_store(settings, placement, environ, epoch)
         membership = _meet_or_close(settings, placement, store, secret, name)
-        if placement.rank == 0:  # all ranks are here, so none needs the epoch before
-            store.delete_prefix(f"epoch/{_epoch}/")
+        if placement.rank == 0 and _last:  # all ranks are here, so none needs the epoch before
+            store.delete_prefix(f"epoch/{_last}/")
+        _last = membership.epoch
     _epoch = epoch
     return membership
 
@@ -156,10 +163,20 @@ def _meet_or_close(
     settings: Settings, placement: Placement, store: Store, secret: bytes, epoch: str
 ) -> Membership:
     try:
-        return _meet(settings, placement, store, secret, epoch)
-    except BaseException:
-        store.close()
+        nonce = store.enter(epoch, placement.rank, settings.host_name)
+        return _meet(settings, placement, store, secret, f"{epoch}.{nonce}")
+    except BaseException as error:
+        store.leave(given_up(error))
+        if isinstance(error, PeerLost) and error.rank < 0 and settings.store is None:
+            raise PeerLost(f"rank 0, which serves the store, is gone: {error}", 0, error.host) from None
         raise
+
+
+def given_up(error: BaseException) -> str:
+    """What the other ranks are told of a rank whose start failed. Nothing if they will see the same themselves."""
+    if isinstance(error, Timeout):
+        return ""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _alone(settings: Settings, epoch: str) -> Membership:
@@ -173,7 +190,8 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
         "size": placement.size,
         "host": host_id(settings.host_id),
         "local": placement.local_rank,
-        "hostname": socket.gethostname(),
+        "hostname": settings.host_name or socket.gethostname(),
+        "machine": machines.mark(),
     }
     member = Membership(
         placement.rank,
@@ -194,6 +212,10 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
     if len(sizes) > 1:
         raise Mismatch(f"the ranks were started with different sizes: {sorted(sizes)}")
     member.host_ids = [one["host"] for one in everyone]
+    if machines.doubtful(member.host_ids, [one["machine"] for one in everyone]):
+        member.host_ids = machines.told_apart(
+            member.host_ids, member.rank, lambda text: exchange(member, text)
+        )
     layout = local_layout(member.host_ids, placement.rank)
     if placement.local_rank is not None and placement.local_size is not None:
         given = [one["local"] for one in everyone]
@@ -246,9 +268,9 @@ def _open_own_store(
     )
 
 
-def _serve(settings: Settings, bind: str, port: int, secret: bytes) -> StoreServer:
+def _serve(settings: Settings, bind: list[str], port: int, secret: bytes) -> StoreServer:
     """The store this process serves at that place, started at the first join."""
-    key = (bind, port, settings.job, secret)
+    key = (tuple(bind), port, settings.job, secret)
     if key not in _servers:
         _servers[key] = StoreServer(bind, secret, settings.job, port)
     return _servers[key]
@@ -276,9 +298,12 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 def _publish(settings: Settings, secret: bytes, one_host: bool) -> tuple[StoreServer, bytes]:
     """Serves a store on any port and returns it with the text that tells other ranks where it is."""
-    server = _serve(settings, bind_address(settings.interface, one_host=one_host), settings.port or 0, secret)
-    hosts = [server.address[0]]
-    if hosts[0] in ("0.0.0.0", "::"):
+    bind = bind_addresses(settings.interface, one_host=one_host)
+    server = _serve(settings, bind, settings.port or 0, secret)
+    hosts = bind
+    if settings.address and not one_host:
+        hosts = reachable_addresses(settings.address, settings.interface)
+    elif {"0.0.0.0", "::"} & set(bind):
         hosts = advertised_addresses(settings.interface, one_host=True)
     return server, json.dumps({"hosts": hosts, "port": server.address[1], "job": settings.job}).encode()
 
@@ -301,6 +326,7 @@ def _own_store(settings: Settings, server: StoreServer, secret: bytes) -> Store:
 
 def _by_file(settings: Settings, path: Path, rank: int, one_host: bool, secret: bytes) -> Store:
     if rank == 0:
+        _check_free(settings, path, secret)
         server, text = _publish(settings, secret, one_host)
         try:
             write_private(path, text, replace=True)
@@ -321,15 +347,43 @@ def _by_file(settings: Settings, path: Path, rank: int, one_host: bool, secret: 
     return connect_any(addresses, secret, settings.job, settings.start_timeout, rank, where)
 
 
+def _check_free(settings: Settings, path: Path, secret: bytes) -> None:
+    """Refused if another rank 0 of a job like this one serves the store that the file names."""
+    try:
+        addresses = _read_published(path.read_bytes())
+    except OSError:
+        return
+    own = {server.address[1] for server in _servers.values()}
+    for host, port in addresses:
+        if port not in own:
+            _claim_rank_0(settings, host, port, secret)
+
+
+def _claim_rank_0(settings: Settings, host: str, port: int, secret: bytes) -> None:
+    """Refused, naming both, if a store of this job is there already. It tells those who have come to it."""
+    try:
+        store = Store(host, port, secret, settings.job, _LOOK, rank=0)
+    except SlipstreamError:
+        return  # nobody, or somebody else
+    try:
+        store.enter(str(_epoch + 1), 0, settings.host_name)
+        raise Refused(f"another process serves the store of this job already, at {host} port {port}")
+    except PeerLost:
+        return
+    finally:
+        store.leave("another rank 0 serves the store")
+
+
 def _by_port(settings: Settings, host: str, port: int, rank: int, secret: bytes) -> Store:
     if rank != 0:
         return Store(host, port, secret, settings.job, settings.start_timeout, rank=rank)
-    bind = bind_address(settings.interface, one_host=host in ("localhost", "127.0.0.1"))
+    bind = bind_addresses(settings.interface, one_host=host in ("localhost", "127.0.0.1"))
     if settings.interface is None and host == "::1":
-        bind = host
+        bind = [host]
     try:
         server = _serve(settings, bind, port, secret)
     except OSError as error:
+        _claim_rank_0(settings, host, port, secret)
         raise SlipstreamError(
             f"rank 0 cannot serve the store: {error}; if torch.distributed uses that port, set {PREFIX}PORT "
             "to a free one on all ranks, or pass its store to init"
@@ -368,7 +422,7 @@ def _by_torch(
         torch_store.wait([key], timedelta(seconds=settings.start_timeout))
     except RuntimeError as error:
         limit = f"{settings.start_timeout:g} s"
-        raise Timeout(f"rank 0 published no store within {limit} ({type(error).__name__})") from error
+        raise Timeout(f"rank 0 published no store within {limit} ({type(error).__name__}){LONGER}") from error
     text = bytes(torch_store.get(key))
     published, name = _read_published(text), _read_epoch(text)
     nothing = "rank 0 published no address"

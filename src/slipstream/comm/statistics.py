@@ -1,4 +1,4 @@
-"""What the TCP connections of this process have done: bytes, rates and losses, lane by lane."""
+"""What the links of this process have done: which transport each takes, bytes, rates and losses, lane by lane."""
 
 from __future__ import annotations
 
@@ -37,16 +37,23 @@ class LaneStatistics:
 
 @dataclass(frozen=True)
 class LinkStatistics:
-    """All connections to ``rank``: how many were ``lost`` and repaired, or ``replaced`` because they were slow.
+    """All that joins this process to ``rank``. ``transport``: "tcp", or "shm" within a host.
 
-    ``repeated``: bytes that were sent again. ``dropped``: bytes that came again.
+    ``sent``, ``received``: bytes of payload; over tcp of bulk data alone, the sum of the lanes. Of the connections of
+    tcp: how many were ``lost`` and repaired, or ``replaced`` because they were slow; ``repeated``: bytes that were
+    sent again; ``dropped``: bytes that came again; ``damaged``: how many connections were lost because what came over
+    them was not what the rank had sent; ``lanes``: each of them, none for shm.
     """
 
     rank: int
+    transport: str
+    sent: int
+    received: int
     lost: int
     replaced: int
     repeated: int
     dropped: int
+    damaged: int
     lanes: tuple[LaneStatistics, ...]
 
     def share(self, lane: LaneStatistics) -> float:
@@ -56,7 +63,7 @@ class LinkStatistics:
 
 
 def link_statistics() -> list[LinkStatistics]:
-    """The TCP links of this process that are up; ranks that share memory with it have none.
+    """The links of this process that are up, in the order of the ranks; a link is opened when it is first needed.
 
     Raises SlipstreamError before `init`.
     """

@@ -5,7 +5,10 @@ Ranks use it to find each other at the start: it never carries tensors.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import secrets
 import socket
 import struct
 import threading
@@ -15,11 +18,27 @@ from collections.abc import Callable, Sequence
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm import handshake, store_server
 from slipstream.comm.store_server import StoreServer
+from slipstream.comm.store_starts import pack_entry
 
-__all__ = ["Store", "StoreServer", "connect_any"]
+__all__ = ["LONGER", "Store", "StoreServer", "connect_any"]
 
 _SILENT_TRIES = 6  # an honest server hangs up on a good caller only when it is flooded
+# Ends the error of a start that took too long.
+LONGER = "; `slipstream run --start-timeout SECONDS`, or SLIPSTREAM_START_TIMEOUT, waits longer"
 _ANSWER_SECONDS = 30.0  # beyond the time a request may wait in the server
+
+
+class _Process:
+    """What tells this process from every other one."""
+
+    token = secrets.token_bytes(16)
+
+    @classmethod
+    def renew(cls) -> None:
+        cls.token = secrets.token_bytes(16)
+
+
+os.register_at_fork(after_in_child=_Process.renew)
 
 
 class Store:
@@ -40,6 +59,7 @@ class Store:
         self._job = job
         self._rank = handshake.NOBODY if rank is None else rank
         self._lock = threading.Lock()
+        self._entered = False
         self._sock: socket.socket | None = _connect(
             lambda: [(host, port)], secret, self._hello, time.monotonic() + timeout
         )
@@ -83,7 +103,7 @@ class Store:
             missing = struct.unpack(f"<{len(value) // 4}I", value)
             shown = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
             what = "rank" if len(missing) == 1 else "ranks"
-            raise Timeout(f"{what} {shown} of {n} did not come within {wait:g} s ({prefix})")
+            raise Timeout(f"{what} {shown} of {n} did not come within {wait:g} s ({prefix}){LONGER}")
         values, at = [], 0
         for _ in range(n):
             (length,) = store_server.LENGTH.unpack_from(value, at)
@@ -97,6 +117,27 @@ class Store:
         _, value = self._request(store_server.DELETE, _encode(prefix), 0.0)
         count: int = store_server.LENGTH.unpack(value)[0]
         return count
+
+    def enter(self, start: str, rank: int, host: str | None = None) -> str:
+        """Comes to a start as ``rank``; returns its nonce, the same for all ranks.
+
+        ``host`` is this one's name, for people. If this connection ends without `leave`, those who wait for ranks of
+        the start get PeerLost. Raises Refused if another process holds the rank.
+        """
+        body = pack_entry(
+            start, rank, _Process.token, f"process {os.getpid()} on host {host or socket.gethostname()}"
+        )
+        nonce = self._request(store_server.ENTER, body, 0.0)[1].decode()
+        self._entered = True
+        return nonce
+
+    def leave(self, why: str = "") -> None:
+        """Leaves the start, with all that was to be had or because of ``why``, and closes the connection."""
+        if self._entered and self._sock is not None:
+            self._entered = False
+            with contextlib.suppress(SlipstreamError):
+                self._request(store_server.LEAVE, b"\0" + why.encode()[:2000], 0.0, slack=2.0)
+        self.close()
 
     def ask(self, question: bytes, timeout: float) -> bytes:
         """What a server that answers says to up to 4 KiB; raises Timeout after ``timeout`` seconds."""
@@ -148,6 +189,11 @@ class Store:
             finally:
                 if not whole:
                     self._disconnect()
+        if status == store_server.LOST:
+            (rank,) = store_server.LOST_HEAD.unpack_from(answer)
+            raise PeerLost(answer[store_server.LOST_HEAD.size :].decode(errors="replace"), rank=rank)
+        if status == store_server.REFUSED:
+            raise Refused(answer.decode(errors="replace"))
         if status == store_server.ERROR:
             raise SlipstreamError(f"store: {answer.decode(errors='replace')}")
         return status, answer
@@ -169,6 +215,7 @@ def connect_any(
     store = Store.__new__(Store)
     store.timeout, store._secret, store._job, store._rank = timeout, secret, job, rank
     store._lock = threading.Lock()
+    store._entered = False
     store._sock = sock = _connect(addresses, secret, store._hello, time.monotonic() + timeout, otherwise)
     store.host, store.port = sock.getpeername()[:2]
     return store
@@ -203,7 +250,7 @@ def _connect(
                 last = f"cannot reach {tried}: {error}"
         left = deadline - time.monotonic()
         if left <= 0:
-            raise Timeout(last) from None
+            raise Timeout(f"{last}{LONGER}") from None
         time.sleep(min(pause, left))
         pause = min(pause * 1.6, 0.5)
 

@@ -6,7 +6,11 @@ After the handshake a client sends one request at a time and reads one reply:
                                            ADD: i64, key                       DELETE: prefix
                                            GATHER: milliseconds u32, n u32, prefix
                                            ASK: anything, of a server that answers, and does nothing else
+              ENTER: the start and the rank of a caller (store_starts.py)    LEAVE: 0, and why it gives up
     reply     status u8, length u32, body  OK: result   LATE: (GATHER: missing ranks, u32 each)   ERROR: text
+                                           LOST: rank u32, text             REFUSED: text
+
+A caller that has entered a start and hangs up without LEAVE is lost: who waits for others of that start hears of it.
 
 Limits: key 512 B, value 16 MiB, 256 MiB in all (stored and being received), a gathered reply 64 MiB, 128
 callers that have not proved themselves, 5 s each. A client that sends while it is owed a reply is cut off, so
@@ -27,11 +31,13 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.base.errors import Refused
 from slipstream.comm import handshake
+from slipstream.comm.listening import listen_all
+from slipstream.comm.store_starts import ENTER_SIZE, Start, Starts
 
 __all__ = ["MAX_KEY", "MAX_REPLY", "MAX_TOTAL", "MAX_VALUE", "StoreServer"]
 
@@ -46,15 +52,14 @@ STRANGER_SECONDS = 5.0
 STRANGER_GRACE = 0.25  # a full waiting room is not emptied faster than honest callers can answer
 KEY_OVERHEAD = 128  # what a stored pair costs beyond its bytes
 
-SET, GET, ADD, GATHER, DELETE, ASK = 1, 2, 3, 4, 5, 6
-OK, LATE, ERROR = 0, 1, 2
+SET, GET, ADD, GATHER, DELETE, ASK, ENTER, LEAVE = 1, 2, 3, 4, 5, 6, 7, 8
+OK, LATE, ERROR, LOST, REFUSED = 0, 1, 2, 3, 4
 
 HEADER = struct.Struct("<BI")
 SET_HEAD = struct.Struct("<H")
-GET_HEAD = struct.Struct("<I")
 ADD_HEAD = struct.Struct("<q")
 GATHER_HEAD = struct.Struct("<II")
-LENGTH = struct.Struct("<I")
+GET_HEAD = LENGTH = LOST_HEAD = struct.Struct("<I")
 
 _log = logging.getLogger("slipstream.store")
 
@@ -87,6 +92,8 @@ class _Client:
     waits_for: bytes | _Gather | None = None
     deadline: float = 0.0
     closed: bool = False
+    start: Start | None = None  # that it has entered, as `rank`
+    rank: int = -1
 
     @property
     def owed(self) -> bool:
@@ -94,22 +101,26 @@ class _Client:
 
 
 class StoreServer:
-    """Serves the store of one job on ``bind`` (numeric address; port 0 means any) until `close`.
+    """Serves the store of one job on ``bind`` (numeric addresses; port 0 means any) until `close`.
 
     Every caller must prove that it knows ``secret`` (raw bytes) and belongs to ``job``. Raises OSError when
-    it cannot listen there. `address` is the (host, port) it listens on.
+    it cannot listen there. `address` is the first (host, port) it listens on.
 
+    ``listeners``: sockets that listen already, from `listen_all`; they become the server's.
+    ``again``: when all ranks have met, other processes may meet here as the same ranks.
     With ``answer`` it stores nothing, but answers each question (its bytes, who asks) with what that returns, which
     runs on the server's thread and must not raise.
     """
 
     def __init__(
         self,
-        bind: str,
+        bind: str | Sequence[str],
         secret: bytes,
         job: str,
         port: int = 0,
         answer: Callable[[bytes, str], bytes] | None = None,
+        again: bool = False,
+        listeners: list[socket.socket] | None = None,
     ) -> None:
         self._answer = answer
         self._secret = secret
@@ -120,16 +131,17 @@ class StoreServer:
         self._gathers: dict[bytes, dict[int, _Gather]] = {}
         self._strangers: OrderedDict[_Client, None] = OrderedDict()
         self._clients: set[_Client] = set()
+        self._starts = Starts(again)
+        self._news: list[tuple[int, str]] = []  # ranks that have ended, from other threads
         self._alarms: list[tuple[float, int, _Client]] = []
         self._alarm_count = 0
         self._log_credit, self._log_time = 20.0, time.monotonic()
-        self._listener = _listen(bind, port)
-        host, bound = self._listener.getsockname()[:2]
-        self.address: tuple[str, int] = (host, bound)
+        self._listeners = listeners or listen_all([bind] if isinstance(bind, str) else bind, port)
+        self.address: tuple[str, int] = self._listeners[0].getsockname()[:2]
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._accepting = True
-        self._accept_pause = 0.0
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._accepting, self._accept_pause = True, 0.0
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._stop_at: float | None = None
@@ -148,6 +160,12 @@ class StoreServer:
             self._wake.send(b"x")
         self._thread.join()
 
+    def rank_ended(self, rank: int, how: str) -> None:
+        """Any thread: tells those who wait for ``rank`` that its process has ended, and how ("was killed")."""
+        self._news.append((rank, how))
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+
     # ---- the thread ----
 
     def _serve(self) -> None:
@@ -157,7 +175,7 @@ class StoreServer:
         finally:
             for client in list(self._clients):
                 self._drop(client)
-            for sock in (self._listener, self._wake, self._woken):
+            for sock in (*self._listeners, self._wake, self._woken):
                 sock.close()
             self._selector.close()
 
@@ -175,7 +193,8 @@ class StoreServer:
             if client is None:
                 if key.fileobj is self._woken:
                     self._woken.recv(16)
-                accept = accept or key.fileobj is self._listener
+                    self._hear_of_ends()
+                accept = accept or key.fileobj in self._listeners
             elif not client.closed:
                 self._attend(client, events)
         now = time.monotonic()
@@ -232,17 +251,22 @@ class StoreServer:
                 accepting, self._accept_pause = False, oldest.born + STRANGER_GRACE
         if accepting != self._accepting:
             self._accepting = accepting
-            if accepting:
-                self._selector.register(self._listener, selectors.EVENT_READ)
-            else:
-                self._selector.unregister(self._listener)
+            for listener in self._listeners:
+                if accepting:
+                    self._selector.register(listener, selectors.EVENT_READ)
+                else:
+                    self._selector.unregister(listener)
 
     def _accept(self, now: float) -> None:
+        for listener in self._listeners:
+            self._accept_at(listener, now)
+
+    def _accept_at(self, listener: socket.socket, now: float) -> None:
         for _ in range(16):
             if len(self._strangers) >= MAX_STRANGERS:
                 return
             try:
-                sock, address = self._listener.accept()
+                sock, address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
             except OSError as error:
@@ -337,11 +361,14 @@ class StoreServer:
 
     def _admit(self, client: _Client) -> None:
         op, length = HEADER.unpack(client.inbox)
-        if op not in ((SET, GET, ADD, GATHER, DELETE) if self._answer is None else (ASK,)):
+        if op not in ((SET, GET, ADD, GATHER, DELETE, ENTER, LEAVE) if self._answer is None else (ASK,)):
             raise _Bad(f"unknown request {op}")
-        limit = {SET: SET_HEAD.size + MAX_KEY + MAX_VALUE, ASK: MAX_QUESTION}.get(
-            op, GATHER_HEAD.size + MAX_KEY
-        )
+        limit = {
+            SET: SET_HEAD.size + MAX_KEY + MAX_VALUE,
+            ASK: MAX_QUESTION,
+            ENTER: ENTER_SIZE,
+            LEAVE: MAX_QUESTION,
+        }.get(op, GATHER_HEAD.size + MAX_KEY)
         if not 0 < length <= limit:
             raise _Bad(f"a request of {length} bytes")
         if self._used + length > MAX_TOTAL:
@@ -383,6 +410,60 @@ class StoreServer:
         self._clients.discard(client)
         self._selector.unregister(client.sock)
         client.sock.close()
+        if client.start is not None:
+            self._gave_up(client, "ended, or was killed, before all ranks had met")
+
+    # ---- starts ----
+
+    def _enter(self, client: _Client, body: bytes) -> None:
+        if client.start is not None:
+            raise _Bad("it entered twice")
+        start, rank, objection = self._starts.enter(body)
+        if objection:
+            self._reply(client, REFUSED, objection.encode())
+            self._tell(start)
+            return
+        client.start, client.rank = start, rank
+        self._reply(client, OK, start.nonce.encode())
+
+    def _leave(self, client: _Client, why: str) -> None:
+        if client.start is not None:
+            if why:
+                self._gave_up(client, f"gave up: {why}")
+            else:
+                client.start.leave(client.rank)
+            client.start = None
+        self._reply(client, OK)
+
+    def _gave_up(self, client: _Client, how: str) -> None:
+        start, client.start = client.start, None
+        assert start is not None
+        start.lose(client.rank, how)
+        self._tell(start)
+
+    def _hear_of_ends(self) -> None:
+        while self._news:
+            self._starts.rank_ended(*self._news.pop(0))
+        for start in self._starts.all():
+            self._tell(start)
+
+    def _tell(self, start: Start) -> None:
+        """Answers those of a start who wait for what cannot come any more."""
+        for client in list(self._clients):
+            if client.start is start and isinstance(client.waits_for, _Gather):
+                self._give_bad_news(client, client.waits_for.count)
+
+    def _give_bad_news(self, client: _Client, count: int) -> bool:
+        news = self._starts.bad_news(client.start, count) if client.start is not None else None
+        if news is None:
+            return False
+        rank, text = news
+        self._unwait(client)
+        if rank is None:
+            self._reply(client, REFUSED, text.encode())
+        else:
+            self._reply(client, LOST, LOST_HEAD.pack(rank) + text.encode())
+        return True
 
     # ---- requests ----
 
@@ -403,6 +484,10 @@ class StoreServer:
             elif op == GATHER:
                 wait, count = GATHER_HEAD.unpack_from(body)
                 self._gather(client, _key(bytes(body[GATHER_HEAD.size :])), count, wait / 1000)
+            elif op == ENTER:
+                self._enter(client, bytes(body))
+            elif op == LEAVE:
+                self._leave(client, bytes(body[1:]).decode(errors="replace"))
             elif self._answer is not None:
                 self._reply(client, OK, self._answer(bytes(body), client.peer))
             else:
@@ -459,6 +544,8 @@ class StoreServer:
         self._wait(client, gather, wait)
         if not gather.missing:
             self._finish(gather)
+        else:
+            self._give_bad_news(client, count)
 
     def _finish(self, gather: _Gather) -> None:
         values = [self._data.get(b"%s/%d" % (gather.prefix, i)) for i in range(gather.count)]
@@ -476,6 +563,7 @@ class StoreServer:
             self._reply(client, status, body)
 
     def _delete(self, prefix: bytes) -> int:
+        self._starts.forget(prefix)
         keys = [key for key in self._data if key.startswith(prefix)]
         for key in keys:
             self._used -= len(key) + len(self._data.pop(key)) + KEY_OVERHEAD
@@ -510,17 +598,3 @@ def _key(key: bytes) -> bytes:
     if not 0 < len(key) <= MAX_KEY:
         raise _Bad(f"a key of {len(key)} bytes")
     return key
-
-
-def _listen(bind: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setblocking(False)
-        listener.bind((bind, port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"cannot listen on {bind} port {port}: {error.strerror}") from None
-    return listener

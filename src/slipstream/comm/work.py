@@ -10,24 +10,16 @@ from slipstream.base.errors import Timeout
 
 __all__ = ["DONE", "Received", "Work"]
 
-# Works dropped before they were done, with the memory they use: kept until they are.
-_orphans: list[tuple[_core.Work, Any]] = []
-
 
 class Work:
-    """A running operation. It keeps the memory it works on alive."""
+    """A running operation. It keeps the memory it works on alive, also if the handle is dropped before the end."""
 
-    __slots__ = ("_finish", "_keep", "_native", "_result")
+    __slots__ = ("_finish", "_native", "_result")
 
     def __init__(
-        self,
-        native: _core.Work | None,
-        keep: Any = (),
-        result: Any = None,
-        finish: Callable[[], Any] | None = None,
+        self, native: _core.Work | None, result: Any = None, finish: Callable[[], Any] | None = None
     ) -> None:
         self._native = native
-        self._keep = keep
         self._result = result
         self._finish = finish
 
@@ -38,14 +30,14 @@ class Work:
     def wait(self, timeout: float | None = None) -> Any:
         """Waits and returns the operation's result; all errors of the operation are raised here.
 
-        ``timeout`` (seconds) limits this wait, not the operation: Timeout is raised and it goes on.
+        ``timeout`` (seconds) limits this wait, not the operation: Timeout is raised and it goes on. So it does if a
+        signal handler raises an exception here; the work may be waited for again.
         """
         native = self._native
         if native is not None:
             if not native.wait(timeout):
                 raise Timeout(f"the operation is not done after {timeout:g} s")
             self._native = None
-            self._keep = ()
         if self._finish is not None:
             self._result = self._finish()
             self._finish = None
@@ -56,16 +48,16 @@ class Work:
         """The engine's handle; None once the operation is known to be done."""
         return self._native
 
-    def holding(self, keep: Any, result: Any) -> Work:
-        """This work, made to keep ``keep`` alive as well and to give ``result``."""
-        self._keep, self._result = (self._keep, keep), result
+    def giving(self, result: Any) -> Work:
+        """This work, made to give ``result``."""
+        self._result = result
         return self
 
-    def __del__(self) -> None:
-        native = self._native
-        if native is not None and not native.done():
-            _orphans[:] = [(n, keep) for n, keep in _orphans if not n.done()]
-            _orphans.append((native, self._keep))
+    def then(self, finish: Callable[[Any], Any]) -> Work:
+        """This work, made to give ``finish(result)``; called once, by the `wait` that ends it."""
+        before = self._finish
+        self._finish = lambda: finish(self._result if before is None else before())
+        return self
 
 
 class Received(Work):
@@ -73,8 +65,8 @@ class Received(Work):
 
     __slots__ = ("_receive",)
 
-    def __init__(self, native: _core.Work, keep: Any = ()) -> None:
-        super().__init__(native, keep)
+    def __init__(self, native: _core.Work) -> None:
+        super().__init__(native)
         self._receive = native
 
     def source(self) -> int:

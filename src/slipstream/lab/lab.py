@@ -25,8 +25,8 @@ class Lab:
     """An emulated cluster, up from construction until `close` (or the end of a ``with`` block, or of this process).
 
     ``hosts``: how many, or their names or descriptions, or a whole `Spec`; the rest as for `spec.make`: ``rate``
-    ("500mbit"), ``paths``, ``slots``, ``reducers``, ``interfaces``, ``delay``, ``loss``, ``mtu``. ``ssh``: a
-    server on every host instead of a stand-in. ``name``: default is a new one. ``keep``: it outlives this
+    ("500mbit"), ``paths``, ``slots``, ``reducers``, ``interfaces``, ``family``, ``delay``, ``loss``, ``mtu``. ``ssh``:
+    a server on every host instead of a stand-in. ``name``: default is a new one. ``keep``: it outlives this
     process, until `close`.
     Raises ValueError for what makes no sense, LabError for what this machine cannot do. Linux, root.
     """
@@ -65,7 +65,7 @@ class Lab:
     def _make(self, spec: Spec, ssh: bool, keep: bool) -> Record:
         folder = registry.folder_of(self.name)
         hosts_file = folder / "hosts"
-        lines = [f"{spec.address(host.name)} {host.name}\n" for host in spec.hosts]
+        lines = [f"{own} {host.name}\n" for host in spec.hosts for own in spec.addresses(host.name)]
         hosts_file.write_text("127.0.0.1 localhost\n::1 localhost\n" + "".join(lines), encoding="utf-8")
         names = ["hub", *(host.name for host in spec.hosts)]
         hub, *rest = (self._start(name, keep) for name in names)
@@ -77,7 +77,8 @@ class Lab:
         ports = [links.shape(host, links.port_name(i, k)) for i, host in enumerate(spec.hosts) for k in each]
         batch(hub, "tc", [command for port in ports for command in port])
         for host, place in zip(spec.hosts, rest, strict=True):
-            batch(place, "ip", links.host_setup([spec.address(host.name, k) for k in each]))
+            own = links.host_setup([spec.addresses(host.name, k) for k in each])
+            batch(place, "ip", own + links.neighbours(spec, host))
             batch(place, "tc", [command for k in each for command in links.shape(host, links.device_name(k))])
         mark = {True: " reducer", False: ""}
         slots = [
@@ -108,8 +109,13 @@ class Lab:
         """The names of its hosts, in order."""
         return [host.name for host in self.spec.hosts]
 
+    def linked(self) -> list[str]:
+        """The hosts whose first interface, which names and measurements go over, has its cable in."""
+        self._current()
+        return [host for host in self.hosts if 1 not in self._record.cut_interfaces(host)]
+
     def address(self, host: str, interface: int = 1) -> str:
-        """The IPv4 address of a host on one of its interfaces, from 1."""
+        """The first address of a host on one of its interfaces, from 1."""
         return self.spec.address(host, interface)
 
     def environment(self) -> dict[str, str]:
@@ -242,6 +248,7 @@ def describe(spec: Spec) -> str:
     reducers = sum(host.reducer for host in spec.hosts)
     words = [f"{len(spec.hosts) - reducers} hosts"] + ([f"{reducers} reducers"] if reducers else [])
     words += [f"{spec.interfaces} interfaces each"] if spec.interfaces > 1 else []
+    words += {"ipv6": ["IPv6 only"], "both": ["IPv4 and IPv6"]}.get(spec.family, [])
     rate = spec.common_rate
     words.append(format_rate(rate) if rate is not None else "links as fast as the machine or different ones")
     return ", ".join(words)

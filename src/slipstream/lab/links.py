@@ -17,6 +17,7 @@ __all__ = [
     "device_name",
     "host_setup",
     "hub_setup",
+    "neighbours",
     "path_of",
     "port_name",
     "reshape",
@@ -28,6 +29,7 @@ _QUEUE_SECONDS = 0.02
 _LEAST_QUEUE, _MOST_QUEUE = 256 << 10, 32 << 20
 _BURST_SECONDS = 0.001
 _LEAST_BURST = 64 << 10  # one segment that the kernel has not cut up yet
+_MOST_LEARNED = 512  # neighbours that all hosts of a lab learn by themselves
 
 
 def port_name(number: int, interface: int = 1) -> str:
@@ -58,12 +60,43 @@ def connect(number: int, process: int, mtu: int, interface: int = 1) -> list[str
     ]
 
 
-def host_setup(addresses: Sequence[str]) -> list[str]:
-    """``ip`` commands, in the host, that bring its interfaces up."""
+def host_setup(addresses: Sequence[Sequence[str]]) -> list[str]:
+    """``ip`` commands, in the host, that bring its interfaces up; ``addresses`` of each of them."""
     commands = ["link set lo up"]
-    for interface, address in enumerate(addresses, 1):
+    for interface, own in enumerate(addresses, 1):
         device = device_name(interface)
-        commands += [f"addr add {address}/24 dev {device}", f"link set {device} up"]
+        # Nobody else has these addresses: without nodad an IPv6 address is of no use for the first second or two.
+        commands += [
+            f"addr add {address}/64 dev {device} nodad"
+            if ":" in address
+            else f"addr add {address}/24 dev {device}"
+            for address in own
+        ]
+        commands.append(f"link set {device} up")
+    return commands
+
+
+def neighbours(spec: Spec, host: HostSpec) -> list[str]:
+    """``ip`` commands, in the host once it is set up, that tell a host of a large lab the others' hardware addresses.
+
+    All hosts share the kernel's table of learned neighbours: 1024 of them (net.ipv4.neigh.default.gc_thresh3), fewer
+    than the pairs of 33 hosts. One too many is "No route to host". What is told does not count.
+    """
+    hosts = len(spec.hosts)
+    if hosts * (hosts - 1) * spec.interfaces <= _MOST_LEARNED:
+        return []
+    commands = []
+    for interface in range(1, spec.interfaces + 1):
+        device = device_name(interface)
+        for number, other in enumerate(spec.hosts, 1):
+            hardware = f"02:00:00:00:{interface:02x}:{number:02x}"
+            if other.name == host.name:
+                commands.append(f"link set {device} address {hardware}")
+            else:
+                commands += [
+                    f"neigh add {address} lladdr {hardware} dev {device} nud permanent"
+                    for address in spec.addresses(other.name, interface)
+                ]
     return commands
 
 
@@ -153,7 +186,9 @@ def _filters(paths: int, device: str) -> list[str]:
     buckets: Sequence[int] = range(_buckets(paths))
     mask = (len(buckets) - 1) << 1
     return [
-        f"filter add dev {device} parent 1: prio 1 protocol ip u32 match ip protocol 6 0xff "
-        f"match ip sport {a << 1} {mask:#x} match ip dport {b << 1} {mask:#x} flowid 1:{_class((a + b) % paths)}"
+        f"filter add dev {device} parent 1: prio {prio} protocol {protocol} u32 match {header} protocol 6 0xff "
+        f"match {header} sport {a << 1} {mask:#x} match {header} dport {b << 1} {mask:#x} "
+        f"flowid 1:{_class((a + b) % paths)}"
+        for prio, protocol, header in ((1, "ip", "ip"), (2, "ipv6", "ip6"))
         for a, b in itertools.product(buckets, buckets)
     ]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slipstream.lab.errors import LabError
 from slipstream.lab.lab import Lab
@@ -43,16 +44,19 @@ def measure(
     takers: list[subprocess.Popen[str]] = []
     givers: list[subprocess.Popen[str]] = []
     python = [sys.executable, "-S", str(_STREAM)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     try:
         for _, target in pairs:
             command = [*python, "take", lab.address(target), str(flows), str(warm), str(seconds)]
-            takers.append(lab.popen(target, command, stdout=subprocess.PIPE, text=True))
+            takers.append(lab.popen(target, command, **pipes))
         for (source, target), taker in zip(pairs, takers, strict=True):
             assert taker.stdout is not None
             port = taker.stdout.readline().strip()
             if not port:
                 raise LabError(f"host {target} cannot receive")
-            givers.append(lab.popen(source, [*python, "give", lab.address(target), port, str(flows)]))
+            givers.append(
+                lab.popen(source, [*python, "give", lab.address(target), port, str(flows)], **pipes)
+            )
         return [flow for pair, taker in zip(pairs, takers, strict=True) for flow in _flows(lab, pair, taker)]
     finally:
         for process in takers + givers:
@@ -62,9 +66,11 @@ def measure(
 
 def _flows(lab: Lab, pair: tuple[str, str], taker: subprocess.Popen[str]) -> list[Flow]:
     assert taker.stdout is not None
+    assert taker.stderr is not None
     text = taker.stdout.read()
     if taker.wait() != 0 or not text:
-        raise LabError(f"the streams from host {pair[0]} to host {pair[1]} broke")
+        why = taker.stderr.read().strip().rpartition("\n")[2]
+        raise LabError(f"the streams from host {pair[0]} to host {pair[1]} broke: {why}")
     paths = len(lab.spec.host(pair[0]).paths)
     flows = []
     for flow in json.loads(text):

@@ -96,7 +96,7 @@ def read(name: str) -> Record:
     try:
         data = json.loads((folder_of(name) / "record.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        there = ", ".join(record.name for record in records()) or "none; slipstream lab up makes one"
+        there = ", ".join(record.name for record in records()) or "none (to make one: slipstream lab up)"
         raise LabError(f"there is no lab {name!r}; there is {there}") from None
     places = {host: Place(**place) for host, place in data["places"].items()}
     spec = Spec.from_dict(data["spec"])
@@ -120,11 +120,15 @@ def records() -> list[Record]:
 
 
 def find(name: str | None) -> Record:
-    """The lab of that name; without one that of SLIPSTREAM_LAB, or the only one that is up. LabError if unclear."""
+    """The lab of that name; without one that of SLIPSTREAM_LAB, or the only one that is up. LabError if unclear.
+
+    One that stays (`slipstream lab up`) comes before those that end with a command (`slipstream lab run`).
+    """
     name = name or os.environ.get("SLIPSTREAM_LAB")
     if name is not None:
         return read(name)
     up = records()
+    up = [record for record in up if record.keep] or up
     if len(up) != 1:
         text = (
             "no lab is up: slipstream lab up"

@@ -28,7 +28,8 @@ def write_stand_in(folder: Path, spec: Spec, places: Mapping[str, Place]) -> str
     path = folder / "shell"
     path.write_text(
         "#!/bin/sh\n# Stands in for ssh: runs a command on a host of the lab.\n"
-        'while :; do case "$1" in -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;; -*) shift ;; *) break ;; esac; done\n'
+        'while :; do case "$1" in\n'
+        "  --) shift; break ;; -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;; -*) shift ;; *) break ;;\nesac; done\n"
         'host=${1##*@}; shift\ncase "$host" in\n'
         f'{cases}\nesac\necho "the lab has no host $host" >&2\nexit 255\n',
         encoding="utf-8",
@@ -87,8 +88,9 @@ def _start_server(
     server: str, folder: Path, name: str, address: str, place: Place
 ) -> subprocess.Popen[bytes]:
     config = folder / f"sshd_config.{name}"
+    at = f"[{address}]" if ":" in address else address
     config.write_text(
-        f"ListenAddress {address}:22\nHostKey {folder}/host_key\nPidFile none\nUsePAM no\nPermitRootLogin yes\n"
+        f"ListenAddress {at}:22\nHostKey {folder}/host_key\nPidFile none\nUsePAM no\nPermitRootLogin yes\n"
         f"AuthorizedKeysFile {folder}/user_key.pub\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         "StrictModes no\nMaxStartups 1000\nMaxSessions 1000\n",
         encoding="utf-8",

@@ -18,6 +18,7 @@ __all__ = ["ACTIONS", "Event", "HostSpec", "Spec", "load", "make", "parse_event"
 MOST_HOSTS = 250
 MOST_PATHS = 16
 MOST_INTERFACES = 8
+FAMILIES = ("ipv4", "ipv6", "both")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -110,13 +111,15 @@ def _lengths(form: str) -> tuple[int, int]:
 class Spec:
     """A whole lab. ``mtu``: bytes of a packet; 9000 as in the networks that clouds give to training clusters.
 
-    ``interfaces``: of each host, every one with a link of its own, to a switch and a subnet of its own.
+    ``interfaces``: of each host, every one with a link of its own, to a switch and a subnet of its own. ``family``: of
+    the hosts' addresses, ``ipv4``, ``ipv6`` or ``both``.
     """
 
     hosts: tuple[HostSpec, ...]
     mtu: int = 9000
     events: tuple[Event, ...] = ()
     interfaces: int = 1
+    family: str = "ipv4"
 
     def __post_init__(self) -> None:
         names = [host.name for host in self.hosts]
@@ -128,6 +131,8 @@ class Spec:
             raise ValueError(f"an MTU of {self.mtu} is not 576 to 65535")
         if not 1 <= self.interfaces <= MOST_INTERFACES:
             raise ValueError(f"{self.interfaces} interfaces are not 1 to {MOST_INTERFACES}")
+        if self.family not in FAMILIES:
+            raise ValueError(f"{self.family!r:.40} is not a family: {', '.join(FAMILIES)}")
         for event in self.events:
             if not 0 <= event.interface <= self.interfaces:
                 raise ValueError(f"event {event}: hosts have {self.interfaces} interfaces")
@@ -145,8 +150,14 @@ class Spec:
         raise ValueError(f"the lab has no host {name!r:.40}; it has {', '.join(h.name for h in self.hosts)}")
 
     def address(self, name: str, interface: int = 1) -> str:
-        """The IPv4 address of a host on one of its interfaces, from 1."""
-        return f"10.{76 + interface}.0.{1 + self.hosts.index(self.host(name))}"
+        """The first address of a host on one of its interfaces, from 1."""
+        return self.addresses(name, interface)[0]
+
+    def addresses(self, name: str, interface: int = 1) -> list[str]:
+        """The addresses of a host on one of its interfaces, from 1: IPv4, then IPv6, as the lab has them."""
+        network, number = 76 + interface, 1 + self.hosts.index(self.host(name))
+        found = {"ipv4": f"10.{network}.0.{number}", "ipv6": f"fd{network}::{number:x}"}
+        return list(found.values()) if self.family == "both" else [found[self.family]]
 
     def replaced(self, host: HostSpec) -> Spec:
         """The same lab with another description of the host of that name."""
@@ -168,7 +179,7 @@ class Spec:
         """What `as_dict` wrote."""
         hosts = tuple(HostSpec(**{**host, "paths": tuple(host["paths"])}) for host in data["hosts"])
         events = tuple(Event(**event) for event in data["events"])
-        return cls(hosts, data["mtu"], events, data["interfaces"])
+        return cls(hosts, data["mtu"], events, data["interfaces"], data["family"])
 
 
 def _rate(value: object) -> int | None:
@@ -196,7 +207,7 @@ _LINK: dict[str, Callable[[Any], Any]] = {
     "delay": _duration,
     "loss": _loss,
 }
-_KEYS = ("hosts", "reducers", "interfaces", "mtu", "events", *_LINK)
+_KEYS = ("hosts", "reducers", "interfaces", "family", "mtu", "events", *_LINK)
 
 
 def make(
@@ -204,6 +215,7 @@ def make(
     *,
     reducers: int | Sequence[str | Mapping[str, Any]] = 0,
     interfaces: int = 1,
+    family: str = "ipv4",
     mtu: int = 9000,
     events: Sequence[str | Event] = (),
     **link: Any,
@@ -217,7 +229,7 @@ def make(
     found = [HostSpec(**common | one) for one in _named(hosts, "h")]
     found += [HostSpec(**common | {"slots": 0, "reducer": True} | one) for one in _named(reducers, "r")]
     parsed = tuple(e if isinstance(e, Event) else parse_event(str(e)) for e in events)
-    return Spec(tuple(found), mtu, parsed, interfaces)
+    return Spec(tuple(found), mtu, parsed, interfaces, family)
 
 
 def _named(hosts: int | Sequence[str | Mapping[str, Any]], letter: str) -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ _PATIENCE = 30.0
 
 def take(address: str, flows: int, warm: float, seconds: float) -> None:
     """Counts what arrives in ``seconds`` after ``warm``; prints a list of {ports: [source, target], rate: bits/s}."""
-    with socket.create_server((address, 0)) as listener:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as listener:
         print(listener.getsockname()[1], flush=True)
         listener.settimeout(_PATIENCE)
         sockets = [listener.accept()[0] for _ in range(flows)]
@@ -73,7 +74,10 @@ def give(address: str, port: int, flows: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "take":
-        take(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]))
-    else:
-        give(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    try:
+        if sys.argv[1] == "take":
+            take(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]))
+        else:
+            give(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    except OSError as error:  # a cable that is out: whoever measures says which hosts it was
+        sys.exit(f"{sys.argv[1]} at {sys.argv[2]}: {error}")

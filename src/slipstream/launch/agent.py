@@ -1,7 +1,8 @@
 """The process on each host that starts the ranks there, passes on their output, and outlives none of them.
 
 One thread, one selector. Its standard input is the launcher's hand: when that closes, for whatever reason,
-every process below the agent is killed. Nothing below it can get away: orphans become the agent's children.
+every process below the agent is killed. Nothing below it can get away: orphans become the agent's children, or
+those of its guard (`guard`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 
 from slipstream.launch import wire
 from slipstream.launch.environment import laid_over
-from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_descendants
+from slipstream.launch.guard import guarded
+from slipstream.launch.processes import die_with_parent, kill_descendants
 from slipstream.launch.wire import Frames, Spec, SpecRank, frame
 
 _BACKLOG = 1 << 20  # unsent output beyond which the ranks have to wait
@@ -63,7 +65,7 @@ class _Agent:
                 break
         gone = kill_descendants(self._reaped)
         if not self.cut_off:
-            self._finish()
+            self._finish(gone)
         return 0 if gone else 1
 
     def _watch_signals(self) -> None:
@@ -157,10 +159,11 @@ class _Agent:
                     else:
                         self.selector.register(fd, selectors.EVENT_READ, self._on_output)
 
-    def _finish(self) -> None:
+    def _finish(self, gone: bool) -> None:
         for rank in self.ranks.values():
             self._drain(rank)
-        self._send(wire.DONE, 0, b"")
+        if gone:
+            self._send(wire.DONE, 0, b"")
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self.outbox and not self.cut_off and time.monotonic() < deadline:
             self._flush()
@@ -180,29 +183,39 @@ class _Agent:
                 self._start_rank(rank, spec, {**common, **rank.env})
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 self.running -= 1
-                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {error}"
+                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {error}{_advice(spec.argv[0])}"
                 self._send(wire.FAILED, rank.rank, text.encode(errors="replace"))
 
     def _start_rank(self, rank: SpecRank, spec: Spec, env: dict[str, str]) -> None:
         agent = os.getpid()
-        process = subprocess.Popen(
-            spec.argv,
-            cwd=spec.cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=lambda: die_with_parent(signal.SIGKILL, agent),  # safe: one thread
-        )
+        reports, pipe = os.pipe()
+        env = env | {"SLIPSTREAM_REPORT": f"{pipe}:{os.fstat(pipe).st_ino}"}
+        try:
+            process = subprocess.Popen(
+                spec.argv,
+                cwd=spec.cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=(pipe,),
+                preexec_fn=lambda: die_with_parent(signal.SIGKILL, agent),  # safe: one thread
+            )
+        except BaseException:
+            os.close(reports)
+            raise
+        finally:
+            os.close(pipe)
         # The loop reaps by waitpid, so Popen must neither wait nor warn.
         process.returncode = 0
         started = self.ranks[process.pid] = _Rank(rank.rank, process.pid)
         assert process.stdout is not None
         assert process.stderr is not None
-        for pipe, kind in ((process.stdout, wire.OUT), (process.stderr, wire.ERR)):
-            fd = os.dup(pipe.fileno())
-            pipe.close()
+        stdout, stderr = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
+        process.stdout.close()
+        process.stderr.close()
+        for fd, kind in ((stdout, wire.OUT), (stderr, wire.ERR), (reports, wire.REPORT)):
             os.set_blocking(fd, False)
             started.pipes[fd] = kind
             if not self.paused:
@@ -233,12 +246,20 @@ class _Agent:
         return True
 
 
+def _advice(program: str) -> str:
+    """What may be meant by a command that cannot be started."""
+    if program.endswith(".py"):
+        return f"; Python runs a script: slipstream run ... -- python {program}"
+    if program == "python":
+        return "; name the interpreter, python3 perhaps, or its path"
+    return ""
+
+
 def main() -> int:
-    """Runs the agent of one host until its ranks are gone."""
-    adopt_orphans()
+    """Runs the agent of one host, and its guard, until its ranks are gone."""
     if "--local" in sys.argv[1:]:
         die_with_parent(signal.SIGTERM, os.getppid())
-    return _Agent().run()
+    return guarded(lambda: _Agent().run())
 
 
 if __name__ == "__main__":

@@ -7,29 +7,43 @@ from collections.abc import Mapping
 
 from slipstream.launch.hosts import Placed
 
-__all__ = ["laid_over", "passed_on", "rank_variables"]
+__all__ = ["FORWARDED", "laid_over", "passed_on", "rank_variables"]
 
-# What belongs to this login, host or an enclosing launcher. On other hosts the login's own values hold.
-_OF_A_LOGIN = re.compile(
-    r"HOME|USER|LOGNAME|MAIL|SHELL|SHLVL|PWD|OLDPWD|HOSTNAME|TMPDIR|TERM|DISPLAY|LS_COLORS|_|XDG_.*|SSH_.*|DBUS_.*"
-    r"|BASH_FUNC_.*|SLURM_.*|OMPI_.*|PMIX_.*|PMI_.*"
+# What other hosts get of the launcher's variables: settings of libraries that ranks use, and where programs are.
+# Everything else stays here, tokens and keys above all; `slipstream run -x NAME` adds what a job needs.
+# `*` stands for any end. docs/running.md repeats the list.
+FORWARDED = (
+    *("SLIPSTREAM_*", "HOROVOD_*", "TORCH_*", "PYTORCH_*"),
+    *("OMP_*", "KMP_*", "GOMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "NUMEXPR_*", "NUMBA_*", "MALLOC_*"),
+    *("NCCL_*", "RCCL_*", "GLOO_*", "UCC_*", "UCX_*", "FI_*"),
+    *("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "ROCR_*", "HIP_*", "HSA_*"),
+    *("TF_*", "XLA_*", "JAX_*", "TRITON_*"),
+    *("PATH", "PYTHON*", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
+    *("LANG", "LANGUAGE", "LC_*", "TZ", "NO_COLOR"),
 )
+_NEVER = re.compile(r".*(TOKEN|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_KEY).*")  # whatever it begins with
 _OF_A_JOB = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*"
     r"|HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME)"
-    r"|SLIPSTREAM_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|STORE|RENDEZVOUS|PORT|SECRET|SECRET_FILE)"
+    r"|SLIPSTREAM_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|STORE|RENDEZVOUS|PORT|SECRET|SECRET_FILE"
+    r"|HOST_NAME|REPORT)"
 )
 
 _OF_REDUCERS = re.compile(r"SLIPSTREAM_REDUCER(S|_SECRET|_SECRET_FILE)")  # whoever gives one gives all
 
 
 def passed_on(environ: Mapping[str, str], *, remote: bool) -> dict[str, str]:
-    """The launcher's variables that the ranks get too."""
+    """The launcher's variables that the ranks get too: here all but those of a job, on other hosts `FORWARDED`."""
     return {
         name: value
         for name, value in environ.items()
-        if not _OF_A_JOB.fullmatch(name) and not (remote and _OF_A_LOGIN.fullmatch(name))
+        if not _OF_A_JOB.fullmatch(name) and (not remote or _is_forwarded(name))
     }
+
+
+def _is_forwarded(name: str) -> bool:
+    named = any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in FORWARDED)
+    return named and not _NEVER.fullmatch(name) and name != "SLIPSTREAM_ADDRESS"  # which is of one host
 
 
 def laid_over(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]:

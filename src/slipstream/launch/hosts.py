@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["Host", "Placed", "parse_hostfile", "parse_hosts", "place"]
+__all__ = ["Host", "Placed", "parse_hostfile", "parse_hosts", "place", "shown_names"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Placed:
     cross_size: int
 
 
-# A name that begins with "-" would be an option to ssh.
-_ENTRY = re.compile(r"((?:[\w.-]+@)?\w[\w.-]*|\[[0-9A-Fa-f:]+\])(?::(\d{1,6}))?")
+# What begins with "-", the user too, would be an option to ssh.
+_ENTRY = re.compile(r"((?:\w[\w.-]*@)?\w[\w.-]*|\[[0-9A-Fa-f:]+\])(?::(\d{1,6}))?")
 
 
 def _host(text: str, where: str) -> Host:
@@ -111,3 +113,15 @@ def place(count: int, hosts: list[Host]) -> list[Placed]:
             cross = [i for i, (_, other) in enumerate(taken) if other > local]
             placed.append(Placed(len(placed), name, local, size, cross.index(index), len(cross)))
     return placed
+
+
+def shown_names(hosts: Iterable[str]) -> dict[str, str]:
+    """What messages call each host, on all of them: as it was given, but this one by its name if there are others."""
+    given = set(hosts)
+    names = {host: host.rpartition("@")[2] for host in given}
+    if len(given) > 1:
+        names |= {host: socket.gethostname() for host, name in names.items() if name in _LOOPBACK}
+    return names
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -10,37 +10,38 @@ import contextlib
 import os
 import secrets
 import selectors
-import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import Settings
-from slipstream.comm.discovery import advertised_addresses, bind_address, is_local_host
+from slipstream.comm.discovery import advertised_addresses, bind_addresses, is_local_host
 from slipstream.comm.store import StoreServer
 from slipstream.launch import wire
+from slipstream.launch.agents import Agent, Remote, sweep_up
+from slipstream.launch.causes import Causes, Failure
 from slipstream.launch.environment import laid_over, passed_on, rank_variables
-from slipstream.launch.hosts import Placed
+from slipstream.launch.hosts import Placed, shown_names
 from slipstream.launch.master import address_towards, master_address, master_port
 from slipstream.launch.output import Console, RankOutput
-from slipstream.launch.processes import adopt_orphans, how_it_ended, kill_descendants, raise_file_limit
-from slipstream.launch.reducers import (
-    StartedReducer,
-    python_path,
-    reducer_spec,
-    reducer_variables,
-    users_secret,
+from slipstream.launch.processes import (
+    adopt_orphans,
+    how_it_ended,
+    keep_standard_streams,
+    kill_descendants,
 )
-from slipstream.launch.wire import Frames, Spec, SpecRank, frame
+from slipstream.launch.reducers import StartedReducer, reducer_spec, reducer_variables, users_secret
+from slipstream.launch.wire import Spec, SpecRank, frame
 
 __all__ = ["JobOptions", "run_job"]
 
 _GRACE = 5.0  # seconds between asking ranks to end and killing them
+_SETTLE = 2.5  # seconds to learn which rank failed first, when one says that it lost another
 _LAST = 10.0  # seconds for agents to report that all is gone
 _CHUNK = 1 << 18
 
@@ -50,6 +51,7 @@ class JobOptions:
     """How to run a job; ``placed`` holds its ranks in order, times are in seconds.
 
     ``reducers``: host and port of those that run already. ``reducer_hosts``: where to start one for this job.
+    ``min_np``: the job goes on while as many ranks are left (None: it ends with the first that fails).
     """
 
     argv: list[str]
@@ -58,35 +60,16 @@ class JobOptions:
     env: dict[str, str] = field(default_factory=dict)
     output_dir: Path | None = None
     start_timeout: float = 60.0
+    min_np: int | None = None
     interface: str | None = None
     prefix: bool = True
     timestamps: bool = False
+    verbose: bool = False
     ssh_command: str = "ssh"
     ssh_port: int | None = None
     ssh_identity_file: str | None = None
     reducers: tuple[tuple[str, int], ...] = ()
     reducer_hosts: tuple[str, ...] = ()
-
-
-@dataclass(eq=False)
-class _Agent:
-    host: str
-    local: bool
-    placed: list[Placed]
-    process: subprocess.Popen[bytes]
-    outbox: bytearray
-    frames: Frames = field(default_factory=lambda: Frames(preamble=True))
-    noise: RankOutput | None = None
-    started: set[int] = field(default_factory=set)
-    ended: set[int] = field(default_factory=set)
-    done: bool = False
-    open: set[int] = field(default_factory=set)
-    reducer: StartedReducer | None = None  # instead of ranks
-
-    @property
-    def stdin(self) -> int:
-        assert self.process.stdin is not None
-        return self.process.stdin.fileno()
 
 
 def run_job(options: JobOptions) -> int:
@@ -96,6 +79,7 @@ def run_job(options: JobOptions) -> int:
     after an interrupt; 1 when a host could not be reached or did not start its ranks in time. Raises
     ValueError for options that cannot work, OSError when the store cannot listen.
     """
+    keep_standard_streams()
     adopt_orphans()
     raise_file_limit()
     job = _Job(options)
@@ -110,20 +94,28 @@ class _Job:
         self.options = options
         self.size = len(options.placed)
         self.settings = Settings.from_environment(passed_on(os.environ, remote=False))
-        self.console = Console(
-            sys.stdout.buffer, sys.stderr.buffer, prefix=options.prefix, timestamps=options.timestamps
+        out, err = (open(fd, "wb", buffering=0, closefd=False) for fd in (1, 2))  # noqa: SIM115
+        self.console = Console(out, err, prefix=options.prefix, timestamps=options.timestamps)
+        self.remote = Remote(
+            options.ssh_command, options.ssh_port, options.ssh_identity_file, options.start_timeout
         )
         self.selector = selectors.DefaultSelector()
-        self.agents: list[_Agent] = []
-        self.by_fd: dict[int, _Agent] = {}
+        self.agents: list[Agent] = []
+        self.by_fd: dict[int, Agent] = {}
         self.outputs: dict[tuple[int, bool], RankOutput] = {}
         self.exit_code: int | None = None
+        self.lost: set[int] = set()  # ranks that the job goes on without
         self.interrupts = 0
         self.start_deadline: float | None = time.monotonic() + options.start_timeout
         self.end_deadline: float | None = None
         self.reducer_deadline: float | None = None
+        self.settle_deadline: float | None = None
+        self.causes = Causes()
+        self.cause: Failure | None = None  # why the ranks are ended
         self.over = False  # no rank is left
+        self.names = shown_names([one.host for one in options.placed] + list(options.reducer_hosts))
         self.told: dict[str, str] = {}  # variables of the ranks about reducers
+        self.secret = b""
         self.server: StoreServer | None = None
         self.wake: tuple[socket.socket, socket.socket] | None = None
         self.old_handlers: dict[int, object] = {}
@@ -140,9 +132,9 @@ class _Job:
                     placed.rank, error, self.console, options.output_dir
                 )
         local = {host: is_local_host(host) for host in (*hosts, *options.reducer_hosts)}
-        secret = secrets.token_bytes(32)
-        bind = bind_address(options.interface, one_host=all(local.values()))
-        self.server = StoreServer(bind, secret, self.settings.job)
+        secret = self.secret = secrets.token_bytes(32)
+        bind = bind_addresses(options.interface, one_host=all(local.values()))
+        self.server = StoreServer(bind, secret, self.settings.job, again=True)
         first = options.placed[0].host
         port = master_port(local[first])
         self._watch_signals()
@@ -156,6 +148,8 @@ class _Job:
             address = master_address(first, host, local, options.interface)
             master = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
             spec = self._spec(host, local[host], placed_here, secret, master)
+            if options.verbose:
+                self._say_where(host, local[host], placed_here)
             self._start_agent(host, local[host], placed_here, spec)
         while any(agent.open for agent in self.agents if agent.reducer is None):
             self._turn()
@@ -164,14 +158,23 @@ class _Job:
             if not agent.done and self.exit_code is None and agent.reducer is None:
                 self._lost(agent)
         self.console.settle()
+        self.console.say_what_was_lost()
+        self._tell_cause()
         if self.interrupts:
             return 130
         return self.exit_code or 0
 
+    def _say_where(self, host: str, local: bool, placed: list[Placed]) -> None:
+        ranks = ", ".join(str(one.rank) for one in placed)
+        way = "here" if local else f"through {self.remote.program}"
+        self.console.say(f"host {self.names[host]}: rank {ranks}, started {way}")
+
     def _store_for(self, host: str, local: bool) -> str:
         assert self.server is not None
         address, port = self.server.address
-        if address in ("0.0.0.0", "::"):
+        if self.settings.address and not local:
+            address = self.settings.address[0]
+        elif address in ("0.0.0.0", "::"):
             if local:
                 address = "127.0.0.1" if address == "0.0.0.0" else "::1"
             else:
@@ -184,6 +187,7 @@ class _Job:
         env = laid_over(passed_on(os.environ, remote=not local) | master, self.told)
         env["SLIPSTREAM_STORE"] = self._store_for(host, local)
         env["SLIPSTREAM_SECRET"] = secret.hex()
+        env["SLIPSTREAM_HOST_NAME"] = self.names[host]
         env["SLIPSTREAM_START_TIMEOUT"] = f"{self.options.start_timeout:g}"
         if self.options.interface is not None:
             env["SLIPSTREAM_INTERFACE"] = self.options.interface
@@ -225,69 +229,17 @@ class _Job:
         spec: Spec,
         reducer: StartedReducer | None = None,
     ) -> None:
-        module = [sys.executable, "-m", "slipstream.launch.agent"]
-        env = dict(os.environ)
-        if local:
-            command, cwd = (
-                [*module, "--local"],
-                "/",
-            )  # not where a file of the user's could stand in for a module
-            env["PYTHONPATH"] = python_path(env.get("PYTHONPATH", ""))
-        else:
-            command, cwd = [*self._ssh(), host, self._remote_command(module)], None
-        try:
-            process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
-            )
-        except OSError as error:
-            raise ValueError(f"cannot run {command[0]!r}: {error.strerror}") from None
-        agent = _Agent(host, local, placed, process, bytearray(frame(wire.SPEC, 0, spec.pack())))
-        agent.noise = RankOutput(-1, True, self.console, None)
-        agent.reducer = reducer
+        remote = None if local else self.remote
+        agent = Agent.start(
+            host, self.names[host], remote, placed, spec, self.selector, self._on_agent, reducer
+        )
         self.agents.append(agent)
-        os.set_blocking(agent.stdin, False)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for pipe in (process.stdout, process.stderr):
-            os.set_blocking(pipe.fileno(), False)
-            agent.open.add(pipe.fileno())
-            self.by_fd[pipe.fileno()] = agent
-            self.selector.register(pipe.fileno(), selectors.EVENT_READ, self._on_agent)
-        self._flush(agent)
-
-    def _ssh(self) -> list[str]:
-        options = self.options
-        seconds = max(1, int(options.start_timeout))
-        command = shlex.split(options.ssh_command)
-        for setting in (
-            "BatchMode=yes",
-            f"ConnectTimeout={seconds}",
-            "ServerAliveInterval=5",
-            "ServerAliveCountMax=3",
-        ):
-            command += ["-o", setting]
-        if options.ssh_port is not None:
-            command += ["-p", str(options.ssh_port)]
-        if options.ssh_identity_file is not None:
-            command += ["-i", options.ssh_identity_file]
-        return command
-
-    def _remote_command(self, module: list[str]) -> str:
-        paths = os.environ.get("PYTHONPATH")
-        assign = f"PYTHONPATH={shlex.quote(paths)} " if paths else ""
-        return f"cd {shlex.quote(self.options.cwd)} && {assign}exec {shlex.join(module)}"
+        self.by_fd |= dict.fromkeys(agent.open, agent)
 
     # ---- the loop ----
 
     def _turn(self) -> None:
-        given = (self.start_deadline, self.end_deadline, self.reducer_deadline)
+        given = (self.start_deadline, self.end_deadline, self.reducer_deadline, self.settle_deadline)
         deadlines = [d for d in given if d is not None]
         wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         for key, events in self.selector.select(wait):
@@ -297,6 +249,8 @@ class _Job:
         if self.start_deadline is not None and now >= self.start_deadline:
             self.start_deadline = None
             self._start_failed()
+        if self.settle_deadline is not None and now >= self.settle_deadline:
+            self._settle()
         if self.end_deadline is not None and now >= self.end_deadline:
             self.end_deadline = None
             self._abandon()
@@ -309,173 +263,182 @@ class _Job:
 
     def _on_agent(self, fd: int, _: int) -> None:
         agent = self.by_fd[fd]
-        assert agent.process.stdout is not None
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
             return
         if not data:
             self._close_pipe(agent, fd)
-            return
-        if fd != agent.process.stdout.fileno():
+        elif fd == agent.stderr:
             self._say_for(agent, data)
-            return
-        try:
-            for kind, rank, payload in agent.frames.feed(data):
-                self._handle(agent, kind, rank, payload)
-        except (ValueError, KeyError) as error:
-            self.console.say(f"host {agent.host}: its agent talks nonsense: {error}")
-            if agent.reducer is None:
-                self._fail(1)
-            self._hang_up(agent)
+        else:
+            self._hear(agent, data)
 
-    def _say_for(self, agent: _Agent, data: bytes) -> None:
+    def _hear(self, agent: Agent, data: bytes) -> None:
+        try:
+            for kind, rank, payload in agent.hear(data):
+                self._handle(agent, kind, rank, payload)
+        except ValueError as error:
+            if agent.reducer is not None:
+                self._reducer_lost(agent, f"its agent sent {error}")
+            else:
+                self.console.say(f"host {agent.name}: its agent breaks the protocol: {error}")
+                self._fail(1)
+            agent.hang_up()
+            agent.process.terminate()  # what speaks so may not look at its standard input either
+
+    def _say_for(self, agent: Agent, data: bytes) -> None:
         """Shows what ssh or the agent itself complains about."""
         for line in data.decode(errors="replace").splitlines():
-            self.console.say(f"host {agent.host}: {line}")
+            self.console.say(f"host {agent.name}: {line}")
 
-    def _close_pipe(self, agent: _Agent, fd: int) -> None:
+    def _close_pipe(self, agent: Agent, fd: int) -> None:
         self.selector.unregister(fd)
         agent.open.discard(fd)
         if not agent.open:
-            self._hang_up(agent)
+            agent.hang_up()
             if not agent.done:
                 self._lost(agent)
 
-    def _handle(self, agent: _Agent, kind: int, rank: int, payload: bytes) -> None:
+    def _handle(self, agent: Agent, kind: int, rank: int, payload: bytes) -> None:
         if agent.reducer is not None and kind != wire.DONE:
             self._handle_reducer(agent, agent.reducer, kind, payload)
         elif kind in (wire.OUT, wire.ERR):
             self.outputs[rank, kind == wire.ERR].feed(payload)
         elif kind == wire.STARTED:
-            agent.started.add(rank)
-            if sum(len(a.started) for a in self.agents) == self.size:
+            if sum(len(a.started) for a in self.agents if a.reducer is None) == self.size:
                 self.start_deadline = None
+                if self.options.verbose:
+                    self.console.say(f"ranks started: {self.size} of {self.size}")
         elif kind == wire.FAILED:
-            agent.ended.add(rank)
             self._rank_failed(agent, rank, 127, payload.decode(errors="replace"))
+        elif kind == wire.REPORT:
+            self.causes.report(rank, payload)
         elif kind == wire.EXITED:
             (code,) = wire.CODE.unpack(payload)
-            agent.ended.add(rank)
+            if self.server is not None:  # the others may wait for it in init
+                self.server.rank_ended(rank, "finished (exit code 0)" if code == 0 else how_it_ended(code))
             if code != 0:
                 self._rank_failed(agent, rank, code if code > 0 else 128 - code, how_it_ended(code))
+            elif self.settle_deadline is not None and self._all_ended():
+                self._settle()
         elif kind == wire.DONE:
-            agent.done = True
-            self._hang_up(agent)
+            agent.hang_up()
 
-    def _handle_reducer(self, agent: _Agent, reducer: StartedReducer, kind: int, payload: bytes) -> None:
+    def _handle_reducer(self, agent: Agent, reducer: StartedReducer, kind: int, payload: bytes) -> None:
         if kind in (wire.OUT, wire.ERR):
             reducer.feed(kind == wire.ERR, payload)
             for text in reducer.warnings:
-                self.console.say(f"reducer on host {agent.host}: {text}")
+                self.console.say(f"reducer on host {agent.name}: {text}")
             reducer.warnings.clear()
         elif kind == wire.FAILED:
             self._reducer_lost(agent, payload.decode(errors="replace"))
         elif kind == wire.EXITED:
             self._reducer_lost(agent, how_it_ended(wire.CODE.unpack(payload)[0]))
 
-    def _hang_up(self, agent: _Agent) -> None:
-        """Closes our end of the agent's standard input, which makes it kill whatever is left."""
-        assert agent.process.stdin is not None
-        if not agent.process.stdin.closed:
-            if agent.stdin in self.selector.get_map():
-                self.selector.unregister(agent.stdin)
-            agent.outbox.clear()
-            agent.process.stdin.close()
-
-    def _post(self, agent: _Agent, data: bytes) -> None:
-        """Sends a short frame. May run in a signal handler, so it leaves a write in progress to the loop."""
-        assert agent.process.stdin is not None
-        if agent.process.stdin.closed:
-            return
-        if agent.outbox:
-            agent.outbox += data
-            return
-        try:
-            os.write(agent.stdin, data)  # whole or not at all, as it is below PIPE_BUF
-        except BlockingIOError:
-            agent.outbox += data
-        except OSError:  # it is gone: the end of its output will tell
-            pass
-
-    def _flush(self, agent: _Agent) -> None:
-        try:
-            while agent.outbox:
-                del agent.outbox[: os.write(agent.stdin, agent.outbox[:65536])]
-        except BlockingIOError:
-            pass
-        except OSError:  # it is gone: the end of its output will tell
-            agent.outbox.clear()
-        if bool(agent.outbox) != (agent.stdin in self.selector.get_map()):
-            if agent.outbox:
-                self.selector.register(agent.stdin, selectors.EVENT_WRITE, lambda *_: self._flush(agent))
-            else:
-                self.selector.unregister(agent.stdin)
-
     # ---- the end ----
 
-    def _rank_failed(self, agent: _Agent, rank: int, code: int, how: str) -> None:
+    def _rank_failed(self, agent: Agent, rank: int, code: int, how: str) -> None:
         if self.exit_code is not None or self.interrupts:
             return  # it ended because the job does
         for error in (False, True):
             self.outputs[rank, error].flush()
-        self.console.say(f"rank {rank} on host {agent.host} {how}")
-        tail = self.outputs[rank, True].tail
+        if self._goes_on_without({rank}, f"rank {rank} on host {agent.name} {how}"):
+            return
+        self.causes.failed(rank, code, how, self.outputs[rank, True].tail)
+        if self.causes.certain or self._all_ended():
+            self._settle()
+        elif self.settle_deadline is None:
+            self.settle_deadline = time.monotonic() + _SETTLE
+
+    def _all_ended(self) -> bool:
+        return all(agent.ranks <= agent.ended for agent in self.agents if agent.reducer is None)
+
+    def _settle(self) -> None:
+        """Decides which rank failed first, and ends the others."""
+        self.cause = self.causes.first()
+        assert self.cause is not None
+        self._fail(self.cause.code)
+
+    def _tell_cause(self) -> None:
+        """Says at the very end what has brought the job down: no output of other ranks comes after it."""
+        cause = self.cause
+        if cause is None or self.interrupts:
+            return
+        host = next(one.host for one in self.options.placed if one.rank == cause.rank)
+        what = f"rank {cause.rank} on host {self.names[host]} {cause.how}"
+        tail = self.outputs[cause.rank, True].tail
+        if cause.error:
+            lines = [line.encode(errors="replace") for line in cause.error.splitlines()]
+            self.console.say(f"{what}:\n{_indented(lines)}")
+            return
+        self.console.say(what)
         if tail:
             self.console.say(f"the last lines of its standard error:\n{_indented(tail)}")
-        self._fail(code)
+
+    def _goes_on_without(self, ranks: set[int], what: str = "") -> bool:
+        """Whether enough ranks are left, now that these are lost."""
+        self.lost |= ranks
+        left, least = self.size - len(self.lost), self.options.min_np
+        if least is None or left < least:
+            return False
+        told = f"{what}; " if what else ""
+        self.console.say(f"{told}the job goes on with {left} of {self.size} ranks (--min-np {least})")
+        return True
 
     def _fail(self, code: int) -> None:
+        self.settle_deadline = None
         if self.exit_code is None:
             self.exit_code = code
         self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> None:
         """Asks all ranks to end; the agents kill what is left after the grace."""
-        self.start_deadline = None
+        self.start_deadline = self.settle_deadline = None
         if self.end_deadline is None:
             self.end_deadline = time.monotonic() + _GRACE + _LAST
         for agent in self.agents:
-            self._post(agent, frame(wire.SIGNAL, 0, wire.SIGNAL_BODY.pack(number, _GRACE)))
+            agent.post(frame(wire.SIGNAL, 0, wire.SIGNAL_BODY.pack(number, _GRACE)))
 
-    def _lost(self, agent: _Agent) -> None:
+    def _lost(self, agent: Agent) -> None:
         """An agent's connection is gone before it said that its processes are."""
         if agent.reducer is not None:
             if not agent.reducer.why and not self._ending():
-                what = (
-                    "its agent" if agent.local else f"the connection ({self.options.ssh_command.split()[0]})"
-                )
+                what = "its agent" if agent.local else f"the connection ({self.remote.program})"
                 self._reducer_lost(agent, f"{what} ended with code {agent.process.wait(_LAST)}")
             return
-        left = sorted({one.rank for one in agent.placed} - agent.ended)
+        left = sorted({one.rank for one in agent.placed} - agent.ended - self.lost)
+        if self.options.min_np is not None and not left:
+            return  # all of it has been said
         if self.exit_code is None and not self.interrupts:
             code = agent.process.wait(_LAST)
             ranks = ", ".join(map(str, left))
-            what = "its agent" if agent.local else f"the connection ({self.options.ssh_command.split()[0]})"
-            self.console.say(f"host {agent.host}: {what} ended with code {code}; lost rank {ranks}")
-            noise = agent.frames.noise.decode(errors="replace").strip()
-            if noise and not agent.started:
-                self.console.say(f"host {agent.host}: it printed {noise[-500:]!r}")
+            what = "its agent" if agent.local else f"the connection ({self.remote.program})"
+            self.console.say(f"host {agent.name}: {what} ended with code {code}; lost rank {ranks}")
+            if agent.noise and not agent.started:
+                self.console.say(f"host {agent.name}: it printed {agent.noise[-500:]!r}")
+            if self._goes_on_without(set(left)):
+                return
         self._fail(1)
 
     def _ending(self) -> bool:
         return self.over or self.exit_code is not None or self.interrupts > 0
 
-    def _reducer_lost(self, agent: _Agent, how: str) -> None:
+    def _reducer_lost(self, agent: Agent, how: str) -> None:
         """The job goes on without it; whatever is left of it ends."""
         assert agent.reducer is not None
         if agent.reducer.why or self._ending():
             return
         agent.reducer.why = how
-        self.console.say(f"warning: the reducer on host {agent.host}: {how}; the job goes on without it")
-        self._hang_up(agent)
+        self.console.say(f"warning: the reducer on host {agent.name}: {how}; the job goes on without it")
+        agent.hang_up()
 
     def _end_reducers(self) -> None:
         """Ends those that were started for this job, once no rank is left."""
         self.over = True
         self.end_deadline = time.monotonic() + _LAST
         for agent in self.agents:
-            self._hang_up(agent)
+            agent.hang_up()
         while any(agent.open for agent in self.agents):
             self._turn()
 
@@ -485,19 +448,19 @@ class _Job:
             ranks = ", ".join(str(one.rank) for one in agent.placed if one.rank not in agent.started)
             seconds = self.options.start_timeout
             self.console.say(
-                f"host {agent.host} did not start rank {ranks} within {seconds:g} s (--start-timeout)"
+                f"host {agent.name} did not start rank {ranks} within {seconds:g} s (--start-timeout)"
             )
         self._fail(1)
         for agent in late:
-            self._hang_up(agent)
+            agent.hang_up()
             agent.process.terminate()  # an ssh that is still trying does not look at its standard input
 
     def _abandon(self) -> None:
         """Agents that do not answer any more: hang up, and stop listening."""
         for agent in self.agents:
             if agent.open:
-                self.console.say(f"host {agent.host} does not report that its processes ended")
-            self._hang_up(agent)
+                self.console.say(f"host {agent.name} does not report that its processes ended")
+            agent.hang_up()
             for fd in list(agent.open):
                 self.selector.unregister(fd)
             agent.open.clear()
@@ -521,14 +484,14 @@ class _Job:
         with contextlib.suppress(BlockingIOError):
             self.wake[0].recv(4096)
         for agent in self.agents:
-            if agent.outbox:
-                self._flush(agent)
+            if agent.waiting:
+                agent.flush()
             if agent.open and agent.process.poll() is not None:
                 self._drain(agent)
 
-    def _drain(self, agent: _Agent) -> None:
+    def _drain(self, agent: Agent) -> None:
         """The agent (or its ssh) is gone, though others may hold its pipes: takes what is there, hangs up."""
-        self._hang_up(agent)
+        agent.hang_up()
         for fd in list(agent.open):
             while fd in agent.open and _readable(fd):
                 self._on_agent(fd, selectors.EVENT_READ)
@@ -545,16 +508,18 @@ class _Job:
         else:
             self.end_deadline = time.monotonic() + _LAST
             for agent in self.agents:
-                self._post(agent, frame(wire.KILL))
+                agent.post(frame(wire.KILL))
 
     def close(self) -> None:
         """Leaves nothing behind: hangs up all agents and kills what is still below this process."""
         for agent in self.agents:
-            self._hang_up(agent)
+            agent.hang_up()
         deadline = time.monotonic() + (0.5 if self.interrupts > 1 else 2.0)
         for agent in self.agents:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 agent.process.wait(max(0.0, deadline - time.monotonic()))
+        if self.interrupts < 2:
+            sweep_up(self.agents, self.remote, self.secret)
         kill_descendants(lambda pid, status: None)
         signal.set_wakeup_fd(-1)
         for number, handler in self.old_handlers.items():

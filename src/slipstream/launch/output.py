@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
 import shutil
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from slipstream.launch.terminal import harmless
 
 __all__ = ["Console", "RankOutput"]
 
@@ -16,6 +21,32 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _MAX_LINE = 64 << 10  # a longer line is cut
 _TAIL_LINES, _TAIL_WIDTH = 20, 2000
 _BREAK = re.compile(rb"[\r\n]")
+
+
+@dataclass(eq=False)
+class _Sink:
+    """Where bytes go, and how many were lost there: a full disk or a reader that has left ends no job."""
+
+    name: str
+    file: BinaryIO  # unbuffered, so that nothing is written twice
+    lost: int = 0
+    why: str = ""  # of the last loss
+
+    def write(self, data: bytes) -> bool:
+        """Writes all of it; False if some of it was lost."""
+        left = memoryview(data)
+        try:
+            while left:
+                written = self.file.write(left)
+                if written is None:  # it does not block, and takes no more for now
+                    select.select([], [self.file], [])
+                    continue
+                left = left[written:]
+        except (OSError, ValueError) as error:
+            self.lost += len(left)
+            self.why = getattr(error, "strerror", None) or str(error)
+            return False
+        return True
 
 
 class Console:
@@ -26,7 +57,9 @@ class Console:
     """
 
     def __init__(self, out: BinaryIO, err: BinaryIO, *, prefix: bool, timestamps: bool) -> None:
-        self._files = {False: out, True: err}
+        """``out`` and ``err`` are unbuffered."""
+        self._sinks = {False: _Sink("standard output", out), True: _Sink("standard error", err)}
+        self._all = list(self._sinks.values())
         self._tty = {False: out.isatty(), True: err.isatty()}
         self._prefix = prefix
         self._timestamps = timestamps
@@ -35,6 +68,29 @@ class Console:
     def terminal(self, error: bool) -> bool:
         """Whether that stream is a terminal."""
         return self._tty[error]
+
+    def shown(self, line: bytes, error: bool) -> bytes:
+        """A rank's line as that stream may have it: a terminal obeys what it is sent, a file does not."""
+        return harmless(line) if self._tty[error] else line
+
+    def sink(self, path: Path) -> _Sink:
+        """Opens a file of output, which its owner alone may read; OSError if that is impossible."""
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        one = _Sink(str(path), open(number, "wb", buffering=0))  # noqa: SIM115
+        self._all.append(one)
+        return one
+
+    def keep(self, sink: _Sink, data: bytes) -> None:
+        """Writes to a file, and says so when that fails for the first time."""
+        known = sink.lost
+        if not sink.write(data) and not known:
+            self.say(f"warning: cannot write {sink.name}: {sink.why}; the job goes on")
+
+    def say_what_was_lost(self) -> None:
+        """One line for each stream and file that did not take everything; on whatever still takes it."""
+        for sink in self._all:
+            if sink.lost:
+                self.say(f"warning: {sink.lost} bytes of output were lost: {sink.name}: {sink.why}")
 
     def head(self, rank: int, error: bool) -> bytes:
         """What stands before each line of a rank."""
@@ -77,7 +133,8 @@ class Console:
         self._painted = line
         head = self.head(who.rank, error)
         if self._tty[error]:
-            self._write(error, b"\r\x1b[2K" + head + _fit(text, len(f"[{who.rank}] ")))
+            shown = _fit(self.shown(text, error), len(f"[{who.rank}] "))
+            self._write(error, b"\r\x1b[2K" + head + shown)
         else:
             self._write(error, head + text + b"\r")
 
@@ -90,12 +147,20 @@ class Console:
     def say(self, text: str) -> None:
         """Writes a line of the launcher's own to standard error."""
         self.settle()
-        self._write(True, f"slipstream: {text}\n".encode(errors="replace"))
+        data = f"slipstream: {text}\n".encode(errors="replace")
+        known = [sink.lost for sink in self._sinks.values()]
+        if not self._sinks[True].write(self.shown(data, True)):
+            self._sinks[False].write(self.shown(data, False))
+        for sink, lost in zip(self._sinks.values(), known, strict=True):
+            sink.lost = lost  # what is counted is the job's
 
     def _write(self, error: bool, data: bytes) -> None:
-        file = self._files[error]
-        file.write(data)
-        file.flush()
+        sink = self._sinks[error]
+        known = sink.lost
+        if not sink.write(data) and not known:
+            self.say(
+                f"warning: {sink.name}: {sink.why}; output is lost, and the job goes on (Ctrl-C ends it)"
+            )
 
 
 def _fit(text: bytes, used: int) -> bytes:
@@ -120,11 +185,14 @@ class RankOutput:
         self._line = b""  # since the last line end or carriage return
         self._shown: bytes | None = None  # the transient shown, if nothing came after its carriage return
         self._progress = False  # this stream has used carriage returns
-        self._file: BinaryIO | None = None
+        self._file: _Sink | None = None
         if directory is not None:
             folder = directory / f"rank.{rank}"
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(folder / ("stderr" if error else "stdout"), "wb", buffering=0)  # noqa: SIM115
+            if not directory.exists():
+                directory.mkdir(mode=0o700, parents=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.chmod(0o700)  # one of an earlier job, perhaps
+            self._file = console.sink(folder / ("stderr" if error else "stdout"))
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes; an empty chunk is the end of the stream."""
@@ -133,7 +201,7 @@ class RankOutput:
             self.close()
             return
         if self._file is not None:
-            self._file.write(data)
+            self._console.keep(self._file, data)
         whole: list[bytes] = []
         at = 0
         for match in _BREAK.finditer(data):
@@ -164,7 +232,8 @@ class RankOutput:
         line = self._line if self._line or self._shown is None else self._shown
         self._line, self._shown = b"", None
         self.tail.append(line[:_TAIL_WIDTH])
-        return self._console.head(self.rank, self.error) + line + b"\n"
+        console = self._console
+        return console.head(self.rank, self.error) + console.shown(line, self.error) + b"\n"
 
     def flush(self) -> None:
         """Ends a line that has begun."""
@@ -177,5 +246,6 @@ class RankOutput:
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.file.close()
             self._file = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -15,8 +14,8 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "how_it_ended",
+    "keep_standard_streams",
     "kill_descendants",
-    "raise_file_limit",
 ]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -34,12 +33,13 @@ def how_it_ended(code: int) -> str:
     return f"was ended by signal {-code} ({name})"
 
 
-def raise_file_limit() -> None:
-    """Lets this process open as many files as it may: each connection is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def keep_standard_streams() -> None:
+    """Opens /dev/null in place of a standard stream that is closed: no other file shall get its number."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), fd)
 
 
 def adopt_orphans() -> None:

@@ -4,7 +4,8 @@
     /readyz    200 if a further job would be taken, else 503 with the reason
     /metrics   Prometheus' text format, version 0.0.4
 
-Anybody may ask, so there is nothing but numbers.
+Anybody may ask, so there is nothing but numbers. A flood of callers stops no other one: when there are too many, the
+one that came first of the address that has the most is hung up on, and only a few are given /metrics at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import logging
 import socket
 import socketserver
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -23,7 +26,8 @@ from slipstream.reducer.server import Reducer
 
 __all__ = ["render", "serve_metrics"]
 
-_CALLERS = 8  # at once; more are hung up on
+_CALLERS = 64  # at once
+_RENDERING = 4  # at once; further callers of /metrics are told to come again
 _SECONDS = 5.0  # that a caller may take
 _TEXT = "text/plain; charset=utf-8"
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -80,35 +84,44 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+    request_queue_size = 2 * _CALLERS  # a full queue costs a caller a second, until the kernel tries again
 
     def __init__(self, reducer: Reducer, bind: str, port: int) -> None:
         self.reducer = reducer
+        self.rendering = threading.BoundedSemaphore(_RENDERING)
         self.address_family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-        self._places = threading.BoundedSemaphore(_CALLERS)
+        self._lock = threading.Lock()
+        self._callers: dict[
+            socket.socket, tuple[str, float]
+        ] = {}  # host and time, who came first before others
         try:
             super().__init__((bind, port), _Pages)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on {bind} port {port}: {error.strerror}") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._places.release()
-            raise
+        with self._lock:
+            if len(self._callers) >= _CALLERS:
+                counts = Counter(host for host, _ in self._callers.values())
+                most = max(counts.values())
+                first = next(sock for sock, (host, _) in self._callers.items() if counts[host] == most)
+                del self._callers[first]
+                _hang_up(first)  # its thread ends then
+            self._callers[request] = (client_address[0], time.monotonic())
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        limit = threading.Timer(_SECONDS, _hang_up, (request,))  # whatever it does meanwhile
-        limit.daemon = True
-        try:
-            limit.start()
-            super().process_request_thread(request, client_address)
-        finally:
-            limit.cancel()
-            self._places.release()
+    def service_actions(self) -> None:
+        limit = time.monotonic() - _SECONDS
+        with self._lock:
+            late = [sock for sock, (_, since) in self._callers.items() if since < limit]
+            for sock in late:  # whatever they do meanwhile
+                del self._callers[sock]
+                _hang_up(sock)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._callers.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("metrics: a request of %s failed", client_address, exc_info=True)
@@ -125,18 +138,27 @@ class _Pages(BaseHTTPRequestHandler):
     server_version, sys_version = "slipstream", ""
 
     def do_GET(self) -> None:
-        reducer = self.server.reducer
         if self.path == "/healthz":
             self._reply(200, "alive\n")
         elif self.path == "/readyz":
-            busy = reducer.busy()
+            busy = self.server.reducer.busy()
             self._reply(503 if busy else 200, f"{busy or 'ready'}\n")
         elif self.path == "/metrics":
-            self._reply(200, render(reducer.status()), _PROMETHEUS)
+            self._metrics()
         else:
             self._reply(404, "there are /healthz, /readyz and /metrics\n")
 
     do_HEAD = do_GET
+
+    def _metrics(self) -> None:
+        if not self.server.rendering.acquire(blocking=False):
+            self._reply(503, "too many ask for it at once; ask again in a second\n")
+            return
+        try:
+            text = render(self.server.reducer.status())
+        finally:
+            self.server.rendering.release()
+        self._reply(200, text, _PROMETHEUS)
 
     def _reply(self, code: int, text: str, kind: str = _TEXT) -> None:
         body = text.encode()

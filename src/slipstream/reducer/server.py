@@ -3,7 +3,8 @@
 A job asks at an authenticated port (`slipstream.comm.reducers`); each gets a native session of its own: own port,
 own secret, own engine thread, own memory, and a thread here that looks twice a second whether it is over. So jobs
 cannot see, slow down or break one another but through the machine's processor and network. A host whose job breaks
-the rules, or leaves without one finished work, waits until its next one is taken: longer each time (`penalties`).
+the rules, or leaves without one finished work, waits until its next one is taken: longer each time (`penalties`). So
+does one whose job's workers do not come while a job of another host finds no room (`admission`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +24,7 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.comm.reducers import JOB, Reply, Request
 from slipstream.comm.store import StoreServer
 from slipstream.plan.reducers import reducer as reducer_plan
+from slipstream.reducer.admission import Bounds, Decision, admit
 from slipstream.reducer.penalties import Penalties
 
 __all__ = ["Limits", "Reducer"]
@@ -43,7 +46,8 @@ _log = logging.getLogger("slipstream.reducer")
 class Limits:
     """What a reducer gives. ``memory``: bytes for all jobs; ``jobs``: how many at once; ``bandwidth``: bytes a second
     that the workers of one job may send together, 0: no limit; ``heartbeat``: seconds of silence after which a worker
-    counts as lost; ``idle``: seconds a session goes on without all its workers.
+    counts as lost; ``idle``: seconds a session goes on without all its workers; ``join``: seconds that a job's workers
+    have to come before a job that finds no room gets its place.
     """
 
     memory: int = 4 << 30
@@ -52,6 +56,7 @@ class Limits:
     window: int = 8 << 20
     heartbeat: float = 2.0
     idle: float = 30.0
+    join: float = 10.0
 
     def needed(self, workers: int) -> int:
         """Bytes that a job may use."""
@@ -82,23 +87,32 @@ class _Job:
     lock: threading.Lock = field(default_factory=threading.Lock)  # of `closing`, and to look at the session
     met: bool = False  # a worker has come
     complete: float = field(default_factory=time.monotonic)  # when last all were there
+    joined: bool = False  # all workers have been there at once
+    missed: bool = False  # a job of another host found no room before they were
+    given: bool = False  # its place is another job's
 
 
 class Reducer:
     """Serves at ``bind``:``port`` (0: any) those who know ``secret`` (raw bytes) until `close`.
 
-    `address` is the (host, port) it listens on. ``congestion``: as SLIPSTREAM_CONGESTION. Raises OSError when it cannot
-    listen there or use that.
+    ``bind``: numeric addresses. `address` is the first (host, port) it listens on. ``congestion``: as
+    SLIPSTREAM_CONGESTION. Raises OSError when it cannot listen there or use that.
     """
 
     def __init__(
-        self, bind: str, port: int, secret: bytes, limits: Limits | None = None, *, congestion: str = ""
+        self,
+        bind: str | Sequence[str],
+        port: int,
+        secret: bytes,
+        limits: Limits | None = None,
+        *,
+        congestion: str = "",
     ) -> None:
         if congestion:
             _check_congestion(congestion)
         self.limits = limits or Limits()
         self.draining = False
-        self._bind = bind
+        self._bind = [bind] if isinstance(bind, str) else list(bind)
         self._secret = secret
         self._congestion = congestion
         self._lock = threading.Lock()
@@ -131,7 +145,7 @@ class Reducer:
     def busy(self) -> str:
         """Why no further job would be taken now; "" if one would."""
         with self._lock:
-            return self._against(2)
+            return self._decide("", 2).refusal
 
     def status(self) -> dict[str, Any]:
         """Jobs, memory in bytes, and what was served: ``works``, ``bytes`` that came in (and, summed, went out)."""
@@ -178,17 +192,14 @@ class Reducer:
             self._log_credit -= 1
             _log.warning("refused a job of %s: %s", peer, why)
 
-    def _against(self, workers: int) -> str:
-        """Why a job of so many workers cannot begin; "" if it can. With the lock."""
+    def _decide(self, host: str, workers: int) -> Decision[_Job]:
+        """Whether a job of so many workers can begin. With the lock."""
         if self.draining:
-            return "it is shutting down"
-        if len(self._jobs) >= self.limits.jobs:
-            return f"it has {self.limits.jobs} jobs already (--jobs)"
-        left = self.limits.memory - sum(job.memory for job in self._jobs)
-        needed = self.limits.needed(workers)
-        if needed > left:
-            return f"{workers} workers may need {needed >> 20} MiB, and {left >> 20} MiB are left (--memory)"
-        return ""
+            return Decision("it is shutting down")
+        limits = self.limits
+        bounds = Bounds(limits.jobs, limits.memory, limits.join)
+        held = [job for job in self._jobs if not job.given]
+        return admit(held, host, workers, limits.needed(workers), bounds, time.monotonic())
 
     def _begin(self, request: Request, peer: str) -> Reply:
         host = peer.rpartition(":")[0]
@@ -198,11 +209,18 @@ class Reducer:
             self._look(job)
         with self._lock:
             left, why = self._penalties.left(host, time.monotonic())
-            refusal = self._against(request.workers)
-        if left > 0:
-            refusal = f"{host} has to wait {left:.1f} s for its next job, as one broke the rules: {why}"
-        if refusal:
-            return Reply(refusal=refusal)
+            if left > 0:
+                return Reply(
+                    refusal=f"{host} has to wait {left:.1f} s for its next job, as one broke the rules: {why}"
+                )
+            decision = self._decide(host, request.workers)
+            for job in decision.going:
+                job.given = True
+                job.missed |= job.host != host
+            for job in decision.missing:
+                job.missed = True
+        if decision.refusal:
+            return Reply(refusal=decision.refusal)
         rows, deps = reducer_plan(request.workers).encode()
         plan = _core.Plan.compile(request.workers, request.workers + 1, 1, rows, deps)
         random = secrets.randbits(48)
@@ -277,9 +295,14 @@ class Reducer:
 def _over(job: _Job, idle: float) -> tuple[str, str]:
     """Why the job is over, "" while it is not; and by which fault of its workers, "" if by none."""
     found, now = job.served, time.monotonic()
-    fruitless = (
-        "its workers left without one finished work" if found["works"] and not found["finished"] else ""
-    )
+    job.joined |= found["links"] == job.workers or found["works"] > 0
+    fruitless = ""
+    if found["works"] and not found["finished"]:
+        fruitless = "its workers left without one finished work"
+    elif job.missed and not job.joined:
+        fruitless = "its workers did not come, and a job of another host found no room"
+    if job.given:
+        return "its workers had not come when another job needed its place", fruitless
     if found["failure"]:
         fault = "" if found["own"] else found["failure"] if found["breach"] else fruitless
         return found["failure"], fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -120,6 +121,7 @@ def test_ranks_that_fail_end_the_command() -> None:
         (["--against", "gloo,mpich"], "no contender mpich"),
         (["--model", "alexnet"], "MODULE:FUNCTION"),
         (["--compute-time", "soon"], "is not a time"),
+        (["--compute-time", "50"], "'50' is not a time: it has no unit; write 50ms or 50s"),
         (["--link-rate", "fast"], "is not a rate"),
         (["--plot", "step.jpg"], "ends in .svg or .png"),
         (["-H", "a:1", "--hostfile", "hosts"], "not both"),
@@ -131,6 +133,15 @@ def test_what_is_asked_wrongly_is_refused(arguments: list[str], words: str) -> N
     result = run(*arguments)
     assert result.exit_code in (1, 2)
     assert words in result.output
+
+
+def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    result = run()
+    assert result.exit_code == 1
+    assert "PyTorch is missing" in result.stderr
+    assert "pip install 'slipstream[torch,bench]'" in result.stderr
 
 
 def test_a_delay_of_an_unknown_model_must_be_given() -> None:

@@ -103,7 +103,8 @@ def test_costs_of_steps() -> None:
     assert "cost_per_1000_steps" not in summarise(start(), TURNS, end, None)["contenders"]["gloo"]
 
 
-def test_table_shows_costs_and_reducers_that_were_lost() -> None:
+def test_table_shows_costs_and_reducers_that_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
     show = pytest.importorskip("slipstream.bench.train.table").show
     options = {**start()["options"], "worker_price": 36.0, "reducer_price": 18.0}
     end = {**END, "reducers": {"r1:1": True, "r2:1": False}}
@@ -113,7 +114,8 @@ def test_table_shows_costs_and_reducers_that_were_lost() -> None:
         assert words in text.getvalue()
 
 
-def test_table_shows_rows_and_what_is_missing_and_wrong() -> None:
+def test_table_shows_rows_and_what_is_missing_and_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
     show = pytest.importorskip("slipstream.bench.train.table").show
     text = io.StringIO()
     show(summarise(start(), TURNS, END, 1e8), text)
@@ -123,6 +125,22 @@ def test_table_shows_rows_and_what_is_missing_and_wrong() -> None:
     assert "1.85x [1.73-1.96]" in ours
     for words in ("Missing: nccl: no CUDA GPU.", "WRONG GRADIENTS: gloo.", "100mbit", "step 170.0 ms"):
         assert words in text.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_line_is_wider_than_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    show = pytest.importorskip("slipstream.bench.train.table").show
+    monkeypatch.setenv("COLUMNS", str(width))
+    options = {**start()["options"], "worker_price": 36.0, "reducer_price": 18.0}
+    end = {**END, "reducers": {"r1:1": True}}
+    text = io.StringIO()
+    show(summarise(start(options=options), TURNS, end, 1e8), text)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    head = next(line for line in lines if line.startswith("contender"))
+    for words in ("step", "exposed", "cost/1000 steps", "vs gloo", "wrong"):
+        assert words in head  # whole: no cell was folded
+    assert ("p90" in head) == (width == 160)
 
 
 @pytest.mark.parametrize(("suffix", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG")])

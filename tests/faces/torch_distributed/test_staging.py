@@ -67,7 +67,7 @@ class Network:
 
     def issuer(self, label: str) -> Callable[..., Any]:
         def issue(
-            src: int, dst: int, sent: Sequence[int], received: Sequence[int], sync: bool
+            src: int, dst: int, sent: Sequence[int], received: Sequence[int], keep: object, sync: bool
         ) -> NetworkWork:
             assert not sync
             self.works.append(NetworkWork(label, src, dst, (list(sent), list(received))))
@@ -458,9 +458,11 @@ def test_the_cpu_as_a_device() -> None:
     network = Network()
     src, dst = rows(3), torch.zeros(3 * ROW)
 
-    def issue(src: int, dst: int, sent: Sequence[int], received: Sequence[int], sync: bool) -> Any:
+    def issue(
+        src: int, dst: int, sent: Sequence[int], received: Sequence[int], keep: object, sync: bool
+    ) -> Any:
         ctypes.memmove(dst, src, sent[0] * 4)
-        work = network.issuer("a")(src, dst, sent, received, sync)
+        work = network.issuer("a")(src, dst, sent, received, keep, sync)
         work.over = True
         return work
 

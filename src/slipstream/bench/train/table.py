@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
 from slipstream.base.units import format_rate
-from slipstream.bench.table import grid
+from slipstream.bench.table import fitting, grid
 from slipstream.bench.train.catalogue import FIGURES
 from slipstream.bench.train.options import PLAIN, REDUCING
 
 __all__ = ["markdown", "show"]
 
-_WIDTH = 220  # of a table that no terminal bounds
+# Columns that make way on a narrow terminal, first to last.
+_DISPENSABLE = ("min", "p90", "hidden", "efficiency", "samples/s", "overlap", "communication")
 
 
 def show(record: Mapping[str, Any], to: TextIO | None = None) -> None:
-    """Prints a record of `summary.summarise`, by default to standard output. Needs rich."""
+    """Prints a record of `summary.summarise`, by default to standard output. Needs rich.
+
+    As wide as the terminal, or COLUMNS, or 80 characters: what does not fit is in the JSON.
+    """
     from rich.console import Console
     from rich.table import Table
 
-    file = to or sys.stdout
-    console = Console(file=file, width=None if file.isatty() else _WIDTH, highlight=False)
+    width = shutil.get_terminal_size().columns
+    console = Console(file=to or sys.stdout, width=width, highlight=False)
     console.print(_headline(record), markup=False)
-    columns, rows = _cells(record)
+    columns, rows = _fitting(record, width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="left" if column == "contender" else "right")
@@ -33,6 +38,17 @@ def show(record: Mapping[str, Any], to: TextIO | None = None) -> None:
     console.print(table)
     for note in _notes(record):
         console.print(note, markup=False)
+
+
+def _fitting(record: Mapping[str, Any], width: int) -> tuple[list[str], list[list[str]]]:
+    """The columns that fit ``width`` characters, and their rows; where too many are left, ratios lose quartiles."""
+    for brief in (False, True):
+        columns, rows = _cells(record, brief)
+        kept = fitting(columns, rows, width, 2, _DISPENSABLE)
+        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        if sum(max(map(len, cells)) + 2 for cells in zip(columns, *rows, strict=True)) <= width:
+            break
+    return columns, rows
 
 
 def markdown(record: Mapping[str, Any]) -> str:
@@ -64,7 +80,7 @@ def _headline(record: Mapping[str, Any]) -> str:
     )
 
 
-def _cells(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _cells(record: Mapping[str, Any], brief: bool = False) -> tuple[list[str], list[list[str]]]:
     """The heads of the columns, and a row a contender."""
     contenders = record["contenders"]
     peers = [name for name in contenders if name not in (PLAIN, "slipstream")]
@@ -93,7 +109,7 @@ def _cells(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             cells += [_percent(row["overlap"]), _percent(row["efficiency"])]
         cells += [f"{row['samples_per_second']:.1f}"] if sampled else []
         cells += [f"{row['cost_per_1000_steps']:.4g}"] if priced else []
-        cells += [_ratio(row["ratio"].get(peer)) for peer in peers]
+        cells += [_ratio(row["ratio"].get(peer), brief) for peer in peers]
         rows.append([*cells, str(row["wrong"])])
     return columns, rows
 
@@ -154,5 +170,8 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.0f} %"
 
 
-def _ratio(found: Mapping[str, float] | None) -> str:
-    return "" if found is None else f"{found['median']:.2f}x [{found['low']:.2f}-{found['high']:.2f}]"
+def _ratio(found: Mapping[str, float] | None, brief: bool) -> str:
+    if found is None:
+        return ""
+    quartiles = "" if brief else f" [{found['low']:.2f}-{found['high']:.2f}]"
+    return f"{found['median']:.2f}x{quartiles}"

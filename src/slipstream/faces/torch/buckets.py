@@ -71,10 +71,11 @@ def cut(cells: Sequence[Cell], groups: Sequence[Iterable[int]] = ()) -> list[lis
 class Bucket:
     """Memory for the gradients of some parameters, and the state of its current round."""
 
-    __slots__ = ("_memory", "cells", "flat", "views", "waiting", "work")
+    __slots__ = ("_memory", "cells", "flat", "name", "views", "waiting", "work")
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell], name: str = "") -> None:
         self.cells = list(cells)
+        self.name = name
         wire = cells[0].wire
         # An array of bytes: NumPy knows no bfloat16.
         self._memory = _comm.empty((max(sum(cell.nbytes for cell in cells), 1),), np.uint8)

@@ -16,6 +16,7 @@ import torch
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Mismatch
 from slipstream.comm import raw
+from slipstream.comm.together import Together
 from slipstream.faces.torch.handles import Grouped, Key, Pending, claim_name, unclaim_name
 from slipstream.faces.torch.process_sets import ProcessSet
 from slipstream.faces.torch.reductions import placed
@@ -54,7 +55,8 @@ def _gather_numbers(numbers: list[int], process_set: ProcessSet) -> list[list[in
     source = torch.tensor(numbers, dtype=torch.int64)
     target = torch.empty(group.size * len(numbers), dtype=torch.int64)
     counts = [len(numbers)] * group.size
-    raw.all_gather(group, source.data_ptr(), target.data_ptr(), counts, _I64, sync=True)
+    addresses = source.data_ptr(), target.data_ptr()
+    raw.all_gather(group, *addresses, counts, _I64, keep=(source, target), sync=True)
     return target.view(group.size, len(numbers)).tolist()
 
 
@@ -85,6 +87,13 @@ def start_grouped_all_gather(
 
 
 def _all_gather(tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None) -> list[Pending]:
+    with Together(process_set.group, "allgather"):
+        return _all_gather_together(tensors, process_set, key)
+
+
+def _all_gather_together(
+    tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
+) -> list[Pending]:
     mine: list[list[int]] = []
     for tensor in tensors:
         mine.append([*_passport(tensor), tensor.shape[0] if tensor.dim() else 1])
@@ -132,9 +141,10 @@ def start_broadcast(
     name: str | None,
     process_set: ProcessSet,
     sync: bool = False,
+    label: str | None = None,
 ) -> Pending:
     """Starts (with ``sync``: runs) a broadcast from ``root_rank`` (its number in the job); ValueError when
-    that is not in the set.
+    that is not in the set. ``label`` is compared and shown like a name, but need not be unique.
     """
     dtype = dtype_code(tensor)
     group = process_set.group
@@ -163,7 +173,7 @@ def start_broadcast(
             source.numel(),
             dtype,
             root,
-            name=name,
+            name=name or label,
             keep=(source, buffer),
             sync=sync,
         )
@@ -207,26 +217,28 @@ def start_all_to_all(tensor: torch.Tensor, splits: Any, name: str | None, proces
     mine = _passport(tensor)
     key = None if name is None else claim_name("alltoall", process_set.process_set_id, name)
     try:
-        source_rows = torch.tensor([[*mine, count] for count in send], dtype=torch.int64)
-        rows = torch.empty_like(source_rows)
-        counts = [_FIELDS + 1] * size
-        raw.all_to_all(group, source_rows.data_ptr(), rows.data_ptr(), counts, counts, _I64, sync=True)
-        table = rows.tolist()
-        _check_same("alltoall", mine, [row[:_FIELDS] for row in table], process_set)
-        receive = [row[_FIELDS] for row in table]
-        width = _width(tensor)
-        source = tensor if is_plain(tensor) else plain_copy(tensor)
-        buffer = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype)
-        work = raw.all_to_all(
-            group,
-            source.data_ptr(),
-            buffer.data_ptr(),
-            [count * width for count in send],
-            [count * width for count in receive],
-            dtype_code(tensor),
-            name=name,
-            keep=(source, buffer),
-        )
+        with Together(group, "alltoall"):
+            source_rows = torch.tensor([[*mine, count] for count in send], dtype=torch.int64)
+            rows = torch.empty_like(source_rows)
+            counts = [_FIELDS + 1] * size
+            addresses = source_rows.data_ptr(), rows.data_ptr()
+            raw.all_to_all(group, *addresses, counts, counts, _I64, keep=(source_rows, rows), sync=True)
+            table = rows.tolist()
+            _check_same("alltoall", mine, [row[:_FIELDS] for row in table], process_set)
+            receive = [row[_FIELDS] for row in table]
+            width = _width(tensor)
+            source = tensor if is_plain(tensor) else plain_copy(tensor)
+            buffer = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype)
+            work = raw.all_to_all(
+                group,
+                source.data_ptr(),
+                buffer.data_ptr(),
+                [count * width for count in send],
+                [count * width for count in receive],
+                dtype_code(tensor),
+                name=name,
+                keep=(source, buffer),
+            )
     except BaseException:
         unclaim_name(key)
         raise

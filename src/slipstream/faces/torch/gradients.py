@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from slipstream.base.errors import Mismatch
 from slipstream.comm import raw
+from slipstream.comm.together import Together
+from slipstream.faces.torch.agreement import check_agreement, description
 from slipstream.faces.torch.buckets import Bucket, Cell, cut
 from slipstream.faces.torch.compression import CastCompressor, Compression, Compressor
 from slipstream.faces.torch.exchanges import start_broadcast
@@ -29,6 +30,9 @@ from slipstream.faces.torch.reductions import Average, Max, engine_op, start_all
 from slipstream.faces.torch_tensors import dtype_code
 
 __all__ = ["GradientExchange"]
+
+
+_MOST_SHOWN = 5  # parameters in the name of a bucket
 
 
 def _own_references() -> int:
@@ -45,13 +49,15 @@ class GradientExchange:
     """Reduces the gradients of some parameters over a process set, again and again.
 
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by
-    index) that share a bucket. Hooks run in the threads that run backward; `synchronize` in the caller's.
+    index) that share a bucket. ``names`` are the parameters' (None: they have none).
+    Hooks run in the threads that run backward; `synchronize` in the caller's.
     """
 
     def __init__(
         self,
         params: Sequence[torch.Tensor],
         *,
+        names: Sequence[str] | None,
         compression: type[Compressor],
         op: int,
         predivide: float,
@@ -61,6 +67,7 @@ class GradientExchange:
         process_set: ProcessSet,
     ) -> None:
         self.params = list(params)
+        self._names = None if names is None else list(names)
         self.passes = passes
         self.touched = False
         self._compression = compression
@@ -125,7 +132,8 @@ class GradientExchange:
         """
         with self._lock:
             try:
-                self._complete()
+                with Together(self._process_set.group, "the exchange of gradients"):
+                    self._complete()
             finally:
                 self._begin()
 
@@ -161,15 +169,10 @@ class GradientExchange:
         count = len(self.params)
         seen = set(self._order)
         order = self._order + [index for index in reversed(range(count)) if index not in seen]
-        print_ = zlib.crc32(repr([(tuple(p.shape), p.dtype) for p in self.params]).encode())
         sparse = [p.grad is not None and p.grad.is_sparse and not self._sparse_as_dense for p in self.params]
-        facts = torch.tensor([count, -count, print_, -print_])
-        start_all_reduce(facts, True, None, Max, 1.0, 1.0, self._process_set, sync=True).wait()
-        if facts[0] != -facts[1] or facts[2] != -facts[3]:
-            raise Mismatch(
-                f"the ranks optimise different parameters: this one {count} of signature {print_:08x}, "
-                f"others {-int(facts[1])} to {int(facts[0])}; number, shapes, dtypes and order must agree"
-            )
+        names = self._names or [""] * count
+        mine = [description(name, p) for name, p in zip(names, self.params, strict=True)]
+        check_agreement("optimise", mine, self._process_set)
         flags = torch.tensor(sparse, dtype=torch.bool)
         start_all_reduce(flags, True, None, Max, 1.0, 1.0, self._process_set, sync=True).wait()
         agreed = torch.tensor(order, dtype=torch.int64)
@@ -180,10 +183,18 @@ class GradientExchange:
 
     def _build(self, order: Sequence[int]) -> None:
         cells = [Cell(index, self.params[index].shape, self._wire(index)) for index in order]
-        self._buckets = [Bucket(part) for part in cut(cells, self._groups)]
+        self._buckets = [Bucket(part, self._label(part)) for part in cut(cells, self._groups)]
         for bucket in self._buckets:
             for slot, cell in enumerate(bucket.cells):
                 self._place[cell.index] = (bucket, slot)
+
+    def _label(self, cells: Sequence[Cell]) -> str:
+        """What a bucket is called: part of what the ranks compare, and for people."""
+        if self._names is None:
+            return ""
+        names = [self._names[cell.index] for cell in cells]
+        shown = ", ".join(names[:_MOST_SHOWN])[:200] + (", ..." if len(names) > _MOST_SHOWN else "")
+        return f"gradients of {shown} ({len(names)}, {zlib.crc32(repr(names).encode()):08x})"
 
     def _wire(self, index: int) -> torch.dtype:
         probe = torch.empty(0, dtype=self.params[index].dtype)
@@ -234,18 +245,20 @@ class GradientExchange:
         while self._next < len(buckets) and not buckets[self._next].waiting:
             bucket = buckets[self._next]
             address = bucket.flat.data_ptr()
-            bucket.work = raw.all_reduce(
-                self._process_set.group,
-                address,
-                address,
-                bucket.flat.numel(),
-                dtype_code(bucket.flat),
-                engine_op(self._op),
-                prescale=self._scales[0],
-                postscale=self._scales[1],
-                keep=bucket,
-            )
-            self._next += 1
+            with Together(self._process_set.group, "the exchange of gradients"):
+                bucket.work = raw.all_reduce(
+                    self._process_set.group,
+                    address,
+                    address,
+                    bucket.flat.numel(),
+                    dtype_code(bucket.flat),
+                    engine_op(self._op),
+                    prescale=self._scales[0],
+                    postscale=self._scales[1],
+                    keep=bucket,
+                    name=bucket.name,
+                )
+                self._next += 1
 
     def _finish(self, bucket: Bucket) -> None:
         for cell, view in zip(bucket.cells, bucket.views, strict=True):

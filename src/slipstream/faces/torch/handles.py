@@ -37,7 +37,8 @@ class Pending:
         try:
             self.work.wait()
         finally:
-            self.release()
+            if self.work.done():  # it is not where a signal handler has raised an exception
+                self.release()
         if self.finish is not None:
             self.finish()
             self.finish = None
@@ -73,7 +74,7 @@ class Grouped:
         try:
             return self.collect([part.wait() for part in self.parts])
         finally:
-            self.release()
+            self.done()  # which lets go of the name
 
     def release(self) -> None:
         """Lets the name be used again."""
@@ -126,10 +127,17 @@ def synchronize(handle: int) -> Any:
     """Waits for an asynchronous operation, frees its handle and returns its result.
 
     The result is the tensor (a list for grouped operations; the tensor and the received splits for alltoall).
-    Returns None for a handle that is not in use. Raises SlipstreamError when the operation failed.
+    Returns None for a handle that is not in use. Raises SlipstreamError when the operation failed. When a signal
+    handler raises an exception here, the operation goes on, and may be synchronised again.
     """
-    pending = _pending.pop(handle, None)
-    return None if pending is None else pending.wait()
+    pending = _pending.get(handle)
+    if pending is None:
+        return None
+    try:
+        return pending.wait()
+    finally:
+        if pending.done():
+            _pending.pop(handle, None)
 
 
 def forget_all() -> None:

@@ -1,7 +1,7 @@
 """Any Python objects between ranks: pickled, as one message of bytes after one with its size.
 
-Unpickling runs code the sender chose. The bytes come over links whose ends have proved knowledge of the job's
-secret, so the sender is a rank of this job and none other.
+Unpickling runs code the sender chose. So both messages carry a tag that only a rank of this job can make, for this
+operation alone (`slipstream.comm.authentication`), and nothing is unpickled before the tag has been checked.
 """
 
 from __future__ import annotations
@@ -11,14 +11,38 @@ from typing import Any
 
 import torch
 
+from slipstream.comm.authentication import TAG_SIZE, Authenticator, next_authenticator
+from slipstream.comm.together import Together
 from slipstream.faces.torch.exchanges import start_all_gather, start_broadcast
 from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object"]
 
+_SIZE_BYTES = 8
 
-def _to_bytes(obj: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)), dtype=torch.uint8)
+
+def _to_bytes(obj: Any) -> bytes:
+    return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+
+
+def _tagged(auth: Authenticator, part: str, sender: int, data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data + auth.tag(part, sender, data)), dtype=torch.uint8)
+
+
+def _tagged_size(auth: Authenticator, sender: int, data: torch.Tensor) -> torch.Tensor:
+    return _tagged(auth, "size", sender, data.numel().to_bytes(_SIZE_BYTES, "little"))
+
+
+def _checked(auth: Authenticator, part: str, sender: int, received: torch.Tensor) -> bytes:
+    """What was sent, without its tag; SlipstreamError if it is not what ``sender`` sent."""
+    raw = received.numpy().tobytes()
+    data, tag = raw[:-TAG_SIZE], raw[-TAG_SIZE:]
+    auth.check(part, sender, data, tag)
+    return data
+
+
+def _checked_size(auth: Authenticator, sender: int, received: torch.Tensor) -> int:
+    return int.from_bytes(_checked(auth, "size", sender, received), "little")
 
 
 def broadcast_object(
@@ -26,24 +50,44 @@ def broadcast_object(
 ) -> Any:
     """Returns the object that ``root_rank`` (its number in the job) gave, on every rank; itself on the root.
 
-    ``name`` is accepted for Horovod's sake. Raises pickle's errors when the object cannot be pickled.
+    ``name`` is accepted for Horovod's sake. Raises pickle's errors when the object cannot be pickled, and
+    SlipstreamError when the bytes that came are not those that the root sent: then nothing is unpickled.
     """
     group = process_set.group
     is_root = group.ranks[group.rank] == root_rank
-    data = _to_bytes(obj) if is_root else torch.empty(0, dtype=torch.uint8)
-    size = torch.tensor([data.numel()])
-    start_broadcast(size, True, root_rank, None, process_set, sync=True).wait()
-    if not is_root:
-        data = torch.empty(int(size), dtype=torch.uint8)
-    start_broadcast(data, True, root_rank, None, process_set, sync=True).wait()
-    return obj if is_root else pickle.loads(data.numpy().tobytes())
+    pickled = _to_bytes(obj) if is_root else b""
+    auth = next_authenticator(group, "broadcast_object")
+    if is_root:
+        data = _tagged(auth, "object", root_rank, pickled)
+        size = _tagged_size(auth, root_rank, data)
+    else:
+        size = torch.empty(_SIZE_BYTES + TAG_SIZE, dtype=torch.uint8)
+    with Together(group, "broadcast_object"):
+        start_broadcast(size, True, root_rank, None, process_set, sync=True).wait()
+        if not is_root:
+            data = torch.empty(_checked_size(auth, root_rank, size), dtype=torch.uint8)
+        start_broadcast(data, True, root_rank, None, process_set, sync=True).wait()
+    return obj if is_root else pickle.loads(_checked(auth, "object", root_rank, data))
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Returns the objects of all ranks, in rank order. ``name`` is accepted for Horovod's sake."""
-    data = _to_bytes(obj)
-    sizes = start_all_gather(torch.tensor([data.numel()]), None, process_set).wait().tolist()
-    gathered = start_all_gather(data, None, process_set).wait()
-    return [pickle.loads(part.numpy().tobytes()) for part in gathered.split(sizes)]
+    """Returns the objects of all ranks, in rank order. ``name`` is accepted for Horovod's sake.
+
+    Raises as `broadcast_object` does.
+    """
+    group = process_set.group
+    pickled = _to_bytes(obj)
+    auth = next_authenticator(group, "allgather_object")
+    rank = group.ranks[group.rank]
+    data = _tagged(auth, "object", rank, pickled)
+    with Together(group, "allgather_object"):
+        announced = start_all_gather(_tagged_size(auth, rank, data), None, process_set).wait()
+        sizes = [
+            _checked_size(auth, sender, one)
+            for sender, one in zip(group.ranks, announced.split(_SIZE_BYTES + TAG_SIZE), strict=True)
+        ]
+        parts = start_all_gather(data, None, process_set).wait().split(sizes)
+    checked = [_checked(auth, "object", sender, one) for sender, one in zip(group.ranks, parts, strict=True)]
+    return [pickle.loads(one) for one in checked]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from slipstream.comm import raw
+from slipstream.comm.together import Together
 from slipstream.faces.torch.autograd import (
     AllGather,
     AllReduce,
@@ -420,10 +421,11 @@ def grouped_reducescatter_async(
     """Starts `grouped_reducescatter`; one handle stands for all tensors."""
     key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
     try:
-        parts = [
-            start_reduce_scatter(tensor, None, op, prescale_factor, postscale_factor, process_set)
-            for tensor in tensors
-        ]
+        with Together(process_set.group, "grouped_reducescatter"):
+            parts = [
+                start_reduce_scatter(tensor, None, op, prescale_factor, postscale_factor, process_set)
+                for tensor in tensors
+            ]
     except BaseException:
         unclaim_name(key)
         raise

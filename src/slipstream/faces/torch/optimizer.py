@@ -42,6 +42,8 @@ class _Distributed:
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         settings = dict(self._settings)
         groups = _as_indices(params, settings.pop("groups"), settings.pop("num_groups"))
+        known = settings.pop("names")
+        settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
         self._exchange = GradientExchange(
             params, groups=groups, passes=self.backward_passes_per_step, **settings
         )
@@ -153,9 +155,12 @@ def _as_indices(
     return [list(range(low, high)) for low, high in itertools.pairwise(bounds) if low < high]
 
 
-def _check_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None) -> None:
+def _check_names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None
+) -> dict[int, str] | None:
+    """The parameters' names, by the id of the parameter."""
     if named_parameters is None:
-        return
+        return None
     named = list(named_parameters)
     if any(not isinstance(entry, tuple) for entry in named):
         raise ValueError(
@@ -174,6 +179,7 @@ def _check_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[An
         raise ValueError(
             f"named_parameters was specified, but {unnamed} parameters of the optimizer were not named."
         )
+    return {id(param): str(name) for name, param in named}
 
 
 def _check_groups(groups: Any, num_groups: int) -> tuple[list[list[torch.Tensor]] | None, int]:
@@ -211,7 +217,8 @@ def DistributedOptimizer(
     Returns an instance of a new subclass of the optimizer's class, which shares its parameter groups and
     state, with ``synchronize``, ``skip_synchronize`` and ``set_backward_passes_per_step`` added.
 
-    named_parameters: checked to be complete and unique, otherwise not needed
+    named_parameters: must be complete and unique. The ranks compare names and their order before the first gradients
+    travel; without names only shapes and dtypes, so that equal shapes in another order go unnoticed
     compression: what travels, see `Compression`; sums of 16-bit gradients are formed in float32
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
     op: Average, Sum, Min, Max or Product
@@ -221,7 +228,8 @@ def DistributedOptimizer(
     sparse_as_dense: sparse gradients are made dense before they travel
     process_set: the ranks to reduce over; on others the optimizer works alone
 
-    All ranks must have the same parameters in the same order. Gradients live in memory shared by the ranks of
+    All ranks must have the same parameters in the same order, or the first step raises Mismatch.
+    Gradients live in memory shared by the ranks of
     a host; one kept from an earlier step stays as it was, views of it do not. Raises ValueError for names or
     groups that do not fit, NotImplementedError for Adasum.
     """
@@ -230,7 +238,7 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step < 1:
         raise ValueError("backward_passes_per_step must be at least 1")
-    _check_names(optimizer, named_parameters)
+    names = _check_names(optimizer, named_parameters)
     group_lists, group_count = _check_groups(groups, num_groups)
     made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
     wrapped: Any = made.__new__(made)
@@ -243,6 +251,7 @@ def DistributedOptimizer(
     wrapped._should_synchronize = True
     wrapped._settings = {
         "compression": compression,
+        "names": names,
         "op": op,
         "predivide": gradient_predivide_factor,
         "groups": group_lists,

@@ -9,6 +9,7 @@ import torch
 
 from slipstream.base.dtypes import Op
 from slipstream.comm import raw
+from slipstream.comm.together import Together
 from slipstream.faces.torch.handles import Grouped, Key, Pending, claim_name, unclaim_name
 from slipstream.faces.torch.process_sets import ProcessSet
 from slipstream.faces.torch_tensors import dtype_code, is_plain, plain_copy, write_back
@@ -150,23 +151,24 @@ def start_grouped_all_reduce(
     parts: list[Pending] = []
     packed: set[int] = set()
     try:
-        for pack in packs.values():
-            if len(pack) < 2:
-                continue
-            flat = torch.cat([tensors[index].detach().reshape(-1).cpu() for index in pack])
-            pieces = torch.split(flat, [tensors[index].numel() for index in pack])
-            for index, piece in zip(pack, pieces, strict=True):
-                results[index] = tensors[index] if in_place else piece.view(tensors[index].shape)
-            targets = [results[index] for index in pack]
-            part = start_all_reduce(flat, True, None, op, prescale, postscale, process_set)
-            part.finish = _Unpack(targets, pieces) if in_place else None
-            parts.append(part)
-            packed.update(pack)
-        for index, tensor in enumerate(tensors):
-            if index not in packed:
-                part = start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set)
-                results[index] = part.result
+        with Together(process_set.group, "grouped_allreduce"):
+            for pack in packs.values():
+                if len(pack) < 2:
+                    continue
+                flat = torch.cat([tensors[index].detach().reshape(-1).cpu() for index in pack])
+                pieces = torch.split(flat, [tensors[index].numel() for index in pack])
+                for index, piece in zip(pack, pieces, strict=True):
+                    results[index] = tensors[index] if in_place else piece.view(tensors[index].shape)
+                targets = [results[index] for index in pack]
+                part = start_all_reduce(flat, True, None, op, prescale, postscale, process_set)
+                part.finish = _Unpack(targets, pieces) if in_place else None
                 parts.append(part)
+                packed.update(pack)
+            for index, tensor in enumerate(tensors):
+                if index not in packed:
+                    part = start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set)
+                    results[index] = part.result
+                    parts.append(part)
     except BaseException:
         unclaim_name(key)
         raise

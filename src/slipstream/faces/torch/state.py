@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from slipstream.comm.together import Together
+from slipstream.faces.torch.agreement import check_agreement, description
 from slipstream.faces.torch.exchanges import start_broadcast
 from slipstream.faces.torch.objects import broadcast_object
 from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
@@ -21,20 +23,31 @@ def broadcast_parameters(
     """Overwrites parameters with those of ``root_rank``.
 
     ``params``: a state dict, ``model.named_parameters()`` or ``model.parameters()``; entries that are no
-    tensors are left alone. Raises ValueError for anything else.
+    tensors are left alone. Raises ValueError for anything else, Mismatch naming a parameter whose shape, dtype or
+    place in the order differs between ranks.
     """
     if isinstance(params, Mapping):
-        entries: list[Any] = [params[name] for name in sorted(params)]
+        entries: list[tuple[str, Any]] = [(str(name), params[name]) for name in sorted(params)]
     elif isinstance(params, Iterable) and not isinstance(params, str | torch.Tensor):
-        entries = [entry[1] if isinstance(entry, tuple) else entry for entry in params]
+        entries = [
+            (str(entry[0]), entry[1]) if isinstance(entry, tuple) else (f"parameter {number}", entry)
+            for number, entry in enumerate(params)
+        ]
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
-    tensors = [entry for entry in entries if isinstance(entry, torch.Tensor)]
+    tensors = [(name, entry) for name, entry in entries if isinstance(entry, torch.Tensor)]
+    check_agreement("broadcast", [description(name, tensor) for name, tensor in tensors], process_set)
     _broadcast_all(tensors, root_rank, process_set)
 
 
-def _broadcast_all(tensors: list[torch.Tensor], root_rank: int, process_set: ProcessSet) -> None:
-    started = [start_broadcast(tensor, True, root_rank, None, process_set) for tensor in tensors]
+def _broadcast_all(
+    tensors: Sequence[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
+) -> None:
+    with Together(process_set.group, "broadcast_parameters"):
+        started = [
+            start_broadcast(tensor, True, root_rank, None, process_set, label=name)
+            for name, tensor in tensors
+        ]
     for pending in started:
         pending.wait()
 
@@ -88,9 +101,10 @@ def broadcast_optimizer_state(
     is_root = group.ranks[group.rank] == root_rank
     tensors: list[torch.Tensor] = []
     holey = _take_tensors(optimizer.state_dict(), tensors) if is_root else None
-    holey = broadcast_object(holey, root_rank, process_set=process_set)
-    if not is_root:
-        state = _fill_holes(holey, tensors)
-    _broadcast_all(tensors, root_rank, process_set)
+    with Together(group, "broadcast_optimizer_state"):
+        holey = broadcast_object(holey, root_rank, process_set=process_set)
+        if not is_root:
+            state = _fill_holes(holey, tensors)
+        _broadcast_all([(f"state {i}", tensor) for i, tensor in enumerate(tensors)], root_rank, process_set)
     if not is_root:
         optimizer.load_state_dict(state)

@@ -35,6 +35,7 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     if root is None:
         job = _enter(options)
         members, owned = Group(job=job), job
+        members.take_reducers()
     else:
         members, owned = Group([root.members.native.ranks[r] for r in ranks], root.members.job), None
     others = {

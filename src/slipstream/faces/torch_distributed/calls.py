@@ -14,7 +14,7 @@ from slipstream.comm.work import Work
 
 __all__ = ["Call"]
 
-Issue = Callable[[int, int, Sequence[int], Sequence[int], bool], Work]
+Issue = Callable[[int, int, Sequence[int], Sequence[int], object, bool], Work]
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Call:
 
     ``sent``: elements of each block of the input, one block for operations on whole buffers (all_reduce,
     broadcast, send), one per rank of the group for reduce_scatter and all_to_all. ``received``: the same for the
-    output. ``issue(src, dst, sent, received, sync)`` starts the operation on addresses, on as many elements of
-    each block as its arguments say, and returns its Work. ``reads`` and ``writes``: whether the input is read
-    and the output written on this rank (a broadcast reads on the root and writes elsewhere).
+    output. ``issue(src, dst, sent, received, keep, sync)`` starts the operation on addresses, on as many elements of
+    each block as its arguments say, and returns its Work; ``keep`` owns that memory. ``reads`` and ``writes``: whether
+    the input is read and the output written on this rank (a broadcast reads on the root and writes elsewhere).
     """
 
     name: str

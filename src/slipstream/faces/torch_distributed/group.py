@@ -18,6 +18,7 @@ from torch.autograd import profiler
 from slipstream.comm import raw
 from slipstream.comm.group import Group
 from slipstream.comm.job import Job
+from slipstream.comm.together import Together
 from slipstream.faces.torch_distributed import devices, operations, sparse, staging
 from slipstream.faces.torch_distributed.monitor import monitored_barrier
 from slipstream.faces.torch_distributed.operations import Task
@@ -150,12 +151,11 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             src = task.src.data_ptr() if task.src is not None else 0
             dst = task.dst.data_ptr() if task.dst is not None else 0
             call = task.call
-            running: Any = call.issue(src, dst, call.sent, call.received, sync)
+            running: Any = call.issue(src, dst, call.sent, call.received, (task.src, task.dst), sync)
             if sync:
                 if task.finish is not None:
                     task.finish()
                 return FinishedWork(task.tensors)
-            running.holding((task.src, task.dst), None)
         else:
             return self._started(PendingWork(staging.stage(device, task, self._staged), task.tensors))
         return self._started(PendingWork(running, task.tensors, task.finish))
@@ -168,7 +168,8 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     def _all(self, tasks: Sequence[Task], options: Any) -> Any:
         if len(tasks) == 1:
             return self._run(tasks[0], options)
-        return JoinedWork([self._run(task) for task in tasks])
+        with Together(self.members, tasks[0].call.name):
+            return JoinedWork([self._run(task) for task in tasks])
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._batch = []

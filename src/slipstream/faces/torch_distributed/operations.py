@@ -178,8 +178,8 @@ def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float)
     flat, finish = _in_place(tensor)
     src = premultiplied(flat, reduce_op)
 
-    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], sync: bool) -> Work:
-        return raw.all_reduce(group, src, dst, sent[0], code, op, sync=sync, timeout=limit)
+    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
+        return raw.all_reduce(group, src, dst, sent[0], code, op, keep=keep, sync=sync, timeout=limit)
 
     count = [flat.numel()]
     return Task(Call("all_reduce", flat.element_size(), count, count, issue), src, flat, [tensor], finish)
@@ -193,8 +193,8 @@ def reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, root: int, limit:
     dst = flat if mine else torch.empty_like(flat)
     src = premultiplied(flat, reduce_op)
 
-    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], sync: bool) -> Work:
-        return raw.reduce(group, src, dst, sent[0], code, op, root, sync=sync, timeout=limit)
+    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
+        return raw.reduce(group, src, dst, sent[0], code, op, root, keep=keep, sync=sync, timeout=limit)
 
     count = [flat.numel()]
     call = Call("reduce", flat.element_size(), count, count, issue, writes=mine)
@@ -207,8 +207,10 @@ def broadcast(group: Group, tensor: torch.Tensor, root: int, limit: float) -> Ta
     flat, finish = (_readable(tensor), None) if mine else _writable(tensor)
     code, factor = byte_code(flat)
 
-    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], sync: bool) -> Work:
-        return raw.broadcast(group, src, dst, sent[0] * factor, code, root, sync=sync, timeout=limit)
+    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
+        return raw.broadcast(
+            group, src, dst, sent[0] * factor, code, root, keep=keep, sync=sync, timeout=limit
+        )
 
     count = [flat.numel()]
     call = Call("broadcast", flat.element_size(), count, count, issue, reads=mine, writes=not mine)
@@ -243,8 +245,10 @@ def all_gather(group: Group, outputs: Tensors, tensor: torch.Tensor, limit: floa
     if src.data_ptr() != dst.data_ptr() + offset:  # an input that is already in its place is left there
         src = _apart(src, dst)
 
-    def issue(src: int, dst: int, _: Sequence[int], received: Sequence[int], sync: bool) -> Work:
-        return raw.all_gather(group, src, dst, _times(received, factor), code, sync=sync, timeout=limit)
+    def issue(src: int, dst: int, _: Sequence[int], received: Sequence[int], keep: Any, sync: bool) -> Work:
+        return raw.all_gather(
+            group, src, dst, _times(received, factor), code, keep=keep, sync=sync, timeout=limit
+        )
 
     call = Call("all_gather", src.element_size(), [src.numel()], counts, issue)
     return Task(call, src, dst, list(outputs), finish)
@@ -273,8 +277,8 @@ def reduce_scatter(group: Group, output: torch.Tensor, inputs: Tensors, reduce_o
     dst, finish = _writable(output)
     src = _apart(premultiplied(src, reduce_op), dst)
 
-    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], sync: bool) -> Work:
-        return raw.reduce_scatter(group, src, dst, list(sent), code, op, sync=sync, timeout=limit)
+    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
+        return raw.reduce_scatter(group, src, dst, list(sent), code, op, keep=keep, sync=sync, timeout=limit)
 
     call = Call("reduce_scatter", src.element_size(), counts, [dst.numel()], issue)
     return Task(call, src, dst, [output], finish)
@@ -301,9 +305,11 @@ def all_to_all(
     src = _apart(src, dst)
     code, factor = byte_code(src)
 
-    def issue(src: int, dst: int, sent: Sequence[int], received: Sequence[int], sync: bool) -> Work:
+    def issue(
+        src: int, dst: int, sent: Sequence[int], received: Sequence[int], keep: Any, sync: bool
+    ) -> Work:
         counts = _times(sent, factor), _times(received, factor)
-        return raw.all_to_all(group, src, dst, *counts, code, name=name, sync=sync, timeout=limit)
+        return raw.all_to_all(group, src, dst, *counts, code, name=name, keep=keep, sync=sync, timeout=limit)
 
     call = Call(name or "all_to_all", src.element_size(), list(sent), list(received), issue)
     return Task(call, src, dst, list(outputs), finish, uneven=True)
@@ -343,8 +349,8 @@ def send(group: Group, tensor: torch.Tensor, peer: int, tag: int, limit: float) 
     src = _readable(tensor)
     code, factor = byte_code(src)
 
-    def issue(src: int, _dst: int, sent: Sequence[int], _: Sequence[int], sync: bool) -> Work:
-        return raw.send(group, src, sent[0] * factor, code, peer, tag, sync=sync, timeout=limit)
+    def issue(src: int, _dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
+        return raw.send(group, src, sent[0] * factor, code, peer, tag, keep=keep, sync=sync, timeout=limit)
 
     call = Call("send", src.element_size(), [src.numel()], [], issue, writes=False)
     return Task(call, src, None, [tensor], channel=("send", peer, tag))
@@ -355,8 +361,10 @@ def recv(group: Group, tensor: torch.Tensor, peer: int, tag: int, limit: float) 
     dst, finish = _writable(tensor)
     code, factor = byte_code(dst)
 
-    def issue(_src: int, dst: int, _: Sequence[int], received: Sequence[int], sync: bool) -> Work:
-        return raw.recv(group, dst, received[0] * factor, code, peer, tag, sync=sync, timeout=limit)
+    def issue(_src: int, dst: int, _: Sequence[int], received: Sequence[int], keep: Any, sync: bool) -> Work:
+        return raw.recv(
+            group, dst, received[0] * factor, code, peer, tag, keep=keep, sync=sync, timeout=limit
+        )
 
     call = Call("recv", dst.element_size(), [], [dst.numel()], issue, reads=False)
     return Task(call, None, dst, [tensor], finish, channel=("recv", peer, tag))
@@ -369,11 +377,11 @@ def recv_any(group: Group, tensor: torch.Tensor, tag: int, limit: float) -> Task
 
     first: list[Received] = []
 
-    def issue(_src: int, dst: int, _: Sequence[int], received: Sequence[int], sync: bool) -> Work:
+    def issue(_src: int, dst: int, _: Sequence[int], received: Sequence[int], keep: Any, sync: bool) -> Work:
         if first:  # a later part comes from where the first came from
             count, source = received[0] * factor, first[0].source()
-            return raw.recv(group, dst, count, code, source, tag, sync=sync, timeout=limit)
-        first.append(raw.recv_any(group, dst, received[0] * factor, code, tag, timeout=limit))
+            return raw.recv(group, dst, count, code, source, tag, keep=keep, sync=sync, timeout=limit)
+        first.append(raw.recv_any(group, dst, received[0] * factor, code, tag, keep=keep, timeout=limit))
         return first[0]
 
     call = Call("recv", dst.element_size(), [], [dst.numel()], issue, reads=False)

@@ -177,7 +177,7 @@ class Segment:
     def issue(self) -> Work:
         """Starts the operation on the buffers."""
         src, dst = self.buffers[0].data_ptr(), self.buffers[-1].data_ptr()
-        return self.call.issue(src, dst, self.call.sent, self.call.received, False)
+        return self.call.issue(src, dst, self.call.sent, self.call.received, list(self.buffers), False)
 
     def copy_in(self) -> None:
         """Starts the copy from the buffers."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from slipstream.comm.group import Group
+from slipstream.comm.together import Together
 from slipstream.faces.torch_distributed import operations
 from slipstream.faces.torch_distributed.operations import Task
 
@@ -29,9 +30,10 @@ def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float)
     own = tensor.detach().coalesce()
     found = torch.tensor([own._nnz()])
     counts = torch.empty(group.size, dtype=torch.int64)
-    _run(operations.all_gather(group, [counts], found, limit))
-    indices = _gathered(group, own.indices().t().cpu(), counts, limit)
-    values = _gathered(group, own.values().cpu(), counts, limit)
+    with Together(group, "all_reduce of a sparse tensor"):
+        _run(operations.all_gather(group, [counts], found, limit))
+        indices = _gathered(group, own.indices().t().cpu(), counts, limit)
+        values = _gathered(group, own.values().cpu(), counts, limit)
     if reduce_op.op == _Kind.AVG:
         values = values / group.size
     total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
@@ -48,6 +50,7 @@ def _gathered(group: Group, rows: torch.Tensor, counts: torch.Tensor, limit: flo
 def _run(task: Task) -> None:
     assert task.src is not None
     assert task.dst is not None
-    task.call.issue(task.src.data_ptr(), task.dst.data_ptr(), task.call.sent, task.call.received, True)
+    addresses = task.src.data_ptr(), task.dst.data_ptr()
+    task.call.issue(*addresses, task.call.sent, task.call.received, (task.src, task.dst), True)
     if task.finish is not None:
         task.finish()

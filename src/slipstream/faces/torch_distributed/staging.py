@@ -274,8 +274,10 @@ class Stager:
         with self._lock:
             if self._closed is not None:
                 raise self._closed
-            self._inbox.append(transfer)
-        self._completions.post(_WAKE)
+            try:
+                self._inbox.append(transfer)
+            finally:  # an exception of a signal handler may come between
+                self._completions.post(_WAKE)
         return transfer.pending
 
     def close(self) -> None:

@@ -146,9 +146,9 @@ class PendingWork(_Work):
             except SlipstreamError as error:
                 self._error = error
                 return
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                finish()
+            if self._finish is not None:
+                self._finish()
+                self._finish = None  # not before: an exception of a signal handler may have come between
 
     def is_completed(self) -> bool:
         """Whether the operation is done, well or not."""

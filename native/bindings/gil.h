@@ -1,0 +1,59 @@
+// The interpreter's lock (GIL), as native code gives it away and takes it back.
+//
+// Python before 3.14 ends a thread that asks for the lock while the interpreter finalizes: pthread_exit unwinds the
+// thread's stack. nanobind's functions are noexcept, so that unwinding would end the process with SIGABRT, although
+// the job went well. It happens to daemon threads that are in an operation when the main thread ends. Such a thread
+// stops here instead, and is gone with the process a moment later. At that point it holds no lock of the engine and
+// does not drive it.
+#pragma once
+
+#include <cxxabi.h>
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+namespace slipstream {
+
+[[noreturn]] inline void stop_for_ever() {
+  for (;;) ::pause();
+}
+
+inline bool finalizing() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing() != 0;
+#elif !defined(Py_LIMITED_API)
+  return _Py_IsFinalizing() != 0;
+#else
+  return false;
+#endif
+}
+
+// Runs f(), which may take the lock or run Python code: Python code gives the lock away now and then and asks for it
+// again. The interpreter may begin to finalize at any moment, so asking first whether it does is not enough.
+template <class F>
+decltype(auto) or_stop(F f) {
+  try {
+    return f();
+  } catch (const abi::__forced_unwind&) {  // the frames that were unwound are Python's, in C
+    stop_for_ever();
+  }
+}
+
+// Without the lock while it lives. Instead of nanobind's gil_scoped_release, everywhere.
+class WithoutGil {
+ public:
+  WithoutGil() : finalizer_(finalizing()), state_(PyEval_SaveThread()) {}
+  ~WithoutGil() {
+    if (finalizing() && !finalizer_) stop_for_ever();  // the thread's state may have been freed
+    or_stop([this] { PyEval_RestoreThread(state_); });
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  // Who has the lock while the interpreter finalizes is the thread that finalizes it, and goes on: it runs what the
+  // program's __del__ methods call.
+  const bool finalizer_;
+  PyThreadState* state_;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,164 @@
+// Shared memory where something runs out: room in a socket, places at a listener, file descriptors. And who may come.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+
+#include "tests/check.h"
+#include "tests/shm_rig.h"
+
+namespace {
+
+using namespace slipstream;
+using namespace slipstream::rig;
+
+// The process's limit of open files while this lives.
+class OpenFiles {
+ public:
+  explicit OpenFiles(rlim_t most) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit wanted = before_;
+    wanted.rlim_cur = before_.rlim_max == RLIM_INFINITY ? most : std::min(most, before_.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &wanted);
+  }
+  ~OpenFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  OpenFiles(const OpenFiles&) = delete;
+  OpenFiles& operator=(const OpenFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// The number that the next descriptor will get: as a limit, none can be opened.
+rlim_t next_descriptor() {
+  const int next = ::dup(0);
+  ::close(next);
+  return static_cast<rlim_t>(next);
+}
+
+int raw_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
+
+bool raw_connect(int fd, const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), address.sun_path + 1);
+  return ::connect(fd, reinterpret_cast<sockaddr*>(&address),
+                   static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())) == 0;
+}
+
+}  // namespace
+
+TEST(regions_wait_while_a_peer_does_not_take_them) {
+  const OpenFiles many(4096);
+  ShmRank sender(0), stopped(1);
+  CHECK(connect(sender, stopped, 1));
+  constexpr size_t kRegions = 600;  // a socket holds 278 messages
+  Frame frame;
+  frame.length = 32 << 10;
+  std::vector<std::shared_ptr<Region>> regions;
+  for (size_t i = 0; i < kRegions; ++i) {
+    regions.push_back(sender.regions.create(frame.length));
+    regions.back()->memory.data()[7] = static_cast<std::byte>(i % 251);
+    frame.seq = static_cast<uint32_t>(i);
+    CHECK(!sender.ups[0]->send(frame, regions.back()->memory.data(), i));
+    sender.turn();
+  }
+  CHECK(sender.transport.congested());
+  size_t right = 0;
+  stopped.on_arrived = [&](Link& link, const Payload& payload) {
+    right += payload.data[7] == static_cast<std::byte>(stopped.frames.back().seq % 251) ? 1 : 0;
+    link.release(payload);
+  };
+  CHECK(run({&sender, &stopped}, [&] { return sender.cookies.size() == kRegions; }));
+  CHECK_EQ(right, kRegions);
+  CHECK(!sender.transport.congested());
+  CHECK(sender.downs.empty());
+  CHECK(stopped.downs.empty());
+}
+
+TEST(all_ranks_of_a_large_host_may_come_at_once) {
+  const OpenFiles many(8192);
+  ShmRank late(1), others(0);
+  constexpr size_t kOthers = 300;
+  for (size_t i = 0; i < kOthers; ++i) others.dial(late, 1);
+  for (int i = 0; i < 10; ++i) others.turn();
+  CHECK(run({&others, &late}, [&] { return others.ups.size() == kOthers && late.ups.size() == kOthers; }));
+  CHECK(others.downs.empty());
+}
+
+TEST(a_full_listener_is_tried_again) {
+  const OpenFiles many(8192);
+  ShmRank crowded(1), friendly(0);
+  std::vector<Fd> crowd;
+  for (bool room = true; room && crowd.size() < 5000;) {
+    crowd.emplace_back(raw_socket());
+    room = raw_connect(crowd.back().get(), crowded.name);
+  }
+  CHECK_EQ(errno, EAGAIN);
+  friendly.dial(crowded, 1);
+  crowded.transport.knock(0, friendly.name, crowded);
+  for (int i = 0; i < 10; ++i) friendly.turn();
+  CHECK(friendly.downs.empty());
+  CHECK(run({&friendly, &crowded}, [&] { return friendly.ups.size() == 1 && crowded.ups.size() == 1; }));
+  CHECK(run({&friendly, &crowded}, [&] { return crowded.knock_results == std::vector<bool>{true}; }));
+}
+
+TEST(a_listener_without_descriptors_waits) {
+  ShmRank server(1), friendly(0);
+  friendly.dial(server, 1);
+  {
+    const OpenFiles none(next_descriptor());
+    server.turn();
+    CHECK_EQ(server.strangers.size(), 1u);
+    CHECK(server.strangers.back().find("Too many open files") != std::string::npos);
+    CHECK_EQ(server.poller.wait(0), 0);  // though somebody is at the door
+    CHECK(server.transport.tick(now()) < Time::max());
+  }
+  CHECK(run({&friendly, &server}, [&] { return friendly.ups.size() == 1 && server.ups.size() == 1; }));
+}
+
+TEST(who_cannot_take_a_descriptor_blames_itself) {
+  ShmRank sender(0), poor(1);
+  CHECK(connect(sender, poor, 1));
+  const auto region = sender.regions.create(64 << 10);
+  Frame frame;
+  frame.length = 32 << 10;
+  CHECK(!sender.ups[0]->send(frame, region->memory.data(), 1));
+  std::string text;
+  {
+    const OpenFiles none(next_descriptor());
+    try {
+      poor.turn();
+    } catch (const Failure& failure) {
+      text = failure.error().text;
+    }
+  }
+  CHECK(text.starts_with("rank 1 cannot take shared memory of rank 0: it has run out of file descriptors"));
+  CHECK(poor.downs.empty());
+}
+
+TEST(another_user_is_shown_out) {
+  if (::geteuid() != 0) return;  // only root can be another user
+  ShmRank server(1);
+  const std::string name = server.name;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int fd = raw_socket();
+    char byte = 0;
+    const bool connected = ::setuid(65534) == 0 && raw_connect(fd, name);
+    ::alarm(20);
+    ::fcntl(fd, F_SETFL, 0);
+    ::_exit(connected && ::read(fd, &byte, 1) == 0 ? 0 : 1);
+  }
+  CHECK(run({&server}, [&] { return server.strangers.size() == 1; }));
+  CHECK(server.strangers.back().find("another user") != std::string::npos);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+}

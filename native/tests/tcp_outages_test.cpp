@@ -1,0 +1,170 @@
+// Links whose ways fail for a while: only a listener that is gone is a sign of death, all else may come back.
+#include <string>
+
+#include "tests/check.h"
+#include "tests/tcp_relay.h"
+#include "tests/tcp_rig.h"
+#include "transport/sockets.h"
+
+namespace {
+
+using namespace slipstream;
+using namespace slipstream::rig;
+
+// A connect to it fails at once on every machine: there is no route to it for TCP.
+const std::string kNoRoute = "255.255.255.255";
+constexpr uint32_t kLength = 200'000;
+
+TcpOptions options(double patience) {
+  TcpOptions found;
+  found.patience_seconds = found.connect_seconds = patience;
+  return found;
+}
+
+double since(Time start) { return std::chrono::duration<double>(now() - start).count(); }
+
+bool says(const Error& error, const std::string& words) { return error.text.find(words) != std::string::npos; }
+
+// Rank 0 reaches rank 1 through a relay.
+struct Pair {
+  explicit Pair(double patience) : a(0, options(patience)), b(1, options(patience)), relay(b.port) {
+    const auto directory = [this](int rank) { return TcpTarget{rank, {"127.0.0.1"}, rank == 0 ? a.port : relay.port}; };
+    a.transport->set_directory(directory);
+    b.transport->set_directory(directory);
+    a.links.push_back(a.transport->dial(1, {"127.0.0.1"}, relay.port));
+  }
+
+  bool until(const std::function<bool()>& what, double limit = 20) {
+    return run({&a, &b}, [&] { return relay.turn(), what(); }, limit);
+  }
+  bool up() {
+    return until([&] {
+      if (a.ups.empty() || b.ups.empty()) return false;
+      const auto lanes = TcpTransport::statistics(*a.ups[0]).lanes;
+      return lanes.size() == 3 && std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.up; });
+    });
+  }
+  // Both send, as the engine does: small frames, and bulk.
+  bool exchange(uint32_t count) {
+    const auto bytes = pattern(kLength, 3);
+    const size_t wanted_a = a.cookies.size() + count;
+    const size_t wanted_b = b.cookies.size() + count;
+    for (uint32_t i = 0; i < count; ++i)
+      for (Rank* rank : {&a, &b}) rank->ups[0]->send(frame(FrameType::data, kLength), bytes.data(), i);
+    return until([&] { return a.cookies.size() == wanted_a && b.cookies.size() == wanted_b; }) && a.downs.empty() &&
+           b.downs.empty();
+  }
+
+  Rank a;
+  Rank b;
+  Relay relay;
+};
+
+void reset(const std::string& local) {
+  for (int fd = 3; fd < 1024; ++fd)
+    if (tcp_state(fd).local == local && peer_name(fd) != "unknown") return reset_tcp(fd);
+}
+
+}  // namespace
+
+TEST(a_route_that_is_missing_is_asked_for_until_the_time_is_over) {
+  Rank a(0, options(0.6));
+  const Time start = now();
+  a.links.push_back(a.transport->dial(1, {kNoRoute}, 4000));
+  CHECK(run({&a}, [&] { return !a.downs.empty(); }));
+  CHECK(since(start) >= 0.6);
+  CHECK(a.downs[0].code == Code::peer_lost);
+  CHECK(says(a.downs[0], "Network is unreachable"));
+}
+
+TEST(a_knock_waits_for_a_route_too) {
+  Rank a(3, options(0.6));
+  const Time start = now();
+  a.transport->knock(1, {kNoRoute}, 4000, a);
+  CHECK(run({&a}, [&] { return !a.knock_results.empty(); }));
+  CHECK(since(start) >= 0.6);
+  CHECK(!a.knock_results[0]);
+  CHECK(a.knock_why.find("Network is unreachable") != std::string::npos);
+}
+
+TEST(nobody_listens_there_is_final_at_once) {
+  Rank a(0, options(60));
+  const uint16_t port = Rank(1).port;  // it is closed again
+  a.links.push_back(a.transport->dial(1, {"127.0.0.1"}, port));
+  CHECK(run({&a}, [&] { return !a.downs.empty(); }, 10));
+  CHECK(says(a.downs[0], "nothing listens there any more"));
+}
+
+TEST(a_peer_whose_listener_is_gone_is_dead_though_others_of_its_addresses_are_silent) {
+  Rank a(0, options(60));
+  auto b = std::make_unique<Rank>(1, options(60));
+  const auto directory = [&, port = b->port](int rank) {
+    return TcpTarget{rank, {"127.0.0.1"}, rank == 0 ? a.port : port};
+  };
+  a.transport->set_directory(directory);
+  b->transport->set_directory(directory);
+  a.links.push_back(a.transport->dial(1, {"127.0.0.1", kNoRoute}, b->port));
+  CHECK(run({&a, b.get()}, [&] { return !a.ups.empty() && !b->ups.empty(); }));
+  b.reset();
+  CHECK(run({&a}, [&] { return !a.downs.empty(); }, 20));
+  CHECK(says(a.downs[0], "the process died or was killed"));
+}
+
+TEST(a_control_lane_may_break_more_often_than_that) {
+  Pair pair(20);
+  CHECK(pair.up());
+  pair.relay.breaks = 12;
+  CHECK(pair.until([&] { return pair.relay.breaks == 0; }));
+  CHECK(pair.exchange(20));
+}
+
+TEST(a_connection_that_cannot_be_made_again_ends_the_link_when_the_time_is_over) {
+  Pair pair(0.6);
+  CHECK(pair.up());
+  pair.relay.breaks = 1 << 20;
+  const Time start = now();
+  CHECK(pair.until([&] { return !pair.a.downs.empty() && !pair.b.downs.empty(); }));
+  CHECK(since(start) >= 0.6);
+  CHECK(says(pair.a.downs[0], "SLIPSTREAM_HEARTBEAT"));
+  CHECK(!says(pair.a.downs[0], "died"));
+}
+
+// A middle box acknowledges what it does not pass on: TCP sees no fault, and no reset ever comes.
+TEST(a_control_lane_that_stalls_is_replaced) {
+  Pair pair(4);
+  CHECK(pair.up());
+  CHECK(pair.exchange(5));
+  pair.relay.forget(0);
+  const auto bytes = pattern(kLength, 3);
+  const size_t wanted = pair.a.cookies.size() + 1;
+  pair.a.ups[0]->send(frame(FrameType::data, kLength), bytes.data(), 0);
+  Time pinged = now();
+  CHECK(pair.until([&] {  // as the engine does while nothing is heard
+    if (since(pinged) > 0.5) {
+      pair.a.ups[0]->send(frame(FrameType::ping, 0), nullptr, 0);
+      pinged = now();
+    }
+    return pair.a.cookies.size() == wanted;
+  }));
+  CHECK(pair.exchange(5));
+}
+
+TEST(a_trickle_is_no_silence) {
+  Pair pair(20);
+  CHECK(pair.up());
+  pair.relay.most_at_once = 100;
+  const std::string small(3000, 'x');
+  Frame f = frame(FrameType::data, static_cast<uint32_t>(small.size()));
+  pair.a.ups[0]->send(f, reinterpret_cast<const std::byte*>(small.data()), 0);
+  CHECK(pair.until([&] { return pair.b.received.size() == 1; }));
+  CHECK(pair.exchange(2));
+}
+
+TEST(one_reset_after_another_costs_no_message) {
+  Pair pair(20);
+  CHECK(pair.up());
+  for (int i = 0; i < 12; ++i) {
+    reset(TcpTransport::statistics(*pair.a.ups[0]).lanes[0].local);
+    CHECK(pair.exchange(1));
+  }
+}

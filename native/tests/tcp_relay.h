@@ -1,0 +1,91 @@
+// A middle box for the transport's tests: it passes on what it gets, until it is told to forget or to break
+// connections.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include "base/fd.h"
+#include "tests/tcp_rig.h"
+#include "transport/sockets.h"
+
+namespace slipstream::rig {
+
+class Relay {
+ public:
+  struct Way {
+    Fd client;
+    Fd server;
+    size_t to_client = 0;          // bytes so far
+    std::vector<std::byte> hello;  // its beginning
+    bool forgotten = false;
+    std::vector<std::byte> held[2];  // read and not yet written: to the server, to the client
+
+    bool is_control() const { return hello.size() > 6 && hello[6] == static_cast<std::byte>(Purpose::link); }
+  };
+
+  explicit Relay(uint16_t to, const std::string& at = "127.0.0.1")
+      : listener_(listen_tcp(at, 0)), to_(to), port(local_port(listener_.get())) {}
+
+  // Moves what there is; called by the test's loop.
+  void turn() {
+    for (Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)); fd;
+         fd = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))) {
+      auto way = std::make_unique<Way>();
+      way->client = std::move(fd);
+      way->server = raw_connect(to_);
+      (void)::fcntl(way->server.get(), F_SETFL, O_NONBLOCK);
+      ways.push_back(std::move(way));
+    }
+    std::erase_if(ways, [&](const auto& way) { return !carry(*way); });
+  }
+
+  // From now on this connection's bytes are acknowledged, and go nowhere.
+  void forget(size_t number) { ways.at(number)->forgotten = true; }
+
+  int breaks = 0;  // control connections that are still to be broken as soon as they are through the handshake
+  size_t most_at_once = SIZE_MAX;  // bytes that one turn of the loop passes on, of each connection and direction
+  std::vector<std::unique_ptr<Way>> ways;
+
+ private:
+  bool carry(Way& way) {
+    const bool there = pass(way, way.client.get(), way.server.get(), 0);
+    const bool back = pass(way, way.server.get(), way.client.get(), 1);
+    if (breaks > 0 && way.is_control() && way.to_client >= kHandshake) {
+      --breaks;
+      return false;
+    }
+    return there && back;
+  }
+
+  bool pass(Way& way, int from, int to, int direction) {
+    auto& held = way.held[direction];
+    std::byte bytes[64 << 10];
+    if (held.empty()) {
+      const ssize_t n = ::recv(from, bytes, std::min(sizeof(bytes), most_at_once), MSG_DONTWAIT);
+      if (n == 0 || (n < 0 && errno != EAGAIN)) return false;
+      if (n > 0 && !way.forgotten) held.assign(bytes, bytes + n);
+      if (n > 0 && direction == 0 && way.hello.size() < 8) way.hello.insert(way.hello.end(), bytes, bytes + n);
+      if (n > 0 && direction == 1) way.to_client += static_cast<size_t>(n);
+    }
+    if (held.empty()) return true;
+    const ssize_t n = ::send(to, held.data(), held.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) return errno == EAGAIN;
+    held.erase(held.begin(), held.begin() + n);
+    return true;
+  }
+
+  static constexpr size_t kHandshake = 65;  // bytes of the server's part
+  Fd listener_;
+  uint16_t to_;
+
+ public:
+  const uint16_t port;
+};
+
+}  // namespace slipstream::rig

@@ -1,0 +1,119 @@
+"""What a rank does with an exception that ends it: shown without slipstream's own frames, and told to its launcher.
+
+One rank's exception makes all others fail: they lose a peer. The launcher names the first cause, so it has to know
+which is which. ``SLIPSTREAM_REPORT`` tells a rank where to say so: a pipe of the agent that has started it. Without it
+nothing here happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from slipstream.base.errors import Aborted, PeerLost, SlipstreamError
+
+__all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "trimmed"]
+
+# What an exception is: this rank's own, one raised while another was handled, or what follows from another rank's end.
+OWN, MIXED, CONSEQUENCE = 0, 1, 2
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_MOST = 4000  # bytes of a report, which are written at once (PIPE_BUF)
+_FRAMES = re.compile(r"\n\nAt:\n(?:  \S+\(\d+\): .*\n?)+")  # what C++ adds to the text of a Python exception
+_SAYS_SO = re.compile(r"\b(PeerLost|Aborted): ")  # in the text of an exception that has passed through C++
+
+
+def install(environ: Mapping[str, str] = os.environ) -> None:
+    """Looks after this process's uncaught exceptions if a launcher waits for word of them."""
+    pipe = _pipe(environ.get("SLIPSTREAM_REPORT", ""))
+    if pipe is None:
+        return
+    os.set_inheritable(pipe, False)
+    own, before = os.getpid(), sys.excepthook
+    plain = before is sys.__excepthook__ and environ.get("SLIPSTREAM_FULL_TRACEBACK") != "1"
+
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() == own:  # not a child of the rank's
+            with contextlib.suppress(OSError):
+                os.write(pipe, _report(kind, value))
+        if plain:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(trimmed(value, trace))
+        else:
+            before(kind, value, trace)
+
+    sys.excepthook = hook
+
+
+def _pipe(text: str) -> int | None:
+    """The descriptor named by ``number:inode``, if it is still that pipe in this process."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,20})", text)
+    if match is None:
+        return None
+    try:
+        found = os.fstat(int(match[1]))
+    except OSError:
+        return None
+    return int(match[1]) if stat.S_ISFIFO(found.st_mode) and found.st_ino == int(match[2]) else None
+
+
+def _report(kind: type[BaseException], value: BaseException) -> bytes:
+    text = _FRAMES.sub("\n", "".join(traceback.format_exception_only(kind, value))).strip()
+    most = _MOST
+    while True:
+        data = json.dumps({"grade": grade(value), "text": text[:most]}).encode() + b"\n"
+        if len(data) <= _MOST:
+            return data
+        most = min(len(text), most) // 2
+
+
+def _before(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def grade(error: BaseException) -> int:
+    """`OWN`, `MIXED` or `CONSEQUENCE`."""
+    if len(getattr(error, "exceptions", ())):  # a group
+        return min(grade(one) for one in error.exceptions)  # type: ignore[attr-defined]
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = _before(one)
+    follows = [isinstance(one, (PeerLost, Aborted)) or bool(_SAYS_SO.search(str(one))) for one in chain]
+    if not any(follows):
+        return OWN
+    return CONSEQUENCE if follows[-1] else MIXED
+
+
+def trimmed(error: BaseException, trace: TracebackType | None) -> str:
+    """A traceback without frames of slipstream's own where the user's tell enough.
+
+    They do for errors that slipstream raises on purpose. Any other out of its code is a mistake there, and shown whole.
+    """
+    told = traceback.TracebackException(type(error), error, trace)
+    _trim(told, error)
+    return _FRAMES.sub("\n", "".join(told.format()))
+
+
+def _trim(told: traceback.TracebackException | None, error: BaseException | None) -> None:
+    if told is None or error is None:
+        return
+    if isinstance(error, (SlipstreamError, ValueError, TypeError)) and "_core" not in str(error):
+        kept = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
+        if kept:
+            told.stack[:] = kept
+    _trim(told.__cause__, error.__cause__)
+    _trim(told.__context__, error.__context__)
+    for below, one in zip(
+        getattr(told, "exceptions", None) or (), getattr(error, "exceptions", ()), strict=False
+    ):
+        _trim(below, one)

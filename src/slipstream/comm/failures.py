@@ -1,0 +1,75 @@
+"""How errors of the engine become Python's: with the line that waits, and with why this process leaves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from slipstream.base import errors
+
+__all__ = ["last_words", "make_error", "parting_words"]
+
+_CLASSES = {
+    2: errors.Mismatch,
+    3: errors.Timeout,
+    4: errors.Refused,
+    5: errors.Aborted,
+}
+_MOST_WORDS = 500
+_NOT_THE_CALLER = ("slipstream", "torch", "threading", "concurrent")
+
+
+def make_error(code: int, rank: int, host: str, text: str) -> BaseException:
+    """The exception for an error of the engine; its text ends with the caller's line, such as "(train.py:42)"."""
+    site = _call_site()
+    if site:
+        text = f"{text} ({site})"
+    if code == 1:
+        return errors.PeerLost(text, rank, host)
+    return _CLASSES.get(code, errors.SlipstreamError)(text)
+
+
+def _is_callers(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THE_CALLER
+
+
+def _call_site() -> str:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_callers(frame):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _origin(traceback: TracebackType | None) -> str:
+    """The innermost line of the caller's in a traceback."""
+    found = ""
+    while traceback is not None:
+        if _is_callers(traceback.tb_frame):
+            found = f" ({Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return found
+
+
+def _raised(error: BaseException) -> str:
+    text = f": {error}"[:_MOST_WORDS] if str(error) else ""
+    return f"raised {type(error).__name__}{text}{_origin(error.__traceback__)}"
+
+
+def last_words() -> str:
+    """What ends this process, if it is an exception that nobody caught and that is no error of the job's; else ""."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is None or isinstance(error, errors.SlipstreamError) or hasattr(sys, "ps1"):
+        return ""
+    return _raised(error)
+
+
+def parting_words() -> str:
+    """What other ranks are told of one that leaves in a ``finally`` or ``except``; "" if nothing was raised."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        code = 0 if error.code is None else error.code
+        return f"finished (exit code {code if isinstance(code, int) else 1}) and left the job"
+    if error is None or isinstance(error, errors.SlipstreamError | GeneratorExit):
+        return ""
+    return f"{_raised(error)} and left the job"

@@ -1,0 +1,275 @@
+"""The launcher's side of the agents: how each is started, here or through ssh, and what it may say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slipstream.launch import wire
+from slipstream.launch.hosts import Placed
+from slipstream.launch.reducers import StartedReducer, python_path
+from slipstream.launch.wire import Frames, Spec, frame
+
+__all__ = ["Agent", "Remote", "sweep_up"]
+
+_OF_A_RANK = {wire.STARTED, wire.OUT, wire.ERR, wire.EXITED, wire.FAILED, wire.REPORT}
+_SWEEP_SECONDS = 10.0
+_SIZES = {wire.STARTED: wire.PID.size, wire.EXITED: wire.CODE.size, wire.DONE: 0}
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How to reach other hosts: ssh or what stands in for it, and its options; ``seconds`` to connect."""
+
+    command: str = "ssh"
+    port: int | None = None
+    identity_file: str | None = None
+    seconds: float = 60.0
+
+    def arguments(self, host: str, remote_command: str) -> list[str]:
+        """The whole command that runs ``remote_command`` (for a shell) on ``host``."""
+        command = shlex.split(self.command)
+        for setting in (
+            "BatchMode=yes",
+            f"ConnectTimeout={max(1, int(self.seconds))}",
+            "ServerAliveInterval=5",
+            "ServerAliveCountMax=3",
+        ):
+            command += ["-o", setting]
+        if self.port is not None:
+            command += ["-p", str(self.port)]
+        if self.identity_file is not None:
+            command += ["-i", self.identity_file]
+        return [*command, "--", host, remote_command]  # after "--" no host is an option
+
+    @property
+    def program(self) -> str:
+        """The program's name, for messages."""
+        return self.command.split()[0]
+
+
+class Agent:
+    """An agent that was started for a host: its pipes, and what it has said of its ranks so far."""
+
+    def __init__(
+        self,
+        name: str,
+        local: bool,
+        placed: list[Placed],
+        process: subprocess.Popen[bytes],
+        selector: selectors.BaseSelector,
+        reducer: StartedReducer | None,
+    ) -> None:
+        self.name = name  # what messages call its host
+        self.host = ""  # how it is reached, if not here
+        self.cwd = "/"
+        self.local = local
+        self.placed = placed
+        self.process = process
+        self.reducer = reducer  # instead of ranks
+        self.ranks = {one.rank for one in placed} if reducer is None else {0}
+        self.started: set[int] = set()
+        self.ended: set[int] = set()
+        self.done = False  # it said that every process of its host is gone
+        self.broken = False  # it said what no agent says: it is not listened to any more
+        self.open: set[int] = set()  # its pipes that are still read
+        self._frames = Frames(preamble=True)
+        self._outbox = bytearray()
+        self._selector = selector
+
+    @classmethod
+    def start(
+        cls,
+        host: str,
+        name: str,
+        remote: Remote | None,
+        placed: list[Placed],
+        spec: Spec,
+        selector: selectors.BaseSelector,
+        on_output: Callable[[int, int], None],
+        reducer: StartedReducer | None = None,
+    ) -> Agent:
+        """Starts one on ``host``, here if ``remote`` is None, and sends it ``spec``; ValueError without the command."""
+        module = [sys.executable, "-m", "slipstream.launch.agent"]
+        env = dict(os.environ)
+        if remote is None:
+            # not where a file of the user's could stand in for a module
+            command, cwd = [*module, "--local"], "/"
+            env["PYTHONPATH"] = python_path(env.get("PYTHONPATH", ""))
+        else:
+            command, cwd = remote.arguments(host, _remote_command(module, spec.cwd, os.environ)), None
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C at the terminal is the launcher's to pass on
+            )
+        except OSError as error:
+            raise ValueError(f"cannot run {command[0]!r}: {error.strerror}") from None
+        agent = cls(name, remote is None, placed, process, selector, reducer)
+        agent.host, agent.cwd = host, spec.cwd
+        agent._outbox += frame(wire.SPEC, 0, spec.pack())
+        os.set_blocking(agent._stdin, False)
+        for fd in (agent.stdout, agent.stderr):
+            os.set_blocking(fd, False)
+            agent.open.add(fd)
+            selector.register(fd, selectors.EVENT_READ, on_output)
+        agent.flush()
+        return agent
+
+    # ---- what it says ----
+
+    @property
+    def stdout(self) -> int:
+        """Where its frames come from."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    @property
+    def stderr(self) -> int:
+        """Where the complaints of ssh and of the agent itself come from."""
+        assert self.process.stderr is not None
+        return self.process.stderr.fileno()
+
+    @property
+    def noise(self) -> str:
+        """What came before its first word: a login shell's greeting, or why there is no agent."""
+        return self._frames.noise.decode(errors="replace").strip()
+
+    def hear(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """The frames (kind, rank, payload) that ``data`` completes.
+
+        Raises ValueError, and hears nothing from then on, when one is malformed or speaks of another host's rank.
+        """
+        if self.broken:
+            return []
+        try:
+            heard = self._frames.feed(data)
+            for one in heard:
+                self._check(*one)
+        except ValueError:
+            self.broken = True
+            raise
+        return heard
+
+    def _check(self, kind: int, rank: int, payload: bytes) -> None:
+        if self.done:
+            raise ValueError("a frame after its last")
+        if kind != wire.DONE and kind not in _OF_A_RANK:
+            raise ValueError(f"a frame of kind {kind}, which there is not")
+        if len(payload) != _SIZES.get(kind, len(payload)):
+            raise ValueError(f"a frame of kind {kind} with {len(payload)} bytes")
+        if kind == wire.DONE:
+            if self.ranks - self.ended:
+                raise ValueError(f"it is done, but rank {_numbers(self.ranks - self.ended)} has not ended")
+            self.done = True
+            return
+        if rank not in self.ranks:
+            raise ValueError(f"it speaks for rank {rank}, which is not on this host")
+        if kind in (wire.EXITED, wire.FAILED):
+            if rank in self.ended:
+                raise ValueError(f"rank {rank} ended twice")
+            self.ended.add(rank)
+        elif kind == wire.STARTED:
+            self.started.add(rank)
+
+    # ---- what it is told ----
+
+    @property
+    def _stdin(self) -> int:
+        assert self.process.stdin is not None
+        return self.process.stdin.fileno()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is still to be written to it."""
+        return bool(self._outbox)
+
+    def post(self, data: bytes) -> None:
+        """Sends a short frame. May run in a signal handler, so it leaves a write in progress to the loop."""
+        assert self.process.stdin is not None
+        if self.process.stdin.closed:
+            return
+        if self._outbox:
+            self._outbox += data
+            return
+        try:
+            os.write(self._stdin, data)  # whole or not at all, as it is below PIPE_BUF
+        except BlockingIOError:
+            self._outbox += data
+        except OSError:  # it is gone: the end of its output will tell
+            pass
+
+    def flush(self, *_: object) -> None:
+        """Writes what it takes now; the selector calls again when it takes more."""
+        try:
+            while self._outbox:
+                del self._outbox[: os.write(self._stdin, self._outbox[:65536])]
+        except BlockingIOError:
+            pass
+        except OSError:  # it is gone: the end of its output will tell
+            self._outbox.clear()
+        if bool(self._outbox) != (self._stdin in self._selector.get_map()):
+            if self._outbox:
+                self._selector.register(self._stdin, selectors.EVENT_WRITE, self.flush)
+            else:
+                self._selector.unregister(self._stdin)
+
+    def hang_up(self) -> None:
+        """Closes our end of its standard input, which makes it kill whatever is left."""
+        assert self.process.stdin is not None
+        if not self.process.stdin.closed:
+            if self._stdin in self._selector.get_map():
+                self._selector.unregister(self._stdin)
+            self._outbox.clear()
+            self.process.stdin.close()
+
+
+def sweep_up(agents: Sequence[Agent], remote: Remote, secret: bytes) -> None:
+    """Ends what is left on other hosts whose agents are gone without a last word; gives up after some seconds."""
+    module = [sys.executable, "-m", "slipstream.launch.sweep"]
+    started = []
+    for agent in agents:
+        if agent.local or agent.done or agent.broken or not agent.started:
+            continue
+        command = replace(remote, seconds=_SWEEP_SECONDS / 2).arguments(
+            agent.host, _remote_command(module, agent.cwd, os.environ)
+        )
+        with contextlib.suppress(OSError):
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            started.append(process)
+            assert process.stdin is not None
+            process.stdin.write(secret.hex().encode() + b"\n")
+            process.stdin.close()
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    for process in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _numbers(ranks: Sequence[int] | set[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
+
+
+def _remote_command(module: list[str], cwd: str, environ: Mapping[str, str]) -> str:
+    paths = environ.get("PYTHONPATH")
+    assign = f"PYTHONPATH={shlex.quote(paths)} " if paths else ""
+    return f"cd {shlex.quote(cwd)} && {assign}exec {shlex.join(module)}"

@@ -1,0 +1,82 @@
+"""Why a job failed: of all ranks that failed, which was the first cause."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
+
+__all__ = ["Causes", "Failure"]
+
+_TRACEBACK = b"Traceback (most recent call last):"
+_FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
+_MOST = 8000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A rank that failed: the exit code that it stands for, how it ended, and its error as far as it is known."""
+
+    rank: int
+    code: int
+    how: str
+    grade: int
+    error: str = ""
+
+
+class Causes:
+    """What the ranks reported and how they ended, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._reports: dict[int, tuple[int, str]] = {}
+        self._failures: list[Failure] = []
+
+    def report(self, rank: int, data: bytes) -> None:
+        """Takes what a rank says of an exception; anything that makes no sense is passed over."""
+        for line in data.splitlines():
+            try:
+                told = json.loads(line)
+                found = told["grade"], told["text"]
+            except (ValueError, KeyError, TypeError):
+                continue
+            if found[0] in (OWN, MIXED, CONSEQUENCE) and isinstance(found[1], str):
+                self._reports[rank] = found[0], found[1][:_MOST]
+
+    def failed(self, rank: int, code: int, how: str, tail: Iterable[bytes]) -> None:
+        """A rank ended with ``code`` (128 + signal); ``tail``: the last lines of its standard error."""
+        grade, error = self._reports.get(rank, (OWN, ""))
+        if not error and code < 128:
+            error = _last_error(tail)
+            grade = CONSEQUENCE if _FOLLOWS.match(error.encode()) else OWN
+        self._failures.append(Failure(rank, code, how, grade, error))
+
+    @property
+    def certain(self) -> bool:
+        """Whether a rank has failed that others could not have brought down."""
+        return any(one.grade == OWN for one in self._failures)
+
+    def first(self) -> Failure | None:
+        """The first cause as far as it is known."""
+        if not self._failures:
+            return None
+        ended = {one.rank for one in self._failures}
+        raised = [  # those that still live, at their end perhaps
+            Failure(rank, 1, "failed", grade, error)
+            for rank, (grade, error) in self._reports.items()
+            if rank not in ended
+        ]
+        return min(self._failures + raised, key=lambda one: one.grade)  # the first of the lowest
+
+
+def _last_error(tail: Iterable[bytes]) -> str:
+    """The exception that a Python traceback at the end of ``tail`` tells; "" if there is none."""
+    lines = list(tail)
+    inside = [at for at, line in enumerate(lines) if line == _TRACEBACK or line.startswith(b"  File ")]
+    if not inside:
+        return ""
+    rest = iter(range(inside[-1] + 1, len(lines)))
+    at = next((at for at in rest if lines[at][:1] not in (b" ", b"")), None)
+    return "" if at is None else b"\n".join(lines[at:]).decode(errors="replace").strip()

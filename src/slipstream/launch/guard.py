@@ -1,0 +1,104 @@
+"""A second process beside an agent's: whichever of the two is killed or stopped, the other ends every rank's process.
+
+The guard is the process that the launcher or ssh has started; the agent is its child, in a session of its own. Both
+adopt orphans. So when the agent is killed, all that it had started becomes the guard's; and when the guard is killed,
+the kernel tells the agent. Where both are killed, the launcher comes once more (`sweep`). A control group would do the
+same, but few users may make one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+import traceback
+from collections.abc import Callable
+
+from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_descendants
+
+__all__ = ["guarded"]
+
+_PATIENCE = (
+    12.0  # seconds in which an agent that was hung up on ends by itself: it may wait for processes 10 s
+)
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Runs ``run``, an agent, in a child of this process, which has one thread; returns the agent's exit code.
+
+    Nothing that the agent started is left then. Standard input, which both share, is the launcher's hand: when it
+    closes, a stopped agent is woken, and what has not ended in time is killed.
+    """
+    adopt_orphans()
+    own = os.getpid()
+    numbers = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    agent = os.fork()
+    if agent == 0:
+        _be_agent(run, own, numbers)
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    return _watch(agent, reader)
+
+
+def _be_agent(run: Callable[[], int], guard: int, blocked: set[signal.Signals]) -> None:
+    code = 1
+    try:
+        os.setsid()
+        adopt_orphans()
+        die_with_parent(signal.SIGTERM, guard)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        code = run()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(guard, signal.SIGCONT)  # it may be stopped, and shall see our end
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _watch(agent: int, reader: int) -> int:
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    poll.register(0, select.POLLRDHUP)
+    deadline: float | None = None
+    while True:
+        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        for fd, _ in poll.poll(wait):
+            hung_up = fd == 0
+            if fd == reader:
+                with contextlib.suppress(BlockingIOError):
+                    hung_up = bool(set(os.read(reader, 4096)) - {signal.SIGCHLD})
+            if hung_up and deadline is None:
+                deadline = time.monotonic() + _PATIENCE
+                poll.unregister(0)
+                if fd == reader:
+                    os.kill(agent, signal.SIGTERM)
+                os.kill(agent, signal.SIGCONT)
+        code = _ended(agent)
+        if code is None and deadline is not None and time.monotonic() >= deadline:
+            os.kill(agent, signal.SIGKILL)
+            code = 128 + signal.SIGKILL
+        if code is not None:
+            kill_descendants(lambda pid, status: None)
+            return code
+
+
+def _ended(agent: int) -> int | None:
+    """Reaps; the agent's exit code if it was among the dead."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == agent:
+            code = os.waitstatus_to_exitcode(status)
+            found = code if code >= 0 else 128 - code

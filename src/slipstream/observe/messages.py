@@ -1,0 +1,77 @@
+"""What a job says of itself on standard error, by SLIPSTREAM_LOG: ``info`` what it runs on, ``debug`` its plans too."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import Any
+
+from slipstream import __version__, _core
+from slipstream.base.settings import Settings
+from slipstream.base.spans import format_spans
+from slipstream.comm.discovery import advertised_addresses
+
+__all__ = ["banner", "follow"]
+
+_log = logging.getLogger("slipstream")
+_handler = logging.StreamHandler()
+
+
+def follow(job: Any, settings: Settings) -> None:
+    """Shows messages from the level of the settings on, and says what ``job`` runs on: rank 0 for all."""
+    _log.setLevel(settings.log.upper())
+    if _handler not in _log.handlers and not _log.hasHandlers():
+        _log.addHandler(_handler)  # a program that has set logging up shows them in its own way
+        _log.propagate = False
+    _handler.setFormatter(logging.Formatter(f"slipstream: rank {job.rank}: %(message)s"))
+    if job.rank == 0:
+        for line in banner(job, settings):
+            _log.info("%s", line)
+    _log.debug("process %d on %s, CPUs %s", os.getpid(), socket.gethostname(), _cpus())
+
+
+def banner(job: Any, settings: Settings) -> list[str]:
+    """Lines that say how many ranks are where, and by what they talk to each other."""
+    member, n = job.membership, job.size
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(member.host_ids):
+        ranks.setdefault(host, []).append(rank)
+    names = {host: job.names[members[0]] for host, members in ranks.items()}
+    places = "; ".join(f"{names[host]}: {_ranks(members)}" for host, members in ranks.items())
+    size = f"{_count(n, 'rank')} on {_count(len(ranks), 'host')}"
+    return [
+        f"slipstream {__version__}, job {member.job!r}: {size} ({places})",
+        f"transport: {_transport(job, settings, len(ranks))}",
+        f"reducers: {', '.join(one['name'] for one in job.reducers) or 'none'}; kernels for {_core.cpu_level()}; "
+        f"a peer counts as lost after {settings.heartbeat:g} s of silence, an operation ends after "
+        f"{settings.timeout:g} s",
+    ]
+
+
+def _transport(job: Any, settings: Settings, hosts: int) -> str:
+    if job.size == 1:
+        return "none, a job of one rank"
+    shared = len(set(job.hosts)) < job.size
+    tcp = hosts > 1 or not shared
+    found = ["shared memory within a host" if tcp else "shared memory"] if shared else []
+    if tcp:
+        addresses = ", ".join(advertised_addresses(settings.interface)) if hosts > 1 else "loopback"
+        lanes = _count(settings.lanes, "lane")
+        found.append(
+            f"tcp{' between hosts' if shared else ''}, {lanes} a link, from {addresses}, "
+            f"congestion control {_core.congestion(settings.congestion)}"
+        )
+    return "; ".join(found)
+
+
+def _ranks(members: list[int]) -> str:
+    return f"rank{'s' if len(members) > 1 else ''} {format_spans(members)}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _cpus() -> str:
+    return format_spans(sorted(os.sched_getaffinity(0)))

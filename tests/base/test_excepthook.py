@@ -1,0 +1,98 @@
+"""Exceptions that end a rank: whose they are, and what of their tracebacks is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+import slipstream
+from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN, grade, install, trimmed
+from slipstream.base.units import parse_size
+
+LOST = slipstream.PeerLost("rank 1 is gone", 1, "node1")
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def during(error: BaseException, context: BaseException) -> BaseException:
+    error.__context__ = context
+    return error
+
+
+def test_whose_exception_it_is() -> None:
+    assert grade(ValueError("x")) == OWN
+    assert grade(slipstream.Timeout("x")) == OWN
+    assert grade(LOST) == CONSEQUENCE
+    assert grade(slipstream.Aborted("x")) == CONSEQUENCE
+    assert grade(caused(RuntimeError("step 3"), LOST)) == CONSEQUENCE
+    assert grade(during(KeyError("in a handler"), LOST)) == CONSEQUENCE
+    assert grade(during(slipstream.PeerLost("x"), ValueError("own"))) == MIXED  # in a handler or finally
+    through_torch = RuntimeError(
+        "Got the following error when running the callback: PeerLost: rank 1 (host x)"
+    )
+    assert grade(through_torch) == CONSEQUENCE
+
+
+def failing(call: object, *arguments: object) -> BaseException:
+    try:
+        call(*arguments)  # type: ignore[operator]
+    except BaseException as error:
+        return error
+    raise AssertionError
+
+
+def test_own_frames_are_hidden_where_the_users_tell_enough() -> None:
+    error = failing(parse_size, "nonsense")
+    text = trimmed(error, error.__traceback__)
+    assert "units.py" not in text
+    assert "test_excepthook.py" in text
+    assert text.splitlines()[-1].startswith("ValueError: 'nonsense' is not a size")
+
+
+def test_the_cause_is_trimmed_too() -> None:
+    error = caused(RuntimeError("step 3"), failing(parse_size, "nonsense"))
+    text = trimmed(error, error.__traceback__)
+    assert "units.py" not in text
+    assert "direct cause" in text
+
+
+def test_our_own_mistakes_are_shown_whole() -> None:
+    error = failing(parse_size, 5)  # a TypeError or AttributeError of our code, not of the user's
+    if isinstance(error, TypeError):
+        error = AttributeError("x").with_traceback(error.__traceback__)
+    assert "units.py" in trimmed(error, error.__traceback__)
+
+
+def test_frames_that_cpp_adds_to_the_text_are_hidden() -> None:
+    text = "PeerLost: rank 1 left\n\nAt:\n  /x/comm/work.py(38): wait\n  /y/threading.py(982): run\n"
+    assert trimmed(RuntimeError(text), None) == "RuntimeError: PeerLost: rank 1 left\n\n"
+
+
+@pytest.mark.parametrize("text", ["", "1", "x:1", "99:12", "1:1"])
+def test_without_a_launcher_nothing_is_installed(text: str) -> None:
+    before = sys.excepthook
+    install({"SLIPSTREAM_REPORT": text})
+    assert sys.excepthook is before
+
+
+def test_a_report_fits_one_write(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    install({"SLIPSTREAM_REPORT": f"{writer}:{os.fstat(writer).st_ino}"})
+    error = ValueError('"\n\u2028' * 5000)
+    sys.excepthook(ValueError, error, None)
+    data = os.read(reader, 1 << 20)
+    assert len(data) <= 4096
+    assert data.endswith(b"\n")
+    told = json.loads(data)
+    assert told["grade"] == OWN
+    assert told["text"].startswith('ValueError: "\n\u2028"')
+    assert capsys.readouterr().err.startswith("ValueError: ")
+    os.close(reader)
+    os.close(writer)

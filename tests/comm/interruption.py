@@ -1,0 +1,115 @@
+"""What a rank needs to interrupt its own calls, and to see that nothing has been harmed by it.
+
+Rank 0 makes a call that rank 1 does not make yet, and a signal handler raises an exception in it. Rank 1 learns of
+that by a file, makes its call, and checks what it got.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import slipstream
+from slipstream import _core
+
+PATTERN = 0x5A
+_PATIENCE = 30.0
+
+
+class Alarm(Exception):
+    """What the handler of SIGALRM raises: no class that the library could know."""
+
+
+def _ring(*_: object) -> None:
+    raise Alarm
+
+
+signal.signal(signal.SIGALRM, _ring)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Waits for something that another thread or process does."""
+    deadline = time.monotonic() + _PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {_PATIENCE:g} s: {what}"
+        time.sleep(0.005)
+
+
+class Interrupted:
+    """Interrupts calls of this rank, one after another."""
+
+    def __init__(self, session: _core.Session, folder: Path, number: int) -> None:
+        self.session = session
+        self._folder, self._signal = folder, number
+        self._count = 0
+
+    def _interrupt_main(self) -> None:
+        until(lambda: "\n  waits: " in self.session.report(), "the call is under way")
+        os.kill(os.getpid(), self._signal)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Calls ``function``, and interrupts it once the engine waits for the other rank."""
+        helper = threading.Thread(target=self._interrupt_main)
+        helper.start()
+        try:
+            function()
+        except (Alarm, KeyboardInterrupt):
+            pass
+        else:
+            raise AssertionError("the call was not interrupted")
+        finally:
+            helper.join()
+        gc.collect()
+        self._file().touch()
+        self._count += 1
+
+    def wait_for_other(self) -> None:
+        """The other rank's side: returns when its call has been interrupted."""
+        until(self._file().exists, "the other rank was interrupted")
+        self._count += 1
+
+    def _file(self) -> Path:
+        return self._folder / f"interrupted-{self._count}"
+
+    def until_over(self) -> None:
+        """Waits until the engine needs no memory of interrupted calls any more."""
+        until(lambda: _core.orphans() == 0, "the interrupted call is over")
+
+
+def bystanders(nbytes: int) -> list[NDArray[np.uint8]]:
+    """Arrays that lie where freed ones of this size lay."""
+    return [np.full(nbytes, PATTERN, dtype=np.uint8) for _ in range(8)]
+
+
+def check_untouched(arrays: list[NDArray[np.uint8]], what: str) -> None:
+    for array in arrays:
+        assert (array == PATTERN).all(), (
+            f"{what}: wrote into memory that was freed and given to somebody else"
+        )
+
+
+def check_equal(found: Any, expected: Any, what: str) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    right = found.shape == expected.shape and (found == expected).all()
+    assert right, f"{what}: {found.ravel()[:4]} != {expected}"
+
+
+def check_aborted(call: Callable[[], object], name: str) -> None:
+    """The session has ended because rank 0 was interrupted in the call of this name."""
+    try:
+        call()
+    except slipstream.Aborted as error:
+        text = str(error)
+    else:
+        raise AssertionError("the session goes on")
+    assert f"rank 0 was interrupted inside {name} (" in text, text

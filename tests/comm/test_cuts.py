@@ -1,0 +1,149 @@
+"""Cuts, dead hosts, freezes and clocks: less than the heartbeat costs time alone, more is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comm.outage_jobs import COMMAND, RANK, Job, card_down, lab_job, local_job, needs_lab
+
+SOURCES = Path(__file__).parents[2]
+PATIENCE = 60  # seconds: far more than any bound here, as this machine may be busy
+
+
+def drop_all_to(lab: Any, number: int, yes: bool) -> None:
+    """Whether the switch drops all that goes to a host, from 1, while what comes from it passes."""
+    from slipstream.lab.namespaces import batch
+
+    port = f"p{number}"
+    batch(
+        lab._record.hub,
+        "tc",
+        [f"qdisc add dev {port} root bfifo limit 1b" if yes else f"qdisc del dev {port} root"],
+    )
+
+
+@needs_lab
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_way_that_is_cut_in_one_direction_for_less_than_the_heartbeat(number: int, tmp_path: Path) -> None:
+    with lab_job(tmp_path, rate=None, SLIPSTREAM_HEARTBEAT="8") as (lab, job):
+        job.go()
+        drop_all_to(lab, number, True)
+        time.sleep(2)  # the outage is the thing tested
+        drop_all_to(lab, number, False)
+        job.goes_on()
+        job.end()
+
+
+@needs_lab
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_way_that_stays_cut_in_one_direction_is_named(number: int, tmp_path: Path) -> None:
+    with lab_job(tmp_path, rate=None, SLIPSTREAM_HEARTBEAT="2") as (lab, job):
+        job.go()
+        drop_all_to(lab, number, True)
+        text = job.fails(PATIENCE)
+        drop_all_to(lab, number, False)
+    assert re.search(r"PeerLost: .*rank [01] \(host h[12]\)", text)
+
+
+@needs_lab
+def test_a_card_that_vanishes_is_named(tmp_path: Path) -> None:
+    with lab_job(tmp_path, SLIPSTREAM_HEARTBEAT="2") as (lab, job):
+        job.go()
+        lab.run("h2", ["ip", "link", "del", "eth0"])
+        text = job.fails(PATIENCE)
+    assert re.search(r"PeerLost: .*rank [01] \(host h[12]\)", text)
+
+
+@needs_lab
+def test_a_host_that_has_forgotten_its_connections_is_not_waited_for(tmp_path: Path) -> None:
+    # It lost power while its cable was out, and is up again: nobody listens there.
+    with lab_job(tmp_path, SLIPSTREAM_HEARTBEAT="600") as (lab, job):
+        job.go()
+        lab.cut("h2")
+        pid = int((tmp_path / "ready-1").read_text())
+        os.kill(pid, signal.SIGKILL)
+        lab.heal("h2")
+        text = job.fails(PATIENCE)  # a tenth of the heartbeat
+    assert "rank 1" in text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_freezes_shorter_than_the_heartbeat_cost_nothing(rank: int, tmp_path: Path) -> None:
+    job = local_job(tmp_path, 2, SLIPSTREAM_HEARTBEAT="6")
+    job.go()
+    pid = int((tmp_path / f"ready-{rank}").read_text())
+    for _ in range(3):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1)  # the freeze is the thing tested
+        os.kill(pid, signal.SIGCONT)
+        job.goes_on()
+    job.end()
+
+
+@pytest.mark.slow
+@needs_lab
+def test_outages_one_after_another(tmp_path: Path) -> None:
+    with lab_job(tmp_path, 3, SLIPSTREAM_HEARTBEAT="10") as (lab, job):
+        job.go()
+        for turn in range(9):
+            with card_down(lab, f"h{turn % 3 + 1}", 0.5 + turn % 2):
+                job.reset(turn % 3)
+            job.goes_on(3)
+            lab.cut(f"h{(turn + 1) % 3 + 1}")
+            time.sleep(1)
+            lab.heal(f"h{(turn + 1) % 3 + 1}")
+            job.goes_on(3)
+        job.end()
+
+
+# ---- clocks
+
+
+def test_a_rank_whose_clocks_differ_from_the_others(tmp_path: Path) -> None:
+    clocks = ["unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000", "--fork"]
+    if (
+        os.geteuid() != 0
+        or subprocess.run([*clocks, "true"], check=False, capture_output=True).returncode != 0
+    ):
+        pytest.skip("time namespaces need root and a kernel that has them")
+    # Rank 1 runs 11 days ahead by every clock that time-outs may be measured with.
+    wrapper = tmp_path / "python"
+    wrapper.write_text(
+        f'#!/bin/sh\n[ "$SLIPSTREAM_RANK" = 1 ] && exec {" ".join(clocks)} {sys.executable} "$@"\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    command = [*COMMAND, "2", "--", str(wrapper), str(RANK), str(tmp_path)]
+    with (tmp_path / "output").open("wb") as file:
+        job = Job.__new__(Job)
+        job.folder, job.n = tmp_path, 2
+        environment = {**os.environ, "SLIPSTREAM_TRANSPORT": "tcp", "SLIPSTREAM_HEARTBEAT": "2"}
+        job.process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    job.wait_for(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(2)))
+    job.go()
+    job.end()
+
+
+@pytest.mark.parametrize(
+    "folder", ["native", "src/slipstream/comm", "src/slipstream/launch", "src/slipstream/reducer"]
+)
+def test_nothing_waits_by_the_clock_on_the_wall(folder: str) -> None:
+    # Such a clock jumps when it is set: no time-out and no heartbeat may be measured with it.
+    wall = re.compile(r"system_clock|CLOCK_REALTIME|gettimeofday|\btime\.time\(|datetime\.now")
+    found = [
+        f"{path}:{number}"
+        for path in (SOURCES / folder).rglob("*")
+        if path.suffix in (".py", ".cpp", ".h") and path.name != "output.py"  # it says when a line came
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if wall.search(line)
+    ]
+    assert found == []

@@ -1,0 +1,66 @@
+"""Children that a rank forks get nothing of its session: its end is seen at once, though they live on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comm import ranks
+
+SCRIPT = Path(__file__).with_name("forked_rank.py")
+
+
+def wait_until(what: str, true: Callable[[], bool], job: list[ranks.Rank]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, (what, [r.text() for r in job])
+        time.sleep(0.005)  # a poll of files that other processes write
+
+
+def told(rank: ranks.Rank, job: list[ranks.Rank]) -> dict[str, Any]:
+    """What a rank says in its line of JSON."""
+    wait_until(f"rank {rank.number}", lambda: "}\n" in rank.text() or rank.process.poll() is not None, job)
+    lines = [line for line in rank.text().splitlines() if line.startswith("{")]
+    assert len(lines) == 1, rank.text()
+    found: dict[str, Any] = json.loads(lines[0])
+    return found
+
+
+@pytest.mark.parametrize("transport", ranks.TRANSPORTS)
+def test_a_child_has_nothing_of_the_session_and_hides_no_death(transport: str, tmp_path: Path) -> None:
+    with ranks.started(SCRIPT, 2, transport=transport, args=["killed", str(tmp_path)]) as job:
+        try:
+            wait_until("ranks", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job)
+            job[1].process.kill()
+            lost = told(job[0], job)
+        finally:
+            (tmp_path / "done").touch()
+        assert lost["rank"] == 1
+        assert "silent" not in lost["text"], lost  # the heartbeat had to find it
+        for rank in job:
+            child = json.loads((tmp_path / f"child{rank.process.pid}").read_text())
+            assert child["session"] >= 4, child
+            assert child["inherited"] == [], child
+            assert child["mapped"] == "slipstream-region ", child  # what the program made, and may read
+            assert child["read"] == 100_000, child
+            assert "not initialized" in child["refused"], child
+            assert "is no rank itself" in child["group"], child
+
+
+@pytest.mark.parametrize("transport", ranks.TRANSPORTS)
+def test_a_child_does_not_hide_that_its_parent_has_left(transport: str, tmp_path: Path) -> None:
+    with ranks.started(SCRIPT, 2, transport=transport, args=["left", str(tmp_path)]) as job:
+        try:
+            lost = told(job[1], job)
+        finally:
+            (tmp_path / "done").touch()
+        assert lost["rank"] == 0
+        assert "left the job" in lost["text"], lost
+        for rank in job:
+            rank.process.wait(60)
+            assert rank.process.returncode == 0, rank.text()

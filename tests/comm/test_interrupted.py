@@ -1,0 +1,26 @@
+"""Calls that an exception of a signal handler breaks off: memory and values stay right."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+
+SCRIPT = Path(__file__).with_name("interrupted_rank.py")
+
+
+@pytest.mark.parametrize(("transport", "number"), [("tcp", signal.SIGINT), ("shm", signal.SIGALRM)])
+def test_an_interrupted_call_harms_neither_memory_nor_values(
+    tmp_path: Path, transport: str, number: signal.Signals
+) -> None:
+    ranks.run(SCRIPT, 2, transport=transport, args=[str(tmp_path), str(int(number)), "goes on"])
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "gather", "scatter", "all_to_all"])
+def test_a_call_of_several_operations_that_is_interrupted_ends_the_session_on_all_ranks(
+    tmp_path: Path, operation: str
+) -> None:
+    ranks.run(SCRIPT, 2, transport="tcp", args=[str(tmp_path), str(int(signal.SIGALRM)), operation])

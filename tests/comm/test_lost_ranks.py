@@ -1,0 +1,101 @@
+"""Who hears of a rank that is lost, finishes or raises, and in what words: also without a link to it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comm import ranks
+
+SCRIPT = Path(__file__).with_name("lost_rank.py")
+HOST = socket.gethostname()
+LIMIT = 60  # seconds, far below the limits of start and operation that the ranks have
+
+
+def report(rank: ranks.Rank) -> dict[str, Any]:
+    try:
+        rank.process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"rank {rank.number} hangs:\n{rank.text()}") from None
+    lines = [line for line in rank.text().splitlines() if line.startswith("{")]
+    assert len(lines) == 1, rank.text()
+    found: dict[str, Any] = json.loads(lines[0])
+    return found
+
+
+@pytest.mark.parametrize("transport", ranks.TRANSPORTS)
+def test_ranks_without_a_link_learn_of_a_failure(transport: str) -> None:
+    """Rank 3 waits for a rank that lives, is in no operation, and has no link either."""
+    with ranks.started(SCRIPT, 4, transport=transport, args=["unlinked"]) as job:
+        for rank in (job[0], job[2], job[3]):
+            error = report(rank)
+            assert (error["error"], error["rank"]) == ("PeerLost", 1), error
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after", "raises"])
+def test_a_rank_that_dies_in_init_is_named_at_once(when: str) -> None:
+    env = {"SLIPSTREAM_START_TIMEOUT": "600"}
+    with ranks.started(SCRIPT, 3, args=["init", when], env=env) as job:
+        for rank in (job[0], job[2]):
+            error = report(rank)
+            assert (error["error"], error["rank"]) == ("PeerLost", 1), error
+            assert f"rank 1 (process {job[1].process.pid} on host {HOST}) " in error["text"]
+            said = "gave up: ValueError: no such card" if when == "raises" else "ended, or was killed"
+            assert said in error["text"]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_finishes_early_has_finished(transport: str) -> None:
+    with ranks.started(SCRIPT, 2, transport=transport, args=["finished"]) as job:
+        error = report(job[0])
+        assert job[1].process.wait(LIMIT) == 0
+    assert (error["error"], error["rank"]) == ("PeerLost", 1)
+    wanted = (
+        f"rank 1 (host {HOST}) finished and left the job; rank 0 still waits in "
+        "all_reduce(float64, 10 elements, op=sum) #1 (lost_rank.py:"
+    )
+    assert error["text"].startswith(wanted), error
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_has_finished_before_it_is_needed(transport: str, tmp_path: Path) -> None:
+    sign = tmp_path / "ended"
+    with ranks.started(SCRIPT, 2, transport=transport, args=["finished-early", str(sign)]) as job:
+        assert job[1].process.wait(LIMIT) == 0, job[1].text()
+        sign.touch()
+        error = report(job[0])
+    assert (error["error"], error["rank"]) == ("PeerLost", 1)
+    assert (
+        "ended, or died: nothing listens there any more; rank 0 still waits in all_reduce(" in error["text"]
+    )
+    assert " #0 (lost_rank.py:" in error["text"]
+    assert "SLIPSTREAM_SECRET" not in error["text"]
+
+
+@pytest.mark.parametrize("how", ["uncaught", "finally"])
+def test_survivors_say_what_a_rank_raised(how: str) -> None:
+    with ranks.started(SCRIPT, 4, args=["raises", how]) as job:
+        errors = [report(rank) for rank in (job[0], job[2], job[3])]
+        assert job[1].process.wait(LIMIT) == 1
+        assert "ValueError: no such batch" in job[1].text()
+    for error in errors:
+        assert error["error"] == "PeerLost"
+    blamed = [error for error in errors if error["rank"] == 1]
+    assert blamed
+    for error in blamed:
+        assert f"rank 1 (host {HOST}) raised ValueError: no such batch (lost_rank.py:" in error["text"]
+    if how == "uncaught":
+        assert len(blamed) == 3
+
+
+@pytest.mark.slow
+def test_the_first_word_about_a_hang_comes_soon() -> None:
+    with ranks.started(SCRIPT, 2, args=["slow"]) as job:
+        for rank in job:
+            assert rank.process.wait(LIMIT) == 0, rank.text()
+        assert "has waited 10 s for rank 1" in job[0].text()

@@ -1,0 +1,22 @@
+"""A prescale is applied piece by piece: right values by every algorithm, and no copy of the whole input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+from slipstream.plan.registry import algorithms
+
+RANK = Path(__file__).with_name("prescale_rank.py")
+MOST = 64 << 20  # bytes more than without a prescale; the input has 192 MiB
+FIRST = {"shm": "direct", "tcp": "ring", "mixed": "hierarchical"}
+
+
+@pytest.mark.parametrize(("transport", "n"), [("shm", 3), ("tcp", 3), ("mixed", 4)])
+def test_a_prescale_copies_no_whole_input(transport: str, n: int) -> None:
+    first = FIRST[transport]
+    others = [name for name in algorithms("all_reduce") if n == 4 or not name.startswith("hierarchical")]
+    texts = ranks.run(RANK, n, transport=transport, args=[first, *others])
+    assert all(int(text) < MOST for text in texts), texts

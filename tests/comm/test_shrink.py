@@ -1,0 +1,91 @@
+"""Survivors go on as a smaller job: whoever dies, again and again, and with the right sums."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comm import ranks
+
+SCRIPT = Path(__file__).with_name("shrink_rank.py")
+LIMIT = 90  # seconds
+
+
+def lines(rank: ranks.Rank) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in rank.text().splitlines() if line.startswith("{")]
+
+
+def results(job: list[ranks.Rank], victims: set[int]) -> dict[int, list[dict[str, Any]]]:
+    """What each survivor printed; AssertionError if one hangs or fails."""
+    for rank in job:
+        try:
+            code = rank.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            texts = "\n".join(f"--- rank {one.number}\n{one.text()}" for one in job)
+            raise AssertionError(f"rank {rank.number} hangs\n{texts}") from None
+        assert code == (-9 if rank.number in victims else 0), f"rank {rank.number}: {rank.text()}"
+    return {rank.number: lines(rank) for rank in job if rank.number not in victims}
+
+
+@pytest.mark.parametrize("transport", ranks.TRANSPORTS)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_of_three_dies(transport: str, victim: int) -> None:
+    """Rank 0 is the one that would serve the store without a launcher."""
+    with ranks.started(SCRIPT, 3, transport=transport, args=["rounds", str(victim)]) as job:
+        found = results(job, {victim})
+    alive = [r for r in range(3) if r != victim]
+    for number, (change, done) in found.items():
+        assert change == {"error": "PeerLost", "rank": victim, "now": alive.index(number), "size": 2}
+        assert done == {"done": alive}
+
+
+def test_two_of_four_die_at_once() -> None:
+    with ranks.started(SCRIPT, 4, args=["rounds", "0,2"]) as job:
+        found = results(job, {0, 2})
+    for number, said in found.items():
+        assert said[-1] == {"done": [1, 3]}
+        assert (said[0]["size"], said[0]["now"]) == (2, [1, 3].index(number))
+
+
+def test_a_job_shrinks_again_and_again() -> None:
+    with ranks.started(SCRIPT, 5, transport="mixed", args=["rounds", "3;0"]) as job:
+        found = results(job, {0, 3})
+    for said in found.values():
+        assert [one.get("size") for one in said] == [4, 3, None]
+        assert said[-1] == {"done": [1, 2, 4]}
+
+
+@pytest.mark.parametrize(("where", "second"), [("join", 2), ("lead", 0)])
+def test_another_rank_dies_while_the_survivors_meet(where: str, second: int) -> None:
+    with ranks.started(SCRIPT, 5, args=[where, "1", str(second)]) as job:
+        found = results(job, {1, second})
+    assert all(said[-1] == {"done": [r for r in range(5) if r not in (1, second)]} for said in found.values())
+
+
+def test_less_than_half_of_the_ranks_do_not_go_on_unless_they_may() -> None:
+    with ranks.started(SCRIPT, 3, args=["few", "1,2", "0"]) as job:
+        (refused,) = results(job, {1, 2})[0]
+    assert refused["error"] == "Aborted"
+    assert "only 1 of 3 ranks are left" in refused["text"]
+    with ranks.started(SCRIPT, 3, args=["few", "1,2", "1"]) as job:
+        assert results(job, {1, 2})[0] == [{"size": 1}]
+
+
+def test_a_leader_that_does_not_come_is_named() -> None:
+    with ranks.started(SCRIPT, 3, args=["absent"]) as job:
+        job[2].process.wait(LIMIT)
+        (found,) = lines(job[2])
+    assert found["error"] == "Timeout"
+    assert "rank 0, which leads, lives but has not called shrink" in found["text"]
+
+
+def test_abort_reaches_all_ranks_and_they_may_go_on() -> None:
+    with ranks.started(SCRIPT, 3, args=["abort"]) as job:
+        found = results(job, set())
+    for number, (aborted, done) in found.items():
+        assert "rank 1 aborted the job: the loss is not a number" in aborted["text"], number
+        assert done == {"done": True}

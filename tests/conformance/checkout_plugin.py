@@ -1,0 +1,49 @@
+"""A plug-in of pytest: it writes a line of JSON to the file CHECKOUT_RESULTS when a test begins and when it ends.
+
+The lines remain when the process is killed. The last test that began and did not end is the one that hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_runtest_logstart"]
+
+
+def pytest_collectreport(report: Any) -> None:
+    if report.failed:
+        _write(name="(import)", verdict="failed", reason=_reason(str(report.longrepr)), seconds=0.0)
+    elif report.skipped:
+        _write(name="(import)", verdict="skipped", reason=_reason(str(report.longrepr)), seconds=0.0)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _write(name=_name(nodeid), verdict="began", reason="", seconds=0.0)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    if report.when == "call" or not report.passed:
+        _write(
+            name=_name(report.nodeid),
+            verdict=report.outcome,
+            reason="" if report.passed else _reason(str(report.longrepr)),
+            seconds=report.duration,
+        )
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.split("::", 1)[-1]
+
+
+def _reason(text: str) -> str:
+    """The last line that says something: an exception or a reason to skip."""
+    lines: Iterable[str] = (line.strip() for line in reversed(text.splitlines()))
+    return next((line for line in lines if line), "")[:300]
+
+
+def _write(**entry: object) -> None:
+    with open(os.environ["CHECKOUT_RESULTS"], "a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")

@@ -1,0 +1,118 @@
+"""The runner of PyTorch's `test/distributed`, on a tree made here in the shape of PyTorch's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.torch_checkout import Outcome, files_to_run, new_failures, read_results, report
+
+HERE = Path(__file__).resolve().parent
+pytest.importorskip("torch")
+pytest.importorskip("expecttest", reason="PyTorch's test classes import it")
+
+# As in PyTorch: the base class sets WORLD_SIZE and not RANK, and makes the group with a rank of its own.
+COLLECTIVES = """
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.testing._internal.common_distributed import DistributedTestBase
+
+
+class Hook(JoinHook):
+    def main_hook(self):
+        dist.all_reduce(torch.zeros(1))
+
+
+class Adder(Joinable):
+    join_device = torch.device("cpu")
+    join_process_group = property(lambda self: dist.group.WORLD)
+
+    def __init__(self):
+        super().__init__()
+
+    def join_hook(self, **kwargs):
+        return Hook()
+
+    def __call__(self):
+        Join.notify_join_context(self)
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        return one.item()
+
+
+class TestSums(DistributedTestBase):
+    world_size = property(lambda self: 2)
+
+    def test_join(self):
+        self.create_pg("cpu")
+        adder = Adder()
+        with Join([adder]):
+            total = sum(adder() for _ in range(3 + self.rank))
+        self.assertEqual(total, 6 + self.rank)
+
+    def test_backend(self):
+        self.create_pg("cpu")
+        self.assertNotIn("slipstream", type(dist.group.WORLD).__module__)
+"""
+
+
+def make_checkout(root: Path) -> Path:
+    folder = root / "test" / "distributed"
+    folder.mkdir(parents=True)
+    (folder / "test_sums.py").write_text(COLLECTIVES)
+    (folder / "test_c10d_nccl.py").write_text("raise SystemExit('needs a GPU')")
+    return root
+
+
+@pytest.mark.slow
+def test_a_group_made_by_pytorchs_test_classes(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path)
+    assert files_to_run(checkout, (), ("*nccl*",)) == ["test_sums.py"]
+    file = tmp_path / "results.json"
+    process = subprocess.run(
+        [sys.executable, str(HERE / "torch_checkout.py"), str(checkout), "--json", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert file.exists(), process.stderr
+    results = json.loads(file.read_text())["test_sums.py"]
+    assert results["gloo"]["verdicts"] == {
+        "TestSums::test_join": "passed",
+        "TestSums::test_backend": "passed",
+    }
+    # The second test fails under slipstream on purpose: it shows that slipstream runs, and that a failure is found.
+    assert results["slipstream"]["verdicts"]["TestSums::test_join"] == "passed", process.stdout
+    assert results["slipstream"]["verdicts"]["TestSums::test_backend"] == "failed", process.stdout
+    assert process.returncode == 1
+    assert "test_sums.py TestSums::test_backend" in process.stdout
+
+
+def test_a_test_that_does_not_end_has_failed() -> None:
+    lines = [
+        json.dumps({"name": name, "verdict": verdict, "reason": "", "seconds": 1.0})
+        for name, verdict in (("a", "began"), ("a", "passed"), ("b", "began"))
+    ]
+    tests = read_results(lines, -9, 30.0)
+    assert tests.verdicts == {"a": "passed", "b": "failed"}
+    assert tests.reasons["b"] == "hung: the file took more than 30 s"
+
+
+def test_failures_that_gloo_does_not_have() -> None:
+    gloo = Outcome({"a": "passed", "b": "failed", "c": "passed"}, {}, {"a": 2.0, "b": 1.0, "c": 2.0})
+    ours = Outcome(
+        {"a": "passed", "b": "failed", "c": "failed"}, {"c": "why"}, {"a": 1.0, "b": 1.0, "c": 1.0}
+    )
+    results = {"x.py": {"gloo": gloo, "slipstream": ours}, "gpu.py": {"gloo": Outcome({"d": "skipped"})}}
+    assert new_failures(results) == [("x.py", "c")]
+    assert "x.py c: why" in report(results)
+    assert "0.50" in report(results)
+    assert not new_failures(
+        results, [{"backend": "checkout", "file": "x.py", "test": "c", "reason": "known"}]
+    )

@@ -1,0 +1,233 @@
+"""Runs the files of PyTorch's `test/distributed` on CPU against gloo and against slipstream in gloo's place.
+
+CHECKOUT is a source tree of PyTorch, of the version that is installed where possible. The wheel does not hold these
+tests. Each file runs under gloo first. Where gloo passes tests, the file runs with slipstream. The last lines name the
+failures that gloo does not have; the exit status is 1 if there are any that `known_exceptions.json` does not excuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+HERE = Path(__file__).resolve().parent
+EXCEPTIONS = HERE / "known_exceptions.json"
+TESTS = Path("test") / "distributed"
+VERDICTS = ("passed", "failed", "skipped")
+# What marks a file that needs other hardware or another library by its name.
+NOT_FOR_CPU = ("*nccl*", "*ucc*", "*cuda*", "*symmetric_memory*", "*nvshmem*", "*xpu*", "*hpu*", "*triton*")
+NO_TESTS = 5  # pytest's exit status
+REPLACED = {"gloo": {}, "slipstream": {"SLIPSTREAM_REPLACE": "gloo"}}
+
+
+@dataclass
+class Outcome:
+    """What one back end made of one file: {test: verdict}, why each failed, and the seconds of each that passed."""
+
+    verdicts: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def count(self, verdict: str) -> int:
+        return Counter(self.verdicts.values())[verdict]
+
+
+Results = dict[str, dict[str, Outcome]]  # by file, back end
+
+
+def files_to_run(checkout: Path, patterns: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """The test files below ``test/distributed`` that match one of ``patterns`` and none of ``excluded``, sorted."""
+    root = checkout / TESTS
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("test_*.py"))
+    return [
+        name
+        for name in names
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns or ("*",))
+        and not any(fnmatch.fnmatch(name, pattern) for pattern in excluded)
+    ]
+
+
+def run_file(checkout: Path, name: str, backend: str, limit: float, test_limit: float) -> Outcome:
+    """Runs the file ``name`` for at most ``limit`` seconds, each of its tests for ``test_limit``."""
+    with tempfile.TemporaryDirectory(prefix="checkout-") as folder:
+        results, output = Path(folder, "results"), Path(folder, "output")
+        results.touch()
+        environment = {
+            **os.environ,
+            **REPLACED[backend],
+            "CHECKOUT_RESULTS": str(results),
+            "CUDA_VISIBLE_DEVICES": "",
+            "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(int(test_limit)),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(checkout / "test")]),
+            "TEMP_DIR": folder,
+            "BACKEND": "gloo",
+            "WORLD_SIZE": "2",
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "checkout_plugin", "-p", "no:cacheprovider"]
+        # Their conftest.py is for one version of pytest.
+        command += [
+            "--noconftest",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            str(checkout),
+            str(checkout / TESTS / name),
+        ]
+        with output.open("wb") as stream:
+            process = subprocess.Popen(
+                command,
+                cwd=checkout / "test",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(limit)
+            finally:
+                _end(process)
+        tests = read_results(results.read_text().splitlines(), process.returncode, limit)
+        if not tests.verdicts and process.returncode != NO_TESTS:
+            last = output.read_text(errors="replace").strip().splitlines()[-1:]
+            tests.verdicts["(start)"] = "failed"
+            tests.reasons["(start)"] = " ".join(last) or f"exit status {process.returncode}"
+        return tests
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process and what it has started and left behind in its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def read_results(lines: Iterable[str], status: int, limit: float) -> Outcome:
+    """What the plug-in's ``lines`` say; a test that began and did not end has failed."""
+    tests = Outcome()
+    for entry in map(json.loads, lines):
+        name, verdict = entry["name"], entry["verdict"]
+        if verdict == "passed" and tests.verdicts.get(name) == "failed":
+            continue
+        tests.verdicts[name] = verdict
+        tests.reasons[name] = entry["reason"]
+        tests.seconds[name] = entry["seconds"]
+    for name, verdict in tests.verdicts.items():
+        if verdict == "began":
+            tests.verdicts[name] = "failed"
+            hung = status == -signal.SIGKILL
+            tests.reasons[name] = (
+                f"hung: the file took more than {limit:g} s" if hung else f"exit status {status}"
+            )
+    return tests
+
+
+def new_failures(results: Results, known: Iterable[dict[str, Any]] = ()) -> list[tuple[str, str]]:
+    """The (file, test) that gloo passes and slipstream does not, without those excused by ``known``."""
+    excused = [entry for entry in known if entry.get("backend") == "checkout"]
+    return [
+        (file, test)
+        for file, backends in results.items()
+        if "slipstream" in backends
+        for test, verdict in backends["gloo"].verdicts.items()
+        if verdict == "passed"
+        and backends["slipstream"].verdicts.get(test) != "passed"
+        and not any((entry["file"], entry["test"]) == (file, test) for entry in excused)
+    ]
+
+
+def seconds_of_both(backends: dict[str, Outcome]) -> tuple[float, float]:
+    """The seconds that gloo and slipstream took for the tests that both pass."""
+    gloo, ours = backends["gloo"], backends["slipstream"]
+    both = [t for t, v in gloo.verdicts.items() if v == "passed" and ours.verdicts.get(t) == "passed"]
+    return sum(gloo.seconds[t] for t in both), sum(ours.seconds[t] for t in both)
+
+
+def report(results: Results, known: Sequence[dict[str, Any]] = ()) -> str:
+    """The table and the lists, as text."""
+    width = max([len(file) for file in results] + [len("file")])
+    lines = [f"{'file':<{width}}  {'gloo: passed failed skipped':<28}  {'slipstream':<21}  time/gloo's"]
+    total = [0.0, 0.0]
+    sums: dict[str, Counter[str]] = {backend: Counter() for backend in REPLACED}
+    for file, backends in results.items():
+        cells = []
+        for backend in REPLACED:
+            tests = backends.get(backend)
+            for verdict in VERDICTS:
+                sums[backend][verdict] += tests.count(verdict) if tests else 0
+            cells.append(" ".join(f"{tests.count(v):>6}" for v in VERDICTS) if tests else f"{'-':>20}")
+        ratio = ""
+        if "slipstream" in backends:
+            seconds = seconds_of_both(backends)
+            total = [a + b for a, b in zip(total, seconds, strict=True)]
+            ratio = f"{seconds[1] / seconds[0]:.2f}" if seconds[0] > 0 else ""
+        lines.append(f"{file:<{width}}  {cells[0]:<28}  {cells[1]:<21}  {ratio}")
+    cells = [" ".join(f"{sums[b][v]:>6}" for v in VERDICTS) for b in REPLACED]
+    ratio = f"{total[1] / total[0]:.2f}" if total[0] > 0 else ""
+    lines += [f"{'all':<{width}}  {cells[0]:<28}  {cells[1]:<21}  {ratio}", ""]
+    lines.append("Failures that gloo does not have")
+    failures = new_failures(results, known)
+    for file, test in failures:
+        reason = results[file]["slipstream"].reasons.get(test, "did not run")
+        lines.append(f"  {file} {test}: {reason}")
+    return "\n".join(lines if failures else [*lines, "  none"])
+
+
+EPILOG = """\b
+Examples:
+  python tests/conformance/torch_checkout.py ~/pytorch
+  python tests/conformance/torch_checkout.py ~/pytorch --file 'algorithms/*' --file test_functional_api.py
+  python tests/conformance/torch_checkout.py ~/pytorch --json checkout.json
+"""
+
+
+@click.command(epilog=EPILOG, help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("checkout", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path))
+@click.option("--file", "patterns", multiple=True, help="Name or shell pattern of files; may be repeated.")
+@click.option("--limit", default=900.0, show_default=True, help="Seconds a file may take.")
+@click.option("--timeout", default=100.0, show_default=True, help="Seconds a test may take.")
+@click.option("--json", "file", help="Write all results there ('-': stdout).")
+def main(checkout: Path, patterns: tuple[str, ...], limit: float, timeout: float, file: str | None) -> None:
+    names = files_to_run(checkout, patterns, () if patterns else NOT_FOR_CPU)
+    if not names:
+        raise click.UsageError(
+            f"{checkout / TESTS}: no such test files; is {checkout} a source tree of PyTorch?"
+        )
+    known = json.loads(EXCEPTIONS.read_text())
+    results: Results = {}
+    for number, name in enumerate(names, 1):
+        results[name] = {}
+        for backend in REPLACED:
+            start = time.monotonic()
+            tests = results[name][backend] = run_file(checkout, name, backend, limit, timeout)
+            counts = ", ".join(f"{tests.count(verdict)} {verdict}" for verdict in VERDICTS)
+            click.echo(
+                f"{number}/{len(names)} {name} on {backend}: {counts}, {time.monotonic() - start:.0f} s",
+                err=True,
+            )
+            if not tests.count("passed"):
+                break
+    if file:
+        text = json.dumps({f: {b: asdict(t) for b, t in bs.items()} for f, bs in results.items()}, indent=1)
+        click.echo(text) if file == "-" else Path(file).write_text(text)
+    click.echo(report(results, known), err=file == "-")
+    sys.exit(bool(new_failures(results, known)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""One rank of two whose calls of PyTorch's faces are interrupted: interrupted_rank.py FOLDER SIGNAL hvd|c10d.
+
+See `comm/interruption.py`. The last call of either is of several operations, and ends the session on both ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import slipstream.torch as hvd
+from comm.interruption import Interrupted, bystanders, check_aborted, check_equal, check_untouched
+from slipstream.comm import job
+
+SIZES = (8, 1 << 17)  # elements of float64
+HERE, THERE = 3.0, 5.0
+
+Case = tuple[Callable[[], object], Callable[[], None]]  # what rank 0 is interrupted in, and what rank 1 does
+
+
+def _mine(n: int) -> torch.Tensor:
+    return torch.full((n,), HERE if RANK == 0 else THERE, dtype=torch.float64)
+
+
+def _strided(n: int) -> torch.Tensor:
+    return _mine(2 * n)[::2]
+
+
+def _once(call: Callable[[], Any], check: Callable[[Any], None]) -> Case:
+    return call, lambda: check(call())
+
+
+def hvd_allreduce(n: int) -> Case:
+    return _once(
+        lambda: hvd.allreduce(_mine(n), op=hvd.Sum),
+        lambda got: check_equal(got, torch.full((n,), 8.0), "allreduce"),
+    )
+
+
+def hvd_strided(n: int) -> Case:
+    return _once(
+        lambda: hvd.allreduce_(_strided(n), op=hvd.Sum),
+        lambda got: check_equal(got, torch.full((n,), 8.0), "strided"),
+    )
+
+
+def hvd_grouped(n: int) -> Case:
+    def call() -> Any:
+        return hvd.grouped_allreduce([_mine(n), _mine(n + 1)], op=hvd.Sum)[1]
+
+    return _once(call, lambda got: check_equal(got, torch.full((n + 1,), 8.0), "grouped_allreduce"))
+
+
+def hvd_again(n: int) -> Case:
+    """A handle whose synchronisation was interrupted can be synchronised again."""
+    handle = hvd.allreduce_async(_mine(n), name="again", op=hvd.Sum)
+
+    def check() -> None:
+        check_equal(hvd.synchronize(handle), torch.full((n,), 8.0), "synchronize again")
+
+    AFTERWARDS.append(check)
+    return lambda: hvd.synchronize(handle), lambda: None
+
+
+def hvd_barrier(_: int) -> Case:
+    return hvd.barrier, hvd.barrier
+
+
+def hvd_objects() -> None:
+    hvd.broadcast_object(list(range(1000)) if RANK == 1 else None, 1)
+
+
+def c10d_all_reduce(n: int) -> Case:
+    def call() -> torch.Tensor:
+        mine = _mine(n)
+        dist.all_reduce(mine)
+        return mine
+
+    return _once(call, lambda got: check_equal(got, torch.full((n,), 8.0), "all_reduce"))
+
+
+def c10d_strided(n: int) -> Case:
+    def call() -> torch.Tensor:
+        mine = _strided(n)
+        dist.all_reduce(mine)
+        return mine
+
+    return _once(call, lambda got: check_equal(got, torch.full((n,), 8.0), "all_reduce of a strided tensor"))
+
+
+def c10d_all_gather(n: int) -> Case:
+    def call() -> list[torch.Tensor]:
+        outputs = [torch.zeros(n, dtype=torch.float64) for _ in range(2)]
+        dist.all_gather(outputs, _mine(n))
+        return outputs
+
+    return _once(call, lambda got: check_equal(got[0], torch.full((n,), HERE), "all_gather"))
+
+
+def c10d_recv(n: int) -> Case:
+    return lambda: dist.recv(torch.zeros(n, dtype=torch.float64), 1), lambda: dist.send(_mine(n), 0)
+
+
+def c10d_again(n: int) -> Case:
+    """A work whose wait was interrupted can be waited for again, and puts its result where it belongs."""
+    mine = _strided(n)
+    work = dist.all_reduce(mine, async_op=True)
+
+    def check() -> None:
+        work.wait()
+        check_equal(mine, torch.full((n,), 8.0), "wait again")
+
+    AFTERWARDS.append(check)
+    return work.wait, lambda: None
+
+
+def c10d_sparse() -> None:
+    mine = torch.sparse_coo_tensor(torch.tensor([[RANK]]), torch.ones(1), (4,))
+    dist.all_reduce(mine)
+
+
+AFTERWARDS: list[Callable[[], None]] = []
+RANK = 0
+FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None], str]] = {
+    "hvd": ((hvd_allreduce, hvd_strided, hvd_grouped, hvd_barrier), hvd_objects, "broadcast_object"),
+    "c10d": (
+        (c10d_all_reduce, c10d_strided, c10d_all_gather, c10d_recv),
+        c10d_sparse,
+        "all_reduce of a sparse tensor",
+    ),
+}
+AGAIN = {"hvd": hvd_again, "c10d": c10d_again}
+
+
+def goes_on(
+    interrupted: Interrupted, cases: tuple[Callable[[int], Case], ...], later: Callable[[int], Case]
+) -> None:
+    for case in cases:
+        for n in SIZES:
+            call, other = case(n)
+            if RANK == 0:
+                interrupted.call(call)
+                arrays = bystanders(8 * n) + bystanders(16 * n)
+                interrupted.until_over()
+                check_untouched(arrays, f"{case.__name__} of {n}")
+            else:
+                interrupted.wait_for_other()
+                other()
+            later(n)[1]()
+
+
+def again(interrupted: Interrupted, case: Callable[[int], Case], later: Callable[[int], Case]) -> None:
+    for n in SIZES:
+        if RANK == 0:
+            interrupted.call(case(n)[0])
+        else:
+            interrupted.wait_for_other()
+            case(n)
+        AFTERWARDS.pop()()
+        later(n)[1]()
+
+
+def ends_all(interrupted: Interrupted, call: Callable[[], None], name: str) -> None:
+    if RANK == 0:
+        interrupted.call(call)
+    else:
+        interrupted.wait_for_other()
+    check_aborted(call, name)
+
+
+def main() -> None:
+    global RANK
+    folder, number, face = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    if face == "hvd":
+        hvd.init()
+        RANK, session, later = hvd.rank(), job.current().session, hvd_allreduce
+    else:
+        RANK = int(os.environ["SLIPSTREAM_RANK"])
+        dist.init_process_group("slipstream", init_method=f"file://{folder}/meeting", rank=RANK, world_size=2)
+        session, later = dist.distributed_c10d._get_default_group().members.session, c10d_all_reduce
+    cases, last, name = FACES[face]
+    later(8)[1]()
+    interrupted = Interrupted(session, folder, number)
+    goes_on(interrupted, cases, later)
+    again(interrupted, AGAIN[face], later)
+    ends_all(interrupted, last, name)
+    if face == "c10d":
+        dist.destroy_process_group()
+    else:
+        hvd.shutdown()
+
+
+main()

@@ -1,0 +1,28 @@
+"""Calls of PyTorch's faces that an exception of a signal handler breaks off."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+
+SCRIPT = Path(__file__).with_name("interrupted_rank.py")
+
+
+@pytest.mark.parametrize(
+    ("face", "transport", "number"),
+    [
+        ("hvd", "tcp", signal.SIGALRM),
+        pytest.param("hvd", "shm", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("c10d", "tcp", signal.SIGINT, marks=pytest.mark.slow),
+        ("c10d", "shm", signal.SIGALRM),
+    ],
+)
+def test_an_interrupted_call_harms_neither_memory_nor_values(
+    tmp_path: Path, face: str, transport: str, number: signal.Signals
+) -> None:
+    pytest.importorskip("torch")
+    ranks.run(SCRIPT, 2, transport=transport, args=[str(tmp_path), str(int(number)), face])

@@ -1,0 +1,83 @@
+"""Ranks whose parameters differ get an error that names the parameter, and no gradient of another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import slipstream.torch as hvd  # noqa: E402
+from slipstream.base.errors import Mismatch  # noqa: E402
+
+
+def parameters(reverse: bool) -> list[tuple[str, Any]]:
+    """Two of the same shape and dtype; rank 1 lists them the other way round if told so."""
+    named = [(name, torch.nn.Parameter(torch.zeros(4, 4))) for name in ("a.weight", "b.weight")]
+    return named[::-1] if reverse and hvd.rank() == 1 else named
+
+
+def one_step(named: list[tuple[str, Any]], **options: Any) -> Any:
+    optimizer: Any = hvd.DistributedOptimizer(
+        torch.optim.SGD([p for _, p in named], lr=1.0), op=hvd.Sum, **options
+    )
+    by_name = dict(named)
+    (by_name["a.weight"].sum() + 100 * by_name["b.weight"].sum()).backward()
+    optimizer.step()
+    return by_name
+
+
+def check_order() -> None:
+    named = parameters(reverse=True)
+    with pytest.raises(Mismatch) as caught:
+        one_step(named, named_parameters=named)
+    assert "parameter 0 is a.weight (4, 4) float32 on rank 0 and b.weight (4, 4) float32 on rank 1" in str(
+        caught.value
+    )
+    assert "parameter 1 is b.weight" in str(caught.value)
+    named = parameters(reverse=False)  # the job has not failed
+    one_step(named, named_parameters=named)
+
+
+def check_same_order() -> None:
+    for named_too in (True, False):
+        named = parameters(reverse=False)
+        found = one_step(named, named_parameters=named if named_too else None)
+        assert (found["a.weight"] == -hvd.size()).all()
+        assert (found["b.weight"] == -100 * hvd.size()).all()
+
+
+def check_without_names() -> None:
+    """Shapes are compared all the same."""
+    shape = (4, 3) if hvd.rank() == 1 else (3, 4)
+    parameter = torch.nn.Parameter(torch.zeros(shape))
+    optimizer: Any = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
+    parameter.sum().backward()
+    with pytest.raises(
+        Mismatch, match=r"parameter 0 is without a name \(3, 4\) float32 on rank 0 and without a name"
+    ):
+        optimizer.step()
+
+
+def check_broadcast() -> None:
+    shape = (4, 3) if hvd.rank() == 1 else (3, 4)  # as many elements
+    state = {"fc.bias": torch.zeros(4), "fc.weight": torch.zeros(shape)}
+    with pytest.raises(Mismatch) as caught:
+        hvd.broadcast_parameters(state, root_rank=0)
+    wanted = "parameter 1 is fc.weight (3, 4) float32 on rank 0 and fc.weight (4, 3) float32 on rank 1"
+    assert wanted in str(caught.value)
+    assert "fc.bias" not in str(caught.value)
+    if hvd.rank() == 1:
+        state["fc.extra"] = torch.zeros(1)
+    state["fc.weight"] = torch.zeros(3, 4)
+    with pytest.raises(Mismatch, match=r"missing on rank 0|fc\.extra"):
+        hvd.broadcast_parameters(state, root_rank=0)
+
+
+CHECKS = [check_order, check_same_order, check_without_names, check_broadcast]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_on_two_ranks(two: Any, check: Any) -> None:
+    two(check)

@@ -1,0 +1,121 @@
+"""Options of `slipstream run`, and what it says when a job cannot start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.test_run import run, ssh, tag
+
+__all__ = ["ssh", "tag"]
+
+
+@pytest.mark.parametrize("option", ["-np", "-n", "--num-proc"])
+def test_the_number_of_ranks(tag: str, option: str) -> None:
+    code, out, err = run(tag, option, "2", "--", "echo", "up")
+    assert (code, sorted(out.splitlines()), err) == (0, ["[0] up", "[1] up"], "")
+
+
+@pytest.mark.parametrize("way", ["-H", "--hostfile", "environment"])
+def test_as_many_ranks_as_the_hosts_have_slots(tag: str, ssh: Path, tmp_path: Path, way: str) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("localhost slots=2\nspare reducer\nnode1\n")
+    arguments, env = ["--ssh-command", str(ssh)], {}
+    if way == "-H":
+        arguments += ["-H", "localhost:2,node1"]
+    elif way == "--hostfile":
+        arguments += ["--hostfile", str(file)]
+    else:
+        env["SLIPSTREAM_HOSTFILE"] = str(file)
+    code, out, err = run(tag, *arguments, "--", "sh", "-c", "echo of $WORLD_SIZE", **env)
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["[0] of 3", "[1] of 3", "[2] of 3"]
+
+
+def test_without_hosts_the_number_is_asked_for(tag: str) -> None:
+    code, _, err = run(tag, "--", "true")
+    assert code == 2
+    assert "say how many ranks: -np 4; or name hosts and their slots: -H localhost:4" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "value"),
+    [
+        (["--lanes", "5"], "SLIPSTREAM_LANES", "5"),
+        (["--transport", "tcp"], "SLIPSTREAM_TRANSPORT", "tcp"),
+        (["--timeline", "t-{rank}.json"], "SLIPSTREAM_TIMELINE", "t-{rank}.json"),
+        (["--timeout", "90"], "SLIPSTREAM_TIMEOUT", "90"),
+        (["--timeout", "250ms"], "SLIPSTREAM_TIMEOUT", "0.25"),
+        (["--timeout", "1h"], "SLIPSTREAM_TIMEOUT", "3600"),
+        (["--start-timeout", "2m"], "SLIPSTREAM_START_TIMEOUT", "120"),
+        (["--full-traceback"], "SLIPSTREAM_FULL_TRACEBACK", "1"),
+        (["-x", "COLOUR=red"], "COLOUR", "red"),
+    ],
+)
+def test_options_reach_the_ranks(tag: str, options: list[str], variable: str, value: str) -> None:
+    code, out, err = run(tag, "-np", "1", *options, "--", "sh", "-c", f'echo "${variable}"')
+    assert (code, out, err) == (0, f"[0] {value}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--lanes", "65"], "--lanes"),
+        (["--transport", "rdma"], "--transport"),
+        (["--timeout", "soon"], "--timeout"),
+        (["--timeout", "0"], "'0' is not a time above 0"),
+        (["--timeout", "nan"], "'nan' is not a time above 0"),
+        (["--start-timeout", "-1"], "--start-timeout"),
+        (["--timeline", "a\nb"], "--timeline: expected printable text"),
+    ],
+)
+def test_a_mistake_does_not_wait_for_the_ranks(tag: str, options: list[str], said: str) -> None:
+    code, out, err = run(tag, "-np", "1", *options, "--", "echo", "started")
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize(("option", "level"), [("-v", "info"), ("-vv", "debug"), ("--verbose", "info")])
+def test_verbose_says_what_runs_where(tag: str, ssh: Path, option: str, level: str) -> None:
+    arguments = (option, "-H", "localhost:2,node1", "--ssh-command", str(ssh))
+    code, out, err = run(tag, *arguments, "--", "sh", "-c", "echo ${SLIPSTREAM_LOG-none}")
+    assert code == 0
+    assert ": rank 0, 1, started here\n" in err
+    assert "slipstream: host node1: rank 2, started through " in err
+    assert "slipstream: ranks started: 3 of 3\n" in err
+    assert {line[4:] for line in out.splitlines()} == {level}
+
+
+@pytest.mark.parametrize("kind", ["missing", "not executable", "no interpreter"])
+def test_a_script_without_python_is_explained(tag: str, tmp_path: Path, kind: str) -> None:
+    script = tmp_path / "hello.py"
+    if kind != "missing":
+        script.write_text("print('hello')\n")
+    if kind == "no interpreter":
+        script.chmod(0o755)
+    code, _, err = run(tag, "-np", "2", "--", str(script))
+    assert code == 127
+    assert f"cannot start '{script}' in {os.getcwd()}: " in err
+    assert err.rstrip().endswith(f"; Python runs a script: slipstream run ... -- python {script}")
+
+
+def test_a_rank_that_waits_for_others_too_long_names_the_option(tag: str) -> None:
+    program = """
+import os, time
+import slipstream
+if os.environ["RANK"] == "1":
+    time.sleep(1000)
+slipstream.init()
+"""
+    limit = (
+        "-e",
+        "SLIPSTREAM_START_TIMEOUT=1",
+    )  # of the ranks alone: the launcher needs longer to start them
+    code, _, err = run(tag, "-np", "2", *limit, "--", sys.executable, "-c", program)
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert "Timeout: rank 1 of 2 did not come within 1 s" in last
+    assert "slipstream run --start-timeout" in last

@@ -1,0 +1,73 @@
+"""SLIPSTREAM_LOG: what a job says of itself when it starts, and what it does not say unasked."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import slipstream
+from comm import ranks
+from slipstream.base.settings import Settings
+
+SCRIPT = Path(__file__).with_name("messages_rank.py")
+
+
+def messages(n: int, transport: str, **env: str) -> list[str]:
+    return ranks.run(SCRIPT, n, transport=transport, env=env)
+
+
+def test_info_says_what_the_job_runs_on() -> None:
+    first, *others = messages(4, "mixed", SLIPSTREAM_LOG="info", SLIPSTREAM_LANES="3")
+    assert others == [""] * 3
+    assert all(line.startswith("slipstream: rank 0: ") for line in first.splitlines())
+    for words in (
+        f"slipstream {slipstream.__version__}, job 'job': 4 ranks on 2 hosts",
+        "ranks 0, 2; ",
+        "ranks 1, 3)",
+        "transport: shared memory within a host; tcp between hosts, 3 lanes a link, from 127.0.0.1",
+        "reducers: none",
+        "lost after 10 s of silence",
+    ):
+        assert words in first
+
+
+@pytest.mark.parametrize(
+    ("transport", "words"),
+    [
+        ("shm", "transport: shared memory\n"),
+        ("tcp", "transport: tcp, 2 lanes a link, from loopback, congestion control "),
+    ],
+)
+def test_the_transport_of_one_host(transport: str, words: str) -> None:
+    first = messages(2, transport, SLIPSTREAM_LOG="info")[0]
+    assert "2 ranks on 1 host (" in first
+    assert words in first
+
+
+def test_debug_says_which_plan_is_taken_and_the_default_says_nothing() -> None:
+    for rank, text in enumerate(messages(2, "shm", SLIPSTREAM_LOG="debug")):
+        assert f"slipstream: rank {rank}: all_reduce below 512 bytes: all_reduce/" in text
+        assert f"slipstream: rank {rank}: process " in text
+    assert messages(2, "shm") == ["", ""]
+
+
+def test_a_program_with_its_own_logging_gets_records(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = logging.getLogger("slipstream")
+    level, handlers, propagate = log.level, log.handlers[:], log.propagate
+    try:
+        slipstream.init(rank=0, size=1, settings=Settings(log="info"))
+        slipstream.shutdown()
+    finally:
+        log.level, log.handlers[:], log.propagate = level, handlers, propagate
+    assert any("1 rank on 1 host" in record.message for record in caplog.records)
+    assert "none, a job of one rank" in caplog.text
+    assert capfd.readouterr().err == ""
+
+
+def test_another_level_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"SLIPSTREAM_LOG: expected one of warning, info, debug, got 'loud'"):
+        Settings.from_environment({"SLIPSTREAM_LOG": "loud"})
