@@ -53,15 +53,18 @@ class Interrupted:
         self._folder, self._signal = folder, number
         self._count = 0
 
-    def _interrupt_main(self) -> None:
+    def _interrupt_main(self, called: threading.Event) -> None:
+        assert called.wait(_PATIENCE), f"no call within {_PATIENCE:g} s"
         until(lambda: "\n  waits: " in self.session.report(), "the call is under way")
         os.kill(os.getpid(), self._signal)
 
     def call(self, function: Callable[[], object]) -> None:
         """Calls ``function``, and interrupts it once the engine waits for the other rank."""
-        helper = threading.Thread(target=self._interrupt_main)
+        called = threading.Event()  # the engine may wait for an earlier work before the helper has even started
+        helper = threading.Thread(target=self._interrupt_main, args=(called,))
         helper.start()
         try:
+            called.set()
             function()
         except (Alarm, KeyboardInterrupt):
             pass
