@@ -79,7 +79,7 @@ class Zeros {
 };
 
 #if defined(__x86_64__)
-#define SLIPSTREAM_CRC_TARGET __attribute__((target("sse4.2")))
+#define SLIPSTREAM_CRC_TARGET __attribute__((target("sse4.2,crc32")))
 SLIPSTREAM_CRC_TARGET inline uint32_t step8(uint32_t state, const std::byte* data) {
   return static_cast<uint32_t>(_mm_crc32_u64(state, load(data)));
 }
@@ -144,7 +144,7 @@ struct Forward {
   static constexpr uint64_t kHigh = power_of_x(Bits - 32);
 };
 
-#define SLIPSTREAM_FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+#define SLIPSTREAM_FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2,crc32")))
 
 template <size_t Bits>
 SLIPSTREAM_FOLD_TARGET inline __m512i fold(__m512i x, __m512i next) {

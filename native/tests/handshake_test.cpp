@@ -256,6 +256,19 @@ TEST(each_field_of_the_hello_is_checked_in_silence) {
   }
 }
 
+TEST(another_version_is_named_with_ours_and_the_cure) {
+  Pair pair = socket_pair();
+  auto server = Handshake::server(rank_of_job(2), kAll);
+  Hello hello;
+  hello.version = 77;
+  feed(pair.a.get(), std::as_bytes(std::span(&hello, 1)));
+  CHECK(server.advance(pair.b.get()) == State::failed);
+  CHECK(server.why().starts_with("speaks protocol version 77, this is slipstream "));
+  CHECK(server.why().ends_with(" with protocol version " + std::to_string(kProtocolVersion) +
+                               ": install the same slipstream on all hosts"));
+  CHECK(drain(pair.a.get()).empty());
+}
+
 TEST(every_flipped_bit_of_the_hello_is_refused_or_fails_the_proof) {
   for (size_t bit = 0; bit < 640; ++bit) {
     Pair outer = socket_pair();

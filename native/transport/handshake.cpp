@@ -10,6 +10,8 @@
 #include "base/error.h"
 
 namespace slipstream {
+
+const uint16_t kProtocolVersion = SLIPSTREAM_PROTOCOL;
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it is");
@@ -108,9 +110,10 @@ bool Handshake::passed() {
 
 std::string Handshake::objection() const {
   if (hello_.magic != Hello{}.magic) return "does not speak our protocol";
-  if (hello_.version != Hello{}.version)
-    return "speaks protocol version " + std::to_string(hello_.version) + ", we speak " +
-           std::to_string(Hello{}.version) + ": install the same slipstream on all hosts";
+  if (hello_.version != kProtocolVersion)
+    return "speaks protocol version " + std::to_string(hello_.version) +
+           ", this is slipstream " SLIPSTREAM_VERSION " with protocol version " + std::to_string(kProtocolVersion) +
+           ": install the same slipstream on all hosts";
   if (hello_.job != self_.job) return "belongs to another job";
   if (!allows(hello_.purpose))
     return "asks for something we do not serve here (purpose " + std::to_string(static_cast<int>(hello_.purpose)) + ")";
@@ -152,7 +155,9 @@ Handshake::State Handshake::broken(const std::string& how) {
       return fail(how + " before it proved that it knows our secret (is SLIPSTREAM_SECRET the same on all ranks?)");
     case Stage::hello_out:
     case Stage::challenge_in:
-      return fail(how + " when we said hello: it went away, or belongs to another job or rank");
+      return fail(
+          how +
+          " when we said hello: it went away, or belongs to another job or rank, or is another version of slipstream");
     default:
       return fail(how + " during the handshake");
   }

@@ -17,10 +17,12 @@ namespace slipstream {
 
 enum class Purpose : uint16_t { store = 1, link = 2, lane = 3, knock = 4, shm = 5 };
 
+extern const uint16_t kProtocolVersion;  // the number of src/slipstream/base/protocol.py
+
 // As on the wire: little-endian, no padding.
 struct Hello {
   std::array<char, 4> magic{'S', 'L', 'I', 'P'};
-  uint16_t version = 3;
+  uint16_t version = kProtocolVersion;
   Purpose purpose = Purpose::link;
   std::array<std::byte, 16> job{};
   uint32_t rank = 0;    // who speaks

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
+from slipstream.base.protocol import PROTOCOL, VERSIONS_DIFFER, package_version
 from slipstream.comm import handshake, store_server
 from slipstream.comm.store import Store, StoreServer
 
@@ -200,13 +201,61 @@ def test_a_hello_for_someone_else_gets_silence(server: StoreServer, change: dict
         assert closed(sock)
 
 
-@pytest.mark.parametrize("at", [0, 4, 36])
+@pytest.mark.parametrize("at", [0, 36])
 def test_a_damaged_hello_gets_silence(server: StoreServer, at: int) -> None:
     packed = bytearray(hello().pack())
-    packed[at] ^= 0x40  # the magic, the version, the reserved word
+    packed[at] ^= 0x40  # the magic, the reserved word
     with raw(server) as sock:
         sock.sendall(packed)
         assert closed(sock)
+
+
+def of_version(hello: handshake.Hello, version: int) -> bytes:
+    packed = bytearray(hello.pack())
+    struct.pack_into("<H", packed, 4, version)
+    return bytes(packed)
+
+
+def test_only_a_caller_of_this_job_is_told_the_version(
+    server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with raw(server) as sock:
+        sock.sendall(of_version(hello(job=bytes(16)), PROTOCOL + 1))
+        assert closed(sock)
+    with raw(server) as sock:
+        sock.sendall(of_version(hello(), PROTOCOL + 1))
+        assert b"".join(iter(lambda: sock.recv(4096), b"")) == handshake.version_notice()
+    ours = f"this process protocol version {PROTOCOL} (slipstream {package_version()})"
+    assert f"it speaks protocol version {PROTOCOL + 1}, {ours}: {VERSIONS_DIFFER}" in caplog.text
+    usable(server)
+
+
+def answered(answer: bytes) -> str:
+    """What a caller makes of that answer to its hello."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(Store, *listener.getsockname(), SECRET, "job", 5)
+        sock, _ = listener.accept()
+        with sock:
+            sock.sendall(answer)
+            assert len(b"".join(iter(lambda: sock.recv(4096), b""))) == handshake.HELLO_SIZE
+        with pytest.raises(Refused) as caught:
+            call.result(timeout=20)
+    return str(caught.value)
+
+
+def test_a_caller_names_both_versions_and_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(handshake, "PROTOCOL", PROTOCOL + 1)
+        patch.setattr(handshake, "package_version", lambda: "9.1.0")
+        notice = handshake.version_notice()
+    why = answered(notice)
+    assert f"it speaks protocol version {PROTOCOL + 1} (slipstream 9.1.0)" in why
+    assert f"this process protocol version {PROTOCOL} (slipstream {package_version()})" in why
+    assert why.endswith(VERSIONS_DIFFER)
+    assert "SECRET" not in why
+    # what is none says nothing of versions
+    for other in (handshake.version_notice(), notice[:-1] + b"x", b"slip" + notice[4:]):
+        assert "SLIPSTREAM_SECRET" in answered(other)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

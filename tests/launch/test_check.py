@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import slipstream.launch
-from slipstream.cli.check import Finding, works
+from slipstream.base.protocol import PROTOCOL, package_version
+from slipstream.cli.check import Finding, inspect, works
 from slipstream.cli.main import main
 
 SOURCE = Path(slipstream.launch.__file__).parents[2]
@@ -49,7 +50,9 @@ def test_help(arguments: list[str]) -> None:
 def test_versions_agree() -> None:
     long = CliRunner().invoke(main, ["version"]).stdout
     assert long == CliRunner().invoke(main, ["--version"]).stdout
-    assert long.startswith("slipstream ")
+    assert long == f"slipstream {package_version()} (protocol version {PROTOCOL})\n"
+    (found,) = (one for one in inspect() if one.name == "slipstream")
+    assert f"slipstream {found.text}\n" == long
 
 
 @pytest.mark.parametrize("module", ["slipstream.cli.main", "slipstream.launch.agent"])

@@ -11,6 +11,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from slipstream.base.protocol import PROTOCOL, package_version
 from slipstream.base.settings import Settings
 from slipstream.comm.discovery import advertised_addresses, interfaces
 
@@ -35,11 +36,8 @@ class Finding:
 
 
 def installed_version() -> str:
-    """The version of the installed distribution, or "unknown" in a bare source tree."""
-    try:
-        return importlib.metadata.version("slipstream")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    """The version of the installed distribution and that of its protocol."""
+    return f"{package_version()} (protocol version {PROTOCOL})"
 
 
 def works(findings: list[Finding]) -> bool:

@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 
 from slipstream.base.errors import Refused
+from slipstream.base.protocol import PROTOCOL, VERSIONS_DIFFER, package_version
 
 __all__ = [
     "ACCEPTED",
@@ -23,16 +24,17 @@ __all__ = [
     "NONCE_SIZE",
     "PURPOSE_STORE",
     "Hello",
+    "OtherVersion",
     "call",
     "client_mac",
     "job_id",
     "macs_equal",
     "parse_hello",
     "server_mac",
+    "version_notice",
 ]
 
 MAGIC = b"SLIP"
-VERSION = 3
 PURPOSE_STORE = 1
 NOBODY = 0xFFFFFFFF  # a caller that is no rank of the job, such as the launcher
 NONCE_SIZE = 32
@@ -41,6 +43,16 @@ ACCEPTED = b"\x01"
 
 _HELLO = struct.Struct("<4sHH16sIIIIQ32s")
 HELLO_SIZE = _HELLO.size
+_NOTICE = struct.Struct("<4sHH24s32x")  # as long as a nonce and a mac, and no mac is zeros
+
+
+class OtherVersion(Refused):
+    """The two sides speak different versions of the protocol."""
+
+    def __init__(self, version: int, package: str = "") -> None:
+        its = f"protocol version {version}" + (f" (slipstream {package})" if package else "")
+        ours = f"protocol version {PROTOCOL} (slipstream {package_version()})"
+        super().__init__(f"it speaks {its}, this process {ours}: {VERSIONS_DIFFER}")
 
 
 def job_id(name: str) -> bytes:
@@ -64,22 +76,41 @@ class Hello:
         """The 80 bytes of this hello; draws a nonce if there is none yet."""
         nonce = self.nonce or os.urandom(NONCE_SIZE)
         return _HELLO.pack(
-            MAGIC, VERSION, self.purpose, self.job, self.rank, self.target, self.lane, 0, self.token, nonce
+            MAGIC, PROTOCOL, self.purpose, self.job, self.rank, self.target, self.lane, 0, self.token, nonce
         )
 
 
 def parse_hello(data: bytes, *, job: bytes, purpose: int, target: int) -> Hello:
-    """Checks the 80 bytes of a caller against what this server is; raises Refused saying what is wrong."""
+    """Checks the 80 bytes of a caller against what this server is; raises Refused saying what is wrong.
+
+    OtherVersion only for a caller of this job: it may be told, with `version_notice`.
+    """
     magic, version, its_purpose, its_job, rank, its_target, lane, reserved, token, nonce = _HELLO.unpack(data)
     if magic != MAGIC:
         raise Refused("not a slipstream peer")
-    if version != VERSION or reserved != 0:
-        raise Refused(f"it speaks version {version} of the protocol, this process version {VERSION}")
     if its_job != job:
         raise Refused("it belongs to another job")
+    if version != PROTOCOL:
+        raise OtherVersion(version)
+    if reserved != 0:
+        raise Refused("its hello is damaged")
     if its_purpose != purpose or its_target != target:
         raise Refused("it wants another service")
     return Hello(its_purpose, its_job, rank, its_target, lane, token, nonce)
+
+
+def version_notice() -> bytes:
+    """What a server answers to a caller of another version, in the place of its nonce and mac."""
+    return _NOTICE.pack(MAGIC, PROTOCOL, 0, package_version().encode()[:24])
+
+
+def _noticed(answer: bytes) -> OtherVersion | None:
+    """What a `version_notice` says, None if ``answer`` is none. Nobody has proved it: it may only word an error."""
+    magic, version, zero, package = _NOTICE.unpack(answer)
+    if magic != MAGIC or zero != 0 or version == PROTOCOL or any(answer[NONCE_SIZE:]):
+        return None
+    text = package.rstrip(b"\0").decode("ascii", "replace")
+    return OtherVersion(version, text if text.isprintable() else "")
 
 
 def server_mac(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
@@ -111,14 +142,15 @@ def call(sock: socket.socket, secret: bytes, hello: Hello) -> None:
     """The caller's side on a connected blocking socket (its timeout bounds each read).
 
     Raises Refused when the server does not prove the secret or refuses ours, ConnectionResetError when
-    it closes without a word (another job, or it was busy), OSError like sockets.
+    it closes without a word (another job, or it was busy), OSError like sockets. OtherVersion (a Refused) when
+    the server says so.
     """
     packed = hello.pack()
     sock.sendall(packed)
     answer = _receive(sock, NONCE_SIZE + MAC_SIZE)
     nonce, mac = answer[:NONCE_SIZE], answer[NONCE_SIZE:]
     if not macs_equal(mac, server_mac(secret, packed, nonce)):
-        raise Refused("the secrets differ")
+        raise _noticed(answer) or Refused("the secrets differ")
     sock.sendall(client_mac(secret, packed, nonce))
     if _receive(sock, 1) != ACCEPTED:
         raise Refused("the server did not accept our proof")

@@ -234,6 +234,8 @@ def _connect(
             tried = f"the store at {host} port {port}"
             try:
                 return _dial(host, port, secret, hello, deadline)
+            except handshake.OtherVersion as error:
+                raise Refused(f"{tried}: {error}") from None
             except Refused as error:
                 raise Refused(
                     f"{tried} refused this process: {error}; all ranks must have the same SLIPSTREAM_SECRET "

@@ -319,12 +319,11 @@ class StoreServer:
             if events & selectors.EVENT_READ and not client.closed:
                 self._read(client)
         except (Refused, _Bad) as error:
+            if isinstance(error, handshake.OtherVersion):
+                self._send(client, handshake.version_notice())
             self._refuse(client, str(error))
         except OSError as error:
-            if client.trusted:
-                self._drop(client)
-            else:
-                self._refuse(client, f"connection failed: {error}")
+            self._drop(client) if client.trusted else self._refuse(client, f"connection failed: {error}")
 
     def _read(self, client: _Client) -> None:
         if not client.trusted:
