@@ -60,7 +60,9 @@ class Interrupted:
 
     def call(self, function: Callable[[], object]) -> None:
         """Calls ``function``, and interrupts it once the engine waits for the other rank."""
-        called = threading.Event()  # the engine may wait for an earlier work before the helper has even started
+        called = (
+            threading.Event()
+        )  # the engine may wait for an earlier work before the helper has even started
         helper = threading.Thread(target=self._interrupt_main, args=(called,))
         helper.start()
         try:
