@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/gil.h"
+
 namespace nb = nanobind;
 
 namespace slipstream {
@@ -37,10 +39,11 @@ void keep_until_done(const WorkPtr& work, nb::object keep) {
 
 void drop_orphans() {
   if (!some_done.load(std::memory_order_relaxed) || !some_done.exchange(false)) return;
-  std::vector<Orphan> done;  // destroyed last: that may run any Python code, and come here again
+  std::vector<Orphan> done;
   std::vector<Orphan> left;
   for (Orphan& orphan : kept()) (orphan.work->done() ? done : left).push_back(std::move(orphan));
   kept() = std::move(left);
+  or_stop([&done] { done.clear(); });  // that may run any Python code, and come here again
 }
 
 size_t orphans() { return kept().size(); }

@@ -167,7 +167,9 @@ void bind_handles(nb::module_& m) {
   nb::class_<Group>(m, "Group", "The members of a group, by their global ranks.")
       .def_ro("id", &Group::id)
       .def_ro("rank", &Group::rank)
-      .def_ro("ranks", &Group::ranks);
+      .def_ro("ranks", &Group::ranks)
+      .def_prop_ro(
+          "begun", [](const Group& g) { return g.begun.load(); }, "How many operations this rank has begun in it.");
   nb::class_<Handle>(m, "Work", nb::type_slots(kHandleSlots), "A running operation.")
       .def("done", [](const Handle& h) { return h.work().done(); })
       .def("source", &Handle::source,
@@ -332,9 +334,12 @@ void bind_session(nb::module_& m) {
       .def(
           "probe",
           [](Session& self, const std::vector<int>& ranks, double timeout) {
-            return self.probe(ranks, now() + seconds(timeout));
+            std::vector<int> alive;
+            self.ask(ranks);
+            wait_in_slices(now() + seconds(timeout), [&](Time until) { return self.hear(ranks, until, alive); });
+            return alive;
           },
-          nb::arg("ranks"), nb::arg("timeout"), nb::call_guard<WithoutGil>(),
+          nb::arg("ranks"), nb::arg("timeout"),
           "Those of `ranks` that answer within `timeout` seconds, also if the session has failed.")
       .def(
           "close",

@@ -180,6 +180,7 @@ class Engine final : public Events {
   void await_source(WorkPtr work);
   void settle(std::deque<uint64_t> channels);
   bool needs(int global_rank) const;
+  bool is_candidate(int global_rank) const;
   bool chatters(int peer, FrameType type);
   void keep_early(Link& link, const Frame& frame, const Payload& payload);
   void frame_for(Execution& execution, Link& link, const Frame& frame, const Payload& payload);

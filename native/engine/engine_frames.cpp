@@ -202,9 +202,9 @@ void Engine::down(Link& link, const Error& error) {
     fabric_.set_left(peer, named, now());
     return;
   }
-  if (stranger) return fabric_.forget(peer);
-  if (suspicion_) return;
-  suspicion_ = named;  // another rank may know better whose fault it is: see EngineOptions
+  if (stranger && !is_candidate(peer)) return fabric_.forget(peer);
+  if (stranger || suspicion_) return;  // a receive from any source may have others: watch()
+  suspicion_ = named;                  // another rank may know better whose fault it is: see EngineOptions
   suspicion_until_ = now() + seconds(options_.suspicion_seconds);
   next_tick_ = {};
 }

@@ -62,6 +62,14 @@ bool Engine::needs(int global_rank) const {
   return false;
 }
 
+// True if a receive from any source may have its message from this rank.
+bool Engine::is_candidate(int global_rank) const {
+  for (const Receives::Pending& pending : receives_.all())
+    for (const Candidate& candidate : pending.candidates())
+      if (pending.work->request.group->ranks[static_cast<size_t>(candidate.source())] == global_rank) return true;
+  return false;
+}
+
 void Engine::watch(Receives::Pending& pending, Time now) {
   const Request& request = pending.work->request;
   Stall& stall = pending.stall;

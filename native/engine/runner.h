@@ -52,6 +52,15 @@ class Runner {
     const DefaultFloatState state;
     f();
   }
+  // As the driver: what `f` throws fails the session.
+  template <class F>
+  void guarded(F f) {
+    try {
+      f();
+    } catch (const std::exception& e) {
+      broke(e);
+    }
+  }
 
  private:
   class BellHandler : public Handler {

@@ -22,7 +22,8 @@ namespace slipstream {
 struct Group : std::enable_shared_from_this<Group> {
   uint64_t id = 0;
   std::vector<int> ranks;
-  int rank = 0;  // ours in the group
+  int rank = 0;                            // ours in the group
+  mutable std::atomic<uint64_t> begun{0};  // operations of this rank in it
 };
 
 // What all ranks of a work must agree on. Its hash travels in every frame.

@@ -94,9 +94,69 @@ Reduction::~Reduction() { close(); }
 // ---- a split work begins
 
 void Reduction::enter(const WorkPtr& parent) {
+  std::string refused;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Work* other = conflict(*parent, others_); other == nullptr) {
+      waiting_.push_back(parent);
+      in_line_.add(*parent);
+      return begin_ready();
+    } else {
+      refused = refusal(*parent, *other);
+    }
+  }
+  session_.abort(refused);
+  parent->complete(session_.failure());
+}
+
+void Reduction::beside(const WorkPtr& work) {
+  std::string refused;
+  {
+    const std::lock_guard lock(mutex_);
+    const Work* other = conflict(*work, begun_);
+    if (other == nullptr) other = conflict(*work, in_line_);
+    if (other == nullptr) return use(work, others_);
+    refused = refusal(*work, *other);
+  }
+  session_.abort(refused);  // that fails `work` too
+}
+
+const Work* Reduction::conflict(const Work& work, const MemoryInUse& others) {
+  const Work* found = nullptr;
+  others.conflicts(work, [&](const Work& other) {
+    if (!other.done()) found = &other;  // one that is done may not have told us yet
+    return found == nullptr;
+  });
+  return found;
+}
+
+std::string Reduction::refusal(const Work& work, const Work& other) const {
+  return "rank " + std::to_string(options_.rank) + " called " + work.request.signature.describe() + " on memory that " +
+         other.request.signature.describe() +
+         " still works on, and one of them writes it: beside reducers, wait for the first before the second is called";
+}
+
+class Reduction::End final : public Listener {
+ public:
+  End(Reduction& reduction, WorkPtr work, MemoryInUse& memory)
+      : reduction_(reduction), work_(std::move(work)), memory_(memory) {}
+  void work_done() override { reduction_.ended(*work_, memory_); }
+
+ private:
+  Reduction& reduction_;
+  WorkPtr work_;
+  MemoryInUse& memory_;
+};
+
+void Reduction::use(const WorkPtr& work, MemoryInUse& memory) {
+  memory.add(*work);
+  work->listen(std::make_unique<End>(*this, work, memory));
+}
+
+void Reduction::ended(const Work& work, MemoryInUse& memory) {
   const std::lock_guard lock(mutex_);
-  waiting_.push_back(parent);
-  begin_ready();
+  memory.remove(work);
+  if (&memory == &begun_) begin_ready();
 }
 
 void Reduction::begin_ready() {
@@ -108,15 +168,23 @@ void Reduction::begin_ready() {
   } guard(beginning_);
   while (!waiting_.empty()) {
     const WorkPtr parent = waiting_.front();
+    if (conflict(*parent, begun_) != nullptr) break;
     if (is_small(parent->request) && since_verdict_ + 1 < kSmallOnes) {
       if (!begin_small(parent)) break;
     } else {
       if (unjudged_.size() >= kAhead) break;
-      waiting_.pop_front();
+      leave_line(parent);
       since_verdict_ = 0;
       begin(parent);
     }
   }
+}
+
+// The first in line begins.
+void Reduction::leave_line(const WorkPtr& parent) {
+  waiting_.pop_front();
+  in_line_.remove(*parent);
+  use(parent, begun_);
 }
 
 Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {
@@ -148,7 +216,7 @@ bool Reduction::begin_small(const WorkPtr& parent) {
   for (uint64_t i = 0; i < slices; ++i)
     if (!ways[i]->express->open()) since_verdict_ = kSmallOnes;  // lost: a verdict lets all know
   if (since_verdict_ >= kSmallOnes) return true;
-  waiting_.pop_front();
+  leave_line(parent);
   ++since_verdict_;
   if (ways.empty() || count == 0) {
     const WorkPtr work = session_.prepare(slice(whole, 0, count), channel_of(*options_.group, 1));

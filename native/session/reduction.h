@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/memory_in_use.h"
 #include "engine/work.h"
 #include "session/express.h"
 #include "transport/tcp.h"
@@ -76,6 +77,8 @@ class Reduction {
 
   // A work whose plan is split().
   void enter(const WorkPtr& parent);
+  // Any other work of the session, before it is submitted: see `MemoryInUse`.
+  void beside(const WorkPtr& work);
   // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
   void registered(size_t reducer, uint64_t incarnation);
   std::vector<ReducerState> states();
@@ -135,9 +138,15 @@ class Reduction {
   };
   enum class Stage { part, verdict, chunks, repair };
   class Ear;
+  class End;
   using SplitPtr = std::shared_ptr<Split>;
 
+  void use(const WorkPtr& work, MemoryInUse& memory);
+  static const Work* conflict(const Work& work, const MemoryInUse& others);  // null: none
+  std::string refusal(const Work& work, const Work& other) const;
+  void ended(const Work& work, MemoryInUse& memory);
   void begin_ready();
+  void leave_line(const WorkPtr& parent);
   void begin(const WorkPtr& parent);
   bool begin_small(const WorkPtr& parent);
   bool is_small(const Request& request) const;
@@ -170,6 +179,11 @@ class Reduction {
   std::recursive_mutex mutex_;
   std::vector<Reducer> reducers_;
   std::deque<WorkPtr> waiting_;
+  // Engines know the works of one session each, and a split work runs in several. So split works that need the same
+  // memory begin one after another here, and a split work and another one are refused.
+  MemoryInUse in_line_;  // split works, in `waiting_`
+  MemoryInUse begun_;    // split works
+  MemoryInUse others_;
   std::deque<SplitPtr> unjudged_;  // in their order
   std::deque<SplitPtr> judged_;    // not applied yet, in their order
   uint64_t next_ = 0;

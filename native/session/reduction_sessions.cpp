@@ -188,6 +188,7 @@ void Reduction::close() {
   for (const WorkPtr& parent : waiting_)
     parent->complete(Error{Code::aborted, options_.rank, {}, "slipstream was shut down while operations were pending"});
   waiting_.clear();
+  in_line_.clear();
 }
 
 }  // namespace slipstream

@@ -124,6 +124,7 @@ void Session::free(uint32_t region) {
 
 WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   check_process();
+  request.group->begun.fetch_add(1, std::memory_order_relaxed);
   request.channel = tag_channel != 0 ? tag_channel : request.group->id;
   request.signature_hash = request.signature.hash();
   request.timed = request.timeout_seconds > 0;
@@ -143,10 +144,9 @@ bool Session::is_split(const Request& request) const {
 }
 
 void Session::submit(const WorkPtr& work) {
-  if (work->split)
-    split_up(work);
-  else
-    runner_.submit(work);
+  if (work->split) return split_up(work);
+  if (reduction_) reduction_->beside(work);
+  runner_.submit(work);
 }
 
 void Session::split_up(const WorkPtr& work) {
@@ -155,9 +155,12 @@ void Session::split_up(const WorkPtr& work) {
 }
 
 bool Session::run(const WorkPtr& work, Time deadline) {
-  if (!work->split) return runner_.run(work, deadline);
-  split_up(work);
-  return work->sleep_until_done(deadline);
+  if (work->split) {
+    split_up(work);
+    return work->sleep_until_done(deadline);
+  }
+  if (reduction_) reduction_->beside(work);
+  return runner_.run(work, deadline);
 }
 
 bool Session::wait(Work& work, Time deadline) {
@@ -180,11 +183,7 @@ void Session::reach(int rank, Time deadline) {
     runner_.as_driver([&] {
       engine_.fabric().want(rank);
       up = engine_.fabric().up(rank) != nullptr;
-      if (!up) {
-        poller_.wait(5);
-        engine_.turn();
-        tick(now());
-      }
+      if (!up) look();
       gone = engine_.fabric().gone(rank);
     });
     if (up) return;
@@ -274,31 +273,38 @@ void Session::abandon(const std::string& what) {
   });
 }
 
-std::vector<int> Session::probe(const std::vector<int>& ranks, Time deadline) {
-  std::vector<int> alive;
-  bool asked = false, over = false;
-  while (!over) {
+void Session::look() {
+  runner_.guarded([&] {
+    poller_.wait(5);
+    engine_.turn();
+    tick(now());
+  });
+}
+
+void Session::ask(const std::vector<int>& ranks) {
+  check_process();
+  runner_.as_driver([&] {
+    for (const int rank : ranks) {
+      probes_[rank] = Probe::asked;
+      knock(rank);
+    }
+  });
+}
+
+bool Session::hear(const std::vector<int>& ranks, Time deadline, std::vector<int>& alive) {
+  for (bool waits = true; waits; waits = waits && now() < deadline) {
     runner_.as_driver([&] {
-      for (const int rank : ranks) {
-        if (asked) break;
-        probes_[rank] = Probe::asked;
-        knock(rank);
-      }
-      asked = true;
-      poller_.wait(5);
-      engine_.turn();
-      tick(now());
+      look();
       alive.clear();
-      over = now() >= deadline;
-      bool waits = false;
+      waits = false;
       for (const int rank : ranks) {
         if (probes_[rank] == Probe::lives) alive.push_back(rank);
         waits |= probes_[rank] == Probe::asked;
       }
-      over |= !waits;
     });
+    if (!waits) return true;
   }
-  return alive;
+  return false;
 }
 
 void Session::close(const std::string& words, bool tell) {

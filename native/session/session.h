@@ -104,8 +104,10 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void abort(const std::string& why);
   // The same, where this rank is the one that the others lose: "rank 1 (host a) <what>".
   void abandon(const std::string& what);
-  // Asks which of `ranks` live, also if the session has failed. Those that do not answer by `deadline` do not.
-  std::vector<int> probe(const std::vector<int>& ranks, Time deadline);
+  // Asks whether `ranks` live, also if the session has failed.
+  void ask(const std::vector<int>& ranks);
+  // Those of them that have said so by `deadline`. True if it is known of all.
+  bool hear(const std::vector<int>& ranks, Time deadline, std::vector<int>& alive);
   // Leaves in good order; pending works fail. Waits at most 0.3 s for the last bytes to go out; a failed session also
   // up to 2 s for ranks that do not know yet why, unless they need not be told (`tell`). Idempotent. `words`:
   // Engine::leave.
@@ -134,6 +136,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   bool pending() const override { return shm_.pending(); }
   bool congested() const override { return shm_.congested(); }
   Time tick(Time now) override;
+  void look();  // as the driver: handles what comes within a few milliseconds
 
   bool is_split(const Request& request) const;
   void split_up(const WorkPtr& work);

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -116,32 +117,43 @@ void bind_in_turn(int fd, const Address& to, size_t turn) {
   (void)::bind(fd, from.raw(), from.size);
 }
 
-}  // namespace
-
-Fd listen_tcp(const std::string& address, uint16_t port) {
+// Nothing if another socket has the port.
+std::optional<Fd> try_listen(const std::string& address, uint16_t port) {
   Address at;
   if (!parse(address, port, at)) throw Failure(Code::invalid, "not a numeric address to listen on: '" + address + "'");
   Fd fd(::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) throw Failure(Code::internal, errno_text("socket"));
   if (at.family() == AF_INET6) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);  // IPv4 has a listener of its own
-  if (::bind(fd.get(), at.raw(), at.size) != 0)
-    throw Failure(Code::internal, errno_text(("bind " + address_name(address, port)).c_str()));
-  if (::listen(fd.get(), kBacklog) != 0) throw Failure(Code::internal, errno_text("listen"));
-  return fd;
+  if (::bind(fd.get(), at.raw(), at.size) == 0 && ::listen(fd.get(), kBacklog) == 0) return fd;
+  if (errno == EADDRINUSE) return std::nullopt;
+  throw Failure(Code::internal, errno_text(("listen on " + address_name(address, port)).c_str()));
+}
+
+Failure port_taken(const std::string& address, uint16_t port) {
+  errno = EADDRINUSE;
+  return Failure(Code::internal, errno_text(("listen on " + address_name(address, port)).c_str()));
+}
+
+}  // namespace
+
+Fd listen_tcp(const std::string& address, uint16_t port) {
+  if (auto fd = try_listen(address, port)) return std::move(*fd);
+  throw port_taken(address, port);
 }
 
 std::pair<std::vector<Fd>, uint16_t> listen_tcp(const std::vector<std::string>& addresses) {
   std::vector<Fd> found;
   uint16_t port = 0;
   for (int tries = kPortTries; found.size() < addresses.size();) {
-    try {
-      found.push_back(listen_tcp(addresses[found.size()], port));
-      port = local_port(found[0].get());
-    } catch (const Failure&) {  // another process may have the port there
-      if (found.empty() || errno != EADDRINUSE || --tries == 0) throw;
+    auto fd = try_listen(addresses[found.size()], port);
+    if (!fd) {  // another process may have the port there
+      if (found.empty() || --tries == 0) throw port_taken(addresses[found.size()], port);
       found.clear();
       port = 0;
+      continue;
     }
+    found.push_back(std::move(*fd));
+    port = local_port(found[0].get());
   }
   return {std::move(found), port};
 }

@@ -4,13 +4,19 @@ any_source_rank.py check            sizes, orders and mixtures; prints "passed"
 any_source_rank.py killed           waits for any of two ranks, of which one is killed
 any_source_rank.py left             the other ranks send and leave; their messages still come, then PeerLost
 any_source_rank.py timeout          nobody sends
+any_source_rank.py dead FILE        ranks 1 and 2 are killed before anything is sent; rank 0 waits for FILE first
 any_source_rank.py mismatch COUNT   rank 1 sends one element more than rank 0 expects
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,6 +185,19 @@ def killed() -> None:
         print(f"lost {error.rank}: {error}", flush=True)
 
 
+def dead(file: str) -> None:
+    if slipstream.rank() != 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while not Path(file).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # a poll for a file of another process
+    try:
+        recv_any(empty(10), timeout=60).wait()
+    except PeerLost as error:
+        print(f"lost {error.rank}: {error}", flush=True)
+
+
 def left() -> None:
     me, n = slipstream.rank(), slipstream.size()
     slipstream.barrier()
@@ -223,9 +242,15 @@ def mismatch(count: int) -> None:
 def main() -> None:
     slipstream.init()
     command, *arguments = sys.argv[1:]
-    {"check": check, "killed": killed, "left": left, "timeout": timeout, "mismatch": mismatch}[command](
-        *map(int, arguments)
-    )
+    commands: dict[str, Callable[..., None]] = {
+        "check": check,
+        "killed": killed,
+        "dead": dead,
+        "left": left,
+        "timeout": timeout,
+        "mismatch": lambda count: mismatch(int(count)),
+    }
+    commands[command](*arguments)
     try:
         slipstream.shutdown()
     except SlipstreamError:

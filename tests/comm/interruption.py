@@ -60,9 +60,7 @@ class Interrupted:
 
     def call(self, function: Callable[[], object]) -> None:
         """Calls ``function``, and interrupts it once the engine waits for the other rank."""
-        called = (
-            threading.Event()
-        )  # the engine may wait for an earlier work before the helper has even started
+        called = threading.Event()  # for the engine may already wait, for an earlier work
         helper = threading.Thread(target=self._interrupt_main, args=(called,))
         helper.start()
         try:

@@ -1,4 +1,4 @@
-"""One rank of the tests of overlapping memory: overlap_rank.py inputs|flight|groups."""
+"""One rank of the tests of overlapping memory: overlap_rank.py inputs|flight|groups|beside."""
 
 from __future__ import annotations
 
@@ -88,6 +88,21 @@ def groups() -> None:
     assert "still works on" in text, text
 
 
+def beside() -> None:
+    """A sum through reducers runs in several engines: other works on its memory are refused, on all ranks."""
+    data = np.ones(400_000)
+    if slipstream.rank() == 0:
+        slipstream.all_reduce(data, out=data, async_op=True)
+    try:
+        slipstream.broadcast(data, out=data)
+    except slipstream.Aborted as error:
+        text = str(error)
+    else:
+        raise AssertionError("an overlap beside reducers is no error")
+    assert "rank 0" in text, text
+    assert "still works on" in text, text
+
+
 slipstream.init()
-{"inputs": inputs, "flight": flight, "groups": groups}[sys.argv[1]]()
+{"inputs": inputs, "flight": flight, "groups": groups, "beside": beside}[sys.argv[1]]()
 slipstream.shutdown()

@@ -35,6 +35,17 @@ def test_a_killed_candidate_is_named_at_once(transport: str) -> None:
         assert time.monotonic() - since < 5
 
 
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_candidates_that_died_before_there_was_a_link_are_named(transport: str, tmp_path: Path) -> None:
+    both_dead = tmp_path / "dead"
+    with ranks.started(SCRIPT, 3, transport=transport, args=["dead", str(both_dead)]) as job:
+        for rank in job[1:]:
+            rank.process.wait(60)
+        both_dead.touch()
+        job[0].process.wait(30)  # sooner than the operation's time-out
+        assert "lost 1: rank 1" in job[0].text() or "lost 2: rank 2" in job[0].text(), job[0].text()
+
+
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 def test_messages_of_ranks_that_left_still_come(transport: str) -> None:
     text = ranks.run(SCRIPT, 3, transport=transport, args=["left"], timeout=30)[0]

@@ -16,6 +16,7 @@ from reducer.service import Service, wait_for
 
 RANK = Path(__file__).with_name("job_rank.py")
 GROUPS = Path(__file__).with_name("groups_rank.py")
+OVERLAP = Path(__file__).parents[1] / "comm" / "overlap_rank.py"
 
 
 @contextmanager
@@ -148,3 +149,9 @@ def test_two_jobs_share_a_reducer(tmp_path: Path) -> None:
             ranks.run(RANK, 2, transport="tcp", args=["asynchronous"], env=env)
             assert all(rank.process.poll() is None for rank in other)
             assert services[0].metrics()["registered_total"] == 2
+
+
+@pytest.mark.parametrize("case", ["flight", "beside"])
+def test_works_in_flight_on_the_same_memory(tmp_path: Path, case: str) -> None:
+    with reducers(tmp_path, 2) as services:
+        ranks.run(OVERLAP, 3, transport="tcp", args=[case], env=environment(services))

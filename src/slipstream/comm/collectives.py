@@ -19,7 +19,7 @@ from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm import raw
 from slipstream.comm.arrays import Buffer, contiguous, tensors_too, writable
 from slipstream.comm.group import Group, world
-from slipstream.comm.together import Together
+from slipstream.comm.together import Together, found_by_all
 from slipstream.comm.work import Work
 
 __all__ = [
@@ -58,9 +58,11 @@ def _row_counts(group: Group, array: NDArray[Any]) -> list[int]:
     first = everyone[0]
     for r in range(group.size):
         if everyone[r, 1] != first[1] or everyone[r, 2] != first[2]:
-            raise ValueError(
-                f"rank {r} of the group has rows of {everyone[r, 1]} elements (dtype {everyone[r, 2]}), "
-                f"rank 0 of {first[1]} (dtype {first[2]}): all dimensions but the first must agree"
+            raise found_by_all(
+                ValueError(
+                    f"rank {r} of the group has rows of {everyone[r, 1]} elements (dtype {everyone[r, 2]}), "
+                    f"rank 0 of {first[1]} (dtype {first[2]}): all dimensions but the first must agree"
+                )
             )
     return [int(n) for n in everyone[:, 0]]
 

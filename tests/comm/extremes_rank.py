@@ -1,0 +1,100 @@
+"""One rank of a job at a limit: extremes_rank.py CASE (the functions below)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+
+import slipstream
+from slipstream.comm.group import Group
+
+
+def outstanding() -> None:
+    """100,000 works are submitted before the first is waited for."""
+    count = 100_000
+    data = np.arange(3.0 * count, dtype=np.float32).reshape(count, 3) % 1000
+    mine = data * (slipstream.rank() + 1)
+    works = [slipstream.all_reduce(row, out=row, async_op=True) for row in mine]
+    for work in works:
+        work.wait()
+    total = slipstream.size() * (slipstream.size() + 1) / 2
+    assert np.array_equal(mine, data * np.float32(total))
+
+
+def groups_and_threads() -> None:
+    """16 groups, each used by a thread of its own."""
+    me, n = slipstream.rank(), slipstream.size()
+    groups = [Group(list(np.roll(range(n), i))) for i in range(16)]
+    wrong: list[str] = []
+
+    def use(number: int) -> None:
+        for turn in range(20):
+            size = (number * 977 + turn * 4099) % 20_000 + 1
+            found = slipstream.all_reduce(
+                np.full(size, 100 * number + turn + me, np.int64), group=groups[number]
+            )
+            if not (found == n * (100 * number + turn) + n * (n - 1) // 2).all():
+                wrong.append(f"group {number}, turn {turn}: {found[:3]}")
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:3]
+
+
+def large() -> None:
+    """Operations on 5 GiB: more than 2^32 bytes, and no multiple of anything."""
+    count = (5 << 30) + 12_345
+    data = np.full(count, slipstream.rank() + 1, np.uint8)
+    data[-7:] = 10 * (slipstream.rank() + 1)
+    slipstream.all_reduce(data, out=data)
+    assert (data[:-7] == 3).all()
+    assert (data[-7:] == 30).all()
+    data[-1] = slipstream.rank()
+    slipstream.broadcast(data, 1, out=data)
+    assert data[-1] == 1
+    if slipstream.rank() == 0:
+        data[1 << 32] = 77
+        slipstream.send(data, 1)
+    else:
+        slipstream.recv(data, 0)
+        assert data[1 << 32] == 77
+        assert data[(1 << 32) - 1] == data[(1 << 32) + 1] == 3
+
+
+def little_memory() -> None:
+    """Rank 1 may not map much more memory; what it is refused ends nothing."""
+    if slipstream.rank() == 1:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), resource.RLIM_INFINITY))
+        try:
+            slipstream.empty(1 << 30, np.uint8)
+        except (MemoryError, slipstream.SlipstreamError) as error:
+            print(f"refused: {error}", flush=True)
+    for count in (1, 3000, 4 << 20):
+        assert (slipstream.all_reduce(np.ones(count, np.float32)) == slipstream.size()).all()
+
+
+def little_shared_memory() -> None:
+    """/dev/shm has 4 KiB."""
+    found = os.statvfs("/dev/shm")
+    assert found.f_blocks * found.f_frsize <= 4096
+    for count in (1, 3000, 4 << 20):
+        data = slipstream.empty(count, np.float32)
+        data[:] = 1
+        assert (slipstream.all_reduce(data, out=data) == slipstream.size()).all()
+        assert (slipstream.all_reduce(np.ones(count, np.float32)) == slipstream.size()).all()
+
+
+slipstream.init()
+globals()[sys.argv[1]]()
+slipstream.barrier()
+print("passed", flush=True)
+slipstream.shutdown()
