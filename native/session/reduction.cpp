@@ -93,47 +93,61 @@ Reduction::~Reduction() { close(); }
 
 // ---- a split work begins
 
-void Reduction::enter(const WorkPtr& parent) {
+void Reduction::enter(const WorkPtr& work) {
   std::string refused;
   {
     const std::lock_guard lock(mutex_);
-    if (const Work* other = conflict(*parent, others_); other == nullptr) {
-      waiting_.push_back(parent);
-      in_line_.add(*parent);
-      return begin_ready();
-    } else {
-      refused = refusal(*parent, *other);
-    }
+    channel_ = work->request.channel;
+    refused = objection(*work);
+    if (refused.empty()) return wait_in_line(work);
   }
   session_.abort(refused);
-  parent->complete(session_.failure());
+  work->complete(session_.failure());
 }
 
-void Reduction::beside(const WorkPtr& work) {
+bool Reduction::holds(const WorkPtr& work) {
   std::string refused;
   {
     const std::lock_guard lock(mutex_);
-    const Work* other = conflict(*work, begun_);
-    if (other == nullptr) other = conflict(*work, in_line_);
-    if (other == nullptr) return use(work, others_);
-    refused = refusal(*work, *other);
+    const bool ours = work->request.channel == channel_;
+    if (ours && (passing_ > 0 || conflict(*work, begun_) != nullptr || conflict(*work, in_line_) != nullptr)) {
+      ++passing_;
+      wait_in_line(work);
+      return true;
+    }
+    refused = objection(*work);
+    if (refused.empty()) use(work, others_);
   }
-  session_.abort(refused);  // that fails `work` too
+  if (!refused.empty()) session_.abort(refused);  // that fails `work` too
+  return false;
 }
 
-const Work* Reduction::conflict(const Work& work, const MemoryInUse& others) {
+void Reduction::wait_in_line(const WorkPtr& work) {
+  waiting_.push_back(work);
+  in_line_.add(*work);
+  begin_ready();
+}
+
+// `elsewhere`: of those of other groups, peers and tags alone.
+const Work* Reduction::conflict(const Work& work, const MemoryInUse& others, bool elsewhere) {
   const Work* found = nullptr;
   others.conflicts(work, [&](const Work& other) {
+    if (elsewhere && other.request.channel == work.request.channel) return true;
     if (!other.done()) found = &other;  // one that is done may not have told us yet
     return found == nullptr;
   });
   return found;
 }
 
-std::string Reduction::refusal(const Work& work, const Work& other) const {
+std::string Reduction::objection(const Work& work) const {
+  const Work* other = conflict(work, begun_, true);
+  if (other == nullptr) other = conflict(work, in_line_, true);
+  if (other == nullptr && work.split) other = conflict(work, others_, true);
+  if (other == nullptr) return {};
   return "rank " + std::to_string(options_.rank) + " called " + work.request.signature.describe() + " on memory that " +
-         other.request.signature.describe() +
-         " still works on, and one of them writes it: beside reducers, wait for the first before the second is called";
+         other->request.signature.describe() +
+         " of another group, or with another rank or tag, still works on, and one of them writes it: wait for the "
+         "first before the second is called";
 }
 
 class Reduction::End final : public Listener {
@@ -156,7 +170,7 @@ void Reduction::use(const WorkPtr& work, MemoryInUse& memory) {
 void Reduction::ended(const Work& work, MemoryInUse& memory) {
   const std::lock_guard lock(mutex_);
   memory.remove(work);
-  if (&memory == &begun_) begin_ready();
+  begin_ready();
 }
 
 void Reduction::begin_ready() {
@@ -169,11 +183,18 @@ void Reduction::begin_ready() {
   while (!waiting_.empty()) {
     const WorkPtr parent = waiting_.front();
     if (conflict(*parent, begun_) != nullptr) break;
+    if (!parent->split) {
+      --passing_;
+      leave_line(parent, others_);
+      session_.submit_unsplit(parent);
+      continue;
+    }
+    if (conflict(*parent, others_) != nullptr) break;
     if (is_small(parent->request) && since_verdict_ + 1 < kSmallOnes) {
       if (!begin_small(parent)) break;
     } else {
       if (unjudged_.size() >= kAhead) break;
-      leave_line(parent);
+      leave_line(parent, begun_);
       since_verdict_ = 0;
       begin(parent);
     }
@@ -181,10 +202,10 @@ void Reduction::begin_ready() {
 }
 
 // The first in line begins.
-void Reduction::leave_line(const WorkPtr& parent) {
+void Reduction::leave_line(const WorkPtr& work, MemoryInUse& memory) {
   waiting_.pop_front();
-  in_line_.remove(*parent);
-  use(parent, begun_);
+  in_line_.remove(*work);
+  use(work, memory);
 }
 
 Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {
@@ -216,7 +237,7 @@ bool Reduction::begin_small(const WorkPtr& parent) {
   for (uint64_t i = 0; i < slices; ++i)
     if (!ways[i]->express->open()) since_verdict_ = kSmallOnes;  // lost: a verdict lets all know
   if (since_verdict_ >= kSmallOnes) return true;
-  leave_line(parent);
+  leave_line(parent, begun_);
   ++since_verdict_;
   if (ways.empty() || count == 0) {
     const WorkPtr work = session_.prepare(slice(whole, 0, count), channel_of(*options_.group, 1));

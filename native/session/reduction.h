@@ -76,9 +76,10 @@ class Reduction {
   ~Reduction();
 
   // A work whose plan is split().
-  void enter(const WorkPtr& parent);
-  // Any other work of the session, before it is submitted: see `MemoryInUse`.
-  void beside(const WorkPtr& work);
+  void enter(const WorkPtr& work);
+  // Any other work of the session, before it is submitted. True: it is submitted here, once no split work that was
+  // called before it needs its memory any more.
+  bool holds(const WorkPtr& work);
   // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
   void registered(size_t reducer, uint64_t incarnation);
   std::vector<ReducerState> states();
@@ -142,11 +143,12 @@ class Reduction {
   using SplitPtr = std::shared_ptr<Split>;
 
   void use(const WorkPtr& work, MemoryInUse& memory);
-  static const Work* conflict(const Work& work, const MemoryInUse& others);  // null: none
-  std::string refusal(const Work& work, const Work& other) const;
+  void wait_in_line(const WorkPtr& work);
+  static const Work* conflict(const Work& work, const MemoryInUse& others, bool elsewhere = false);  // null: none
+  std::string objection(const Work& work) const;                                                     // empty: none
   void ended(const Work& work, MemoryInUse& memory);
   void begin_ready();
-  void leave_line(const WorkPtr& parent);
+  void leave_line(const WorkPtr& work, MemoryInUse& memory);
   void begin(const WorkPtr& parent);
   bool begin_small(const WorkPtr& parent);
   bool is_small(const Request& request) const;
@@ -179,11 +181,13 @@ class Reduction {
   std::recursive_mutex mutex_;
   std::vector<Reducer> reducers_;
   std::deque<WorkPtr> waiting_;
-  // Engines know the works of one session each, and a split work runs in several. So split works that need the same
-  // memory begin one after another here, and a split work and another one are refused.
-  MemoryInUse in_line_;  // split works, in `waiting_`
-  MemoryInUse begun_;    // split works
-  MemoryInUse others_;
+  // An engine knows the memory of its session's works alone, and a split work runs in several sessions. So a split work
+  // and any other of its group on the same memory begin one after another here; those of other groups are refused.
+  uint64_t channel_ = 0;           // of split works: they all have the same
+  MemoryInUse in_line_;            // of works in `waiting_`
+  MemoryInUse begun_;              // of split works
+  MemoryInUse others_;             // of works that are not split
+  uint64_t passing_ = 0;           // of these, in `waiting_`: later ones of the group have to wait behind them
   std::deque<SplitPtr> unjudged_;  // in their order
   std::deque<SplitPtr> judged_;    // not applied yet, in their order
   uint64_t next_ = 0;

@@ -145,8 +145,7 @@ bool Session::is_split(const Request& request) const {
 
 void Session::submit(const WorkPtr& work) {
   if (work->split) return split_up(work);
-  if (reduction_) reduction_->beside(work);
-  runner_.submit(work);
+  if (!reduction_ || !reduction_->holds(work)) runner_.submit(work);
 }
 
 void Session::split_up(const WorkPtr& work) {
@@ -155,12 +154,11 @@ void Session::split_up(const WorkPtr& work) {
 }
 
 bool Session::run(const WorkPtr& work, Time deadline) {
-  if (work->split) {
+  if (work->split)
     split_up(work);
-    return work->sleep_until_done(deadline);
-  }
-  if (reduction_) reduction_->beside(work);
-  return runner_.run(work, deadline);
+  else if (!reduction_ || !reduction_->holds(work))
+    return runner_.run(work, deadline);
+  return work->sleep_until_done(deadline);
 }
 
 bool Session::wait(Work& work, Time deadline) {

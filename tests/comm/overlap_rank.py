@@ -1,4 +1,4 @@
-"""One rank of the tests of overlapping memory: overlap_rank.py inputs|flight|groups|beside."""
+"""One rank of the tests of overlapping memory: overlap_rank.py inputs|flight|mixed|groups."""
 
 from __future__ import annotations
 
@@ -88,21 +88,25 @@ def groups() -> None:
     assert "still works on" in text, text
 
 
-def beside() -> None:
-    """A sum through reducers runs in several engines: other works on its memory are refused, on all ranks."""
-    data = np.ones(400_000)
-    if slipstream.rank() == 0:
-        slipstream.all_reduce(data, out=data, async_op=True)
-    try:
-        slipstream.broadcast(data, out=data)
-    except slipstream.Aborted as error:
-        text = str(error)
-    else:
-        raise AssertionError("an overlap beside reducers is no error")
-    assert "rank 0" in text, text
-    assert "still works on" in text, text
+def mixed() -> None:
+    """So do sums and other operations."""
+    n = slipstream.size()
+    for count in (10, 5000, 400_000):
+        for turn in range(10):
+            data = np.full(count, 1.0)
+            works = [slipstream.all_reduce(data, out=data, async_op=True)]
+            works.append(slipstream.broadcast(data, 1, out=data, async_op=True))
+            works.append(slipstream.all_reduce(data, out=data, async_op=True))
+            part = data[: count // 2]
+            works.append(slipstream.broadcast(part, 0, out=part, async_op=True))
+            works.append(slipstream.all_reduce(part, out=part, async_op=True))
+            slipstream.broadcast(np.ones(10))  # in line behind these, or not, but in its turn
+            for work in works:
+                work.wait()
+            assert (part == n**3).all(), (count, turn, part[:3])
+            assert (data[count // 2 :] == n**2).all(), (count, turn, data[-3:])
 
 
 slipstream.init()
-{"inputs": inputs, "flight": flight, "groups": groups, "beside": beside}[sys.argv[1]]()
+{"inputs": inputs, "flight": flight, "groups": groups, "mixed": mixed}[sys.argv[1]]()
 slipstream.shutdown()

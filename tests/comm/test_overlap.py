@@ -17,8 +17,9 @@ def test_inputs_and_outputs_that_overlap_in_part_are_refused(n: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
-def test_works_in_flight_on_the_same_memory_act_one_after_another(transport: str) -> None:
-    ranks.run(SCRIPT, 3, transport=transport, args=["flight"])
+@pytest.mark.parametrize("case", ["flight", "mixed"])
+def test_works_in_flight_on_the_same_memory_act_one_after_another(transport: str, case: str) -> None:
+    ranks.run(SCRIPT, 3, transport=transport, args=[case])
 
 
 def test_works_of_several_groups_in_flight_on_the_same_memory_are_refused() -> None:
