@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
+constexpr double kLeaveSeconds = 2;    // that a rank stays until the others have read its last words
+constexpr double kBreakSeconds = 0.3;  // the same of one that fails and goes on
 constexpr size_t kMostOfferedChannels = 16;
 constexpr size_t kMostOfferedWorks = 128;    // that are not done; workers have no more than about 20
 constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
@@ -318,15 +320,17 @@ void Session::close(const std::string& words, bool tell) {
     });
     if (!owing) break;
   }
+  bool stays = true;
   runner_.as_driver([&] {
     report_strangers(Time::max());
+    stays = tell || !engine_.failure();
     engine_.leave(words);
   });
   if (reduction_) reduction_->close();
   runner_.stop();
-  // What TCP links still hold goes out while they wait for the peers' end of stream.
-  const Time limit = now() + seconds(0.3);
-  while (now() < limit && tcp_.tick(now()) != Time::max()) poller_.wait(10);
+  // What TCP links still hold goes out, again where connections break, until the peers have read it.
+  const Time limit = now() + seconds(stays ? kLeaveSeconds : kBreakSeconds);
+  while (now() < limit && tcp_.closing()) poller_.wait(10);
   tcp_.end_threads();
 }
 

@@ -17,6 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it is");
 
 constexpr std::byte kAccepted{1};
+constexpr std::byte kLacking{2};
 
 }  // namespace
 
@@ -93,12 +94,16 @@ bool Handshake::passed() {
     case Stage::proof_in:
       if (!equal_constant_time(message, mac("slipstream client")))
         return fail("does not know our secret: SLIPSTREAM_SECRET must be the same on all ranks") == State::done;
-      put(Stage::accept_out, std::span(&kAccepted, 1));
+      lacking_ = has && !has(hello_);
+      put(Stage::accept_out, std::span(lacking_ ? &kLacking : &kAccepted, 1));
       return true;
     case Stage::accept_in:
+      lacking_ = message[0] == kLacking;
+      if (lacking_) return fail("has given up the link: its session has failed or ended") == State::done;
       if (message[0] != kAccepted) return fail("answered our proof with nonsense") == State::done;
       [[fallthrough]];
     case Stage::accept_out:
+      if (lacking_) return fail("asks for a link that has ended") == State::done;
       stage_ = Stage::end;
       state_ = State::done;
       return true;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -49,6 +50,11 @@ class Handshake {
   const Hello& hello() const { return hello_; }
   // Why it failed, in words.
   const std::string& why() const { return why_; }
+  // On the server side: whether there is what a client asks for that has proved itself. Else it is told that there is
+  // not, and this fails.
+  std::function<bool(const Hello&)> has;
+  // On the client side: it failed because the server says so.
+  bool lacking() const { return lacking_; }
   // It failed because the stream ended or broke, not because of what the other side said.
   bool closed() const { return closed_; }
 
@@ -87,6 +93,7 @@ class Handshake {
   size_t at_ = 0;
   std::string why_;
   bool closed_ = false;
+  bool lacking_ = false;
 };
 
 }  // namespace slipstream

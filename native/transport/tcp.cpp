@@ -1,5 +1,6 @@
 #include "transport/tcp.h"
 
+#include <algorithm>
 #include <list>
 #include <span>
 
@@ -52,6 +53,12 @@ void TcpTransport::set_directory(std::function<TcpTarget(int)> directory) {
 }
 
 void TcpTransport::end_threads() { impl_->core->threads.stop(); }
+bool TcpTransport::closing() const {
+  const auto closes = [](const auto& known) { return known.second->closing(); };
+  return std::any_of(impl_->core->accepted.begin(), impl_->core->accepted.end(), closes) ||
+         std::any_of(impl_->core->dialled.begin(), impl_->core->dialled.end(), closes);
+}
+
 void TcpTransport::set_trace(Trace* trace) { impl_->core->trace = trace; }
 
 LinkStatistics TcpTransport::statistics(const Link& link) { return static_cast<const TcpLink&>(link).statistics(); }

@@ -113,6 +113,9 @@ class TcpTransport {
   // Ends the I/O threads; the driver does all by itself from then on. Idempotent.
   void end_threads();
 
+  // Links that have been closed still have something to say.
+  bool closing() const;
+
   // Of a link that this transport made.
   static LinkStatistics statistics(const Link& link);
 

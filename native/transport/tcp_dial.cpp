@@ -104,6 +104,7 @@ void Dial::greet() {
       core_->poller.modify(fd_.get(), handshake_.wants_write() ? EPOLLOUT : EPOLLIN, this);
       return;
     case Handshake::State::failed:
+      if (handshake_.lacking()) return attempt_failed(Why::lacking, handshake_.why());
       again_ = again_ || handshake_.closed();
       return attempt_failed(handshake_.closed() ? Why::dropped : Why::stranger, handshake_.why());
     case Handshake::State::done:
@@ -140,6 +141,7 @@ void Dial::attempt_failed(Why why, const std::string& how) {
   const bool proven = std::find(proven_.begin(), proven_.end(), target_.addresses[index_]) != proven_.end();
   gone_ = gone_ || (answered && proven);
   phase_ = Phase::pause;
+  if (why == Why::lacking) return finish({{}, {}, error_, true, true});
   const bool late = now() >= deadline_;
   if (!gone_ && !late && ++index_ < target_.addresses.size()) {
     core_->timers.set(*this, now());

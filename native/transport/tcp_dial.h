@@ -27,7 +27,8 @@ class Dial final : private Handler, private Timed {
     Fd fd;                // empty on failure
     std::string address;  // the one that answered
     Error error;
-    bool gone = false;  // nobody listens there any more, or somebody else does
+    bool gone = false;     // nobody listens there any more, or somebody else does
+    bool lacking = false;  // the peer listens, and has no such link any more
   };
   // Called once, never from the constructor; may delete the Dial.
   using Done = std::function<void(Result)>;
@@ -51,7 +52,7 @@ class Dial final : private Handler, private Timed {
   void try_next();
   void connected();
   void greet();
-  enum class Why { transient, silent, dropped, nobody, stranger, ours };
+  enum class Why { transient, silent, dropped, nobody, stranger, ours, lacking };
   void unreachable(int error);
   void attempt_failed(Why why, const std::string& how);
   bool round_failed();

@@ -161,6 +161,7 @@ void ControlLane::put(const Frame& frame, const std::byte* data) {
   const auto bytes = std::as_bytes(std::span(&header, 1));
   out_.insert(out_.end(), bytes.begin(), bytes.end());
   if (frame.length > 0) out_.insert(out_.end(), data, data + frame.length);
+  if (frame.type != FrameType::seen) spoke_ = said();
 }
 
 void ControlLane::write() {
@@ -201,7 +202,6 @@ void ControlLane::ready(uint32_t events) {
 
 void ControlLane::read() {
   for (size_t total = 0; total < kTurn;) {
-    if (link_.closing() && !resuming_) return discard();  // until then nothing of ours gets through
     const auto space = reader_.space();
     const ssize_t n = ::recv(fd_.get(), space.data(), space.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -232,17 +232,17 @@ bool ControlLane::parse() {
           if (!resumed(frame)) return false;
         } else {
           read_ += sizeof(ControlHeader) + frame.length;
+          // Who leaves waits for word of it.
+          const bool last = frame.type == FrameType::goodbye || frame.type == FrameType::abort;
+          if ((last || read_ - told_ >= kSeenStep) && !link_.closing()) say_seen();
           if (frame.type != FrameType::seen)
             link_.control_frame(frame, payload);
-          else if (!seen(frame.channel))
+          else if (seen(frame.channel))
+            link_.wrote();
+          else
             link_.nonsense("word of more than we have sent");
         }
         if (link_.finished()) return false;
-        if (link_.closing()) {
-          reader_.clear();
-          return false;
-        }
-        if (read_ - told_ >= kSeenStep) say_seen();
     }
   }
 }

@@ -101,7 +101,8 @@ class ControlLane final : public Lane {
   // From within an event: together with what else is to be said before the poller has handled this turn's events.
   void send_soon(const Frame& frame);
   bool flushed() const { return !writable() || (resuming_ ? ended_ : !wants_write()); }
-  size_t backlog() const { return out_.size(); }  // bytes that the peer has not said to have read
+  size_t backlog() const { return out_.size(); }       // bytes that the peer has not said to have read
+  bool heard_out() const { return start_ >= spoke_; }  // the peer has read all, but for what is about its own stream
   bool resuming() const { return resuming_; }
   uint64_t heard() const { return read_; }  // bytes of the peer's stream
   bool between_frames() const { return reader_.between_frames(); }
@@ -127,6 +128,7 @@ class ControlLane final : public Lane {
   FrameReader reader_;
   std::vector<std::byte> out_;  // the stream from position start_ on
   uint64_t start_ = 0;
+  uint64_t spoke_ = 0;    // where the last frame ends that is not about the peer's stream
   size_t written_ = 0;    // of out_, to this connection
   uint64_t read_ = 0;     // of the peer's stream
   uint64_t told_ = 0;     // what we said of that

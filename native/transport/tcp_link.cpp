@@ -10,8 +10,6 @@
 namespace slipstream {
 namespace {
 
-constexpr double kLinger = 0.2;           // seconds that a closing link waits for the peer's end
-constexpr double kFlushStall = 2;         // seconds without progress after which it stops flushing
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
 constexpr double kDamageSeconds = 10;
 constexpr int kMostDamage = 100;  // connections left for damage in that time
@@ -276,6 +274,7 @@ void TcpLink::release(const Payload& payload) {
 }
 
 void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
+  if (closing_) return while_closing(frame);
   if (goodbye_) return;  // nothing follows it
   switch (frame.type) {
     case FrameType::taken:
@@ -290,7 +289,7 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
       goodbye_words_.assign(reinterpret_cast<const char*>(payload), frame.length);
       control_loss_ = lanes_loss_ = {};
       for (auto& dial : lane_dials_) dial.reset();
-      if (!closing_) core_->timers.cancel(*this);
+      core_->timers.cancel(*this);
       return;
     default:
       core_->events.arrived(*this, frame, Payload{payload, frame.length, true, 0});
@@ -354,7 +353,7 @@ bool TcpLink::too_much_damage(Time now) {
 }
 
 void TcpLink::replace_control(Fd fd, uint32_t generation) {
-  if (finished_ || closing_ || goodbye_) return;
+  if (finished_ || shut_write_) return;
   heard();
   if (control_.is_open()) {  // the peer noticed first
     note(TraceEvent::Kind::lane_lost, control_, 0);
@@ -441,44 +440,6 @@ void TcpLink::shut_down() {
   auto& links = accepted_ ? core_->accepted : core_->dialled;
   const auto it = links.find({peer_, token_});
   if (it != links.end() && it->second == this) links.erase(it);
-}
-
-// ---- closing in good order
-
-void TcpLink::close() {
-  if (finished_ || closing_) return;
-  closing_ = true;
-  control_loss_ = lanes_loss_ = {};
-  core_->timers.cancel(words_);
-  core_->timers.cancel(tender_);
-  core_->timers.cancel(watcher_);
-  control_dial_.reset();
-  if (!control_.is_open()) return shut_down();
-  if (!outbox_.empty())
-    for (const auto& lane : bulk_) lane->take_back();
-  outbox_.clear();  // and with it the owner's memory
-  for (const auto& lane : bulk_) lane->drop_input();
-  core_->timers.set(*this, now() + seconds(kFlushStall));
-  rearm_lanes();  // a stalled lane reads again, to discard
-  step_close();
-}
-
-void TcpLink::wrote() {
-  if (!closing_ || finished_ || shut_write_) return;
-  core_->timers.set(*this, now() + seconds(kFlushStall));
-  step_close();
-}
-
-void TcpLink::step_close() {
-  if (!shut_write_ && control_.flushed() && !changes_control()) {
-    shut_write_ = true;
-    for (auto& dial : lane_dials_) dial.reset();
-    control_.finish_writing();
-    for (const auto& lane : bulk_) lane->finish_writing();
-    core_->timers.set(*this, now() + seconds(kLinger));
-  }
-  // Also ends a link whose peer went away before everything was sent: nobody is left to read it.
-  if (all_ended()) shut_down();
 }
 
 }  // namespace slipstream

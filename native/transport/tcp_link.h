@@ -29,8 +29,8 @@ class TcpLink final : public Link, private Timed {
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
   void release(const Payload& payload) override;
   // When it returns the link needs none of the owner's memory and makes no more upcalls. Bulk data that the peer does
-  // not have by then is not sent; control frames are, by the poller. up() turns false when that is done or the peer
-  // does not take them.
+  // not have by then is not sent; control frames are, by the poller, over other connections if the one that there is
+  // breaks. up() turns false when the peer has read them, or leaves itself, or does not take them (tcp_close.cpp).
   void close() override;
   size_t window() const override;
   double rate() const override;
@@ -137,6 +137,8 @@ class TcpLink final : public Link, private Timed {
   bool dialling_lanes() const;
   bool all_ended() const;
   void rearm_lanes();
+  bool repairs_while_closing() const { return repairs() && !(accepted_ && core_->options.only_answers); }
+  void while_closing(const Frame& frame);
   void step_close();
   void settle();
   DialTerms again_terms() const;
@@ -221,7 +223,7 @@ class TcpLink final : public Link, private Timed {
   bool goodbye_ = false;      // the peer leaves in good order
   std::string goodbye_words_;
   bool closing_ = false;     // we do
-  bool shut_write_ = false;  // all is sent and said to be so
+  bool shut_write_ = false;  // the peer has what it needs of us, and is told that there is no more
   bool finished_ = false;
   // What becomes of the link unless there is better news until then.
   struct Loss {

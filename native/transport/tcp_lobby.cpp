@@ -56,6 +56,10 @@ class Lobby::Guest final : private Handler, private Timed {
         fd(std::move(socket)),
         handshake(Handshake::server(lobby.core_->identity, {Purpose::link, Purpose::lane, Purpose::knock})),
         lobby_(lobby) {
+    handshake.has = [&core = *lobby.core_](const Hello& hello) {  // for all but the first control lane of a link
+      if (hello.purpose != Purpose::link || hello.lane == 0) return true;
+      return core.accepted.contains({static_cast<int>(hello.rank), hello.token});
+    };
     lobby_.core_->poller.add(fd.get(), EPOLLIN, this);
     lobby_.core_->timers.set(*this, now() + seconds(lobby_.core_->options.handshake_seconds));
   }
@@ -78,6 +82,7 @@ class Lobby::Guest final : private Handler, private Timed {
         lobby_.core_->poller.modify(fd.get(), handshake.wants_write() ? EPOLLOUT : EPOLLIN, this);
         return;
       case Handshake::State::failed:
+        if (handshake.lacking()) return (void)lobby_.take(*this);  // no stranger
         return lobby_.refuse(*this, handshake.why());
       case Handshake::State::done:
         return lobby_.show_in(*this);

@@ -71,9 +71,12 @@ void TcpLink::dial_control() {
 }
 
 void TcpLink::repair_failed(const Dial::Result& result) {
+  if (closing_) return shut_down();
   if (!control_loss_) return;
   Error error = std::exchange(control_loss_, {}).error;
-  if (result.gone)
+  if (result.lacking)
+    error.text += ", and " + result.error.text;
+  else if (result.gone)
     error.text += ", and nobody listens there any more: the process died or was killed";
   else
     error.text += " and could not be made again " + within(core_->options.patience_seconds) + ": " + result.error.text;

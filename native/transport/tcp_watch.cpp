@@ -53,9 +53,9 @@ void TcpLink::replace_cut_control(Time now) {
 
 // The peer has asked for another control lane than connection number `generation`.
 void TcpLink::control_wanted(uint32_t generation) {
-  if (finished_ || closing_ || goodbye_ || control_dial_ || generation < control_generation_) return;
+  if (finished_ || shut_write_ || control_dial_ || generation < control_generation_) return;
   if (!control_.is_open()) return;
-  suspect_size(control_, true, now());
+  if (!closing_ && !goodbye_) suspect_size(control_, true, now());
   if (!finished_) dial_control();
 }
 

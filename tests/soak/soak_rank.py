@@ -221,9 +221,6 @@ class Soak:
                     if over or stops:
                         break
                 self.together(pool, [caller.finish for caller in callers])
-                # A link that closes is not repaired: what breaks while a rank leaves takes its last messages along, and
-                # the rank that waits for them is told PeerLost. So all ranks end their breaking before any leaves.
-                breaker.close()
                 for _ in range(2):
                     slipstream.barrier(group=control)
                 return not stops
