@@ -15,8 +15,9 @@ using namespace slipstream::rig;
 const std::string kNoRoute = "255.255.255.255";
 constexpr uint32_t kLength = 200'000;
 
-TcpOptions options(double patience) {
+TcpOptions options(double patience, Checksums checksums = Checksums::automatic) {
   TcpOptions found;
+  found.checksums = checksums;
   found.patience_seconds = found.connect_seconds = patience;
   return found;
 }
@@ -27,7 +28,8 @@ bool says(const Error& error, const std::string& words) { return error.text.find
 
 // Rank 0 reaches rank 1 through a relay.
 struct Pair {
-  explicit Pair(double patience) : a(0, options(patience)), b(1, options(patience)), relay(b.port) {
+  explicit Pair(double patience, Checksums checksums = Checksums::automatic)
+      : a(0, options(patience, checksums)), b(1, options(patience, checksums)), relay(b.port) {
     const auto directory = [this](int rank) { return TcpTarget{rank, {"127.0.0.1"}, rank == 0 ? a.port : relay.port}; };
     a.transport->set_directory(directory);
     b.transport->set_directory(directory);
@@ -159,6 +161,31 @@ TEST(a_trickle_is_no_silence) {
   pair.a.ups[0]->send(f, reinterpret_cast<const std::byte*>(small.data()), 0);
   CHECK(pair.until([&] { return pair.b.received.size() == 1; }));
   CHECK(pair.exchange(2));
+}
+
+TEST(damage_that_lets_something_through_ends_no_link) {
+  Pair pair(20, Checksums::always);
+  CHECK(pair.up());
+  pair.relay.damage_after = 3 * kLength;  // each connection brings a whole message before
+  pair.relay.damages = 400;
+  bool fine = true;
+  for (int i = 0; i < 2000 && fine && pair.relay.damages > 0; ++i) fine = pair.exchange(4);
+  CHECK(fine);
+  CHECK_EQ(pair.relay.damages, 0);
+  const auto damaged = [](const Rank& rank) { return TcpTransport::statistics(*rank.ups[0]).damaged; };
+  CHECK(std::max(damaged(pair.a), damaged(pair.b)) > 100);
+}
+
+TEST(damage_that_lets_nothing_through_ends_the_link) {
+  Pair pair(20, Checksums::always);
+  CHECK(pair.up());
+  pair.relay.damage_after = 2000;  // far less than a message, and more than the handshake
+  pair.relay.damages = 1 << 20;
+  const auto bytes = pattern(kLength, 3);
+  pair.a.ups[0]->send(frame(FrameType::data, kLength), bytes.data(), 0);
+  CHECK(pair.until([&] { return !pair.b.downs.empty(); }));
+  CHECK(says(pair.b.downs[0], "look for faulty memory, network cards"));
+  CHECK(pair.b.received.empty());
 }
 
 TEST(one_reset_after_another_costs_no_message) {

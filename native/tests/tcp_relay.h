@@ -22,6 +22,7 @@ class Relay {
     Fd client;
     Fd server;
     size_t to_client = 0;          // bytes so far
+    size_t carried = 0;            // both ways
     std::vector<std::byte> hello;  // its beginning
     bool forgotten = false;
     std::vector<std::byte> held[2];  // read and not yet written: to the server, to the client
@@ -48,7 +49,9 @@ class Relay {
   // From now on this connection's bytes are acknowledged, and go nowhere.
   void forget(size_t number) { ways.at(number)->forgotten = true; }
 
-  int breaks = 0;  // control connections that are still to be broken as soon as they are through the handshake
+  int breaks = 0;           // control connections that are still to be broken as soon as they are through the handshake
+  int damages = 0;          // bytes of bulk that are still to be changed, each after its connection has carried
+  size_t damage_after = 0;  // so many
   size_t most_at_once = SIZE_MAX;  // bytes that one turn of the loop passes on, of each connection and direction
   std::vector<std::unique_ptr<Way>> ways;
 
@@ -70,6 +73,12 @@ class Relay {
       const ssize_t n = ::recv(from, bytes, std::min(sizeof(bytes), most_at_once), MSG_DONTWAIT);
       if (n == 0 || (n < 0 && errno != EAGAIN)) return false;
       if (n > 0 && !way.forgotten) held.assign(bytes, bytes + n);
+      if (n > 0) way.carried += static_cast<size_t>(n);
+      if (!held.empty() && damages > 0 && !way.is_control() && way.carried > damage_after) {
+        held.back() ^= std::byte{1};
+        way.carried = 0;
+        --damages;
+      }
       if (n > 0 && direction == 0 && way.hello.size() < 8) way.hello.insert(way.hello.end(), bytes, bytes + n);
       if (n > 0 && direction == 1) way.to_client += static_cast<size_t>(n);
     }

@@ -11,8 +11,7 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
-constexpr double kDamageSeconds = 10;
-constexpr int kMostDamage = 100;  // connections left for damage in that time
+constexpr int kMostDamage = 100;          // connections in a row that are left for damage and bring nothing whole
 
 Frame taken_frame(uint64_t message, uint8_t flags = 0) {
   Frame frame;
@@ -206,6 +205,7 @@ TcpLink::Place TcpLink::place(const SegmentHeader& segment, std::byte*& into) {
 }
 
 void TcpLink::complete(const SegmentHeader& segment) {
+  damaged_in_row_[1] = 0;
   const bool whole = inbox_.complete(segment);
   for (const auto& lane : bulk_) lane->forget_in(segment);
   if (whole) complete(segment.message);
@@ -275,6 +275,7 @@ void TcpLink::release(const Payload& payload) {
 
 void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
   if (closing_) return while_closing(frame);
+  damaged_in_row_[0] = 0;
   if (goodbye_) return;  // nothing follows it
   switch (frame.type) {
     case FrameType::taken:
@@ -333,7 +334,8 @@ void TcpLink::damaged(Lane& lane, uint32_t number) {
     log_warning(core_->identity.rank,
                 "data from " + name() + " at " + lane.far_name() +
                     " was damaged on the way: the connection is made anew, the data is sent again");
-  if (too_much_damage(now()) || (&lane == &control_ && !repairs()))
+  const bool without_end = ++damaged_in_row_[&lane == &control_ ? 0 : 1] > kMostDamage;
+  if (without_end || (&lane == &control_ && !repairs()))
     return fail({Code::peer_lost,
                  peer_,
                  {},
@@ -342,14 +344,6 @@ void TcpLink::damaged(Lane& lane, uint32_t number) {
                      " times: look for faulty memory, network cards, cables or switches "
                      "between the hosts, or somebody who alters their traffic"});
   lane_ended(lane, EBADMSG);
-}
-
-bool TcpLink::too_much_damage(Time now) {
-  if (now - damaged_since_ > seconds(kDamageSeconds)) {
-    damaged_since_ = now;
-    damaged_recently_ = 0;
-  }
-  return ++damaged_recently_ > kMostDamage;
 }
 
 void TcpLink::replace_control(Fd fd, uint32_t generation) {

@@ -110,7 +110,6 @@ class TcpLink final : public Link, private Timed {
   void bulk_ended(BulkLane& lane, int error);
   void drop(BulkLane& lane);
   void complete(uint64_t message);
-  bool too_much_damage(Time now);
   void took(uint64_t message, bool soon);
   void owe_words();
   void say_taken();
@@ -218,9 +217,8 @@ class TcpLink final : public Link, private Timed {
   uint64_t lost_ = 0;
   uint64_t replaced_ = 0;
   uint64_t damaged_ = 0;
-  Time damaged_since_{};      // when the last ones began to be counted
-  int damaged_recently_ = 0;  // since then
-  bool goodbye_ = false;      // the peer leaves in good order
+  int damaged_in_row_[2] = {};  // control lanes, bulk lanes, since one has brought anything new that was whole
+  bool goodbye_ = false;        // the peer leaves in good order
   std::string goodbye_words_;
   bool closing_ = false;     // we do
   bool shut_write_ = false;  // the peer has what it needs of us, and is told that there is no more
