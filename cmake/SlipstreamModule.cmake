@@ -22,5 +22,12 @@ target_link_libraries(_core PRIVATE slipstream_session slipstream_engine slipstr
                                     slipstream_base)
 # The wheel must run where there is no compiler, and so maybe no matching libstdc++. The copy inside stays hidden: its
 # symbols must not mix with those of the libstdc++ that a framework has loaded.
-target_link_options(_core PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL)
+if(SLIPSTREAM_UNWINDER)
+  # The compiler's C++ library comes in by itself, but not its unwinder: pthread_exit unwinds with libgcc_s, whose
+  # frames no other unwinder can read (native/bindings/gil.h).
+  target_link_libraries(_core PRIVATE "${SLIPSTREAM_UNWINDER}")
+  target_link_options(_core PRIVATE "-Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map")
+else()
+  target_link_options(_core PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL)
+endif()
 install(TARGETS _core LIBRARY DESTINATION slipstream)

@@ -33,9 +33,16 @@ template <class F>
 decltype(auto) or_stop(F f) {
   try {
     return f();
+#ifdef _LIBCPP_VERSION
+  } catch (...) {  // libc++ has no name for it; what is no C++ exception has no type
+    if (abi::__cxa_current_exception_type() == nullptr) stop_for_ever();
+    throw;
+  }
+#else
   } catch (const abi::__forced_unwind&) {  // the frames that were unwound are Python's, in C
     stop_for_ever();
   }
+#endif
 }
 
 // Without the lock while it lives. Instead of nanobind's gil_scoped_release, everywhere.
