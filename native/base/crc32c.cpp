@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/cpu_features.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -187,11 +189,10 @@ SLIPSTREAM_FOLD_TARGET uint32_t folding(uint32_t state, const std::byte* data, s
 std::vector<Method> find_methods() {
   std::vector<Method> found;
 #if defined(__x86_64__)
-  const bool crc = __builtin_cpu_supports("sse4.2");
-  if (crc && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq"))
+  const CpuFeatures cpu = cpu_features();
+  if (cpu.sse42 && cpu.pclmul && cpu.avx512f && cpu.avx512vl && cpu.vpclmulqdq)
     found.push_back({"vpclmulqdq", folding});
-  if (crc) found.push_back({"sse4.2", instruction});
+  if (cpu.sse42) found.push_back({"sse4.2", instruction});
 #elif defined(__aarch64__)
   if ((::getauxval(AT_HWCAP) & HWCAP_CRC32) != 0) found.push_back({"armv8", instruction});
 #endif

@@ -5,12 +5,9 @@
 #include <cstring>
 #include <string>
 
+#include "base/cpu_features.h"
 #include "base/error.h"
 #include "kernels/table.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 namespace slipstream {
 
@@ -18,21 +15,13 @@ namespace kernels {
 
 namespace {
 
-#if defined(__x86_64__)
-// __builtin_cpu_supports("f16c") is unknown to clang before 16.
-bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
-#endif
-
 bool has(Level level) {
   if (level == Level::baseline) return true;
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
+  const CpuFeatures cpu = cpu_features();
+  const bool avx2 = cpu.avx2 && cpu.f16c;
   if (level == Level::avx2) return avx2;
-  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return avx2 && cpu.avx512f && cpu.avx512bw && cpu.avx512vl && cpu.avx512dq;
 #else
   return false;
 #endif

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from slipstream import _core
+
 ROOT = Path(__file__).resolve().parents[2]
 MAKER = ROOT / ".ci" / "wheel.py"
 OLD_ROOT = ROOT / "build" / "old-root"  # kept: it takes minutes to make
@@ -37,6 +39,7 @@ WORKER = textwrap.dedent(
     x = np.arange(1 << 20, dtype=np.float32)
     assert np.array_equal(slipstream.all_reduce(x), 2 * x)
     slipstream.barrier()
+    print("kernels for", slipstream._core.cpu_level(), flush=True)
     print("sum is right with", *platform.libc_ver(), "on rank", slipstream.rank(), flush=True)
     slipstream.shutdown()
     """
@@ -276,3 +279,5 @@ def test_two_ranks_on_an_old_system(old: list[str], transport: str) -> None:
     assert {f"sum is right with glibc 2.31 on rank {rank}" for rank in range(2)} <= set(
         re.findall("sum is.*", printed)
     ), printed
+    # the compiler of wheels must find what this processor can do, as the compiler of this machine does
+    assert f"kernels for {_core.cpu_level()}\n" in printed, printed
