@@ -12,4 +12,5 @@ NB_MODULE(_core, m) {
   slipstream::bind_session(m);
   slipstream::bind_completions(m);
   slipstream::bind_reducers(m);
+  slipstream::bind_records(m);
 }

@@ -63,7 +63,7 @@ nb::list reducer_states(const std::shared_ptr<Session>& self) {
 // The reducer's side of a job's session: `workers` ranks and this one, whose part in every work is `plan`.
 std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
                                double heartbeat, int lanes, size_t window_bytes, double intake,
-                               const std::string& congestion) {
+                               const std::string& congestion, bool encrypt) {
   SessionOptions options;
   options.rank = workers;
   options.size = workers + 1;
@@ -75,6 +75,7 @@ std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::by
   options.window_bytes = window_bytes;
   options.intake = intake;
   options.congestion = congestion;
+  options.encrypt = encrypt;
   return std::make_shared<Session>(std::move(options));
 }
 
@@ -134,6 +135,7 @@ void bind_reducers(nb::module_& m) {
   m.def(
       "serve", &serve, nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("heartbeat"),
       nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0, nb::arg("congestion") = "",
+      nb::arg("encrypt") = false,
       "The reducer's end of a job's session: listen_tcp(), then start(). intake: bytes a second that it takes, of all "
       "workers; 0: no bound.");
   m.def("served", &served, nb::arg("session"),

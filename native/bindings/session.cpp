@@ -218,6 +218,7 @@ nb::list link_statistics(Session& self) {
     one["repeated"] = link.repeated;
     one["dropped"] = link.dropped;
     one["damaged"] = link.damaged;
+    one["encrypted"] = link.encrypted;
     one["lanes"] = lanes;
     found.append(one);
   }
@@ -291,7 +292,7 @@ void bind_session(nb::module_& m) {
           "__init__",
           [](Session* self, int rank, int size, std::string job, nb::bytes secret, double heartbeat, double timeout,
              int lanes, int spin_us, bool round_robin, bool zero_copy, int threads, std::vector<int> cpus,
-             size_t lend_from, std::string congestion, const std::string& checksums) {
+             size_t lend_from, std::string congestion, const std::string& checksums, bool encrypt) {
             SessionOptions options{rank, size, std::move(job), std::string(secret.c_str(), secret.size())};
             options.heartbeat_seconds = heartbeat;
             options.timeout_seconds = timeout;
@@ -301,6 +302,7 @@ void bind_session(nb::module_& m) {
             options.zero_copy = zero_copy;
             options.lend_from = lend_from;
             options.checksums = checksums_of(checksums);
+            options.encrypt = encrypt;
             options.congestion = std::move(congestion);
             options.threads = threads;
             options.cpus = std::move(cpus);
@@ -309,7 +311,8 @@ void bind_session(nb::module_& m) {
           nb::arg("rank"), nb::arg("size"), nb::arg("job"), nb::arg("secret"), nb::arg("heartbeat") = 10.0,
           nb::arg("timeout") = 1800.0, nb::arg("lanes") = 2, nb::arg("spin_us") = 0, nb::arg("round_robin") = false,
           nb::arg("zero_copy") = true, nb::arg("threads") = 0, nb::arg("cpus") = std::vector<int>{},
-          nb::arg("lend_from") = 0, nb::arg("congestion") = "", nb::arg("checksums") = "auto")
+          nb::arg("lend_from") = 0, nb::arg("congestion") = "", nb::arg("checksums") = "auto",
+          nb::arg("encrypt") = false)
       .def("listen_shm", &Session::listen_shm)
       .def("listen_tcp", &Session::listen_tcp, nb::arg("addresses"))
       .def(

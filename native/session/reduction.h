@@ -46,6 +46,7 @@ struct ReductionOptions {
   int lanes = 2;
   std::string congestion;                      // the session's
   Checksums checksums = Checksums::automatic;  // the session's
+  bool encrypt = false;                        // the session's
   std::shared_ptr<const Plan> star;            // of this rank, with the reducer as rank `size`
   std::shared_ptr<const Plan> small;           // an all-reduce of few bytes among the workers
   std::shared_ptr<const Group> group;

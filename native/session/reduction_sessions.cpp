@@ -7,7 +7,7 @@
 #include "base/thread.h"
 #include "session/reduction.h"
 #include "session/session.h"
-#include "transport/sha256.h"
+#include "transport/crypto.h"
 #include "transport/sockets.h"
 
 namespace slipstream {
@@ -29,10 +29,7 @@ ReducerSession reducer_session(const std::string& job, const std::string& secret
   std::snprintf(number, sizeof(number), "%012llx", static_cast<unsigned long long>(incarnation & kRandomBits));
   ReducerSession found;
   found.job = job + "/reducer/" + number;
-  HmacSha256 mac(std::as_bytes(std::span(secret.data(), secret.size())));
-  mac.update("slipstream reducer");
-  mac.update(found.job);
-  const Digest digest = mac.finish();
+  const Digest digest = hmac_sha256(bytes_of(secret), {bytes_of("slipstream reducer"), bytes_of(found.job)});
   found.secret.assign(reinterpret_cast<const char*>(digest.data()), digest.size());
   return found;
 }
@@ -87,6 +84,7 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
   options.lanes = options_.lanes;
   options.congestion = options_.congestion;
   options.checksums = options_.checksums;
+  options.encrypt = options_.encrypt;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);
   std::vector<PeerAddress> peers(static_cast<size_t>(options_.size) + 1);

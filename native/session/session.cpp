@@ -4,7 +4,7 @@
 
 #include "base/float_state.h"
 #include "base/log.h"
-#include "transport/sha256.h"
+#include "transport/crypto.h"
 
 namespace slipstream {
 
@@ -53,26 +53,27 @@ EngineOptions engine_options(const SessionOptions& options) {
 
 }  // namespace
 
-Identity Session::identity_of(const SessionOptions& options) {
+Identity Session::identity_of(const SessionOptions& options, bool encrypt) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size)
     throw Failure(Code::invalid,
                   "rank " + std::to_string(options.rank) + " is not in 0.." + std::to_string(options.size - 1));
   if (options.size > 1 && options.secret.size() < 16)
     throw Failure(Code::invalid, "the job's secret is shorter than 16 bytes");
   Identity identity;
-  const auto digest = sha256(std::as_bytes(std::span(options.job.data(), options.job.size())));
+  const auto digest = sha256(bytes_of(options.job));
   std::copy_n(digest.begin(), identity.job.size(), identity.job.begin());
   identity.secret = options.secret;
   identity.rank = options.rank;
   identity.size = options.size;
+  identity.encrypt = encrypt;
   return identity;
 }
 
 Session::Session(SessionOptions options)
     : options_(std::move(options)),
       engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options(options_)),
-      shm_(poller_, engine_, *this, identity_of(options_), regions_, bell_),
-      tcp_(poller_, engine_, *this, identity_of(options_), tcp_options(options_)),
+      shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_),
+      tcp_(poller_, engine_, *this, identity_of(options_, options_.encrypt), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.cpus) {
   engine_.set_pump(this);
   engine_.set_trace(&trace_);
@@ -173,6 +174,7 @@ bool Session::wait(Work& work, Time deadline) {
 void Session::use_reducers(ReductionOptions options) {
   options.congestion = options_.congestion;
   options.checksums = options_.checksums;
+  options.encrypt = options_.encrypt;
   reduction_ = std::make_unique<Reduction>(*this, std::move(options));
 }
 

@@ -30,6 +30,7 @@ struct SessionOptions {
   bool zero_copy = true;     // large sends to other machines without a copy, where the kernel can
   size_t lend_from = 0;      // TcpOptions::lend_from
   Checksums checksums = Checksums::automatic;
+  bool encrypt = false;    // what goes over tcp
   int threads = 0;         // TcpOptions::threads
   std::vector<int> cpus;   // that the engine thread and the I/O threads are confined to; none: all
   std::string congestion;  // TcpOptions::congestion
@@ -148,7 +149,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   enum class Probe : uint8_t { asked, lives, dead };
 
-  static Identity identity_of(const SessionOptions& options);
+  static Identity identity_of(const SessionOptions& options, bool encrypt);
 
   SessionOptions options_;
   const uint32_t forks_ = forks();

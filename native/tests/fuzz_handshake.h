@@ -55,7 +55,7 @@ inline Hello strangers_hello(Input& input) {
   hello.lane = static_cast<uint32_t>(input.below(4));
   hello.token = input.value<uint64_t>();
   if (input.chance(16)) hello.version = input.value<uint16_t>();
-  if (input.chance(16)) hello.reserved = 1;
+  if (input.chance(16)) hello.flags = input.byte();
   return hello;
 }
 

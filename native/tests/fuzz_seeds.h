@@ -89,8 +89,11 @@ inline std::vector<Seed> found_seeds() {
 inline std::vector<Seed> seeds_for_frames() {
   std::vector<Seed> seeds = frame_seeds();
   append(seeds, found_seeds());
-  const std::pair<const char*, Parser> scripts[] = {
-      {"inbox", Parser::inbox}, {"link", Parser::link}, {"engine", Parser::engine}, {"shm", Parser::shm}};
+  const std::pair<const char*, Parser> scripts[] = {{"inbox", Parser::inbox},
+                                                    {"link", Parser::link},
+                                                    {"engine", Parser::engine},
+                                                    {"shm", Parser::shm},
+                                                    {"records", Parser::records}};
   for (const auto& [name, parser] : scripts) append(seeds, script_seeds(name, static_cast<uint8_t>(parser), 40, 600));
   return seeds;
 }

@@ -6,13 +6,14 @@
 #include "tests/fuzz_handshake.h"
 #include "tests/fuzz_inbox.h"
 #include "tests/fuzz_link.h"
+#include "tests/fuzz_records.h"
 #include "tests/fuzz_shm.h"
 
 namespace slipstream::fuzz {
 
 // What `fuzz_frames` does with an input; its first byte chooses.
-enum class Parser : uint8_t { reader, control, bulk, inbox, link, engine, error, shm };
-inline constexpr uint8_t kParsers = 8;
+enum class Parser : uint8_t { reader, control, bulk, inbox, link, engine, error, shm, records };
+inline constexpr uint8_t kParsers = 9;
 
 // Whoever has proved that he is a rank of the job may still send anything.
 inline void fuzz_frames(std::span<const std::byte> bytes) {
@@ -36,6 +37,8 @@ inline void fuzz_frames(std::span<const std::byte> bytes) {
       return fuzz_error(input);
     case Parser::shm:
       return fuzz_shm(input);
+    case Parser::records:
+      return fuzz_records(input);
   }
 }
 

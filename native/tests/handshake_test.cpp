@@ -1,4 +1,4 @@
-// SHA-256 and HMAC against published vectors, and the handshake over socket pairs.
+// libcrypto as we call it against published vectors, and the handshake over socket pairs.
 #include "transport/handshake.h"
 
 #include <fcntl.h>
@@ -28,16 +28,11 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
-Digest hash(const std::string& text) {
-  Sha256 h;
-  h.update(text);
-  return h.finish();
-}
+Digest hash(const std::string& text) { return sha256(bytes_of(text)); }
 
 Digest hmac(const std::string& key, const std::string& text) {
-  HmacSha256 h(std::as_bytes(std::span(key.data(), key.size())));
-  h.update(text);
-  return h.finish();
+  const size_t half = text.size() / 2;
+  return hmac_sha256(bytes_of(key), {bytes_of(text).first(half), bytes_of(text).subspan(half)});
 }
 
 struct Pair {
@@ -90,6 +85,13 @@ Ends converse(Handshake& client, Handshake& server) {
   return ends;
 }
 
+Identity encrypting(Identity id) {
+  id.encrypt = true;
+  return id;
+}
+
+bool says(const Handshake& handshake, const char* words) { return handshake.why().find(words) != std::string::npos; }
+
 constexpr auto kAll = {Purpose::link, Purpose::lane, Purpose::knock};
 
 }  // namespace
@@ -100,16 +102,6 @@ TEST(sha256_vectors) {
   CHECK_EQ(hex(hash("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
   CHECK_EQ(hex(hash(std::string(1'000'000, 'a'))), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-}
-
-TEST(sha256_in_parts_is_the_same) {
-  const std::string text(300, 'x');
-  for (size_t cut = 0; cut <= text.size(); ++cut) {
-    Sha256 h;
-    h.update(std::string_view(text).substr(0, cut));
-    h.update(std::string_view(text).substr(cut));
-    CHECK(h.finish() == hash(text));
-  }
 }
 
 TEST(hmac_vectors_of_rfc_4231) {
@@ -269,12 +261,12 @@ TEST(another_version_is_named_with_ours_and_the_cure) {
   CHECK(drain(pair.a.get()).empty());
 }
 
-TEST(every_flipped_bit_of_the_hello_is_refused_or_fails_the_proof) {
+void flip_each_bit_of_the_hello(const Identity& one, const Identity& other) {
   for (size_t bit = 0; bit < 640; ++bit) {
     Pair outer = socket_pair();
     Pair inner = socket_pair();
-    auto client = Handshake::client(rank_of_job(1), Purpose::link, 2, 0, 1);
-    auto server = Handshake::server(rank_of_job(2), kAll);
+    auto client = Handshake::client(one, Purpose::link, 2, 0, 1);
+    auto server = Handshake::server(other, kAll);
     client.advance(outer.a.get());
     auto hello = drain(outer.b.get());
     CHECK_EQ(hello.size(), sizeof(Hello));
@@ -284,6 +276,73 @@ TEST(every_flipped_bit_of_the_hello_is_refused_or_fails_the_proof) {
     feed(outer.b.get(), drain(inner.a.get()));
     CHECK(client.advance(outer.a.get()) == State::failed);
   }
+}
+
+TEST(every_flipped_bit_of_the_hello_is_refused_or_fails_the_proof) {
+  flip_each_bit_of_the_hello(rank_of_job(1), rank_of_job(2));
+}
+
+// Nobody between the two can make them leave encryption away, or believe that they agree.
+TEST(the_flag_of_encryption_cannot_be_changed_on_the_way) {
+  flip_each_bit_of_the_hello(encrypting(rank_of_job(1)), encrypting(rank_of_job(2)));
+  flip_each_bit_of_the_hello(encrypting(rank_of_job(1)), rank_of_job(2));
+  flip_each_bit_of_the_hello(rank_of_job(1), encrypting(rank_of_job(2)));
+}
+
+TEST(both_sides_get_the_same_keys_and_only_if_they_encrypt) {
+  auto client = Handshake::client(encrypting(rank_of_job(1)), Purpose::link, 2, 0, 1);
+  auto server = Handshake::server(encrypting(rank_of_job(2)), kAll);
+  CHECK(client.records() == nullptr);
+  const Ends ends = converse(client, server);
+  CHECK(ends.client == State::done);
+  CHECK(ends.server == State::done);
+  const auto ours = client.records();
+  const auto theirs = server.records();
+  const std::string text = "a text";
+  const iovec part{const_cast<char*>(text.data()), text.size()};
+  CHECK_EQ(ours->out.seal({&part, 1}), text.size());
+  const auto sealed = ours->out.waiting();
+  const auto space = theirs->in.space();
+  std::copy(sealed.begin(), sealed.end(), space.begin());
+  theirs->in.filled(sealed.size());
+  std::string heard(text.size(), ' ');
+  const iovec into{heard.data(), heard.size()};
+  CHECK_EQ(theirs->in.take({&into, 1}, 0), text.size());
+  CHECK_EQ(heard, text);
+
+  auto plain_client = Handshake::client(rank_of_job(1), Purpose::link, 2, 0, 1);
+  auto plain_server = Handshake::server(rank_of_job(2), kAll);
+  converse(plain_client, plain_server);
+  CHECK(plain_client.records() == nullptr);
+  CHECK(plain_server.records() == nullptr);
+}
+
+TEST(sides_that_differ_about_encryption_both_say_so) {
+  for (const bool client_encrypts : {true, false}) {
+    const Identity one = rank_of_job(1), other = rank_of_job(2);
+    auto client = Handshake::client(client_encrypts ? encrypting(one) : one, Purpose::link, 2, 0, 1);
+    auto server = Handshake::server(client_encrypts ? other : encrypting(other), kAll);
+    const Ends ends = converse(client, server);
+    CHECK(ends.client == State::failed);
+    CHECK(ends.server == State::failed);
+    for (const auto* handshake : {&client, &server}) {
+      CHECK(!handshake->closed());
+      CHECK(says(*handshake, "SLIPSTREAM_ENCRYPT must be the same on all ranks"));
+      const bool encrypts = client_encrypts == (handshake == &client);
+      CHECK(says(*handshake, encrypts ? "does not encrypt its connections, and this rank does"
+                                      : "encrypts its connections (SLIPSTREAM_ENCRYPT=1), and this rank does not"));
+      CHECK(handshake->records() == nullptr);
+    }
+  }
+}
+
+// Who does not know the secret cannot have it said.
+TEST(sides_that_differ_about_the_secret_too_say_that) {
+  auto client = Handshake::client(encrypting(rank_of_job(1, "one secret")), Purpose::link, 2, 0, 1);
+  auto server = Handshake::server(rank_of_job(2, "another secret"), kAll);
+  converse(client, server);
+  CHECK(says(client, "SLIPSTREAM_SECRET"));
+  CHECK(says(server, "SLIPSTREAM_SECRET"));
 }
 
 TEST(a_replayed_transcript_is_refused) {

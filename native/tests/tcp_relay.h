@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,7 +22,8 @@ class Relay {
   struct Way {
     Fd client;
     Fd server;
-    size_t to_client = 0;          // bytes so far
+    size_t to_server = 0;  // bytes so far
+    size_t to_client = 0;
     size_t carried = 0;            // both ways
     std::vector<std::byte> hello;  // its beginning
     bool forgotten = false;
@@ -49,6 +51,8 @@ class Relay {
   // From now on this connection's bytes are acknowledged, and go nowhere.
   void forget(size_t number) { ways.at(number)->forgotten = true; }
 
+  // May change what passes once the handshake is over: 0 is to the server.
+  std::function<void(std::vector<std::byte>& bytes, int direction)> on_bytes;
   int breaks = 0;           // control connections that are still to be broken as soon as they are through the handshake
   int damages = 0;          // bytes of bulk that are still to be changed, each after its connection has carried
   size_t damage_after = 0;  // so many
@@ -80,7 +84,9 @@ class Relay {
         --damages;
       }
       if (n > 0 && direction == 0 && way.hello.size() < 8) way.hello.insert(way.hello.end(), bytes, bytes + n);
-      if (n > 0 && direction == 1) way.to_client += static_cast<size_t>(n);
+      const bool greeting = (direction == 0 ? way.to_server : way.to_client) < kGreeting[direction];
+      if (n > 0) (direction == 0 ? way.to_server : way.to_client) += static_cast<size_t>(n);
+      if (n > 0 && on_bytes && !greeting) on_bytes(held, direction);
     }
     if (held.empty()) return true;
     const ssize_t n = ::send(to, held.data(), held.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -89,7 +95,8 @@ class Relay {
     return true;
   }
 
-  static constexpr size_t kHandshake = 65;  // bytes of the server's part
+  static constexpr size_t kHandshake = 65;          // bytes of the server's part
+  static constexpr size_t kGreeting[] = {112, 65};  // bytes of the handshake
   Fd listener_;
   uint16_t to_;
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -16,14 +17,21 @@
 
 #include "base/fd.h"
 #include "transport/handshake.h"
+#include "transport/io_threads.h"
 #include "transport/tcp.h"
 #include "transport/tcp_frames.h"
 #include "transport/tcp_segments.h"
 
 namespace slipstream::rig {
 
+// A test program may have all its ranks encrypt.
+#ifndef SLIPSTREAM_TEST_ENCRYPT
+#define SLIPSTREAM_TEST_ENCRYPT 0
+#endif
+
 inline Identity identity(int rank, const std::string& secret = "a secret of sixteen bytes or more") {
   Identity id;
+  id.encrypt = SLIPSTREAM_TEST_ENCRYPT != 0;
   id.secret = secret;
   id.rank = rank;
   id.size = 16;
@@ -161,6 +169,12 @@ inline std::vector<std::byte> control_bytes(const Frame& f, uint64_t place) {
   return bytes;
 }
 
+// Of raw clients that have authenticated, by socket; null if they do not encrypt.
+inline std::map<int, std::unique_ptr<Records>>& raw_records() {
+  static std::map<int, std::unique_ptr<Records>> all;
+  return all;
+}
+
 // A plain blocking client, for strangers and for peers that misbehave.
 inline Fd raw_connect(uint16_t port) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -169,26 +183,39 @@ inline Fd raw_connect(uint16_t port) {
   to.sin_port = htons(port);
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return {};
+  raw_records().erase(fd.get());  // of an earlier one
   return fd;
 }
 
-inline void raw_send(const Fd& fd, const void* data, size_t size) {
-  (void)!::send(fd.get(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+// What an IoCall to the other side makes of these bytes.
+inline ssize_t raw_call(const Fd& fd, bool out, void* data, size_t size) {
+  IoCall call{
+      .fd = fd.get(), .records = raw_records()[fd.get()].get(), .out = out, .count = 1, .parts = {{data, size}}};
+  perform(call);
+  errno = call.error;
+  return call.result;
 }
+
+inline void raw_send(const Fd& fd, const void* data, size_t size) {
+  (void)!raw_call(fd, true, const_cast<void*>(data), size);
+}
+inline ssize_t raw_recv(const Fd& fd, void* data, size_t size) { return raw_call(fd, false, data, size); }
 
 // Authenticates a raw client as `rank`; the server side runs meanwhile.
 inline bool raw_handshake(Rank& server, const Fd& fd, int rank, int target, Purpose purpose, uint64_t token,
                           uint32_t lane = 1) {
   if (purpose != Purpose::lane) lane = 0;
   auto handshake = Handshake::client(identity(rank), purpose, target, lane, token);
-  return run({&server}, [&] { return handshake.advance(fd.get()) == Handshake::State::done; });
+  const bool done = run({&server}, [&] { return handshake.advance(fd.get()) == Handshake::State::done; });
+  raw_records()[fd.get()] = handshake.records();
+  return done;
 }
 
 // The other side has closed: nothing more comes, and the end has been seen.
 inline bool raw_closed(Rank& server, const Fd& fd) {
   return run({&server}, [&] {
     char byte = 0;
-    const ssize_t n = ::recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+    const ssize_t n = raw_recv(fd, &byte, 1);
     return n == 0 || (n < 0 && errno == ECONNRESET);
   });
 }

@@ -53,7 +53,7 @@ struct Scene {
   // Closes the control lane as a process does that has read everything: unread bytes would make it a reset.
   void leave() {
     std::byte sink[4096];
-    while (::recv(control.get(), sink, sizeof(sink), MSG_DONTWAIT) > 0) {
+    while (raw_recv(control, sink, sizeof(sink)) > 0) {
     }
     control.reset();
   }
@@ -74,7 +74,7 @@ template <class T>
 bool hear(Rank& server, const Fd& fd, T& what) {
   size_t at = 0;
   return run({&server}, [&] {
-    const ssize_t n = ::recv(fd.get(), reinterpret_cast<std::byte*>(&what) + at, sizeof(T) - at, MSG_DONTWAIT);
+    const ssize_t n = raw_recv(fd, reinterpret_cast<std::byte*>(&what) + at, sizeof(T) - at);
     if (n > 0) at += static_cast<size_t>(n);
     return at == sizeof(T);
   });

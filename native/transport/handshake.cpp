@@ -19,10 +19,19 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 constexpr std::byte kAccepted{1};
 constexpr std::byte kLacking{2};
 
+// Proofs. Who finds that one side encrypts and the other does not proves that with others, so that nobody who only
+// changes a hello can have either side believe it.
+constexpr const char* kServer = "slipstream server";
+constexpr const char* kClient = "slipstream client";
+constexpr const char* kServerDiffers = "slipstream server differs";
+constexpr const char* kClientDiffers = "slipstream client differs";
+
 }  // namespace
 
 Handshake Handshake::client(const Identity& self, Purpose purpose, int target, uint32_t lane, uint64_t token) {
   Handshake h(self, Stage::hello_out);
+  h.client_ = true;
+  h.hello_.flags = self.encrypt ? kEncrypted : 0;
   h.hello_.purpose = purpose;
   h.hello_.job = self.job;
   h.hello_.rank = static_cast<uint32_t>(self.rank);
@@ -73,7 +82,8 @@ bool Handshake::passed() {
       if (std::string what = objection(); !what.empty()) return fail(std::move(what)) == State::done;
       random_bytes(server_nonce_);
       std::array<std::byte, 64> challenge{};
-      const Digest proof = mac("slipstream server");
+      differs_ = (hello_.flags == kEncrypted) != self_.encrypt;
+      const Digest proof = mac(differs_ ? kServerDiffers : kServer);
       std::copy(server_nonce_.begin(), server_nonce_.end(), challenge.begin());
       std::copy(proof.begin(), proof.end(), challenge.begin() + 32);
       put(Stage::challenge_out, challenge);
@@ -84,16 +94,19 @@ bool Handshake::passed() {
       return true;
     case Stage::challenge_in:
       std::copy_n(message.begin(), server_nonce_.size(), server_nonce_.begin());
-      if (!equal_constant_time(message.subspan(32), mac("slipstream server")))
+      differs_ = equal_constant_time(message.subspan(32), mac(kServerDiffers));
+      if (!differs_ && !equal_constant_time(message.subspan(32), mac(kServer)))
         return fail("does not know our secret: SLIPSTREAM_SECRET must be the same on all ranks") == State::done;
-      put(Stage::proof_out, mac("slipstream client"));
+      put(Stage::proof_out, mac(differs_ ? kClientDiffers : kClient));
       return true;
     case Stage::proof_out:
+      if (differs_) return fail_of_difference();
       expect(Stage::accept_in, 1);
       return true;
     case Stage::proof_in:
-      if (!equal_constant_time(message, mac("slipstream client")))
+      if (!equal_constant_time(message, mac(differs_ ? kClientDiffers : kClient)))
         return fail("does not know our secret: SLIPSTREAM_SECRET must be the same on all ranks") == State::done;
+      if (differs_) return fail_of_difference();
       lacking_ = has && !has(hello_);
       put(Stage::accept_out, std::span(lacking_ ? &kLacking : &kAccepted, 1));
       return true;
@@ -127,7 +140,7 @@ std::string Handshake::objection() const {
   // The store speaks to clients that do not know yet how many they are.
   if (hello_.purpose != Purpose::store && hello_.rank >= static_cast<uint32_t>(self_.size))
     return "claims to be rank " + std::to_string(hello_.rank) + " of " + std::to_string(self_.size);
-  if (hello_.reserved != 0) return "sent a hello we do not understand";
+  if ((hello_.flags & ~kEncrypted) != 0) return "sent a hello we do not understand";
   return {};
 }
 
@@ -137,11 +150,20 @@ bool Handshake::allows(Purpose purpose) const {
 }
 
 Digest Handshake::mac(const char* label) const {
-  HmacSha256 hmac(std::as_bytes(std::span(self_.secret.data(), self_.secret.size())));
-  hmac.update(std::string_view(label));
-  hmac.update(std::as_bytes(std::span(&hello_, 1)));
-  hmac.update(server_nonce_);
-  return hmac.finish();
+  return hmac_sha256(bytes_of(self_.secret), {bytes_of(label), std::as_bytes(std::span(&hello_, 1)), server_nonce_});
+}
+
+std::unique_ptr<Records> Handshake::records() const {
+  if (state_ != State::done || !self_.encrypt) return nullptr;
+  return std::make_unique<Records>(bytes_of(self_.secret), std::as_bytes(std::span(&hello_, 1)), hello_.nonce,
+                                   server_nonce_, client_);
+}
+
+bool Handshake::fail_of_difference() {
+  const std::string what = self_.encrypt ? "does not encrypt its connections, and this rank does (SLIPSTREAM_ENCRYPT=1)"
+                                         : "encrypts its connections (SLIPSTREAM_ENCRYPT=1), and this rank does not";
+  fail(what + ": SLIPSTREAM_ENCRYPT must be the same on all ranks; slipstream run --encrypt sets it");
+  return false;
 }
 
 Handshake::State Handshake::fail(std::string why) {

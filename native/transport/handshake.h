@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 
+#include "transport/crypto.h"
 #include "transport/identity.h"
-#include "transport/sha256.h"
+#include "transport/records.h"
 
 namespace slipstream {
 
@@ -29,11 +31,13 @@ struct Hello {
   uint32_t rank = 0;    // who speaks
   uint32_t target = 0;  // to whom
   uint32_t lane = 0;
-  uint32_t reserved = 0;
+  uint32_t flags = 0;
   uint64_t token = 0;  // which link a lane belongs to
   std::array<std::byte, 32> nonce{};
 };
 static_assert(sizeof(Hello) == 80);
+
+inline constexpr uint32_t kEncrypted = 1;  // of a hello's flags: what follows the handshake is encrypted
 
 class Handshake {
  public:
@@ -48,6 +52,8 @@ class Handshake {
 
   // On the server side: valid once done, and then true.
   const Hello& hello() const { return hello_; }
+  // Once done: what seals and opens all that follows; null if it is plain. The same keys each time, so ask once.
+  std::unique_ptr<Records> records() const;
   // Why it failed, in words.
   const std::string& why() const { return why_; }
   // On the server side: whether there is what a client asks for that has proved itself. Else it is told that there is
@@ -78,6 +84,7 @@ class Handshake {
   bool passed();                  // the message of the stage is complete: check it, prepare the next
   std::string objection() const;  // to the client's hello; empty if there is none
   bool allows(Purpose purpose) const;
+  bool fail_of_difference();
   Digest mac(const char* label) const;
   void expect(Stage stage, size_t size);
   void put(Stage stage, std::span<const std::byte> bytes);
@@ -86,6 +93,8 @@ class Handshake {
   State state_ = State::going;
   Identity self_;
   uint32_t allowed_ = 0;  // bit mask of purposes
+  bool client_ = false;
+  bool differs_ = false;  // one side encrypts, and the other one does not
   Hello hello_;
   std::array<std::byte, 32> server_nonce_{};
   std::array<std::byte, 80> buffer_{};  // the one message under way

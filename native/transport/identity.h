@@ -12,6 +12,7 @@ struct Identity {
   std::string secret;               // raw bytes, shared by all ranks of the job
   int rank = 0;
   int size = 1;
+  bool encrypt = false;  // connections over tcp
 };
 
 }  // namespace slipstream

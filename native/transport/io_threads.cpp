@@ -14,6 +14,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "transport/records.h"
 #include "transport/zero_copy.h"
 
 namespace slipstream {
@@ -54,10 +55,76 @@ void check_first_part(IoCall& call) {
   call.crc = crc32c({static_cast<const std::byte*>(call.parts[0].iov_base), size}, call.crc);
 }
 
+// What is sealed already goes first. errno, or 0 when all has gone.
+int send_waiting(int fd, Sealer& sealer) {
+  while (!sealer.waiting().empty()) {
+    const auto bytes = sealer.waiting();
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    sealer.went(static_cast<size_t>(n));
+  }
+  return 0;
+}
+
+bool is_of_no_weight(int error) { return error == 0 || error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS; }
+
+// The result is the text that has been sealed: the sealer keeps what the socket does not take.
+void send_sealed(IoCall& call) {
+  Sealer& sealer = call.records->out;
+  call.result = -1;
+  call.error = send_waiting(call.fd, sealer);
+  if (call.error != 0) return;
+  const size_t sealed = sealer.seal({call.parts, call.count});
+  if (const int error = send_waiting(call.fd, sealer); !is_of_no_weight(error))
+    call.error = error;
+  else
+    call.result = static_cast<ssize_t>(sealed);
+}
+
+// As recvmsg does it with text: as much as there is.
+void receive_sealed(IoCall& call) {
+  Opener& opener = call.records->in;
+  const size_t asked = call.bytes();
+  size_t got = 0;
+  bool drained = false;
+  call.result = -1;
+  call.error = 0;
+  while ((got += opener.take({call.parts, call.count}, got)) < asked) {
+    if (opener.damaged()) {
+      call.error = EBADMSG;
+      break;
+    }
+    if (drained) {
+      call.error = EAGAIN;
+      break;
+    }
+    const auto space = opener.space();
+    const ssize_t n = ::recv(call.fd, space.data(), space.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      call.error = n < 0 ? errno : 0;
+      call.result = n;
+      break;
+    }
+    opener.filled(static_cast<size_t>(n));
+    drained = static_cast<size_t>(n) < space.size();
+  }
+  if (got == 0) return;
+  call.result = static_cast<ssize_t>(got);  // what ended it shows again
+  call.error = 0;
+}
+
 }  // namespace
 
 void perform(IoCall& call) {
   if (call.first != nullptr) call.first(call.context);
+  if (call.records != nullptr) {
+    call.lent = call.refused = false;
+    call.out ? send_sealed(call) : receive_sealed(call);
+    if (call.checks && call.result > 0) check_first_part(call);
+    return;
+  }
   if (call.parts[0].iov_base == nullptr) call.parts[0].iov_base = nowhere.data();
   msghdr message{};
   message.msg_iov = call.parts;

@@ -13,11 +13,14 @@
 
 namespace slipstream {
 
+struct Records;
+
 // One sendmsg or recvmsg on a socket, which does not block.
 struct IoCall {
   int fd = -1;
-  bool out = false;  // sendmsg
-  int flags = 0;     // beside MSG_DONTWAIT and MSG_NOSIGNAL
+  Records* records = nullptr;  // of an encrypted connection: the call seals or opens on the way
+  bool out = false;            // sendmsg
+  int flags = 0;               // beside MSG_DONTWAIT and MSG_NOSIGNAL
   static constexpr size_t kMostParts = 16;
   size_t count = 0;         // of parts
   iovec parts[kMostParts];  // incoming bytes go nowhere where the first is null

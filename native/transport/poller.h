@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/fd.h"
@@ -26,6 +27,9 @@ class Poller {
   // From within ready(): calls `handler` without events once all others of this turn have been called.
   void later(Handler* handler) { later_.push_back(handler); }
   void not_later(Handler* handler);  // every handler that was put off says so before it dies
+  // From anywhere: calls `handler` without events in the next turn, whatever descriptors say.
+  void again(Handler* handler);
+  void not_again(Handler* handler) { std::erase(again_, handler); }
   // Waits up to `timeout_ms` (-1: for ever, 0: not at all) and dispatches. Returns the number of handlers called.
   int wait(int timeout_ms);
   int fd() const { return epoll_.get(); }  // itself pollable, to wait without dispatching
@@ -36,6 +40,9 @@ class Poller {
   struct Fetched;
   Fetched* fetched_ = nullptr;
   std::vector<Handler*> later_;
+  std::vector<Handler*> again_;
+  struct Knock;
+  std::unique_ptr<Knock> knock_;  // made when first needed
 };
 
 }  // namespace slipstream

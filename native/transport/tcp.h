@@ -83,7 +83,8 @@ struct LinkStatistics {
   uint64_t replaced = 0;  // connections that were too slow for too long
   uint64_t repeated = 0;  // bytes sent again
   uint64_t dropped = 0;   // bytes that had come already
-  uint64_t damaged = 0;   // connections that were left because what came was not what was sent
+  bool encrypted = false;
+  uint64_t damaged = 0;  // connections that were left because what came was not what was sent
   std::vector<LaneStatistics> lanes;
 };
 

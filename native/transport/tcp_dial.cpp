@@ -109,7 +109,7 @@ void Dial::greet() {
       return attempt_failed(handshake_.closed() ? Why::dropped : Why::stranger, handshake_.why());
     case Handshake::State::done:
       core_->poller.remove(fd_.get(), this);
-      return finish({std::move(fd_), target_.addresses[index_], {}});
+      return finish({{std::move(fd_), handshake_.records()}, target_.addresses[index_], {}});
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transport/connection.h"
 #include "transport/handshake.h"
 #include "transport/tcp_core.h"
 
@@ -24,8 +25,8 @@ class Dial final : private Handler, private Timed {
  public:
   using Target = TcpTarget;
   struct Result {
-    Fd fd;                // empty on failure
-    std::string address;  // the one that answered
+    Connection connection;  // empty on failure
+    std::string address;    // the one that answered
     Error error;
     bool gone = false;     // nobody listens there any more, or somebody else does
     bool lacking = false;  // the peer listens, and has no such link any more

@@ -14,25 +14,16 @@
 namespace slipstream {
 namespace {
 
-constexpr uint64_t kSeenStep = 32 << 10;  // bytes of the control stream between two words about it
-constexpr double kRttSeconds = 0.1;       // between two looks at a lane's shortest round trip
-
-Frame about_stream(FrameType type, uint64_t bytes) {
-  Frame frame;
-  frame.type = type;
-  frame.channel = bytes;
-  return frame;
-}
-
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS; }
+constexpr double kRttSeconds = 0.1;  // between two looks at a lane's shortest round trip
 
 }  // namespace
 
 // ---- any lane
 
-void Lane::take_socket(Fd fd) {
+void Lane::take_socket(Connection connection) {
   shut();
-  fd_ = std::move(fd);
+  fd_ = std::move(connection.fd);
+  records_ = std::move(connection.records);
   near_ = same_machine(fd_.get());
   opened_at_ = now();
   previous_ = std::exchange(local_, local_endpoint(fd_.get()));
@@ -45,12 +36,13 @@ void Lane::shut() {
   if (is_open()) link_.core().batch.forget(*this);
   interest(false, false);
   fd_.reset();
+  records_.reset();
 }
 
-Fd Lane::release() {
+Connection Lane::release() {
   if (is_open()) link_.core().batch.forget(*this);
   interest(false, false);
-  return std::move(fd_);
+  return {std::move(fd_), std::move(records_)};
 }
 
 void Lane::finish_writing() {
@@ -59,6 +51,11 @@ void Lane::finish_writing() {
 
 void Lane::interest(bool in, bool out, bool errors) {
   if (!is_open()) return;
+  // The kernel knows nothing of what has left the socket.
+  if (in && opened())
+    link_.core().poller.again(this);
+  else if (records_)
+    link_.core().poller.not_again(this);
   const uint32_t want = (in ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u) | (errors ? EPOLLERR : 0u);
   if (want == registered_) return;
   // epoll reports EPOLLHUP and EPOLLERR unasked: a lane that wants nothing has to be out of it.
@@ -82,9 +79,14 @@ void Lane::read_ended(int error) {
   link_.lane_ended(*this, error != 0 ? error : write_error_);
 }
 
+void Lane::read_broke(int error, uint32_t number) {
+  if (error == EBADMSG && records_) return read_damaged(number);
+  read_ended(error);
+}
+
 void Lane::discard() {
   for (size_t total = 0; total < kTurn;) {
-    IoCall call{.fd = fd_.get(), .count = 1, .parts = {{nullptr, IoCall::kMostDropped}}};
+    IoCall call{.fd = fd_.get(), .records = records_.get(), .count = 1, .parts = {{nullptr, IoCall::kMostDropped}}};
     perform(call);
     if (call.result < 0 && would_block(call.error)) return;
     if (call.result <= 0) return read_ended(call.error);
@@ -103,172 +105,11 @@ void Lane::describe(LaneStatistics& statistics) const {
   statistics.retransmits = state.retransmits;
 }
 
-// ---- the control lane
-
-void ControlLane::open(Fd fd) {
-  take_socket(std::move(fd));
-  busy_poll();
-  update();
-}
-
-// Words that ranks wait for come over this lane. Within a machine no device is to be polled.
-void ControlLane::busy_poll() {
-  const int us = link_.core().options.busy_poll_us;
-  if (us > 0 && !near()) poll_device(fd_.get(), us);
-}
-
-void ControlLane::resume(Fd fd) {
-  take_socket(std::move(fd));
-  busy_poll();
-  reader_.clear();
-  resuming_ = true;
-  told_ = read_;
-  resume_ = {about_stream(FrameType::resume, read_), {}};
-  seal(resume_, kResumePlace);
-  resume_at_ = 0;
-  write();  // what a bulk lane left in the socket may be in the way
-  update();
-}
-
-ControlLane::~ControlLane() { link_.core().poller.not_later(this); }
-
-void ControlLane::send_soon(const Frame& frame) {
-  const bool alone = is_open() && !resuming_ && flushed();
-  put(frame, nullptr);
-  if (alone) {
-    put_off_ = true;
-    link_.core().poller.later(this);
-  }
-  update();
-  link_.watch();
-}
-
-void ControlLane::send(const Frame& frame, const std::byte* data) {
-  const bool at_once = is_open() && !resuming_ && (put_off_ || flushed());
-  put(frame, data);
-  if (at_once) {
-    put_off_ = false;
-    write();
-  }
-  update();
-  link_.watch();
-}
-
-void ControlLane::put(const Frame& frame, const std::byte* data) {
-  ControlHeader header{frame, {}};
-  if (frame.length > 0 && checks()) header.check.payload = payload_check({data, frame.length});
-  seal(header, said());
-  const auto bytes = std::as_bytes(std::span(&header, 1));
-  out_.insert(out_.end(), bytes.begin(), bytes.end());
-  if (frame.length > 0) out_.insert(out_.end(), data, data + frame.length);
-  if (frame.type != FrameType::seen) spoke_ = said();
-}
-
-void ControlLane::write() {
-  while (wants_write()) {
-    const bool first = resume_at_ < sizeof(resume_);
-    const auto bytes = first ? std::as_bytes(std::span(&resume_, 1)).subspan(resume_at_)
-                             : std::span<const std::byte>(out_).subspan(written_);
-    const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && !would_block(errno)) write_broke(errno);
-    if (n < 0) return;
-    (first ? resume_at_ : written_) += static_cast<size_t>(n);
-  }
-}
-
-bool ControlLane::seen(uint64_t bytes) {
-  if (bytes <= start_) return true;  // old news, said again on a new connection
-  if (bytes - start_ > written_) return false;
-  const auto known = static_cast<ptrdiff_t>(bytes - start_);
-  out_.erase(out_.begin(), out_.begin() + known);
-  written_ -= static_cast<size_t>(known);
-  start_ = bytes;
-  return true;
-}
-
-void ControlLane::flush() {
-  write();
-  update();
-  link_.wrote();
-}
-
-void ControlLane::ready(uint32_t events) {
-  const bool called = std::exchange(put_off_, false);
-  if ((called || (events & EPOLLOUT) != 0) && wants_write()) flush();
-  if (is_open() && !ended_ && (events & ~EPOLLOUT) != 0) read();
-  if (is_open()) update();
-}
-
-void ControlLane::read() {
-  for (size_t total = 0; total < kTurn;) {
-    const auto space = reader_.space();
-    const ssize_t n = ::recv(fd_.get(), space.data(), space.size(), MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && would_block(errno)) return;
-    if (n <= 0) return read_ended(n < 0 ? errno : 0);
-    link_.heard();
-    reader_.filled(static_cast<size_t>(n));
-    total += static_cast<size_t>(n);
-    if (!parse() || static_cast<size_t>(n) < space.size()) return;
-  }
-}
-
-bool ControlLane::parse() {
-  Frame frame;
-  const std::byte* payload = nullptr;
-  for (;;) {
-    switch (reader_.next(resuming_ ? kResumePlace : read_, frame, payload)) {
-      case FrameReader::Next::more:
-        return true;
-      case FrameReader::Next::damaged:
-        read_damaged(0);
-        return false;
-      case FrameReader::Next::bad:
-        link_.nonsense(reader_.why());
-        return false;
-      case FrameReader::Next::frame:
-        if (resuming_) {
-          if (!resumed(frame)) return false;
-        } else {
-          read_ += sizeof(ControlHeader) + frame.length;
-          // Who leaves waits for word of it.
-          const bool last = frame.type == FrameType::goodbye || frame.type == FrameType::abort;
-          if ((last || read_ - told_ >= kSeenStep) && !link_.closing()) say_seen();
-          if (frame.type != FrameType::seen)
-            link_.control_frame(frame, payload);
-          else if (seen(frame.channel))
-            link_.wrote();
-          else
-            link_.nonsense("word of more than we have sent");
-        }
-        if (link_.finished()) return false;
-    }
-  }
-}
-
-void ControlLane::say_seen() {
-  told_ = read_;
-  send(about_stream(FrameType::seen, read_), nullptr);
-}
-
-bool ControlLane::resumed(const Frame& frame) {
-  if (frame.type != FrameType::resume || frame.channel < start_ || !seen(frame.channel)) {
-    link_.nonsense("no account of what it has read");
-    return false;
-  }
-  resuming_ = false;
-  written_ = 0;
-  write();
-  link_.control_resumed();
-  return true;
-}
-
 // ---- a bulk lane, outwards
 
-void BulkLane::open(Fd fd) {
+void BulkLane::open(Connection connection) {
   take_back();
-  take_socket(std::move(fd));
+  take_socket(std::move(connection));
   pieces_.begin(checks());
   in_place_ = 0;
   in_payload_ = stalled_ = said_last_ = heard_last_ = false;
@@ -284,7 +125,8 @@ void BulkLane::open(Fd fd) {
 
 void BulkLane::begin_zero_copy() {
   const Lending lending = link_.core().options.lending;
-  const bool wanted = lending == Lending::always || (lending == Lending::automatic && !near());
+  // What is encrypted is a copy already.
+  const bool wanted = !records_ && (lending == Lending::always || (lending == Lending::automatic && !near()));
   if (lending == Lending::always) zero_copy_.insist();
   zero_copy_.fix(link_.core().options.lend_from);
   zero_copy_.begin(wanted && allow_zero_copy(fd_.get()));
@@ -376,21 +218,24 @@ bool BulkLane::take(Time now) {
 }
 
 bool BulkLane::prepare_write(IoCall& call, Time now) {
-  if (!writable() || link_.closing() || (pieces_.empty() && !take(now))) return false;
+  if (!writable() || link_.closing()) return false;
   call.fd = fd_.get();
+  call.records = records_.get();
   call.out = true;
+  if (sealed() > 0 && pieces_.empty()) {  // that first: who pulls shall be able to send
+    call.first = nullptr;
+    call.checks = false;
+    call.count = 0;
+    return true;
+  }
+  if (pieces_.empty() && !take(now)) return false;
   call.timed = zero_copy_.measures();
   pieces_.prepare(call, lend_ && zero_copy_.lends_rest(pieces_.rest(), pieces_.begun()));
   return true;
 }
 
 bool BulkLane::finish_write(const IoCall& call, size_t& wrote) {
-  const Sent sent{call.result, call.lent, call.refused};
-  const size_t pieces = (call.count + 1) / 2;  // headers and payloads take turns
-  if ((call.flags & MSG_MORE) != 0)
-    zero_copy_.before(call.seconds);
-  else
-    zero_copy_.record(sent, call.bytes() / pieces, call.seconds);
+  if (!records_) account(call);
   if (call.result < 0) {
     if (would_block(call.error)) return false;
     write_broke(call.error);
@@ -406,6 +251,16 @@ bool BulkLane::finish_write(const IoCall& call, size_t& wrote) {
   return false;
 }
 
+// For zero copy.
+void BulkLane::account(const IoCall& call) {
+  const Sent sent{call.result, call.lent, call.refused};
+  const size_t pieces = (call.count + 1) / 2;  // headers and payloads take turns
+  if ((call.flags & MSG_MORE) != 0)
+    zero_copy_.before(call.seconds);
+  else
+    zero_copy_.record(sent, call.bytes() / pieces, call.seconds);
+}
+
 void BulkLane::end_turn(size_t wrote, Time start) {
   pace_.took(wrote, sending() || link_.outbox().waiting() > 0, start);
   if (writable()) limit_backlog();
@@ -419,6 +274,7 @@ void BulkLane::ready(uint32_t events) {
   if (heard_last_ && !discards() && (events & (EPOLLERR | EPOLLHUP)) != 0)
     return read_ended(connect_outcome(fd_.get()));
   const bool out = (events & EPOLLOUT) != 0 && writable() && !link_.closing();
+  if (opened()) events |= EPOLLIN;
   const bool in = !ended_ && (!stalled_ || link_.closing()) && (events & ~EPOLLOUT) != 0;
   if (link_.core().batch.shares() && !link_.closing()) return link_.core().batch.add(*this, out, in);
   if (out) pump();
@@ -430,7 +286,7 @@ void BulkLane::update() {
   const bool work =
       promoted_ != 0 ? !said_last_ && zero_copy_.lent() == 0 : rest_ == Rest::none && link_.outbox().has_work(number_);
   const bool in = discards() || (!stalled_ && !heard_last_);
-  interest(!ended_ && in, writable() && !link_.closing() && (sending() || work), heard_last_);
+  interest(!ended_ && in, writable() && !link_.closing() && (sending() || work || sealed() > 0), heard_last_);
 }
 
 // The last word of the side that dialled is the first; when it has the other side's too, it has read all that was sent
@@ -482,6 +338,7 @@ void BulkLane::read() {
 bool BulkLane::prepare_read(IoCall& call) {
   if (!is_open() || ended_ || stalled_ || heard_last_ || discards()) return false;
   call.fd = fd_.get();
+  call.records = records_.get();
   call.out = false;
   call.timed = false;
   call.flags = 0;
@@ -507,7 +364,7 @@ bool BulkLane::reads_with(const BulkLane& other) const {
 bool BulkLane::finish_read(const IoCall& call, size_t& got) {
   if (call.result < 0 && would_block(call.error)) return false;
   if (call.result <= 0) {
-    read_ended(call.error);
+    read_broke(call.error, static_cast<uint32_t>(number_) + 1);
     return false;
   }
   if (discards()) return false;  // another lane's upcall did that

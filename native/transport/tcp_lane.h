@@ -3,13 +3,17 @@
 #pragma once
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "transport/connection.h"
 #include "transport/io_threads.h"
 #include "transport/poller.h"
 #include "transport/sockets.h"
@@ -33,7 +37,7 @@ class Lane : protected Handler {
   Lane& operator=(const Lane&) = delete;
 
   void shut();
-  Fd release();                        // gives the connection away as it is
+  Connection release();                // gives the connection away as it is
   void finish_writing();               // nothing more will be written: tells the peer
   bool near() const { return near_; }  // both ends are on this machine
   bool is_open() const { return static_cast<bool>(fd_); }
@@ -42,8 +46,9 @@ class Lane : protected Handler {
   // The peer's machine has been asked again and again, and been silent for this long.
   bool unanswered(double seconds) const { return is_open() && slipstream::unanswered(fd_.get(), seconds); }
   // Bytes in the socket that the peer's machine does not have.
-  uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) : 0; }
+  uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) + sealed() : 0; }
   bool checks() const;  // payloads that go out get checksums
+  bool encrypted() const { return records_ != nullptr; }
   double rtt() const { return is_open() ? smoothed_rtt(fd_.get()) : 0; }
   Time opened_at() const { return opened_at_; }  // of the connection that there is
   Passed passed() const { return is_open() ? slipstream::passed(fd_.get()) : Passed{}; }
@@ -62,13 +67,19 @@ class Lane : protected Handler {
   static constexpr uint32_t kTogether = 256 << 10;
 
  protected:
-  void take_socket(Fd fd);
+  void take_socket(Connection connection);
   void interest(bool in, bool out, bool errors = false);
+  // Bytes that are encrypted and that the socket has not taken.
+  size_t sealed() const { return records_ ? records_->out.waiting().size() : 0; }
+  // There is something to read that has left the socket.
+  bool opened() const { return records_ && records_->in.ready(); }
   // A write failed. What the peer said before may still be unread (an abort frame, a goodbye), so the reading side
   // is left to find the end; this also keeps Events::down out of send().
   void write_broke(int error);
   // The reading side came to its end: 0 is EOF, else an errno.
   void read_ended(int error);
+  // The same of a call on the socket: EBADMSG means damage. `number` as below.
+  void read_broke(int error, uint32_t number);
   // What has been read is not what was sent. `number`: from 1, 0 is the control lane.
   void read_damaged(uint32_t number);
   // Reads and drops; what a link does after close().
@@ -76,6 +87,7 @@ class Lane : protected Handler {
 
   TcpLink& link_;
   Fd fd_;
+  std::unique_ptr<Records> records_;  // of an encrypted connection
   bool ended_ = false;
   bool write_failed_ = false;
 
@@ -94,8 +106,8 @@ class ControlLane final : public Lane {
  public:
   using Lane::Lane;
   ~ControlLane() override;
-  void open(Fd fd);    // the first connection
-  void resume(Fd fd);  // one that takes the old one's place
+  void open(Connection connection);    // the first connection
+  void resume(Connection connection);  // one that takes the old one's place
   // Takes a copy of the frame. Before the lane is open, and while it is broken, the copy waits.
   void send(const Frame& frame, const std::byte* data);
   // From within an event: together with what else is to be said before the poller has handled this turn's events.
@@ -119,10 +131,13 @@ class ControlLane final : public Lane {
   void say_seen();
   void busy_poll();
   bool wants_write() const {
-    return writable() && (resume_at_ < sizeof(resume_) || (!resuming_ && written_ < out_.size()));
+    return writable() && (sealed() > 0 || resume_at_ < sizeof(resume_) || (!resuming_ && written_ < out_.size()));
   }
   void flush();
   void write();
+  // send() and recv(), through the records of an encrypted connection.
+  ssize_t put_out(std::span<const std::byte> bytes);
+  ssize_t take_in(std::span<std::byte> space);
   void put(const Frame& frame, const std::byte* data);  // at the end of the stream
 
   FrameReader reader_;
@@ -141,8 +156,8 @@ class ControlLane final : public Lane {
 class BulkLane final : public Lane {
  public:
   BulkLane(TcpLink& link, int number) : Lane(link), number_(number) {}
-  void open(Fd fd);  // also a connection that takes an old one's place
-  void shut();       // with a reset, if the kernel still has memory of messages
+  void open(Connection connection);  // also one that takes an old one's place
+  void shut();                       // with a reset, if the kernel still has memory of messages
   int number() const { return number_; }
   // Takes what there is, as long as the socket does.
   void pump();
@@ -211,7 +226,8 @@ class BulkLane final : public Lane {
   bool place();  // finds where the payload goes. False: stop reading
   bool deliver();
   bool undamaged() const;  // the payload that has come
-  bool take(Time now);     // segments to send. False: there are none for it
+  void account(const IoCall& call);
+  bool take(Time now);  // segments to send. False: there are none for it
   void begin_zero_copy();
   void limit_backlog();
 
@@ -241,5 +257,7 @@ class BulkLane final : public Lane {
   bool in_payload_ = false;
   bool stalled_ = false;  // no block for the message
 };
+
+inline bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS; }
 
 }  // namespace slipstream

@@ -23,7 +23,7 @@ Frame taken_frame(uint64_t message, uint8_t flags = 0) {
 
 }  // namespace
 
-TcpLink::TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Fd control)
+TcpLink::TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Connection control)
     : Link(peer, Kind::tcp),
       core_(std::move(core)),
       token_(token),
@@ -33,7 +33,7 @@ TcpLink::TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Fd con
       control_(*this),
       tender_(*this),
       watcher_(*this) {
-  met_at_ = peer_address(control.get());
+  met_at_ = peer_address(control.fd.get());
   control_.open(std::move(control));
   core_->accepted[{peer, token}] = this;
 }
@@ -67,11 +67,11 @@ void TcpLink::control_dialled(Dial::Result result) {
     control_path_ = paths_.find(result.address);
     promoted_from_ = 0;
     control_generation_ = generation_;
-    return control_.resume(std::move(result.fd));
+    return control_.resume(std::move(result.connection));
   }
   if (result.error) return fail(std::move(result.error));
   heard();
-  control_.open(std::move(result.fd));
+  control_.open(std::move(result.connection));
   control_path_ = paths_.find(result.address);
   paths_.answered(control_path_);
   for (size_t i = 0; i < control_path_ && i < target_.addresses.size(); ++i) paths_.failed(i, now());  // tried before
@@ -91,11 +91,11 @@ void TcpLink::come_up() {
 
 void TcpLink::lane_dialled(size_t number, Dial::Result result) {
   lane_dials_[number].reset();
-  if (result.fd) {
+  if (result.connection.fd) {
     heard();
     lane_paths_[number] = dial_paths_[number];
     achieved_[number] = {};
-    add_lane(std::move(result.fd), static_cast<uint32_t>(number));
+    add_lane(std::move(result.connection), static_cast<uint32_t>(number));
     return;
   }
   paths_.failed(dial_paths_[number], now());
@@ -107,12 +107,12 @@ void TcpLink::lane_dialled(size_t number, Dial::Result result) {
   lanes_lost(std::move(result.error), result.gone);
 }
 
-bool TcpLink::add_lane(Fd fd, uint32_t number) {
+bool TcpLink::add_lane(Connection connection, uint32_t number) {
   if (finished_ || number >= static_cast<uint32_t>(kMaxLanes)) return false;
   while (bulk_.size() <= number) bulk_.push_back(std::make_unique<BulkLane>(*this, static_cast<int>(bulk_.size())));
   BulkLane& lane = *bulk_[number];
   if (lane.is_open()) drop(lane);  // the peer gave the old one up
-  lane.open(std::move(fd));
+  lane.open(std::move(connection));
   if (lane.previous().family != 0) note(TraceEvent::Kind::lane_reopened, lane, number + 1);
   if (shut_write_) lane.finish_writing();
   if (!closing_) {
@@ -171,7 +171,7 @@ std::optional<Outbox::Out> TcpLink::pull(BulkLane& lane, Time now) {
   auto found = rest == BulkLane::Rest::none ? outbox_.pull(lane.number(), size, now) : std::nullopt;
   if (found) fed_ = now;
   // Who checks what comes may leave a lane with what it carries: also within a machine late segments take others then.
-  if (!found && !outbox_.empty() && !tended_ && spreads() && (!lane.near() || lane.checks())) {
+  if (!found && !outbox_.empty() && !tended_ && spreads() && (!lane.near() || lane.checks() || lane.encrypted())) {
     tended_ = true;
     core_->timers.set(tender_, now + seconds(kTendSeconds));
   }
@@ -331,34 +331,33 @@ void TcpLink::damaged(Lane& lane, uint32_t number) {
   if (closing_) return lane_ended(lane, EBADMSG);
   note(TraceEvent::Kind::lane_damaged, lane, number);
   if (damaged_++ == 0)
-    log_warning(core_->identity.rank,
-                "data from " + name() + " at " + lane.far_name() +
-                    " was damaged on the way: the connection is made anew, the data is sent again");
+    log_warning(core_->identity.rank, "data from " + name() + " at " + lane.far_name() + " was " + damage() +
+                                          " on the way: the connection is made anew, the data is sent again");
   const bool without_end = ++damaged_in_row_[&lane == &control_ ? 0 : 1] > kMostDamage;
   if (without_end || (&lane == &control_ && !repairs()))
     return fail({Code::peer_lost,
                  peer_,
                  {},
-                 "data from " + name() + " at " + lane.far_name() + " was damaged on the way, " +
+                 "data from " + name() + " at " + lane.far_name() + " was " + damage() + " on the way, " +
                      std::to_string(damaged_) +
                      " times: look for faulty memory, network cards, cables or switches "
                      "between the hosts, or somebody who alters their traffic"});
   lane_ended(lane, EBADMSG);
 }
 
-void TcpLink::replace_control(Fd fd, uint32_t generation) {
+void TcpLink::replace_control(Connection connection, uint32_t generation) {
   if (finished_ || shut_write_) return;
   heard();
   if (control_.is_open()) {  // the peer noticed first
     note(TraceEvent::Kind::lane_lost, control_, 0);
     ++lost_;
   }
-  met_at_ = peer_address(fd.get());
+  met_at_ = peer_address(connection.fd.get());
   generation_ = generation;
   promoted_from_ = 0;
   former_control_.reset();
   control_dial_.reset();
-  control_.resume(std::move(fd));
+  control_.resume(std::move(connection));
 }
 
 void TcpLink::control_resumed() {

@@ -21,7 +21,7 @@ namespace slipstream {
 class TcpLink final : public Link, private Timed {
  public:
   // The peer dialled us: its control lane is authenticated.
-  TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Fd control);
+  TcpLink(std::shared_ptr<TcpCore> core, int peer, uint64_t token, Connection control);
   // We dial.
   TcpLink(std::shared_ptr<TcpCore> core, Dial::Target target, uint64_t token);
   ~TcpLink() override;
@@ -38,9 +38,9 @@ class TcpLink final : public Link, private Timed {
 
   void come_up();
   // An authenticated bulk lane, the first with this number (from 0) or one that takes its place. False: no such lane.
-  bool add_lane(Fd fd, uint32_t number);
+  bool add_lane(Connection connection, uint32_t number);
   // An authenticated connection that takes the control lane's place, the `generation`th since the first.
-  void replace_control(Fd fd, uint32_t generation);
+  void replace_control(Connection connection, uint32_t generation);
   // The peer wants another control lane than that of this generation.
   void control_wanted(uint32_t generation);
   LinkStatistics statistics() const;
@@ -70,7 +70,7 @@ class TcpLink final : public Link, private Timed {
   void lane_ended(Lane& lane, int error);
   // What came over it is not what was sent. `number`: from 1, 0 is the control lane.
   void damaged(Lane& lane, uint32_t number);
-  void lane_promoted(BulkLane& lane, Fd fd, uint32_t generation);
+  void lane_promoted(BulkLane& lane, Connection connection, uint32_t generation);
   void watch();  // something has been sent: looks for ways that are cut until it is acknowledged
 
  private:
@@ -149,6 +149,7 @@ class TcpLink final : public Link, private Timed {
   // For the timeline. `lane`: from 1, 0 is the control lane.
   void note(TraceEvent::Kind what, const Lane& lane, uint32_t number) const;
   std::string name() const { return "rank " + std::to_string(peer_); }
+  const char* damage() const { return core_->identity.encrypt ? "damaged or tampered with" : "damaged"; }
 
   std::shared_ptr<TcpCore> core_;
   uint64_t token_;

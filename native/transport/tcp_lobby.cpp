@@ -96,11 +96,11 @@ class Lobby::Guest final : private Handler, private Timed {
 // A bulk lane that is here before its link.
 class Lobby::Early final : private Timed {
  public:
-  Early(Lobby& lobby, const Hello& hello, Fd socket)
+  Early(Lobby& lobby, const Hello& hello, Connection c)
       : rank(static_cast<int>(hello.rank)),
         token(hello.token),
         number(hello.lane - 1),
-        fd(std::move(socket)),
+        connection(std::move(c)),
         lobby_(lobby) {
     lobby_.core_->timers.set(*this, now() + seconds(lobby_.core_->options.handshake_seconds));
   }
@@ -111,7 +111,7 @@ class Lobby::Early final : private Timed {
   const int rank;
   const uint64_t token;
   const uint32_t number;
-  Fd fd;
+  Connection connection;
 
  private:
   void due(Time) override {
@@ -154,15 +154,16 @@ void Lobby::refuse(Guest& guest, const std::string& why) {
 void Lobby::show_in(Guest& guest) {
   const auto taken = take(guest);
   const Hello& hello = taken->handshake.hello();
+  Connection connection{std::move(taken->fd), taken->handshake.records()};
   switch (hello.purpose) {
     case Purpose::link:
-      tune_tcp(taken->fd.get(), core_->socket_options());
-      return welcome_link(hello, taken->who, std::move(taken->fd));
+      tune_tcp(connection.fd.get(), core_->socket_options());
+      return welcome_link(hello, taken->who, std::move(connection));
     case Purpose::lane:
-      tune_tcp(taken->fd.get(), core_->socket_options());
-      return welcome_lane(hello, taken->who, std::move(taken->fd));
+      tune_tcp(connection.fd.get(), core_->socket_options());
+      return welcome_lane(hello, taken->who, std::move(connection));
     default:
-      taken->fd.reset();
+      connection.fd.reset();
       return knocked(hello);
   }
 }
@@ -173,22 +174,22 @@ void Lobby::knocked(const Hello& hello) {
   arrivals_.knocked(static_cast<int>(hello.rank));
 }
 
-void Lobby::welcome_link(const Hello& hello, const std::string& who, Fd fd) {
+void Lobby::welcome_link(const Hello& hello, const std::string& who, Connection connection) {
   const int rank = static_cast<int>(hello.rank);
   const std::pair<int, uint64_t> key{rank, hello.token};
   const auto known = core_->accepted.find(key);
   if (hello.lane > 0) {  // it takes the place of a control lane that broke
-    if (known != core_->accepted.end()) known->second->replace_control(std::move(fd), hello.lane);
+    if (known != core_->accepted.end()) known->second->replace_control(std::move(connection), hello.lane);
     return;
   }
   if (known != core_->accepted.end()) return arrivals_.stranger(who, "opened the same link twice");
-  auto link = std::make_unique<TcpLink>(core_, rank, hello.token, std::move(fd));
+  auto link = std::make_unique<TcpLink>(core_, rank, hello.token, std::move(connection));
   for (auto it = early_.begin(); it != early_.end();) {
     if ((*it)->rank != rank || (*it)->token != hello.token) {
       ++it;
       continue;
     }
-    link->add_lane(std::move((*it)->fd), (*it)->number);
+    link->add_lane(std::move((*it)->connection), (*it)->number);
     it = early_.erase(it);
   }
   TcpLink* raw = link.get();
@@ -198,14 +199,15 @@ void Lobby::welcome_link(const Hello& hello, const std::string& who, Fd fd) {
   if (kept != core_->accepted.end() && kept->second == raw) raw->come_up();
 }
 
-void Lobby::welcome_lane(const Hello& hello, const std::string& who, Fd fd) {
+void Lobby::welcome_lane(const Hello& hello, const std::string& who, Connection connection) {
   const auto link = core_->accepted.find({static_cast<int>(hello.rank), hello.token});
   if (link != core_->accepted.end()) {
-    if (!link->second->add_lane(std::move(fd), hello.lane - 1)) arrivals_.stranger(who, "opened too many lanes");
+    if (!link->second->add_lane(std::move(connection), hello.lane - 1))
+      arrivals_.stranger(who, "opened too many lanes");
     return;
   }
   if (static_cast<int>(early_.size()) >= std::max(1, core_->options.max_unauthenticated)) early_.pop_front();
-  early_.push_back(std::make_unique<Early>(*this, hello, std::move(fd)));
+  early_.push_back(std::make_unique<Early>(*this, hello, std::move(connection)));
 }
 
 }  // namespace slipstream

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/connection.h"
 #include "transport/handshake.h"
 #include "transport/tcp_core.h"
 
@@ -33,8 +34,8 @@ class Lobby {
   void show_in(Guest& guest);
   std::unique_ptr<Guest> take(Guest& guest);
   void knocked(const Hello& hello);
-  void welcome_link(const Hello& hello, const std::string& who, Fd fd);
-  void welcome_lane(const Hello& hello, const std::string& who, Fd fd);
+  void welcome_link(const Hello& hello, const std::string& who, Connection connection);
+  void welcome_lane(const Hello& hello, const std::string& who, Connection connection);
 
   std::shared_ptr<TcpCore> core_;
   Arrivals& arrivals_;

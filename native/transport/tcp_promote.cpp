@@ -82,7 +82,7 @@ bool TcpLink::promote(size_t number) {
 }
 
 // Both sides have said their last on the lane.
-void TcpLink::lane_promoted(BulkLane& lane, Fd fd, uint32_t generation) {
+void TcpLink::lane_promoted(BulkLane& lane, Connection connection, uint32_t generation) {
   const auto number = static_cast<size_t>(lane.number());
   // The side that dialled has been told that all is read; of this side's last segments nothing is known yet.
   if (accepted_) outbox_.lost(lane.number());
@@ -93,13 +93,13 @@ void TcpLink::lane_promoted(BulkLane& lane, Fd fd, uint32_t generation) {
     promoted_from_ = static_cast<uint32_t>(number) + 1;
     control_dial_.reset();
     // The peer may not have read that yet, and is not to take the end of the old connection for one.
-    if (accepted_) former_control_ = control_.release();
-    control_.resume(std::move(fd));
+    if (accepted_) former_control_ = control_.release().fd;
+    control_.resume(std::move(connection));
     watch();
   } else {  // the control lane broke meanwhile, and there is, or will be, a newer one
     note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
     ++lost_;
-    fd.reset();
+    connection.fd.reset();
   }
   if (closing_) return step_close();
   if (!accepted_ && !lane_dials_[number]) dial_lane(number);

@@ -130,6 +130,7 @@ LinkStatistics TcpLink::statistics() const {
   found.repeated = outbox_.repeated();
   found.dropped = inbox_.repeated();
   found.damaged = damaged_;
+  found.encrypted = core_->identity.encrypt;
   found.lanes.resize(bulk_.size() + 1);
   found.lanes[0].control = true;
   control_.describe(found.lanes[0]);

@@ -48,15 +48,18 @@ def started(
     env: Mapping[str, str] | None = None,
     prefix: Mapping[int, Sequence[str]] | None = None,
     store_process: Sequence[str] | None = None,
+    encrypt: bool = False,
+    envs: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Iterator[list[Rank]]:
     """Runs ``script`` as ``n`` ranks; whatever is left of them is killed at the end.
 
     ``prefix``: per rank, a command to put in front (``ip netns exec ...``). ``store_process``: a command that
-    serves the store and prints its address, instead of a store in this process.
+    serves the store and prints its address, instead of a store in this process. ``encrypt``: that one does.
+    ``envs``: more variables of some ranks.
     """
     secret = secrets.token_bytes(32)
     ranks: list[Rank] = []
-    with _store(secret, store_process) as store, tempfile.TemporaryDirectory() as folder:
+    with _store(secret, store_process, encrypt) as store, tempfile.TemporaryDirectory() as folder:
         try:
             for r in range(n):
                 environment = {
@@ -69,6 +72,7 @@ def started(
                     "PYTHONUNBUFFERED": "1",
                     **transport_environment(transport, r),
                     **(env or {}),
+                    **(envs or {}).get(r, {}),
                 }
                 output = Path(folder) / f"rank{r}"
                 command = [*(prefix or {}).get(r, ()), sys.executable, str(script), *args]
@@ -90,9 +94,9 @@ def started(
 
 
 @contextmanager
-def _store(secret: bytes, command: Sequence[str] | None) -> Iterator[str]:
+def _store(secret: bytes, command: Sequence[str] | None, encrypt: bool) -> Iterator[str]:
     if command is None:
-        server = StoreServer("127.0.0.1", secret, "job")
+        server = StoreServer("127.0.0.1", secret, "job", encrypt=encrypt)
         try:
             yield "{}:{}".format(*server.address[:2])
         finally:

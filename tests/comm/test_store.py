@@ -393,7 +393,7 @@ def test_an_interrupted_request_does_not_spoil_the_next(
         def interrupted(*args: object) -> int:
             raise KeyboardInterrupt
 
-        patch.setattr("slipstream.comm.store._receive", interrupted)
+        patch.setattr("slipstream.comm.store._Wire.receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.get("a")
     store.set("b", b"2")

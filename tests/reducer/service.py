@@ -37,8 +37,10 @@ class Service:
     metrics_port: int
     log: Path
 
-    def register(self, *, job: str = "job", workers: int = 2, secret: bytes = SECRET) -> int:
-        return register("127.0.0.1", self.port, secret, Request(job, workers, 2))
+    def register(
+        self, *, job: str = "job", workers: int = 2, secret: bytes = SECRET, encrypt: bool = False
+    ) -> int:
+        return register("127.0.0.1", self.port, secret, Request(job, workers, 2), encrypt=encrypt)
 
     def page(self, name: str) -> tuple[int, str]:
         """Status and text of a page of the metrics port."""
@@ -70,10 +72,11 @@ def calling_from(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str, port: int = 0) -> Iterator[Service]:
+def started(folder: Path, *arguments: str, port: int = 0, encrypt: bool = False) -> Iterator[Service]:
     """A reducer with ``arguments``; killed at the end if it still runs. Raises PortInUse."""
     paths = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
     env = os.environ | {"SLIPSTREAM_REDUCER_SECRET": SECRET.hex(), "PYTHONPATH": paths}
+    env["SLIPSTREAM_ENCRYPT"] = str(int(encrypt))
     command = [sys.executable, "-m", "slipstream", "reducer", "--bind", "127.0.0.1", "--port", str(port)]
     log = folder / f"reducer-{time.monotonic_ns()}.log"
     with (

@@ -13,6 +13,7 @@ import pytest
 from comm import ranks
 from reducer import service
 from reducer.service import Service, wait_for
+from slipstream.base.errors import Refused
 
 RANK = Path(__file__).with_name("job_rank.py")
 GROUPS = Path(__file__).with_name("groups_rank.py")
@@ -40,6 +41,18 @@ def test_values(tmp_path: Path, n: int, k: int) -> None:
             found = one.metrics()
             assert found["works_total"] > 100
             assert found["received_bytes_total"] == found["sent_bytes_total"] > n << 20
+
+
+@pytest.mark.parametrize("insists", [True, False])
+def test_an_encrypted_job(tmp_path: Path, insists: bool) -> None:
+    """A reducer does what its job wants, unless it insists itself."""
+    with service.started(tmp_path, encrypt=insists) as one:
+        env = environment([one]) | {"SLIPSTREAM_ENCRYPT": "1"}
+        ranks.run(RANK, 2, transport="tcp", args=["asynchronous"], env=env, encrypt=True)
+        assert one.metrics()["works_total"] > 0
+        if insists:
+            with pytest.raises(Refused, match="SLIPSTREAM_ENCRYPT must be the same"):
+                one.register(encrypt=False)
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 2), (4, 1)])

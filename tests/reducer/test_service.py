@@ -133,7 +133,7 @@ def test_who_asks_nothing_is_hung_up_on(reducer: Reducer, monkeypatch: pytest.Mo
     store = Store("127.0.0.1", reducer.address[1], SECRET, JOB, service.LIMIT)
     assert store._sock is not None
     store._sock.settimeout(service.LIMIT)
-    assert store._sock.recv(1) == b""
+    assert store._sock.sock.recv(1) == b""
     store.close()
 
 

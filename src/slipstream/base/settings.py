@@ -200,6 +200,11 @@ class Settings:
         "auto",
         "checksums of what TCP connections carry: auto, between hosts alone; on, within a host too; off",
     )
+    encrypt: bool = _setting(
+        _switch,
+        False,
+        "1: all TCP connections are encrypted (AES-GCM, keys from the secret); on all ranks, or none",
+    )
     congestion: str = _setting(
         lambda text: "" if text == "auto" else _text(text),
         "",

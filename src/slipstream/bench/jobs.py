@@ -202,7 +202,8 @@ def _serve_store(
     secret = secrets.token_bytes(32)
     one_host = placement.one_host()
     settings = Settings.from_environment(base)
-    server = StoreServer(bind_addresses(settings.interface, one_host=one_host), secret, settings.job)
+    bind = bind_addresses(settings.interface, one_host=one_host)
+    server = StoreServer(bind, secret, settings.job, encrypt=settings.encrypt)
     stack.callback(server.close)
     address, port = server.address
     if address in ("0.0.0.0", "::"):

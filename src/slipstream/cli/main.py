@@ -99,6 +99,11 @@ def main() -> None:
 )
 @click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections between two ranks. [default: 2]")
 @click.option(
+    "--encrypt",
+    is_flag=True,
+    help="Encrypt all TCP connections of the job: AES-GCM, with keys from its secret. [default: SLIPSTREAM_ENCRYPT]",
+)
+@click.option(
     "--timeline",
     metavar="FILE",
     help="Write a Chrome trace of all operations; {rank} in FILE is replaced, without it rank 0 writes.",

@@ -146,7 +146,9 @@ def reducer(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_signals_held())
         try:
-            service = Reducer(where, port, secret, limits, congestion=settings.congestion)
+            service = Reducer(
+                where, port, secret, limits, congestion=settings.congestion, encrypt=settings.encrypt
+            )
             stack.callback(service.close)
             metrics = None
             if metrics_port is not None:

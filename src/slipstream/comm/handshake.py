@@ -1,7 +1,8 @@
 """The first bytes on every stream: who calls, and proof on both sides that it knows the job's secret.
 
 The caller sends an 80-byte hello, the server answers with a nonce and a mac over both nonces, the caller with
-its own mac, the server with one byte. Nothing else is parsed before that. The layout: docs/architecture.md.
+its own mac, the server with one byte. Nothing else is parsed before that. A flag of the hello says whether what
+follows is encrypted; both sides must want the same. The layout: docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -12,24 +13,32 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from slipstream.base.errors import Refused
 from slipstream.base.protocol import PROTOCOL, VERSIONS_DIFFER, package_version
 
+if TYPE_CHECKING:
+    from slipstream._core import Records
+
 __all__ = [
     "ACCEPTED",
+    "ENCRYPTED",
     "HELLO_SIZE",
     "MAC_SIZE",
     "NOBODY",
     "NONCE_SIZE",
     "PURPOSE_STORE",
+    "Differs",
     "Hello",
     "OtherVersion",
     "call",
     "client_mac",
+    "difference",
     "job_id",
     "macs_equal",
     "parse_hello",
+    "records",
     "server_mac",
     "version_notice",
 ]
@@ -40,6 +49,7 @@ NOBODY = 0xFFFFFFFF  # a caller that is no rank of the job, such as the launcher
 NONCE_SIZE = 32
 MAC_SIZE = 32
 ACCEPTED = b"\x01"
+ENCRYPTED = 1  # of a hello's flags
 
 _HELLO = struct.Struct("<4sHH16sIIIIQ32s")
 HELLO_SIZE = _HELLO.size
@@ -60,6 +70,19 @@ def job_id(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:16]
 
 
+class Differs(Refused):
+    """One side encrypts, and the other one does not."""
+
+
+def difference(encrypts: bool, other: str, own: str) -> str:
+    """What is wrong where ``other`` differs from ``own``, which encrypts or not."""
+    has, lacks = (own, other) if encrypts else (other, own)
+    return (
+        f"{has} encrypts its connections (SLIPSTREAM_ENCRYPT=1), and {lacks} does not: SLIPSTREAM_ENCRYPT must be the "
+        "same on all ranks; slipstream run --encrypt sets it"
+    )
+
+
 @dataclass(frozen=True)
 class Hello:
     """What a caller says of itself: purpose, job, its rank, whom it wants, and a fresh nonce."""
@@ -71,12 +94,23 @@ class Hello:
     lane: int = 0
     token: int = 0
     nonce: bytes = b""
+    encrypt: bool = False
 
     def pack(self) -> bytes:
         """The 80 bytes of this hello; draws a nonce if there is none yet."""
         nonce = self.nonce or os.urandom(NONCE_SIZE)
+        flags = ENCRYPTED if self.encrypt else 0
         return _HELLO.pack(
-            MAGIC, PROTOCOL, self.purpose, self.job, self.rank, self.target, self.lane, 0, self.token, nonce
+            MAGIC,
+            PROTOCOL,
+            self.purpose,
+            self.job,
+            self.rank,
+            self.target,
+            self.lane,
+            flags,
+            self.token,
+            nonce,
         )
 
 
@@ -85,18 +119,18 @@ def parse_hello(data: bytes, *, job: bytes, purpose: int, target: int) -> Hello:
 
     OtherVersion only for a caller of this job: it may be told, with `version_notice`.
     """
-    magic, version, its_purpose, its_job, rank, its_target, lane, reserved, token, nonce = _HELLO.unpack(data)
+    magic, version, its_purpose, its_job, rank, its_target, lane, flags, token, nonce = _HELLO.unpack(data)
     if magic != MAGIC:
         raise Refused("not a slipstream peer")
     if its_job != job:
         raise Refused("it belongs to another job")
     if version != PROTOCOL:
         raise OtherVersion(version)
-    if reserved != 0:
+    if flags & ~ENCRYPTED:
         raise Refused("its hello is damaged")
     if its_purpose != purpose or its_target != target:
         raise Refused("it wants another service")
-    return Hello(its_purpose, its_job, rank, its_target, lane, token, nonce)
+    return Hello(its_purpose, its_job, rank, its_target, lane, token, nonce, flags == ENCRYPTED)
 
 
 def version_notice() -> bytes:
@@ -113,19 +147,32 @@ def _noticed(answer: bytes) -> OtherVersion | None:
     return OtherVersion(version, text if text.isprintable() else "")
 
 
-def server_mac(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
-    """The server's proof, over the caller's hello (with its nonce) and the server's nonce."""
-    return hmac.digest(secret, b"slipstream server" + hello + nonce, "sha256")
+def server_mac(secret: bytes, hello: bytes, nonce: bytes, *, differs: bool = False) -> bytes:
+    """The server's proof, over the caller's hello (with its nonce) and the server's nonce.
+
+    ``differs``: only one of the two encrypts. That is proved with another label: who merely changes a hello on its way
+    cannot make either side believe it.
+    """
+    label = b"slipstream server differs" if differs else b"slipstream server"
+    return hmac.digest(secret, label + hello + nonce, "sha256")
 
 
-def client_mac(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+def client_mac(secret: bytes, hello: bytes, nonce: bytes, *, differs: bool = False) -> bytes:
     """The caller's proof, over the same bytes under another label, so that it cannot be echoed."""
-    return hmac.digest(secret, b"slipstream client" + hello + nonce, "sha256")
+    label = b"slipstream client differs" if differs else b"slipstream client"
+    return hmac.digest(secret, label + hello + nonce, "sha256")
 
 
 def macs_equal(one: bytes, other: bytes) -> bool:
     """Whether two macs are equal, in constant time."""
     return hmac.compare_digest(one, other)
+
+
+def records(secret: bytes, hello: bytes, nonce: bytes, *, client: bool) -> Records:
+    """What seals and opens all that follows a handshake of this hello and the server's nonce."""
+    from slipstream import _core  # only who encrypts needs it here
+
+    return _core.Records(secret, hello, nonce, client)
 
 
 def _receive(sock: socket.socket, count: int) -> bytes:
@@ -138,19 +185,23 @@ def _receive(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def call(sock: socket.socket, secret: bytes, hello: Hello) -> None:
-    """The caller's side on a connected blocking socket (its timeout bounds each read).
+def call(sock: socket.socket, secret: bytes, hello: Hello) -> Records | None:
+    """The caller's side on a connected blocking socket (its timeout bounds each read); None if it stays plain.
 
-    Raises Refused when the server does not prove the secret or refuses ours, ConnectionResetError when
-    it closes without a word (another job, or it was busy), OSError like sockets. OtherVersion (a Refused) when
-    the server says so.
+    Raises Refused when the server does not prove the secret or refuses ours, OtherVersion or Differs (both a Refused)
+    when the server says so, ConnectionResetError when it closes without a word (another job, or it was busy), OSError
+    like sockets.
     """
     packed = hello.pack()
     sock.sendall(packed)
     answer = _receive(sock, NONCE_SIZE + MAC_SIZE)
     nonce, mac = answer[:NONCE_SIZE], answer[NONCE_SIZE:]
+    if macs_equal(mac, server_mac(secret, packed, nonce, differs=True)):
+        sock.sendall(client_mac(secret, packed, nonce, differs=True))
+        raise Differs(difference(hello.encrypt, "who serves it", "this process"))
     if not macs_equal(mac, server_mac(secret, packed, nonce)):
         raise _noticed(answer) or Refused("the secrets differ")
     sock.sendall(client_mac(secret, packed, nonce))
     if _receive(sock, 1) != ACCEPTED:
         raise Refused("the server did not accept our proof")
+    return records(secret, packed, nonce, client=True) if hello.encrypt else None

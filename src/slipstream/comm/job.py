@@ -250,13 +250,16 @@ def _start(settings: Settings, member: Membership) -> Job:
         threads=settings.threads,
         congestion=settings.congestion,
         checksums=settings.checksum,
+        encrypt=settings.encrypt,
         cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
         spin_us=_SPIN_US if member.local_size <= cores else 0,
     )
     keeper = None
     if settings.reducers and member.size > 1 and member.rank == 0:
         request = Request(f"{member.job}/{member.epoch}", member.size, _reducer_lanes(settings))
-        keeper = Keeper(settings.reducers, reducer_secret(settings, member.secret), request)
+        keeper = Keeper(
+            settings.reducers, reducer_secret(settings, member.secret), request, encrypt=settings.encrypt
+        )
     meeting = _open_meeting(settings, member)
     try:
         hosts, names, nonce, reducers = _open(settings, member, session, keeper, meeting)

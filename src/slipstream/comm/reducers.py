@@ -88,17 +88,28 @@ def _fields(data: bytes, *names: str) -> dict[str, Any]:
 
 
 def register(
-    host: str, port: int, secret: bytes, request: Request, timeout: float = _REGISTER_SECONDS
+    host: str,
+    port: int,
+    secret: bytes,
+    request: Request,
+    timeout: float = _REGISTER_SECONDS,
+    *,
+    encrypt: bool = False,
 ) -> int:
-    """Asks the reducer for a session; returns its incarnation. Raises SlipstreamError saying why there is none."""
+    """Asks the reducer for a session, encrypted or not; returns its incarnation.
+
+    Raises SlipstreamError saying why there is none.
+    """
     who = f"reducer {host}:{port}"
     try:
-        store = Store(host, port, secret, JOB, timeout)
+        store = Store(host, port, secret, JOB, timeout, encrypt=encrypt)
         try:
             reply = Reply.decode(store.ask(request.encode(), timeout))
         finally:
             store.close()
-    except Refused:
+    except Refused as error:
+        if "SLIPSTREAM_ENCRYPT" in str(error):
+            raise Refused(f"{who}: {error}") from None
         raise Refused(
             f"{who} has another secret (SLIPSTREAM_REDUCER_SECRET or its file), or is none"
         ) from None
@@ -121,7 +132,10 @@ def resolve(host: str) -> list[str]:
 class Keeper:
     """Rank 0's side: registers the job with its reducers at the start, and again with those that were lost."""
 
-    def __init__(self, reducers: Sequence[tuple[str, int]], secret: bytes, request: Request) -> None:
+    def __init__(
+        self, reducers: Sequence[tuple[str, int]], secret: bytes, request: Request, *, encrypt: bool = False
+    ) -> None:
+        self._encrypt = encrypt
         self.reducers = tuple(reducers)
         self._secret = secret
         self._request = request
@@ -138,7 +152,7 @@ class Keeper:
         found: dict[str, Any] = {"name": f"{host}:{port}", "addresses": [], "incarnation": 0}
         try:
             found["addresses"] = resolve(host)
-            found["incarnation"] = register(host, port, self._secret, self._request)
+            found["incarnation"] = register(host, port, self._secret, self._request, encrypt=self._encrypt)
         except SlipstreamError as error:
             _log.warning("%s; the job starts without it", error)
         return found
@@ -162,7 +176,7 @@ class Keeper:
                     continue
                 host, port = self.reducers[index]
                 try:
-                    incarnation = register(host, port, self._secret, self._request)
+                    incarnation = register(host, port, self._secret, self._request, encrypt=self._encrypt)
                 except (SlipstreamError, OSError):
                     continue
                 _core.reducer_registered(session, index, incarnation)

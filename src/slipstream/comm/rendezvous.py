@@ -43,7 +43,7 @@ __all__ = ["Layout", "Membership", "exchange", "given_up", "join", "local_layout
 
 _epoch = 0  # joins of this process without a torch store so far; every rank of a job counts alike
 _last = ""  # the name of the latest of these
-_servers: dict[tuple[tuple[str, ...], int, str, bytes], StoreServer] = {}
+_servers: dict[tuple[tuple[str, ...], int, str, bytes, bool], StoreServer] = {}
 _own_stores: weakref.WeakSet[Store] = weakref.WeakSet()  # this process's connections to its own servers
 _files: set[Path] = set()
 _LOOK = 0.5  # seconds to look whether there is a store already
@@ -253,7 +253,9 @@ def _open_own_store(
             raise Refused(f"{PREFIX}STORE is set, but neither {PREFIX}SECRET nor {PREFIX}SECRET_FILE")
         host, port = settings.store
         secret = find_secret(settings)
-        return Store(host, port, secret, settings.job, settings.start_timeout, rank=rank), secret
+        return Store(
+            host, port, secret, settings.job, settings.start_timeout, rank=rank, encrypt=settings.encrypt
+        ), secret
     secret = find_secret(settings)
     if settings.rendezvous is not None:
         return _by_file(settings, Path(settings.rendezvous), rank, one_host, secret), secret
@@ -270,9 +272,9 @@ def _open_own_store(
 
 def _serve(settings: Settings, bind: list[str], port: int, secret: bytes) -> StoreServer:
     """The store this process serves at that place, started at the first join."""
-    key = (tuple(bind), port, settings.job, secret)
+    key = (tuple(bind), port, settings.job, secret, settings.encrypt)
     if key not in _servers:
-        _servers[key] = StoreServer(bind, secret, settings.job, port)
+        _servers[key] = StoreServer(bind, secret, settings.job, port, encrypt=settings.encrypt)
     return _servers[key]
 
 
@@ -319,7 +321,7 @@ def _read_published(text: bytes) -> list[tuple[str, int]]:
 def _own_store(settings: Settings, server: StoreServer, secret: bytes) -> Store:
     host, port = server.address
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    store = Store(host, port, secret, settings.job, settings.start_timeout, rank=0)
+    store = Store(host, port, secret, settings.job, settings.start_timeout, rank=0, encrypt=settings.encrypt)
     _own_stores.add(store)
     return store
 
@@ -344,7 +346,9 @@ def _by_file(settings: Settings, path: Path, rank: int, one_host: bool, secret: 
             raise ValueError(f"{PREFIX}RENDEZVOUS: cannot read {path}: {error.strerror}") from None
 
     where = f"rank 0 has not written its address to {path}"
-    return connect_any(addresses, secret, settings.job, settings.start_timeout, rank, where)
+    return connect_any(
+        addresses, secret, settings.job, settings.start_timeout, rank, where, encrypt=settings.encrypt
+    )
 
 
 def _check_free(settings: Settings, path: Path, secret: bytes) -> None:
@@ -362,7 +366,7 @@ def _check_free(settings: Settings, path: Path, secret: bytes) -> None:
 def _claim_rank_0(settings: Settings, host: str, port: int, secret: bytes) -> None:
     """Refused, naming both, if a store of this job is there already. It tells those who have come to it."""
     try:
-        store = Store(host, port, secret, settings.job, _LOOK, rank=0)
+        store = Store(host, port, secret, settings.job, _LOOK, rank=0, encrypt=settings.encrypt)
     except SlipstreamError:
         return  # nobody, or somebody else
     try:
@@ -376,7 +380,9 @@ def _claim_rank_0(settings: Settings, host: str, port: int, secret: bytes) -> No
 
 def _by_port(settings: Settings, host: str, port: int, rank: int, secret: bytes) -> Store:
     if rank != 0:
-        return Store(host, port, secret, settings.job, settings.start_timeout, rank=rank)
+        return Store(
+            host, port, secret, settings.job, settings.start_timeout, rank=rank, encrypt=settings.encrypt
+        )
     bind = bind_addresses(settings.interface, one_host=host in ("localhost", "127.0.0.1"))
     if settings.interface is None and host == "::1":
         bind = [host]
@@ -427,7 +433,13 @@ def _by_torch(
     published, name = _read_published(text), _read_epoch(text)
     nothing = "rank 0 published no address"
     store = connect_any(
-        lambda: published, secret, settings.job, settings.start_timeout, placement.rank, nothing
+        lambda: published,
+        secret,
+        settings.job,
+        settings.start_timeout,
+        placement.rank,
+        nothing,
+        encrypt=settings.encrypt,
     )
     return store, name
 

@@ -150,17 +150,19 @@ class _Survivors:
 
     def _reach(self, leader: int) -> bool:
         """Connects to the leader's store. False: look again who leads."""
-        secret = self.old.membership.secret
+        secret, encrypt = self.old.membership.secret, self.old.settings.encrypt
         if leader == self.old.rank and self.server is None:
             listeners = self.meeting.take()
             if not listeners:
                 raise Aborted(f"rank {leader} has left the job, and cannot go on")
-            self.server = StoreServer("", secret, self.name, listeners=listeners)
+            self.server = StoreServer("", secret, self.name, listeners=listeners, encrypt=encrypt)
         place = self.meeting.places[leader]
         addresses = [(address, place.port) for address in place.addresses]
         seconds = min(_DIAL, max(self._left(), 0.1))
         try:
-            self.store = connect_any(lambda: addresses, secret, self.name, seconds, self.old.rank, "")
+            self.store = connect_any(
+                lambda: addresses, secret, self.name, seconds, self.old.rank, "", encrypt=encrypt
+            )
             self.store.enter(f"shrink {self.attempt}", self.old.rank, self.old.settings.host_name)
             return True
         except (Timeout, Refused, PeerLost) as error:

@@ -42,7 +42,8 @@ class LinkStatistics:
     ``sent``, ``received``: bytes of payload; over tcp of bulk data alone, the sum of the lanes. Of the connections of
     tcp: how many were ``lost`` and repaired, or ``replaced`` because they were slow; ``repeated``: bytes that were
     sent again; ``dropped``: bytes that came again; ``damaged``: how many connections were lost because what came over
-    them was not what the rank had sent; ``lanes``: each of them, none for shm.
+    them was not what the rank had sent; ``encrypted``: they are, by SLIPSTREAM_ENCRYPT;
+    ``lanes``: each of them, none for shm.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class LinkStatistics:
     repeated: int
     dropped: int
     damaged: int
+    encrypted: bool
     lanes: tuple[LaneStatistics, ...]
 
     def share(self, lane: LaneStatistics) -> float:

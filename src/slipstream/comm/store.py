@@ -14,17 +14,22 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm import handshake, store_server
 from slipstream.comm.store_server import StoreServer
 from slipstream.comm.store_starts import pack_entry
 
+if TYPE_CHECKING:
+    from slipstream._core import Records
+
 __all__ = ["LONGER", "Store", "StoreServer", "connect_any"]
 
 _SILENT_TRIES = 6  # an honest server hangs up on a good caller only when it is flooded
 # Ends the error of a start that took too long.
 LONGER = "; `slipstream run --start-timeout SECONDS`, or SLIPSTREAM_START_TIMEOUT, waits longer"
+_READ = 1 << 18  # bytes at once, of an encrypted connection
 _ANSWER_SECONDS = 30.0  # beyond the time a request may wait in the server
 
 
@@ -45,28 +50,40 @@ class Store:
     """A connection to the store at ``host:port``; may be shared by threads.
 
     ``secret`` is the raw key, ``timeout`` (seconds) bounds connecting and is the default for waiting.
+    ``encrypt``: the connection is encrypted, which the server must want, too.
     Connecting is retried until then, as the server may start later. Raises Timeout when nothing answers,
     Refused when the secret or the job is another. A request cut short (by an exception such as
     KeyboardInterrupt) closes the connection; the next one opens a new one.
     """
 
     def __init__(
-        self, host: str, port: int, secret: bytes, job: str, timeout: float, *, rank: int | None = None
+        self,
+        host: str,
+        port: int,
+        secret: bytes,
+        job: str,
+        timeout: float,
+        *,
+        rank: int | None = None,
+        encrypt: bool = False,
     ) -> None:
         self.host, self.port = host, port
         self.timeout = timeout
         self._secret = secret
         self._job = job
         self._rank = handshake.NOBODY if rank is None else rank
+        self._encrypt = encrypt
         self._lock = threading.Lock()
         self._entered = False
-        self._sock: socket.socket | None = _connect(
+        self._sock: _Wire | None = _connect(
             lambda: [(host, port)], secret, self._hello, time.monotonic() + timeout
         )
 
     @property
     def _hello(self) -> handshake.Hello:
-        return handshake.Hello(handshake.PURPOSE_STORE, handshake.job_id(self._job), rank=self._rank)
+        return handshake.Hello(
+            handshake.PURPOSE_STORE, handshake.job_id(self._job), rank=self._rank, encrypt=self._encrypt
+        )
 
     def set(self, key: str, value: bytes) -> None:
         """Stores up to 16 MiB under ``key``, replacing what was there."""
@@ -175,11 +192,11 @@ class Store:
             try:
                 sock.settimeout(wait + slack)
                 sock.sendall(store_server.HEADER.pack(op, len(body)) + body)
-                status, length = store_server.HEADER.unpack(_receive(sock, store_server.HEADER.size))
+                status, length = store_server.HEADER.unpack(sock.receive(store_server.HEADER.size))
                 # values and gathered replies with their lengths; more would be a broken server
                 if length > store_server.MAX_REPLY + 4 * store_server.MAX_GATHER:
                     raise SlipstreamError(f"store: a reply of {length} bytes")
-                answer = _receive(sock, length)
+                answer = sock.receive(length)
                 whole = True
             except TimeoutError:
                 raise Timeout(f"the store at {self.host} port {self.port} does not answer") from None
@@ -206,6 +223,8 @@ def connect_any(
     timeout: float,
     rank: int,
     otherwise: str,
+    *,
+    encrypt: bool = False,
 ) -> Store:
     """Connects to the first of the addresses that answers.
 
@@ -214,10 +233,11 @@ def connect_any(
     """
     store = Store.__new__(Store)
     store.timeout, store._secret, store._job, store._rank = timeout, secret, job, rank
+    store._encrypt = encrypt
     store._lock = threading.Lock()
     store._entered = False
-    store._sock = sock = _connect(addresses, secret, store._hello, time.monotonic() + timeout, otherwise)
-    store.host, store.port = sock.getpeername()[:2]
+    store._sock = wire = _connect(addresses, secret, store._hello, time.monotonic() + timeout, otherwise)
+    store.host, store.port = wire.sock.getpeername()[:2]
     return store
 
 
@@ -227,7 +247,7 @@ def _connect(
     hello: handshake.Hello,
     deadline: float,
     otherwise: str = "no address is known",
-) -> socket.socket:
+) -> _Wire:
     pause, silent, last = 0.02, 0, otherwise
     while True:
         for host, port in addresses():
@@ -236,6 +256,8 @@ def _connect(
                 return _dial(host, port, secret, hello, deadline)
             except handshake.OtherVersion as error:
                 raise Refused(f"{tried}: {error}") from None
+            except handshake.Differs as error:
+                raise Refused(f"{tried} refused this process: {error}") from None
             except Refused as error:
                 raise Refused(
                     f"{tried} refused this process: {error}; all ranks must have the same SLIPSTREAM_SECRET "
@@ -257,7 +279,7 @@ def _connect(
         pause = min(pause * 1.6, 0.5)
 
 
-def _dial(host: str, port: int, secret: bytes, hello: handshake.Hello, deadline: float) -> socket.socket:
+def _dial(host: str, port: int, secret: bytes, hello: handshake.Hello, deadline: float) -> _Wire:
     left = max(0.05, deadline - time.monotonic())
     sock = socket.create_connection((host, port), timeout=min(left, 10.0))
     try:
@@ -266,22 +288,48 @@ def _dial(host: str, port: int, secret: bytes, hello: handshake.Hello, deadline:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(min(left, 15.0))
-        handshake.call(sock, secret, hello)
+        return _Wire(sock, handshake.call(sock, secret, hello))
     except BaseException:
         sock.close()
         raise
-    return sock
 
 
-def _receive(sock: socket.socket, count: int) -> bytes:
-    data = bytearray(count)
-    view, at = memoryview(data), 0
-    while at < count:
-        got = sock.recv_into(view[at:])
-        if got == 0:
+class _Wire:
+    """An authenticated connection, encrypted if it has records."""
+
+    def __init__(self, sock: socket.socket, records: Records | None) -> None:
+        self.sock = sock
+        self.settimeout, self.close = sock.settimeout, sock.close
+        self._records = records
+        self._text = bytearray()  # opened, and not received yet
+
+    def sendall(self, data: bytes) -> None:
+        self.sock.sendall(data if self._records is None else self._records.seal(data))
+
+    def receive(self, count: int) -> bytes:
+        """Exactly so many bytes."""
+        if self._records is None:
+            data = bytearray(count)
+            view, at = memoryview(data), 0
+            while at < count:
+                at += self._some(self.sock.recv_into(view[at:]))
+            return bytes(data)
+        while len(self._text) < count:
+            sealed = self.sock.recv(_READ)
+            self._some(len(sealed))
+            try:
+                self._text += self._records.open(sealed)
+            except ValueError as error:
+                raise ConnectionResetError(str(error)) from None
+        text = bytes(self._text[:count])
+        del self._text[:count]
+        return text
+
+    @staticmethod
+    def _some(count: int) -> int:
+        if count == 0:
             raise ConnectionResetError("closed by the other side")
-        at += got
-    return bytes(data)
+        return count
 
 
 def _encode(key: str) -> bytes:

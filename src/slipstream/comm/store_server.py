@@ -10,6 +10,8 @@ After the handshake a client sends one request at a time and reads one reply:
     reply     status u8, length u32, body  OK: result   LATE: (GATHER: missing ranks, u32 each)   ERROR: text
                                            LOST: rank u32, text             REFUSED: text
 
+Where the caller and the server encrypt, all of that travels in records (docs/architecture.md, "Encryption").
+
 A caller that has entered a start and hangs up without LEAVE is lost: who waits for others of that start hears of it.
 
 Limits: key 512 B, value 16 MiB, 256 MiB in all (stored and being received), a gathered reply 64 MiB, 128
@@ -32,11 +34,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from slipstream.base.errors import Refused
 from slipstream.comm import handshake
 from slipstream.comm.listening import listen_all
+from slipstream.comm.store_clients import Bad, Client, Gather
 from slipstream.comm.store_starts import ENTER_SIZE, Start, Starts
 
 __all__ = ["MAX_KEY", "MAX_REPLY", "MAX_TOTAL", "MAX_VALUE", "StoreServer"]
@@ -50,6 +52,7 @@ MAX_QUESTION = 4 << 10
 MAX_STRANGERS = 128
 STRANGER_SECONDS = 5.0
 STRANGER_GRACE = 0.25  # a full waiting room is not emptied faster than honest callers can answer
+_READ = 1 << 20
 KEY_OVERHEAD = 128  # what a stored pair costs beyond its bytes
 
 SET, GET, ADD, GATHER, DELETE, ASK, ENTER, LEAVE = 1, 2, 3, 4, 5, 6, 7, 8
@@ -64,42 +67,6 @@ GET_HEAD = LENGTH = LOST_HEAD = struct.Struct("<I")
 _log = logging.getLogger("slipstream.store")
 
 
-class _Bad(Exception):
-    """The client broke the protocol: cut it off."""
-
-
-@dataclass(eq=False)
-class _Gather:
-    """All clients that wait for the same prefix and count, and which of its keys are missing."""
-
-    prefix: bytes
-    count: int
-    missing: set[int]
-    waiters: set[_Client] = field(default_factory=set)
-
-
-@dataclass(eq=False)
-class _Client:
-    sock: socket.socket
-    peer: str
-    born: float
-    hello: bytes = b""
-    nonce: bytes = b""
-    trusted: bool = False
-    inbox: bytearray = field(default_factory=bytearray)
-    reserved: int = 0  # bytes of the request being received, counted against MAX_TOTAL
-    outbox: list[memoryview] = field(default_factory=list)
-    waits_for: bytes | _Gather | None = None
-    deadline: float = 0.0
-    closed: bool = False
-    start: Start | None = None  # that it has entered, as `rank`
-    rank: int = -1
-
-    @property
-    def owed(self) -> bool:
-        return self.waits_for is not None or bool(self.outbox)
-
-
 class StoreServer:
     """Serves the store of one job on ``bind`` (numeric addresses; port 0 means any) until `close`.
 
@@ -108,8 +75,9 @@ class StoreServer:
 
     ``listeners``: sockets that listen already, from `listen_all`; they become the server's.
     ``again``: when all ranks have met, other processes may meet here as the same ranks.
-    With ``answer`` it stores nothing, but answers each question (its bytes, who asks) with what that returns, which
-    runs on the server's thread and must not raise.
+    ``encrypt``: all connections are encrypted; None: each as its caller wants.
+    With ``answer`` it stores nothing, but answers each question (its bytes, who asks, whether encrypted) with what
+    that returns, which runs on the server's thread and must not raise.
     """
 
     def __init__(
@@ -118,22 +86,24 @@ class StoreServer:
         secret: bytes,
         job: str,
         port: int = 0,
-        answer: Callable[[bytes, str], bytes] | None = None,
+        answer: Callable[[bytes, str, bool], bytes] | None = None,
         again: bool = False,
         listeners: list[socket.socket] | None = None,
+        encrypt: bool | None = False,
     ) -> None:
+        self._encrypt = encrypt
         self._answer = answer
         self._secret = secret
         self._job = handshake.job_id(job)
         self._data: dict[bytes, bytes] = {}
         self._used = 0
-        self._getters: dict[bytes, set[_Client]] = {}
-        self._gathers: dict[bytes, dict[int, _Gather]] = {}
-        self._strangers: OrderedDict[_Client, None] = OrderedDict()
-        self._clients: set[_Client] = set()
+        self._getters: dict[bytes, set[Client]] = {}
+        self._gathers: dict[bytes, dict[int, Gather]] = {}
+        self._strangers: OrderedDict[Client, None] = OrderedDict()
+        self._clients: set[Client] = set()
         self._starts = Starts(again)
         self._news: list[tuple[int, str]] = []  # ranks that have ended, from other threads
-        self._alarms: list[tuple[float, int, _Client]] = []
+        self._alarms: list[tuple[float, int, Client]] = []
         self._alarm_count = 0
         self._log_credit, self._log_time = 20.0, time.monotonic()
         self._listeners = listeners or listen_all([bind] if isinstance(bind, str) else bind, port)
@@ -213,7 +183,7 @@ class StoreServer:
             times.append(self._accept_pause)
         return max(0.0, min(times) - now) if times else None
 
-    def _alarm(self, client: _Client, when: float) -> None:
+    def _alarm(self, client: Client, when: float) -> None:
         self._alarm_count += 1
         heapq.heappush(self._alarms, (when, self._alarm_count, client))
         if len(self._alarms) > 64 + 4 * len(self._clients):  # mostly of waits that ended early
@@ -224,7 +194,7 @@ class StoreServer:
             ]
             heapq.heapify(self._alarms)
 
-    def _ring(self, client: _Client, now: float) -> None:
+    def _ring(self, client: Client, now: float) -> None:
         if client.closed:
             return
         if not client.trusted:
@@ -235,7 +205,7 @@ class StoreServer:
                 self._drop(client)
         elif client.waits_for is not None and now >= client.deadline:
             wanted = client.waits_for
-            missing = sorted(wanted.missing) if isinstance(wanted, _Gather) else []
+            missing = sorted(wanted.missing) if isinstance(wanted, Gather) else []
             self._unwait(client)
             self._reply(client, LATE, struct.pack(f"<{len(missing)}I", *missing))
 
@@ -277,13 +247,13 @@ class StoreServer:
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client = _Client(sock, f"{address[0]}:{address[1]}", now)
+            client = Client(sock, f"{address[0]}:{address[1]}", now)
             self._clients.add(client)
             self._strangers[client] = None
             self._selector.register(sock, selectors.EVENT_READ, client)
             self._alarm(client, now + STRANGER_SECONDS)
 
-    def _refuse(self, client: _Client, why: str) -> None:
+    def _refuse(self, client: Client, why: str) -> None:
         now = time.monotonic()
         self._log_credit = min(20.0, self._log_credit + (now - self._log_time))
         self._log_time = now
@@ -292,40 +262,59 @@ class StoreServer:
             _log.warning("store: refused %s: %s", client.peer, why)
         self._drop(client)
 
-    def _meet(self, client: _Client) -> None:
+    def _meet(self, client: Client) -> None:
         """Moves a stranger through the handshake as far as its bytes go."""
         if not client.hello and len(client.inbox) >= handshake.HELLO_SIZE:
             client.hello = bytes(client.inbox[: handshake.HELLO_SIZE])
             del client.inbox[: handshake.HELLO_SIZE]
-            handshake.parse_hello(client.hello, job=self._job, purpose=handshake.PURPOSE_STORE, target=0)
+            hello = handshake.parse_hello(
+                client.hello, job=self._job, purpose=handshake.PURPOSE_STORE, target=0
+            )
+            client.rank, client.encrypt = hello.rank, hello.encrypt
+            client.differs = self._encrypt is not None and hello.encrypt != self._encrypt
             client.nonce = os.urandom(handshake.NONCE_SIZE)
-            self._send(client, client.nonce + handshake.server_mac(self._secret, client.hello, client.nonce))
+            proof = handshake.server_mac(self._secret, client.hello, client.nonce, differs=client.differs)
+            self._send(client, client.nonce + proof)
         if client.hello and len(client.inbox) >= handshake.MAC_SIZE:
-            expected = handshake.client_mac(self._secret, client.hello, client.nonce)
+            expected = handshake.client_mac(self._secret, client.hello, client.nonce, differs=client.differs)
             if not handshake.macs_equal(bytes(client.inbox), expected):
                 raise Refused("it does not know the secret of this job")
+            if client.differs:
+                self._differs(client)
             client.inbox.clear()
             client.trusted = True
             client.deadline = client.born + STRANGER_SECONDS  # for a question; other requests set their own
             del self._strangers[client]
             self._send(client, handshake.ACCEPTED)
+            if client.encrypt:
+                client.records = handshake.records(self._secret, client.hello, client.nonce, client=False)
+
+    def _differs(self, client: Client) -> None:
+        """Refuses who encrypts and should not, or the other way, and tells those who wait for that rank."""
+        if client.rank != handshake.NOBODY:
+            rank = f"rank {client.rank} at {client.peer}"
+            own = "who serves the store of this job"
+            self._starts.refuse(client.rank, handshake.difference(bool(self._encrypt), rank, own))
+            for start in self._starts.all():
+                self._tell(start)
+        raise Refused(handshake.difference(bool(self._encrypt), "it", "this process"))
 
     # ---- bytes ----
 
-    def _attend(self, client: _Client, events: int) -> None:
+    def _attend(self, client: Client, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(client)
             if events & selectors.EVENT_READ and not client.closed:
                 self._read(client)
-        except (Refused, _Bad) as error:
+        except (Refused, Bad) as error:
             if isinstance(error, handshake.OtherVersion):
                 self._send(client, handshake.version_notice())
             self._refuse(client, str(error))
         except OSError as error:
             self._drop(client) if client.trusted else self._refuse(client, f"connection failed: {error}")
 
-    def _read(self, client: _Client) -> None:
+    def _read(self, client: Client) -> None:
         if not client.trusted:
             bound = handshake.MAC_SIZE if client.hello else handshake.HELLO_SIZE
         elif client.reserved:
@@ -334,7 +323,7 @@ class StoreServer:
             bound = HEADER.size
         want = bound - len(client.inbox)
         try:
-            data = client.sock.recv(min(want, 1 << 20))
+            data = client.sock.recv(min(want, _READ) if client.records is None else _READ)
         except (BlockingIOError, InterruptedError):
             return
         if not data:
@@ -343,12 +332,23 @@ class StoreServer:
             else:
                 self._refuse(client, "it hung up before proving itself")
             return
+        if client.records is None:
+            self._take(client, data)
+            return
+        text = client.opened(data)
+        while text and not client.closed:
+            want = HEADER.size + client.reserved - len(client.inbox)
+            self._take(client, text[:want])
+            text = text[want:]
+
+    def _take(self, client: Client, data: bytes) -> None:
+        """The next bytes of the handshake or of a request, and of nothing that follows it."""
         client.inbox += data
         if not client.trusted:
             self._meet(client)
             return
         if client.owed:
-            raise _Bad("it sent a request while one was pending")
+            raise Bad("it sent a request while one was pending")
         if not client.reserved and len(client.inbox) == HEADER.size:
             self._admit(client)
         if client.reserved and len(client.inbox) == HEADER.size + client.reserved:
@@ -358,10 +358,10 @@ class StoreServer:
             client.inbox.clear()
             self._execute(client, op, body)
 
-    def _admit(self, client: _Client) -> None:
+    def _admit(self, client: Client) -> None:
         op, length = HEADER.unpack(client.inbox)
         if op not in ((SET, GET, ADD, GATHER, DELETE, ENTER, LEAVE) if self._answer is None else (ASK,)):
-            raise _Bad(f"unknown request {op}")
+            raise Bad(f"unknown request {op}")
         limit = {
             SET: SET_HEAD.size + MAX_KEY + MAX_VALUE,
             ASK: MAX_QUESTION,
@@ -369,37 +369,29 @@ class StoreServer:
             LEAVE: MAX_QUESTION,
         }.get(op, GATHER_HEAD.size + MAX_KEY)
         if not 0 < length <= limit:
-            raise _Bad(f"a request of {length} bytes")
+            raise Bad(f"a request of {length} bytes")
         if self._used + length > MAX_TOTAL:
-            raise _Bad(f"the store is full ({MAX_TOTAL >> 20} MiB)")
+            raise Bad(f"the store is full ({MAX_TOTAL >> 20} MiB)")
         client.reserved = length
         self._used += length
 
-    def _reply(self, client: _Client, status: int, body: bytes = b"") -> None:
+    def _reply(self, client: Client, status: int, body: bytes = b"") -> None:
         self._send(client, HEADER.pack(status, len(body)), body)
 
-    def _send(self, client: _Client, *parts: bytes) -> None:
-        client.outbox += [memoryview(part) for part in parts if part]
+    def _send(self, client: Client, *parts: bytes) -> None:
+        client.put(parts)
         try:
             self._flush(client)
         except OSError:
             self._drop(client)
 
-    def _flush(self, client: _Client) -> None:
-        while client.outbox:
-            try:
-                sent = client.sock.sendmsg(client.outbox)
-            except (BlockingIOError, InterruptedError):
-                break
-            while client.outbox and sent >= len(client.outbox[0]):
-                sent -= len(client.outbox.pop(0))
-            if sent:
-                client.outbox[0] = client.outbox[0][sent:]
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.outbox else 0)
+    def _flush(self, client: Client) -> None:
+        client.flush()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.wire else 0)
         if self._selector.get_key(client.sock).events != events:
             self._selector.modify(client.sock, events, client)
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: Client) -> None:
         if client.closed:
             return
         client.closed = True
@@ -414,9 +406,9 @@ class StoreServer:
 
     # ---- starts ----
 
-    def _enter(self, client: _Client, body: bytes) -> None:
+    def _enter(self, client: Client, body: bytes) -> None:
         if client.start is not None:
-            raise _Bad("it entered twice")
+            raise Bad("it entered twice")
         start, rank, objection = self._starts.enter(body)
         if objection:
             self._reply(client, REFUSED, objection.encode())
@@ -425,7 +417,7 @@ class StoreServer:
         client.start, client.rank = start, rank
         self._reply(client, OK, start.nonce.encode())
 
-    def _leave(self, client: _Client, why: str) -> None:
+    def _leave(self, client: Client, why: str) -> None:
         if client.start is not None:
             if why:
                 self._gave_up(client, f"gave up: {why}")
@@ -434,7 +426,7 @@ class StoreServer:
             client.start = None
         self._reply(client, OK)
 
-    def _gave_up(self, client: _Client, how: str) -> None:
+    def _gave_up(self, client: Client, how: str) -> None:
         start, client.start = client.start, None
         assert start is not None
         start.lose(client.rank, how)
@@ -449,10 +441,10 @@ class StoreServer:
     def _tell(self, start: Start) -> None:
         """Answers those of a start who wait for what cannot come any more."""
         for client in list(self._clients):
-            if client.start is start and isinstance(client.waits_for, _Gather):
+            if client.start is start and isinstance(client.waits_for, Gather):
                 self._give_bad_news(client, client.waits_for.count)
 
-    def _give_bad_news(self, client: _Client, count: int) -> bool:
+    def _give_bad_news(self, client: Client, count: int) -> bool:
         news = self._starts.bad_news(client.start, count) if client.start is not None else None
         if news is None:
             return False
@@ -466,13 +458,13 @@ class StoreServer:
 
     # ---- requests ----
 
-    def _execute(self, client: _Client, op: int, body: memoryview) -> None:
+    def _execute(self, client: Client, op: int, body: memoryview) -> None:
         try:
             if op == SET:
                 (length,) = SET_HEAD.unpack_from(body)
                 key, value = bytes(body[2 : 2 + length]), bytes(body[2 + length :])
                 if len(key) != length:
-                    raise _Bad("a malformed request")
+                    raise Bad("a malformed request")
                 self._reply(client, *self._put(_key(key), value))
             elif op == GET:
                 (wait,) = GET_HEAD.unpack_from(body)
@@ -488,11 +480,11 @@ class StoreServer:
             elif op == LEAVE:
                 self._leave(client, bytes(body[1:]).decode(errors="replace"))
             elif self._answer is not None:
-                self._reply(client, OK, self._answer(bytes(body), client.peer))
+                self._reply(client, OK, self._answer(bytes(body), client.peer, client.encrypt))
             else:
                 self._reply(client, OK, LENGTH.pack(self._delete(_key(bytes(body)))))
         except struct.error:
-            raise _Bad("a malformed request") from None
+            raise Bad("a malformed request") from None
 
     def _put(self, key: bytes, value: bytes) -> tuple[int, bytes]:
         if len(value) > MAX_VALUE:
@@ -524,21 +516,21 @@ class StoreServer:
         status, text = self._put(key, b"%d" % total)
         return (status, text) if status != OK else (OK, ADD_HEAD.pack(total))
 
-    def _get(self, client: _Client, key: bytes, wait: float) -> None:
+    def _get(self, client: Client, key: bytes, wait: float) -> None:
         if key in self._data:
             self._reply(client, OK, self._data[key])
             return
         self._getters.setdefault(key, set()).add(client)
         self._wait(client, key, wait)
 
-    def _gather(self, client: _Client, prefix: bytes, count: int, wait: float) -> None:
+    def _gather(self, client: Client, prefix: bytes, count: int, wait: float) -> None:
         if not 0 < count <= MAX_GATHER:
             self._reply(client, ERROR, f"gather of {count} keys".encode())
             return
         gather = self._gathers.setdefault(prefix, {}).get(count)
         if gather is None:
             missing = {i for i in range(count) if b"%s/%d" % (prefix, i) not in self._data}
-            gather = self._gathers[prefix][count] = _Gather(prefix, count, missing)
+            gather = self._gathers[prefix][count] = Gather(prefix, count, missing)
         gather.waiters.add(client)
         self._wait(client, gather, wait)
         if not gather.missing:
@@ -546,7 +538,7 @@ class StoreServer:
         else:
             self._give_bad_news(client, count)
 
-    def _finish(self, gather: _Gather) -> None:
+    def _finish(self, gather: Gather) -> None:
         values = [self._data.get(b"%s/%d" % (gather.prefix, i)) for i in range(gather.count)]
         gather.missing = {i for i, value in enumerate(values) if value is None}
         if gather.missing:  # deleted meanwhile
@@ -573,19 +565,19 @@ class StoreServer:
                 }
         return len(keys)
 
-    def _wait(self, client: _Client, wanted: bytes | _Gather, wait: float) -> None:
+    def _wait(self, client: Client, wanted: bytes | Gather, wait: float) -> None:
         client.waits_for = wanted
         client.deadline = time.monotonic() + wait
         self._alarm(client, client.deadline)
 
-    def _unwait(self, client: _Client) -> None:
+    def _unwait(self, client: Client) -> None:
         wanted, client.waits_for = client.waits_for, None
         if isinstance(wanted, bytes):
             getters = self._getters[wanted]
             getters.discard(client)
             if not getters:
                 del self._getters[wanted]
-        elif isinstance(wanted, _Gather):
+        elif isinstance(wanted, Gather):
             wanted.waiters.discard(client)
             if not wanted.waiters:
                 del self._gathers[wanted.prefix][wanted.count]
@@ -595,5 +587,5 @@ class StoreServer:
 
 def _key(key: bytes) -> bytes:
     if not 0 < len(key) <= MAX_KEY:
-        raise _Bad(f"a key of {len(key)} bytes")
+        raise Bad(f"a key of {len(key)} bytes")
     return key

@@ -58,6 +58,7 @@ class Starts:
         self._again = again  # programs that follow one another may meet here
         self._starts: dict[str, Start] = {}
         self._ended: dict[int, str] = {}
+        self._refused: dict[int, str] = {}
 
     def all(self) -> Iterable[Start]:
         """All that are known."""
@@ -92,6 +93,7 @@ class Starts:
         start.holders[rank] = _Holder(token, who)
         start.lost.pop(rank, None)
         self._ended.pop(rank, None)
+        self._refused.pop(rank, None)
         return start, rank, ""
 
     def _holder(self, start: Start, rank: int) -> _Holder | None:
@@ -104,12 +106,19 @@ class Starts:
         """The process of ``rank`` has ended, as its launcher says."""
         self._ended[rank] = f"rank {rank} {how}"
 
+    def refuse(self, rank: int, why: str) -> None:
+        """The process of ``rank`` cannot join as it was started: nobody is to wait for it."""
+        self._refused[rank] = why
+
     def bad_news(self, start: Start, size: int) -> tuple[int | None, str] | None:
         """Why a start of ``size`` ranks can come to nothing: who is lost (None: it is refused), and a text."""
         if start.conflict:
             return None, start.conflict
         for rank, text in start.lost.items():
             return rank, text
+        for rank, text in self._refused.items():
+            if rank < size and rank not in start.holders:
+                return None, text
         for rank, text in self._ended.items():
             if rank < size and rank not in start.holders:
                 return rank, f"{text} and has not joined: every rank must call init"

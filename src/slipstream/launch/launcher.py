@@ -134,7 +134,7 @@ class _Job:
         local = {host: is_local_host(host) for host in (*hosts, *options.reducer_hosts)}
         secret = self.secret = secrets.token_bytes(32)
         bind = bind_addresses(options.interface, one_host=all(local.values()))
-        self.server = StoreServer(bind, secret, self.settings.job, again=True)
+        self.server = StoreServer(bind, secret, self.settings.job, again=True, encrypt=self._encrypts())
         first = options.placed[0].host
         port = master_port(local[first])
         self._watch_signals()
@@ -163,6 +163,12 @@ class _Job:
         if self.interrupts:
             return 130
         return self.exit_code or 0
+
+    def _encrypts(self) -> bool:
+        """What the ranks are told, which `JobOptions.env` may say otherwise than the environment."""
+        name = "SLIPSTREAM_ENCRYPT"
+        given = {name: self.options.env[name]} if name in self.options.env else None
+        return (Settings.from_environment(given) if given else self.settings).encrypt
 
     def _say_where(self, host: str, local: bool, placed: list[Placed]) -> None:
         ranks = ", ".join(str(one.rank) for one in placed)

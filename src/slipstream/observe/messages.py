@@ -60,7 +60,8 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
         lanes = _count(settings.lanes, "lane")
         found.append(
             f"tcp{' between hosts' if shared else ''}, {lanes} a link, from {addresses}, "
-            f"congestion control {_core.congestion(settings.congestion)}"
+            f"congestion control {_core.congestion(settings.congestion)}, "
+            f"{'encrypted' if settings.encrypt else 'not encrypted'}"
         )
     return "; ".join(found)
 

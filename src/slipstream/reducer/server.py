@@ -96,7 +96,8 @@ class Reducer:
     """Serves at ``bind``:``port`` (0: any) those who know ``secret`` (raw bytes) until `close`.
 
     ``bind``: numeric addresses. `address` is the first (host, port) it listens on. ``congestion``: as
-    SLIPSTREAM_CONGESTION. Raises OSError when it cannot listen there or use that.
+    SLIPSTREAM_CONGESTION. A job's connections are encrypted if it wants that; with ``encrypt`` others are refused.
+    Raises OSError when it cannot listen there or use that.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Reducer:
         limits: Limits | None = None,
         *,
         congestion: str = "",
+        encrypt: bool = False,
     ) -> None:
         if congestion:
             _check_congestion(congestion)
@@ -121,7 +123,7 @@ class Reducer:
         self._penalties = Penalties()
         self._log_credit, self._log_time = float(_REFUSALS_LOGGED), time.monotonic()
         self._stop = threading.Event()
-        self._server = StoreServer(bind, secret, JOB, port, self._answer)
+        self._server = StoreServer(bind, secret, JOB, port, self._answer, encrypt=True if encrypt else None)
         self.address = self._server.address
 
     def close(self) -> None:
@@ -170,9 +172,9 @@ class Reducer:
 
     # ---- the server's thread
 
-    def _answer(self, question: bytes, peer: str) -> bytes:
+    def _answer(self, question: bytes, peer: str, encrypted: bool) -> bytes:
         try:
-            reply = self._begin(Request.decode(question), peer)
+            reply = self._begin(Request.decode(question), peer, encrypted)
         except (ValueError, SlipstreamError) as error:
             reply = Reply(refusal=str(error))
         except Exception:  # whatever a job asks for, the service goes on
@@ -201,7 +203,7 @@ class Reducer:
         held = [job for job in self._jobs if not job.given]
         return admit(held, host, workers, limits.needed(workers), bounds, time.monotonic())
 
-    def _begin(self, request: Request, peer: str) -> Reply:
+    def _begin(self, request: Request, peer: str, encrypted: bool) -> Reply:
         host = peer.rpartition(":")[0]
         with self._lock:
             others = [job for job in self._jobs if job.host == host]
@@ -236,6 +238,7 @@ class Reducer:
             limits.window,
             limits.bandwidth,
             self._congestion,
+            encrypted,
         )
         try:
             port = session.listen_tcp(self._bind)
