@@ -98,7 +98,8 @@ fuzz: venv  ## frames and handshake under libFuzzer for SECONDS=600, with ASan a
 	@$(BIN)/cmake --build build/fuzz
 	@.ci/fuzz build/fuzz $(SECONDS)
 
-# FOR="python3.10 python3.12": wheels for other interpreters. The first build makes zig's libc++ too: minutes.
+# For the interpreters of FOR, or else that of .venv. The first build makes zig's libc++ too: minutes.
+FOR ?=
 wheel: venv  ## build a manylinux wheel into dist/ and check it
 	@$(PIP) install -qq -c constraints.txt $(WHEEL_TOOLS)
 	@$(BIN)/python .ci/wheel.py dist $(FOR)

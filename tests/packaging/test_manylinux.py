@@ -248,7 +248,7 @@ def old(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     (OLD_ROOT / "worker.py").write_text(WORKER)
     mounts = f"mount --bind /proc {OLD_ROOT}/proc && mount --bind /dev {OLD_ROOT}/dev"
     enter = ["unshare", "--mount", "sh", "-c", f'{mounts} && exec chroot {OLD_ROOT} "$@"', "sh"]
-    run(*enter, "/opt/python/bin/python3", "-m", "venv", "--clear", "/venv")
+    run(*enter, "/usr/local/bin/python3", "-m", "venv", "--clear", "/venv")
     run(
         *enter,
         "/venv/bin/python",
