@@ -208,7 +208,7 @@ def test_a_store_may_follow_its_callers() -> None:
 def test_run_encrypts(arguments: list[str]) -> None:
     program = (
         "import numpy, slipstream; slipstream.init(); slipstream.all_reduce(numpy.ones(100000)); "
-        "print('encrypted:', [link.encrypted for link in slipstream.link_statistics()])"
+        "print('encrypted:', [link.encrypted for link in slipstream.link_statistics()]); slipstream.barrier()"
     )
     command = ["run", "-np", "2", "--transport", "tcp", *arguments, "-v", "--", sys.executable, "-c", program]
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPSTREAM_")}
