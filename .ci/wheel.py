@@ -96,6 +96,26 @@ def compilers(folder: Path) -> dict[str, Path]:
     return found
 
 
+def asked(*words: str, text: str = "") -> str:
+    """What the machine's own compiler answers."""
+    return subprocess.run(["gcc", *words], input=text, capture_output=True, text=True, check=True).stdout
+
+
+def libraries(include: Path) -> dict[str, str | Path]:
+    """CMake's variables for what comes from this machine: libgcc_s, and libcrypto with its headers.
+
+    The headers are copied: the folder where they lie has those of the machine's glibc as well, which is too new.
+    """
+    headers = asked("-M", "-E", "-", text="#include <openssl/evp.h>\n")
+    for folder in {Path(name).parent for name in re.findall(r"\S+/openssl/\w+\.h", headers)}:
+        shutil.copytree(folder, include / "openssl", dirs_exist_ok=True)
+    return {
+        "SLIPSTREAM_UNWINDER": asked("-print-file-name=libgcc_s.so.1").strip(),
+        "SLIPSTREAM_CRYPTO_INCLUDE": include,
+        "SLIPSTREAM_CRYPTO_STATIC": asked("-print-file-name=libcrypto.a").strip(),
+    }
+
+
 def build(out: Path, python: str) -> Path:
     """Builds the wheel of that interpreter into ``out``; ends the program where it is not what it says."""
     folder = ROOT / "build" / f"glibc-{GLIBC}"
@@ -109,16 +129,9 @@ def build(out: Path, python: str) -> Path:
     if python == sys.executable:  # make venv has put all there that a build needs
         command.append("--no-build-isolation")
     command += ["-C", f"build-dir={folder}/{{wheel_tag}}"]
-    command += [
-        "-C",
-        f"cmake.define.CMAKE_AR={tools['ar']}",
-        "-C",
-        f"cmake.define.CMAKE_RANLIB={tools['ranlib']}",
-    ]
-    unwinder = subprocess.run(
-        ["gcc", "-print-file-name=libgcc_s.so.1"], capture_output=True, text=True, check=True
-    )
-    command += ["-C", f"cmake.define.SLIPSTREAM_UNWINDER={unwinder.stdout.strip()}"]
+    defines = {"CMAKE_AR": tools["ar"], "CMAKE_RANLIB": tools["ranlib"], **libraries(folder / "include")}
+    for name, value in defines.items():
+        command += ["-C", f"cmake.define.{name}={value}"]
     subprocess.run(command, env=environment, check=True)
     (wheel,) = plain.glob("*.whl")
     platform = f"manylinux_{GLIBC.replace('.', '_')}_x86_64"
