@@ -68,7 +68,8 @@ void Fabric::forget(int rank) {
 
 bool Fabric::adopt(std::unique_ptr<Link> link) {
   Peer& peer = at(link->peer());
-  if (peer.link) return false;
+  if (peer.link && !peer.link->superseded()) return false;
+  if (peer.link) graveyard_.push_back(std::move(peer.link));  // it had been closed before
   peer.link = std::move(link);
   peer.connecting = true;
   return true;

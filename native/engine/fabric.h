@@ -29,8 +29,8 @@ class Fabric {
   void want(int rank);
   // The peer asked us to dial.
   void dial_back(int rank);
-  // False if there is a link to this rank already: the new one is destroyed, and the old one, through which things may
-  // have come that are still in use, stays.
+  // False if there is a link to this rank that lives: the new one is destroyed, and the old one, through which things
+  // may have come that are still in use, stays. One that had broken goes down: then the new one may say why.
   bool adopt(std::unique_ptr<Link> link);
   // Seeks a link to tell `rank` why the session has failed, if there is none and none comes. True if it is under way.
   bool reach_out(int rank);

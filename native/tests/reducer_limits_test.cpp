@@ -46,8 +46,15 @@ class TestLink final : public Link {
     if (destroyed != nullptr) *destroyed = true;
   }
 
+  bool superseded() override {
+    if (broken == nullptr) return false;
+    broken->down(*this, {Code::peer_lost, peer_, {}, "the link broke"});
+    return true;
+  }
+
   std::vector<uint64_t> under_way;
   bool* destroyed = nullptr;
+  Events* broken = nullptr;  // whom to tell, if it is
 };
 
 // A reducer's engine that two workers are linked with.
@@ -249,6 +256,26 @@ TEST(a_second_link_is_refused_and_the_first_one_stays) {
     CHECK(!work->error());
   }
   CHECK(first_destroyed);
+}
+
+TEST(a_link_takes_the_place_of_one_that_has_broken) {
+  bool first_destroyed = false, second_destroyed = false;
+  Rig rig;
+  rig.links[1]->destroyed = &first_destroyed;
+  rig.links[1]->broken = &rig.engine;
+  auto second = std::make_unique<TestLink>(1);
+  TestLink* raw = second.get();
+  second->destroyed = &second_destroyed;
+  CHECK(rig.engine.adopt(std::move(second)));
+  CHECK(!second_destroyed);
+  CHECK(!first_destroyed);  // not before it is off the stack
+  rig.links[1] = raw;
+  rig.engine.up(*raw);
+  rig.engine.turn();
+  CHECK(first_destroyed);
+  CHECK(rig.engine.fabric().up(1) == raw);
+  rig.engine.leave();
+  raw->destroyed = nullptr;
 }
 
 SessionOptions options(int rank) {

@@ -105,6 +105,19 @@ TEST(both_may_leave_while_connections_break) {
   CHECK(pair.b.downs.empty());
 }
 
+TEST(a_link_in_repair_gives_way_to_another_one_and_a_live_one_does_not) {
+  Leaving pair(false);
+  Link& old = *pair.b.ups[0];
+  CHECK(!old.superseded());
+  pair.a.links.clear();  // it knows nothing of it any more, and its listener stays
+  CHECK(run({&pair.a, &pair.b}, [&] { return !pair.a.knocks.empty(); }));
+  CHECK(pair.b.downs.empty());
+  CHECK(old.superseded());
+  CHECK_EQ(pair.b.downs.size(), 1u);
+  CHECK(pair.b.downs[0].code == Code::peer_lost);
+  CHECK(!old.up());
+}
+
 TEST(a_peer_that_has_given_up_the_link_says_so) {
   Leaving pair(false);
   pair.b.links.clear();  // its listener stays

@@ -34,6 +34,7 @@ class TcpLink final : public Link, private Timed {
   void close() override;
   size_t window() const override;
   double rate() const override;
+  bool superseded() override;
   std::string trouble() const override;
 
   void come_up();

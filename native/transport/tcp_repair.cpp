@@ -83,6 +83,14 @@ void TcpLink::repair_failed(const Dial::Result& result) {
   fail(std::move(error));
 }
 
+// The peer's end of this link is gone if it opens another: what it may say there is why.
+bool TcpLink::superseded() {
+  const bool broken = !control_.is_open() || control_.ended();
+  if (finished_ || !accepted_ || !broken) return finished_;
+  fail({Code::peer_lost, peer_, {}, name() + " has given up the connection that broke, and opened another one"});
+  return true;
+}
+
 // There is no bulk lane. `gone`: nor is there anybody to dial; else ways may come back.
 void TcpLink::lanes_lost(Error error, bool gone) {
   const bool wait = !gone && repairs() && !accepted_;
