@@ -43,7 +43,10 @@ void drop_orphans() {
   std::vector<Orphan> left;
   for (Orphan& orphan : kept()) (orphan.work->done() ? done : left).push_back(std::move(orphan));
   kept() = std::move(left);
-  or_stop([&done] { done.clear(); });  // that may run any Python code, and come here again
+  // That may run any Python code, and come here again. No destructor may be on the stack: it would end the process.
+  or_stop([&done] {
+    for (Orphan& orphan : done) Py_XDECREF(orphan.keep.release().ptr());
+  });
 }
 
 size_t orphans() { return kept().size(); }

@@ -58,6 +58,7 @@ auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, s
            Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel, const Own& own,
            nb::object keep) {
   drop_orphans();
+  group->begun.fetch_add(1, std::memory_order_relaxed);
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
   const Op known = op >= 0 ? static_cast<Op>(op) : Op::sum;

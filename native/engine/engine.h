@@ -84,6 +84,8 @@ class Engine final : public Events {
   bool congested() const { return pump_->congested(); }
   // Runs what is due; returns when to call again.
   Time tick(Time now);
+  // Fails for a work that has waited for too long before it came here, as `wait` says.
+  void expire(const std::string& wait) { expire(Stall{}, {}, wait); }
   // Fails every pending and later work with `error`, tells all linked ranks, and closes the links. Those that are
   // still being set up are told when they come up.
   void fail(Error error);

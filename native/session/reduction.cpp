@@ -93,86 +93,6 @@ Reduction::~Reduction() { close(); }
 
 // ---- a split work begins
 
-void Reduction::enter(const WorkPtr& work) {
-  std::string refused;
-  {
-    const std::lock_guard lock(mutex_);
-    channel_ = work->request.channel;
-    refused = objection(*work);
-    if (refused.empty()) return wait_in_line(work);
-  }
-  session_.abort(refused);
-  work->complete(session_.failure());
-}
-
-bool Reduction::holds(const WorkPtr& work) {
-  std::string refused;
-  {
-    const std::lock_guard lock(mutex_);
-    const bool ours = work->request.channel == channel_;
-    if (ours && (passing_ > 0 || conflict(*work, begun_) != nullptr || conflict(*work, in_line_) != nullptr)) {
-      ++passing_;
-      wait_in_line(work);
-      return true;
-    }
-    refused = objection(*work);
-    if (refused.empty()) use(work, others_);
-  }
-  if (!refused.empty()) session_.abort(refused);  // that fails `work` too
-  return false;
-}
-
-void Reduction::wait_in_line(const WorkPtr& work) {
-  waiting_.push_back(work);
-  in_line_.add(*work);
-  begin_ready();
-}
-
-// `elsewhere`: of those of other groups, peers and tags alone.
-const Work* Reduction::conflict(const Work& work, const MemoryInUse& others, bool elsewhere) {
-  const Work* found = nullptr;
-  others.conflicts(work, [&](const Work& other) {
-    if (elsewhere && other.request.channel == work.request.channel) return true;
-    if (!other.done()) found = &other;  // one that is done may not have told us yet
-    return found == nullptr;
-  });
-  return found;
-}
-
-std::string Reduction::objection(const Work& work) const {
-  const Work* other = conflict(work, begun_, true);
-  if (other == nullptr) other = conflict(work, in_line_, true);
-  if (other == nullptr && work.split) other = conflict(work, others_, true);
-  if (other == nullptr) return {};
-  return "rank " + std::to_string(options_.rank) + " called " + work.request.signature.describe() + " on memory that " +
-         other->request.signature.describe() +
-         " of another group, or with another rank or tag, still works on, and one of them writes it: wait for the "
-         "first before the second is called";
-}
-
-class Reduction::End final : public Listener {
- public:
-  End(Reduction& reduction, WorkPtr work, MemoryInUse& memory)
-      : reduction_(reduction), work_(std::move(work)), memory_(memory) {}
-  void work_done() override { reduction_.ended(*work_, memory_); }
-
- private:
-  Reduction& reduction_;
-  WorkPtr work_;
-  MemoryInUse& memory_;
-};
-
-void Reduction::use(const WorkPtr& work, MemoryInUse& memory) {
-  memory.add(*work);
-  work->listen(std::make_unique<End>(*this, work, memory));
-}
-
-void Reduction::ended(const Work& work, MemoryInUse& memory) {
-  const std::lock_guard lock(mutex_);
-  memory.remove(work);
-  begin_ready();
-}
-
 void Reduction::begin_ready() {
   if (beginning_) return;
   const struct Guard {
@@ -199,13 +119,6 @@ void Reduction::begin_ready() {
       begin(parent);
     }
   }
-}
-
-// The first in line begins.
-void Reduction::leave_line(const WorkPtr& work, MemoryInUse& memory) {
-  waiting_.pop_front();
-  in_line_.remove(*work);
-  use(work, memory);
 }
 
 Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {

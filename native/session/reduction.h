@@ -81,6 +81,8 @@ class Reduction {
   // Any other work of the session, before it is submitted. True: it is submitted here, once no split work that was
   // called before it needs its memory any more.
   bool holds(const WorkPtr& work);
+  // The driver: fails the session if a work has waited in line for longer than it may. Returns when to call again.
+  Time watch(Time now);
   // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
   void registered(size_t reducer, uint64_t incarnation);
   std::vector<ReducerState> states();
@@ -169,6 +171,7 @@ class Reduction {
   void finish(const SplitPtr& split, const Error& error);
   Request status_request(const Split& split, std::byte* data, uint64_t bytes, DType dtype) const;
 
+  static void close_all(const std::vector<std::shared_ptr<Session>>& sessions);
   void keep();  // the thread that opens and closes sessions
   std::shared_ptr<Session> open(size_t index, uint64_t incarnation);
   void open_all();
@@ -182,6 +185,7 @@ class Reduction {
   std::recursive_mutex mutex_;
   std::vector<Reducer> reducers_;
   std::deque<WorkPtr> waiting_;
+  Time waiting_due_ = Time::max();  // no work in line is late before
   // An engine knows the memory of its session's works alone, and a split work runs in several sessions. So a split work
   // and any other of its group on the same memory begin one after another here; those of other groups are refused.
   uint64_t channel_ = 0;           // of split works: they all have the same

@@ -136,6 +136,18 @@ void Reduction::take(size_t index, uint64_t incarnation, std::shared_ptr<Session
   reducer.failed = false;
 }
 
+// At once: each may wait for a reducer that is silent.
+void Reduction::close_all(const std::vector<std::shared_ptr<Session>>& sessions) {
+  std::vector<std::future<void>> closing;
+  for (const auto& session : sessions) {
+    try {
+      closing.push_back(std::async(std::launch::async, [&session] { session->close(); }));
+    } catch (const std::system_error&) {  // no thread
+      session->close();
+    }
+  }
+}
+
 void Reduction::keep() {
   std::unique_lock lock(keeper_mutex_);
   for (;;) {
@@ -145,7 +157,7 @@ void Reduction::keep() {
     if (stop_ && closing.empty()) return;
     if (stop_) opening.clear();
     lock.unlock();
-    for (const auto& session : closing) session->close();
+    close_all(closing);
     closing.clear();
     for (const auto& [index, incarnation] : opening) {
       std::shared_ptr<Session> session;
@@ -181,7 +193,7 @@ void Reduction::close() {
     for (Reducer& reducer : reducers_)
       if (reducer.session) sessions.push_back(reducer.session);
   }
-  for (const auto& session : sessions) session->close();
+  close_all(sessions);
   const std::lock_guard lock(mutex_);
   for (const WorkPtr& parent : waiting_)
     parent->complete(Error{Code::aborted, options_.rank, {}, "slipstream was shut down while operations were pending"});

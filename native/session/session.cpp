@@ -127,7 +127,6 @@ void Session::free(uint32_t region) {
 
 WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   check_process();
-  request.group->begun.fetch_add(1, std::memory_order_relaxed);
   request.channel = tag_channel != 0 ? tag_channel : request.group->id;
   request.signature_hash = request.signature.hash();
   request.timed = request.timeout_seconds > 0;
@@ -332,7 +331,11 @@ void Session::close(const std::string& words, bool tell) {
   runner_.stop();
   // What TCP links still hold goes out, again where connections break, until the peers have read it.
   const Time limit = now() + seconds(stays ? kLeaveSeconds : kBreakSeconds);
-  while (now() < limit && tcp_.closing()) poller_.wait(10);
+  for (bool closing = true; closing && now() < limit;)
+    runner_.as_driver([&] {
+      runner_.guarded([&] { poller_.wait(10); });
+      closing = tcp_.closing();
+    });
   tcp_.end_threads();
 }
 
@@ -398,7 +401,8 @@ void Session::stranger(const std::string& who, const std::string& why) {
 }
 
 Time Session::tick(Time now) {
-  const Time next = std::min(shm_.tick(now), tcp_.tick(now));
+  Time next = std::min(shm_.tick(now), tcp_.tick(now));
+  if (reduction_) next = std::min(next, reduction_->watch(now));
   return std::min(next, report_strangers(now));
 }
 

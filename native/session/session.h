@@ -81,6 +81,9 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // From now on reducers take part in works whose plan is split(). Once, after start().
   void use_reducers(ReductionOptions options);
   Reduction* reduction() { return reduction_.get(); }
+  // A work has waited for too long, as `wait` says; as the driver.
+  void expire(const std::string& wait) { engine_.expire(wait); }
+  void wake() { bell_.ring_always(); }
   // Makes a link to `rank`; throws Failure if there is none by `deadline`. Not on a driver's thread.
   void reach(int rank, Time deadline);
   // What a reducer has done.
@@ -109,8 +112,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void ask(const std::vector<int>& ranks);
   // Those of them that have said so by `deadline`. True if it is known of all.
   bool hear(const std::vector<int>& ranks, Time deadline, std::vector<int>& alive);
-  // Leaves in good order; pending works fail. Waits at most 0.3 s for the last bytes to go out; a failed session also
-  // up to 2 s for ranks that do not know yet why, unless they need not be told (`tell`). Idempotent. `words`:
+  // Leaves in good order; pending works fail. Waits up to 2 s until the peers have read what was sent; a failed session
+  // also up to 2 s for ranks that do not know yet why, unless they need not be told (`tell`). Idempotent. `words`:
   // Engine::leave.
   void close(const std::string& words = {}, bool tell = true);
   // Links that are up, by kind: {tcp, shm}.

@@ -11,7 +11,7 @@ namespace slipstream {
 
 struct Connection {
   Connection() = default;
-  Connection(Fd f, std::unique_ptr<Records> r = nullptr) : fd(std::move(f)), records(std::move(r)) {}
+  Connection(Fd f, std::unique_ptr<Records> r) : fd(std::move(f)), records(std::move(r)) {}
 
   Fd fd;
   std::unique_ptr<Records> records;  // null: it is plain

@@ -121,7 +121,12 @@ void perform(IoCall& call) {
   if (call.first != nullptr) call.first(call.context);
   if (call.records != nullptr) {
     call.lent = call.refused = false;
-    call.out ? send_sealed(call) : receive_sealed(call);
+    try {
+      call.out ? send_sealed(call) : receive_sealed(call);
+    } catch (const std::exception&) {  // no memory: this may be a thread that nobody could tell
+      call.result = -1;
+      call.error = ENOMEM;
+    }
     if (call.checks && call.result > 0) check_first_part(call);
     return;
   }

@@ -71,8 +71,8 @@ class Link {
   // the peer write to what share() has told it, or count what it reads of it.
   virtual void close() = 0;
 
-  // The peer has opened another link. True if this one had broken, and is down for good now; the other one may then take
-  // its place. False: it lives, and stays.
+  // The peer has opened another link. True if this one had broken, and is down for good now: the other one may take its
+  // place. False: it lives, and stays.
   virtual bool superseded() { return false; }
 
   // Bytes that a sender should have under way: enough to fill the link, and no more than that where caches matter.

@@ -63,9 +63,13 @@ void Poller::remove(int fd, Handler* handler) {
     if (fetched_->events[i].data.ptr == handler) fetched_->events[i].data.ptr = nullptr;
 }
 
+void Poller::expect_again() {
+  if (!knock_) knock_ = std::make_unique<Knock>(*this);
+}
+
 void Poller::again(Handler* handler) {
   if (std::find(again_.begin(), again_.end(), handler) != again_.end()) return;
-  if (!knock_) knock_ = std::make_unique<Knock>(*this);
+  expect_again();
   again_.push_back(handler);
   (void)::eventfd_write(knock_->fd.get(), 1);
 }

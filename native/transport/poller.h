@@ -29,6 +29,7 @@ class Poller {
   void not_later(Handler* handler);  // every handler that was put off says so before it dies
   // From anywhere: calls `handler` without events in the next turn, whatever descriptors say.
   void again(Handler* handler);
+  void expect_again();  // so that a lack of descriptors shows here
   void not_again(Handler* handler) { std::erase(again_, handler); }
   // Waits up to `timeout_ms` (-1: for ever, 0: not at all) and dispatches. Returns the number of handlers called.
   int wait(int timeout_ms);

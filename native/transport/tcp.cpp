@@ -23,6 +23,7 @@ TcpTransport::TcpTransport(Poller& poller, Events& events, Arrivals& arrivals, I
   if (options.lanes < 1 || options.lanes > kMaxLanes)
     throw Failure(Code::invalid, "a link has 1 to 64 lanes, not " + std::to_string(options.lanes));
   check_congestion(options.congestion);
+  if (identity.encrypt) poller.expect_again();
   impl_ = std::make_unique<Impl>(std::make_shared<TcpCore>(poller, events, std::move(identity), std::move(options)),
                                  arrivals);
 }

@@ -13,7 +13,8 @@ namespace {
 constexpr int kRounds = 4;
 constexpr double kPause = 0.05;  // seconds between rounds; it doubles with each of a dial that lasts
 constexpr double kMostPause = 0.5;
-constexpr double kAnew = 2;  // seconds that a dial that lasts waits for the answer to one request
+constexpr int kStrangeAnswers = 3;  // in a row, where the peer has been met: then somebody else is there
+constexpr double kAnew = 2;         // seconds that a dial that lasts waits for the answer to one request
 
 // This process's lack, which says nothing of the peer.
 bool is_our_own(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
@@ -105,12 +106,18 @@ void Dial::greet() {
       return;
     case Handshake::State::failed:
       if (handshake_.lacking()) return attempt_failed(Why::lacking, handshake_.why());
-      again_ = again_ || handshake_.closed();
-      return attempt_failed(handshake_.closed() ? Why::dropped : Why::stranger, handshake_.why());
+      return refused_by_handshake();
     case Handshake::State::done:
       core_->poller.remove(fd_.get(), this);
       return finish({{std::move(fd_), handshake_.records()}, target_.addresses[index_], {}});
   }
+}
+
+// What looks like a stranger where a connection is made again may be damage on the way, so it is asked again.
+void Dial::refused_by_handshake() {
+  const bool dropped = handshake_.closed() || (!proven_.empty() && ++strange_ < kStrangeAnswers);
+  again_ = again_ || dropped;
+  attempt_failed(dropped ? Why::dropped : Why::stranger, handshake_.why());
 }
 
 void Dial::unreachable(int error) {

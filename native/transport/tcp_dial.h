@@ -54,6 +54,7 @@ class Dial final : private Handler, private Timed {
   void connected();
   void greet();
   enum class Why { transient, silent, dropped, nobody, stranger, ours, lacking };
+  void refused_by_handshake();
   void unreachable(int error);
   void attempt_failed(Why why, const std::string& how);
   bool round_failed();
@@ -74,6 +75,7 @@ class Dial final : private Handler, private Timed {
   Phase phase_ = Phase::pause;
   size_t index_ = 0;    // the address that is being tried
   int rounds_ = 0;      // before this one
+  int strange_ = 0;     // handshakes that failed although the stream did not end
   bool again_ = false;  // this round had a connection that was dropped, which may be bad luck
   bool hope_ = false;   // this round had an address that may answer later
   bool gone_ = false;   // an address at which the peer has been met says that nobody listens there

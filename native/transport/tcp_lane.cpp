@@ -22,6 +22,8 @@ constexpr double kRttSeconds = 0.1;  // between two looks at a lane's shortest r
 
 void Lane::take_socket(Connection connection) {
   shut();
+  if ((connection.records != nullptr) != link_.core().identity.encrypt)
+    throw Failure(Code::internal, "a connection is not encrypted as SLIPSTREAM_ENCRYPT says");
   fd_ = std::move(connection.fd);
   records_ = std::move(connection.records);
   near_ = same_machine(fd_.get());

@@ -11,6 +11,7 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
+constexpr double kAtOnce = 0.05;          // seconds; a lane that breaks so soon is dialled again as much later
 constexpr int kMostDamage = 100;          // connections in a row that are left for damage and bring nothing whole
 
 Frame taken_frame(uint64_t message, uint8_t flags = 0) {
@@ -372,12 +373,16 @@ void TcpLink::control_resumed() {
 }
 
 void TcpLink::bulk_ended(BulkLane& lane, int error) {
+  const bool at_once = now() - lane.opened_at() < seconds(kAtOnce);
   drop(lane);
   if (goodbye_) return settle();
   note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(lane.number()) + 1);
   ++lost_;
   const auto number = static_cast<size_t>(lane.number());
-  if (repairs() && !accepted_ && number < lane_dials_.size() && !lane_dials_[number]) dial_lane(number);
+  if (repairs() && !accepted_ && number < lane_dials_.size() && !lane_dials_[number]) {
+    if (error == EBADMSG) paths_.failed(lane_paths_[number], now());
+    dial_lane(number, paths_.pick(lanes_and_paths(number), now()), at_once ? kAtOnce : 0);
+  }
   kick();
   if (bulk_alive() || dialling_lanes()) return;
   if (repairs() && accepted_) return;  // the peer dials, or its control lane tells

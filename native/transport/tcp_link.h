@@ -102,7 +102,7 @@ class TcpLink final : public Link, private Timed {
   void dial_control();
   void control_dialled(Dial::Result result);
   void dial_lane(size_t number);
-  void dial_lane(size_t number, size_t path);
+  void dial_lane(size_t number, size_t path, double delay = 0);
   void lane_dialled(size_t number, Dial::Result result);
   bool repairs() const { return static_cast<bool>(core_->directory); }
   void repair_control(int error);

@@ -134,14 +134,14 @@ Dial::Target TcpLink::target_by(std::vector<std::string> addresses) const {
 
 void TcpLink::dial_lane(size_t number) { dial_lane(number, paths_.pick(lanes_and_paths(number), now())); }
 
-void TcpLink::dial_lane(size_t number, size_t path) {
+void TcpLink::dial_lane(size_t number, size_t path, double delay) {
   dial_paths_[number] = path;
   // Where there is another path, a silent one may not keep the lane waiting.
   const bool others = paths_.usable(now(), path);
   lane_dials_[number] = std::make_unique<Dial>(
       core_, target_by({paths_.address(path)}), Purpose::lane, static_cast<uint32_t>(number) + 1, token_,
       [this, number](Dial::Result r) { lane_dialled(number, std::move(r)); },
-      DialTerms{others ? Dial::kImpatience : core_->options.connect_seconds, 0, segment_, {}});
+      DialTerms{others ? Dial::kImpatience : core_->options.connect_seconds, delay, segment_, {}});
 }
 
 void TcpLink::see_what_lanes_achieve(Time now) {

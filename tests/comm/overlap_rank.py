@@ -1,4 +1,4 @@
-"""One rank of the tests of overlapping memory: overlap_rank.py inputs|flight|mixed|groups."""
+"""One rank of the tests of overlapping memory: overlap_rank.py inputs|flight|mixed|late|groups."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 import slipstream
+from slipstream.base.dtypes import DType
+from slipstream.comm import raw
 
 
 def must_raise(call: Callable[[], object]) -> None:
@@ -107,6 +109,30 @@ def mixed() -> None:
             assert (data[count // 2 :] == n**2).all(), (count, turn, data[-3:])
 
 
+def late() -> None:
+    """The time-out of an operation runs while it waits for memory that an earlier one still needs."""
+    data = np.ones(400_000)
+    if slipstream.rank() == 0:
+        group = slipstream.world()
+        slipstream.all_reduce(data, out=data, async_op=True)  # the others do not come
+        address = data.ctypes.data
+        count, dtype = data.size, int(DType.F64)
+        work = raw.broadcast(group, address, address, count, dtype, 0, keep=data, timeout=1.0)
+        try:
+            work.wait(60)
+        except slipstream.Timeout as error:
+            text = str(error)
+        else:
+            raise AssertionError("no time-out")
+        assert "for its turn, behind all_reduce" in text, text
+        return
+    try:
+        slipstream.recv(np.ones(1), 0)
+    except slipstream.Timeout:
+        return
+    raise AssertionError("no time-out")
+
+
 slipstream.init()
-{"inputs": inputs, "flight": flight, "groups": groups, "mixed": mixed}[sys.argv[1]]()
+{"inputs": inputs, "flight": flight, "late": late, "groups": groups, "mixed": mixed}[sys.argv[1]]()
 slipstream.shutdown()

@@ -42,8 +42,8 @@ def main() -> None:
     try:
         slipstream.barrier()
         print("goes on", flush=True)
-    except slipstream.Aborted:
-        print("has ended", flush=True)
+    except slipstream.Aborted as error:
+        print(f"has ended: {error}", flush=True)
     slipstream.shutdown()
 
 

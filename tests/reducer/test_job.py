@@ -164,7 +164,7 @@ def test_two_jobs_share_a_reducer(tmp_path: Path) -> None:
             assert services[0].metrics()["registered_total"] == 2
 
 
-@pytest.mark.parametrize("case", ["flight", "mixed", "groups"])
+@pytest.mark.parametrize("case", ["flight", "mixed", "late", "groups"])
 def test_works_in_flight_on_the_same_memory(tmp_path: Path, case: str) -> None:
     with reducers(tmp_path, 2) as services:
         ranks.run(OVERLAP, 3, transport="tcp", args=[case], env=environment(services))
