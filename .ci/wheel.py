@@ -124,6 +124,8 @@ def build(out: Path, python: str) -> Path:
     shutil.rmtree(plain, ignore_errors=True)
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_COMPILER_LAUNCHER")}
     environment |= {"CC": str(tools["cc"]), "CXX": str(tools["c++"])}
+    # nanobind's headers take for granted that Python's bring stdio.h; those of the stable ABI do not.
+    environment["CXXFLAGS"] = "-include cstdio"
     environment |= dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(ROOT / "constraints.txt"))
     command = [python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(plain), str(ROOT)]
     if python == sys.executable:  # make venv has put all there that a build needs
