@@ -80,8 +80,8 @@ class FuzzedLink : public Events {
     auto core = std::make_shared<TcpCore>(poller_, *this, identity(0), TcpOptions{});
     auto [ours, theirs] = pair();
     auto [our_lane, their_lane] = pair();
-    TcpLink link(core, 1, 1, std::move(ours));
-    link.add_lane(std::move(our_lane), 0);
+    TcpLink link(core, 1, 1, {std::move(ours), nullptr});
+    link.add_lane({std::move(our_lane), nullptr}, 0);
     link.come_up();
     const Fd& fd = bulk ? their_lane : theirs;
     while (!bytes.empty() && downs == 0) {

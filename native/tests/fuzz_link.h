@@ -32,7 +32,7 @@ class ScriptedLink : public Events {
     if (input.chance(4)) core->directory = [](int rank) { return TcpTarget{rank, {}, 0}; };
     auto [ours, theirs] = socket_pair();
     control_ = std::move(theirs);
-    link_ = std::make_unique<TcpLink>(core, 1, 1, std::move(ours));
+    link_ = std::make_unique<TcpLink>(core, 1, 1, Connection(std::move(ours), nullptr));
     const size_t lanes = 1 + input.below(kLanes);
     for (uint32_t i = 0; i < lanes; ++i) open_lane(i);
     link_->come_up();
@@ -78,7 +78,7 @@ class ScriptedLink : public Events {
       case 9: {
         auto [ours, theirs] = socket_pair();
         control_ = std::move(theirs);
-        return link_->replace_control(std::move(ours), ++generation_);
+        return link_->replace_control({std::move(ours), nullptr}, ++generation_);
       }
       case 10:
         drain(control_);
@@ -102,7 +102,7 @@ class ScriptedLink : public Events {
 
   void open_lane(uint32_t number) {
     auto [ours, theirs] = socket_pair();
-    link_->add_lane(std::move(ours), number);
+    link_->add_lane({std::move(ours), nullptr}, number);
     if (number >= kLanes) return;
     lanes_[number] = std::move(theirs);
     places_[number] = 0;
