@@ -11,8 +11,9 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
-constexpr double kAtOnce = 0.05;          // seconds; a lane that breaks so soon is dialled again as much later
-constexpr int kMostDamage = 100;          // connections in a row that are left for damage and bring nothing whole
+constexpr double kAtOnce = 0.05;  // seconds; who makes lanes that break so soon, again and again, pauses as long
+constexpr int kMostHasty = 20;
+constexpr int kMostDamage = 100;  // connections in a row that are left for damage and bring nothing whole
 
 Frame taken_frame(uint64_t message, uint8_t flags = 0) {
   Frame frame;
@@ -374,6 +375,7 @@ void TcpLink::control_resumed() {
 
 void TcpLink::bulk_ended(BulkLane& lane, int error) {
   const bool at_once = now() - lane.opened_at() < seconds(kAtOnce);
+  hasty_ = at_once ? hasty_ + 1 : 0;
   drop(lane);
   if (goodbye_) return settle();
   note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(lane.number()) + 1);
@@ -381,7 +383,7 @@ void TcpLink::bulk_ended(BulkLane& lane, int error) {
   const auto number = static_cast<size_t>(lane.number());
   if (repairs() && !accepted_ && number < lane_dials_.size() && !lane_dials_[number]) {
     if (error == EBADMSG) paths_.failed(lane_paths_[number], now());
-    dial_lane(number, paths_.pick(lanes_and_paths(number), now()), at_once ? kAtOnce : 0);
+    dial_lane(number, paths_.pick(lanes_and_paths(number), now()), hasty_ > kMostHasty ? kAtOnce : 0);
   }
   kick();
   if (bulk_alive() || dialling_lanes()) return;

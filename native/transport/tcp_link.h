@@ -219,6 +219,7 @@ class TcpLink final : public Link, private Timed {
   uint64_t lost_ = 0;
   uint64_t replaced_ = 0;
   uint64_t damaged_ = 0;
+  int hasty_ = 0;               // bulk lanes in a row that broke soon after they were made
   int damaged_in_row_[2] = {};  // control lanes, bulk lanes, since one has brought anything new that was whole
   bool goodbye_ = false;        // the peer leaves in good order
   std::string goodbye_words_;
