@@ -337,6 +337,11 @@ void Session::close(const std::string& words, bool tell) {
       closing = tcp_.closing();
     });
   tcp_.end_threads();
+  // Whoever still comes is to see at once that nobody is here, however long this object lives.
+  runner_.as_driver([&] {
+    tcp_.stop_listening();
+    shm_.stop_listening();
+  });
 }
 
 std::pair<int, int> Session::links() {

@@ -131,7 +131,9 @@ ShmTransport::ShmTransport(Poller& poller, Events& events, Arrivals& arrivals, I
                            Bell& bell)
     : impl_(std::make_shared<Impl>(poller, events, arrivals, std::move(identity), regions, bell)) {}
 
-ShmTransport::~ShmTransport() {
+ShmTransport::~ShmTransport() { stop_listening(); }
+
+void ShmTransport::stop_listening() {
   impl_->knocks.clear();
   impl_->greetings.clear();
   if (impl_->listener) impl_->poller.remove(impl_->listener.get(), impl_.get());

@@ -24,6 +24,7 @@ class ShmTransport {
 
   // Listens on an abstract unix socket of a random name, which it returns (it has no file).
   std::string listen();
+  void stop_listening();
 
   // Events::up or Events::down follows, never from inside the call.
   std::unique_ptr<Link> dial(int peer, const std::string& name);

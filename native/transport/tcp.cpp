@@ -53,6 +53,7 @@ void TcpTransport::set_directory(std::function<TcpTarget(int)> directory) {
   impl_->core->directory = std::move(directory);
 }
 
+void TcpTransport::stop_listening() { impl_->lobby.close(); }
 void TcpTransport::end_threads() { impl_->core->threads.stop(); }
 bool TcpTransport::closing() const {
   const auto closes = [](const auto& known) { return known.second->closing(); };

@@ -113,6 +113,7 @@ class TcpTransport {
 
   // Ends the I/O threads; the driver does all by itself from then on. Idempotent.
   void end_threads();
+  void stop_listening();
 
   // Links that have been closed still have something to say.
   bool closing() const;

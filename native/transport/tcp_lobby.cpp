@@ -125,6 +125,12 @@ Lobby::Lobby(std::shared_ptr<TcpCore> core, Arrivals& arrivals) : core_(std::mov
 
 Lobby::~Lobby() = default;
 
+void Lobby::close() {
+  listeners_.clear();
+  guests_.clear();
+  early_.clear();
+}
+
 uint16_t Lobby::listen(const std::vector<std::string>& addresses) {
   auto [sockets, port] = listen_tcp(addresses);
   for (Fd& fd : sockets) listeners_.push_back(std::make_unique<Listener>(*this, std::move(fd)));

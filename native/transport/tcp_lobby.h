@@ -23,6 +23,7 @@ class Lobby {
   Lobby& operator=(const Lobby&) = delete;
 
   uint16_t listen(const std::vector<std::string>& addresses);
+  void close();  // nobody comes in any more
 
  private:
   class Listener;

@@ -255,6 +255,30 @@ def freed() -> None:
     assert kept.sum() == 3000
 
 
+def listening() -> int:
+    """How many sockets of this process listen."""
+    files = Path("/proc/self/fd").iterdir()
+    links = [os.readlink(file) for file in files if os.path.lexists(file)]
+    mine = {link[8:-1] for link in links if link.startswith("socket:[")}
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6", "unix")]
+    tcp = [line.split()[9] for table in tables[:2] for line in table if line.split()[3] == "0A"]
+    unix = [line.split()[6] for line in tables[2] if int(line.split()[3], 16) & 0x10000]
+    return len(mine & {*tcp, *unix})
+
+
+def held() -> None:
+    """Who keeps a group, and collects no garbage, listens no more once it has left."""
+    gc.disable()
+    before = listening()
+    slipstream.init()
+    group = slipstream.world()
+    some_operations()
+    assert listening() > before
+    slipstream.shutdown()
+    assert listening() == before, (listening(), before)
+    assert group.size == int(os.environ["SLIPSTREAM_SIZE"])
+
+
 def main() -> None:
     faulthandler.dump_traceback_later(100, exit=True)
     globals()[sys.argv[1]]()

@@ -18,6 +18,11 @@ def test_100_times_init_and_shutdown_leave_nothing(transport: str) -> None:
     ranks.run(SCRIPT, 2, transport=transport, args=["again"], timeout=110)
 
 
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_nobody_listens_after_shutdown(transport: str) -> None:
+    ranks.run(SCRIPT, 2, transport=transport, args=["held"])
+
+
 def test_a_single_process_needs_no_job_and_leaves_nothing() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLIPSTREAM_")}
     result = subprocess.run(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPT = """
 import os, signal, sys
@@ -43,3 +46,15 @@ def test_a_job_goes_on_while_enough_ranks_are_left(tmp_path: Path) -> None:
 def test_it_ends_when_fewer_are_left(tmp_path: Path) -> None:
     assert run(tmp_path, "0,2", "--min-np", "3").returncode == 137
     assert run(tmp_path, "1").returncode == 137
+
+
+@pytest.mark.slow
+def test_the_launcher_says_for_whom_it_still_waits() -> None:
+    stops = "import os, signal; int(os.environ['SLIPSTREAM_RANK']) and os.kill(os.getpid(), signal.SIGSTOP)"
+    command = [sys.executable, "-m", "slipstream", "run", "-np", "2", "--", sys.executable, "-c", stops]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stderr is not None
+        line = launcher.stderr.readline()  # pytest's own time-out is the bound
+        launcher.send_signal(signal.SIGINT)
+        assert "other ranks have finished; still running: rank 1 (host localhost)" in line, line
+        assert launcher.wait(30) == 130

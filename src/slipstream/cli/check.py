@@ -180,5 +180,7 @@ def _congestion() -> Finding:
     except ImportError:
         return Finding("congestion", "ok", text)
     except ValueError as error:
-        return Finding("congestion", "fail", str(error), "correct or unset SLIPSTREAM_CONGESTION")
+        name = str(error).partition(":")[0]
+        named = name if name.startswith("SLIPSTREAM_") else "SLIPSTREAM_CONGESTION"
+        return Finding("congestion", "fail", str(error), f"correct or unset {named}")
     return Finding("congestion", "ok", f"slipstream's connections use {used}; {text}")

@@ -48,10 +48,10 @@ def _rows(array: NDArray[Any]) -> tuple[int, int]:
     return array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
 
 
-def _row_counts(group: Group, array: NDArray[Any]) -> list[int]:
-    """Every rank's number of rows; the other dimensions must agree, which the ranks check here."""
+def _row_counts(group: Group, operation: str, array: NDArray[Any], dtype: int) -> list[int]:
+    """Every rank's number of rows; dtypes and the other dimensions must agree, which the ranks check here."""
     rows, width = _rows(array)
-    mine = np.array([rows, width, array.dtype.num], dtype=np.int64)
+    mine = np.array([rows, width, dtype], dtype=np.int64)
     everyone = np.empty((group.size, 3), dtype=np.int64)
     addresses = mine.ctypes.data, everyone.ctypes.data
     raw.all_gather(group, *addresses, [3] * group.size, DType.I64, keep=(mine, everyone), sync=True)
@@ -60,11 +60,15 @@ def _row_counts(group: Group, array: NDArray[Any]) -> list[int]:
         if everyone[r, 1] != first[1] or everyone[r, 2] != first[2]:
             raise found_by_all(
                 ValueError(
-                    f"rank {r} of the group has rows of {everyone[r, 1]} elements (dtype {everyone[r, 2]}), "
-                    f"rank 0 of {first[1]} (dtype {first[2]}): all dimensions but the first must agree"
+                    f"{operation}: rank {r} of the group has rows of {_described(everyone[r])}, rank 0 of "
+                    f"{_described(first)}: dtypes, and all dimensions but the first, must agree"
                 )
             )
     return [int(n) for n in everyone[:, 0]]
+
+
+def _described(entry: NDArray[np.int64]) -> str:
+    return f"{entry[1]} elements of {DType(entry[2]).name}"
 
 
 @tensors_too
@@ -181,7 +185,7 @@ def all_gather(
     group = group or world()
     array, dtype = contiguous(x)
     with Together(group, "all_gather"):
-        counts = _row_counts(group, array)
+        counts = _row_counts(group, "all_gather", array, dtype)
         shape = (sum(counts), *array.shape[1:])
         result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
         width = _rows(array)[1]
@@ -300,7 +304,7 @@ def gather(
     group = group or world()
     array, dtype = contiguous(x)
     with Together(group, "gather"):
-        counts = _row_counts(group, array)
+        counts = _row_counts(group, "gather", array, dtype)
         mine = group.rank == root
         shape = (sum(counts) if mine else 0, *array.shape[1:])
         result = (
@@ -343,7 +347,7 @@ def scatter(
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
     with Together(group, "scatter"):
-        counts = _row_counts(group, result)
+        counts = _row_counts(group, "scatter", result, dtype)
         source = result
         if group.rank == root:
             source, given = contiguous(x)

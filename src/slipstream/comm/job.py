@@ -107,6 +107,9 @@ class Job:
         self.session.close(parting_words(), tell)
         while self._farewells:
             self._farewells.pop()()
+        self.world = self.reducing = (
+            None  # they know this job: the session's files go with the last reference
+        )
 
     def when_left(self, farewell: Callable[[], None]) -> None:
         """Has ``farewell`` called once this process has left the job."""

@@ -218,7 +218,8 @@ class _Survivors:
             raise Aborted(f"rank {old.rank} came too late: ranks {ranks} have gone on without it")
         if len(ranks) < max(self.least, decision["least"]):
             raise Aborted(
-                f"only {len(ranks)} of {old.size} ranks are left (ranks {ranks}), fewer than at_least={self.least}"
+                f"only {len(ranks)} of {old.size} ranks are left (ranks {ranks}), fewer than {self.least}: "
+                f"shrink(at_least={len(ranks)}) goes on with them"
             )
         return ranks, decision["nonce"]
 

@@ -67,6 +67,7 @@ class LinkStatistics:
 def link_statistics() -> list[LinkStatistics]:
     """The links of this process that are up, in the order of the ranks; a link is opened when it is first needed.
 
+    A link goes when either end leaves the job: ask while the others are still in it, before the last barrier, say.
     Raises SlipstreamError before `init`.
     """
     found = []

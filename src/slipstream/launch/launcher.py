@@ -41,6 +41,7 @@ from slipstream.launch.wire import Spec, SpecRank, frame
 __all__ = ["JobOptions", "run_job"]
 
 _GRACE = 5.0  # seconds between asking ranks to end and killing them
+_LINGER = 10.0  # seconds from the end of a rank to the first word about those that go on
 _SETTLE = 2.5  # seconds to learn which rank failed first, when one says that it lost another
 _LAST = 10.0  # seconds for agents to report that all is gone
 _CHUNK = 1 << 18
@@ -110,6 +111,8 @@ class _Job:
         self.end_deadline: float | None = None
         self.reducer_deadline: float | None = None
         self.settle_deadline: float | None = None
+        self.linger_deadline: float | None = None
+        self.linger = _LINGER
         self.causes = Causes()
         self.cause: Failure | None = None  # why the ranks are ended
         self.over = False  # no rank is left
@@ -246,7 +249,7 @@ class _Job:
 
     def _turn(self) -> None:
         given = (self.start_deadline, self.end_deadline, self.reducer_deadline, self.settle_deadline)
-        deadlines = [d for d in given if d is not None]
+        deadlines = [d for d in (*given, self.linger_deadline) if d is not None]
         wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         for key, events in self.selector.select(wait):
             if key.fd in self.selector.get_map():
@@ -257,6 +260,8 @@ class _Job:
             self._start_failed()
         if self.settle_deadline is not None and now >= self.settle_deadline:
             self._settle()
+        if self.linger_deadline is not None and now >= self.linger_deadline:
+            self._say_who_lingers()
         if self.end_deadline is not None and now >= self.end_deadline:
             self.end_deadline = None
             self._abandon()
@@ -328,6 +333,8 @@ class _Job:
                 self._rank_failed(agent, rank, code if code > 0 else 128 - code, how_it_ended(code))
             elif self.settle_deadline is not None and self._all_ended():
                 self._settle()
+            elif self.linger_deadline is None and not self._all_ended():
+                self.linger_deadline = time.monotonic() + self.linger
         elif kind == wire.DONE:
             agent.hang_up()
 
@@ -343,6 +350,22 @@ class _Job:
             self._reducer_lost(agent, how_it_ended(wire.CODE.unpack(payload)[0]))
 
     # ---- the end ----
+
+    def _say_who_lingers(self) -> None:
+        """Other ranks have finished. Those that go on may have work to do, or may be stopped: nobody else can tell."""
+        self.linger_deadline = None
+        agents = [agent for agent in self.agents if agent.reducer is None and agent.ranks - agent.ended]
+        if self._ending() or not agents:
+            return
+        ranks = ", ".join(
+            f"{', '.join(map(str, sorted(agent.ranks - agent.ended)))} (host {agent.name})"
+            for agent in agents
+        )
+        self.console.say(
+            f"other ranks have finished; still running: rank {ranks}. Is a process stopped? Ctrl-C ends the job"
+        )
+        self.linger *= 6
+        self.linger_deadline = time.monotonic() + self.linger
 
     def _rank_failed(self, agent: Agent, rank: int, code: int, how: str) -> None:
         if self.exit_code is not None or self.interrupts:

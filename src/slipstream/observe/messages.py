@@ -55,6 +55,8 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
     shared = len(set(job.hosts)) < job.size
     tcp = hosts > 1 or not shared
     found = ["shared memory within a host" if tcp else "shared memory"] if shared else []
+    if shared and settings.encrypt:
+        found[0] += " (not encrypted: it does not leave the host)"
     if tcp:
         addresses = ", ".join(advertised_addresses(settings.interface)) if hosts > 1 else "loopback"
         lanes = _count(settings.lanes, "lane")
