@@ -193,7 +193,7 @@ def test_what_is_no_size_to_lend_is_refused(text: str) -> None:
 def test_the_table_says_from_which_size_on_lanes_do_not_copy() -> None:
     lane = {"control": False, "local": "", "remote": "", "sent": 1, "rate": 0.0, "rtt": 0.0, "retransmits": 0}
     copying = {**lane, "zero_copied": 0, "zero_copy_from": 32 << 10}
-    link = {"lanes": [copying], "lost": 0, "replaced": 0}
+    link = {"lanes": [copying], "lost": 0, "replaced": 0, "encrypted": False}
     found = {"rate": 1e9, "round_trip": 1e-5, "link": link}
     assert "without a copy" not in table(found)
     link["lanes"] = [copying, {**copying, "zero_copied": 3_000_000, "zero_copy_from": 64 << 10}]
