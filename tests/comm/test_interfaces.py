@@ -48,7 +48,11 @@ def test_the_probe_sums_up_each_pair_of_interfaces() -> None:
 
     lanes = [lane("10.0.0.1:5", "10.0.0.2:9", 0, control=True)]
     lanes += [lane(f"10.0.0.1:{i}", "10.0.0.2:9", 10**6) for i in range(3)]
-    found = {"rate": 1e9, "round_trip": 1e-4, "link": {"lanes": lanes, "lost": 0, "replaced": 0, "encrypted": False}}
+    found = {
+        "rate": 1e9,
+        "round_trip": 1e-4,
+        "link": {"lanes": lanes, "lost": 0, "replaced": 0, "encrypted": False},
+    }
     assert "3 lanes" not in table(found)
     lanes.append(lane("10.0.1.1:7", "10.0.1.2:9", 10**6))
     lines = table(found).splitlines()
