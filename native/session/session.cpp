@@ -5,6 +5,7 @@
 #include "base/float_state.h"
 #include "base/log.h"
 #include "transport/crypto.h"
+#include "transport/handshake.h"
 
 namespace slipstream {
 
@@ -323,6 +324,8 @@ void Session::close(const std::string& words, bool tell) {
   }
   bool stays = true;
   runner_.as_driver([&] {
+    // A rank that leaves breaks off what it was dialling: it knows our secret, although it had not proved it yet.
+    std::erase_if(strangers_, [](const std::string& one) { return one.find(kBrokeOff) != std::string::npos; });
     report_strangers(Time::max());
     stays = tell || !engine_.failure();
     engine_.leave(words);

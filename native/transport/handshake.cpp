@@ -179,7 +179,7 @@ Handshake::State Handshake::broken(const std::string& how) {
       return fail(at_ == 0 ? how + " without a word" : how + " in the middle of its hello");
     case Stage::challenge_out:
     case Stage::proof_in:
-      return fail(how + " before it proved that it knows our secret (is SLIPSTREAM_SECRET the same on all ranks?)");
+      return fail(how + kBrokeOff + " (is SLIPSTREAM_SECRET the same on all ranks?)");
     case Stage::hello_out:
     case Stage::challenge_in:
       return fail(

@@ -18,6 +18,9 @@
 
 namespace slipstream {
 
+// In the words for a stream that ended while the other side had not proved itself.
+inline constexpr const char* kBrokeOff = " before it proved that it knows our secret";
+
 enum class Purpose : uint16_t { store = 1, link = 2, lane = 3, knock = 4, shm = 5 };
 
 extern const uint16_t kProtocolVersion;  // the number of src/slipstream/base/protocol.py
