@@ -175,7 +175,8 @@ void Session::use_reducers(ReductionOptions options) {
   options.congestion = options_.congestion;
   options.checksums = options_.checksums;
   options.encrypt = options_.encrypt;
-  reduction_ = std::make_unique<Reduction>(*this, std::move(options));
+  auto reduction = std::make_unique<Reduction>(*this, std::move(options));
+  runner_.as_driver([&] { reduction_ = std::move(reduction); });  // who drives looks at it: tick()
 }
 
 void Session::reach(int rank, Time deadline) {

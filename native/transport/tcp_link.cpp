@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
 constexpr double kAtOnce = 0.05;  // seconds; who makes lanes that break so soon, again and again, pauses as long
-constexpr int kMostHasty = 20;
+constexpr int kMostHasty = 20;    // so many in a row
 constexpr int kMostDamage = 100;  // connections in a row that are left for damage and bring nothing whole
 
 Frame taken_frame(uint64_t message, uint8_t flags = 0) {

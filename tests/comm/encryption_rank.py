@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
-from typing import Any
 
 import damage_rank
 import numpy as np
 
 import slipstream
-from slipstream.comm import job
 
 MARK = b"<the text that nobody may read>"
 HOW = sys.argv[1]
@@ -38,22 +35,9 @@ class Ear(damage_rank.Relay):
         return super().changed(data)
 
 
-def put_ear_between() -> None:
-    """What this rank publishes leads to the relay."""
-    exchange = job.exchange
-
-    def published(member: Any, payload: bytes) -> list[bytes]:
-        mine = json.loads(payload)
-        if mine.get("port"):
-            mine["port"] = Ear(mine["port"]).port
-        return exchange(member, json.dumps(mine).encode())
-
-    job.exchange = published  # type: ignore[assignment]
-
-
 def main() -> None:
     """Collectives against NumPy, with a mark in all data, and an object."""
-    put_ear_between()
+    damage_rank.put_relay_between(Ear)
     slipstream.init()
     rank, n = slipstream.rank(), slipstream.size()
     marks = np.frombuffer(MARK * 20_000, np.uint8)
