@@ -18,6 +18,7 @@ import allreduce
 import ddp
 import lanes
 import overhead
+import protection
 import targets
 
 from slipstream.bench import jobs
@@ -115,3 +116,11 @@ def test_cpu_time_of_both_contenders() -> None:
     for times in found.values():
         assert len(times["cpu"]) == len(times["wall"]) == 3
         assert min(times["cpu"] + times["wall"]) > 0
+
+
+def test_protection_measures_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert protection.main(["loopback", "--repeats", "1", "--seconds", "0.1"]) == 0
+    cells = [
+        line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if "loopback" in line
+    ]
+    assert cells == [f"loopback, {kind}" for kind in ("plain", "checksums", "encrypted")]

@@ -38,7 +38,7 @@ nb::bytes open(Records& self, const nb::bytes& bytes) {
   std::vector<std::byte> part(kRecordMost);
   const auto take = [&] {
     const iovec into{part.data(), part.size()};
-    while (const size_t n = self.in.take({&into, 1}, 0)) text.insert(text.end(), part.data(), part.data() + n);
+    while (const size_t n = self.in.take({&into, 1}, 0, true)) text.insert(text.end(), part.data(), part.data() + n);
   };
   for (ByteView left = view(bytes); !left.empty() && !self.in.damaged(); take()) {
     const auto space = self.in.space();

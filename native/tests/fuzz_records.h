@@ -57,7 +57,8 @@ inline void fuzz_records(Input input) {
           std::byte part[100];
           const iovec into[] = {{part, 1 + input.below(60)}, {nullptr, 0}, {part + 60, 40}};
           const size_t first = into[0].iov_len;
-          while (const size_t got = theirs.in.take(into, 0)) {
+          const bool alone = input.below(2) == 1;
+          while (const size_t got = theirs.in.take(into, 0, alone)) {
             heard.insert(heard.end(), part, part + std::min(got, first));
             heard.insert(heard.end(), part + 60, part + 60 + (got - std::min(got, first)));
           }

@@ -307,7 +307,7 @@ TEST(both_sides_get_the_same_keys_and_only_if_they_encrypt) {
   theirs->in.filled(sealed.size());
   std::string heard(text.size(), ' ');
   const iovec into{heard.data(), heard.size()};
-  CHECK_EQ(theirs->in.take({&into, 1}, 0), text.size());
+  CHECK_EQ(theirs->in.take({&into, 1}, 0, true), text.size());
   CHECK_EQ(heard, text);
 
   auto plain_client = Handshake::client(rank_of_job(1), Purpose::link, 2, 0, 1);

@@ -53,19 +53,25 @@ Text sealed(Sealer& sealer, const Text& text) {
   return out;
 }
 
+// The opener gets what it has space for, but no more than `step`; the rest stays.
+void feed(Opener& opener, std::span<const std::byte>& bytes, size_t step = SIZE_MAX) {
+  const auto space = opener.space();
+  CHECK(!space.empty());
+  const size_t n = std::min({space.size(), bytes.size(), step});
+  std::copy_n(bytes.begin(), n, space.begin());
+  opener.filled(n);
+  bytes = bytes.subspan(n);
+}
+
 // All that can be had of these bytes, fed in steps of `step`.
 Text opened(Opener& opener, std::span<const std::byte> bytes, size_t step = SIZE_MAX) {
   Text text;
   Text part(10'000);
+  bool alone = false;
   while (!bytes.empty() && !opener.damaged()) {
-    const auto space = opener.space();
-    CHECK(!space.empty());
-    const size_t n = std::min({space.size(), bytes.size(), step});
-    std::copy_n(bytes.begin(), n, space.begin());
-    opener.filled(n);
-    bytes = bytes.subspan(n);
+    feed(opener, bytes, step);
     const iovec into{part.data(), part.size()};
-    while (const size_t got = opener.take({&into, 1}, 0))
+    while (const size_t got = opener.take({&into, 1}, 0, alone = !alone))
       text.insert(text.end(), part.begin(), part.begin() + static_cast<ptrdiff_t>(got));
   }
   return text;
@@ -128,29 +134,65 @@ TEST(a_stream_may_be_cut_anywhere) {
 }
 
 TEST(text_is_scattered_and_gathered) {
-  Pair pair = both();
-  Text one = pattern(100, 1);
-  Text two = pattern(kRecordMost, 2);
-  Text three = pattern(7, 3);
-  const iovec out[] = {{one.data(), one.size()}, {two.data(), two.size()}, {nullptr, 0}, {three.data(), three.size()}};
-  CHECK_EQ(pair.client->out.seal(out), 100 + kRecordMost + 7);
-  const auto bytes = pair.client->out.waiting();
-  CHECK_EQ(bytes.size(), 107 + kRecordMost + 2 * kRecordExtra);
-  const auto space = pair.server->in.space();
-  std::copy(bytes.begin(), bytes.end(), space.begin());
-  pair.server->in.filled(bytes.size());
-  // Part by part, with some that is dropped.
-  Text got(60 + kRecordMost);
-  const iovec in[] = {{got.data(), 60}, {nullptr, 40}, {got.data() + 60, kRecordMost}};
-  CHECK_EQ(pair.server->in.take(in, 0), 100 + kRecordMost);
-  CHECK(pair.server->in.ready());
-  CHECK(std::equal(got.begin(), got.begin() + 60, one.begin()));
-  CHECK(std::equal(got.begin() + 60, got.end(), two.begin()));
-  const iovec rest[] = {{got.data(), 3}, {got.data() + 3, 100}};
-  CHECK_EQ(pair.server->in.take({rest, 1}, 0), 3u);
-  CHECK_EQ(pair.server->in.take(rest, 3), 4u);  // after what was taken before
-  CHECK(std::equal(three.begin(), three.end(), got.begin()));
-  CHECK(!pair.server->in.ready());
+  for (const bool alone : {false, true}) {
+    Pair pair = both();
+    Text one = pattern(100, 1);
+    Text two = pattern(kRecordMost, 2);
+    Text three = pattern(7, 3);
+    const iovec out[] = {
+        {one.data(), one.size()}, {two.data(), two.size()}, {nullptr, 0}, {three.data(), three.size()}};
+    CHECK_EQ(pair.client->out.seal(out), 100 + kRecordMost + 7);
+    auto bytes = pair.client->out.waiting();
+    CHECK_EQ(bytes.size(), 107 + kRecordMost + 2 * kRecordExtra);
+    // Part by part, with some that is dropped, and record by record.
+    Text got(60 + kRecordMost);
+    const iovec in[] = {{got.data(), 60}, {nullptr, 40}, {got.data() + 60, kRecordMost}};
+    feed(pair.server->in, bytes, kRecordMost + kRecordExtra);
+    CHECK_EQ(pair.server->in.take(in, 0, alone), kRecordMost);
+    feed(pair.server->in, bytes);
+    CHECK(bytes.empty());
+    CHECK_EQ(pair.server->in.take(in, kRecordMost, alone), 100u);
+    CHECK(pair.server->in.ready());
+    CHECK(std::equal(got.begin(), got.begin() + 60, one.begin()));
+    CHECK(std::equal(got.begin() + 60, got.end(), two.begin()));
+    const iovec rest[] = {{got.data(), 3}, {got.data() + 3, 100}};
+    CHECK_EQ(pair.server->in.take({rest, 1}, 0, alone), 3u);
+    CHECK_EQ(pair.server->in.take(rest, 3, alone), 4u);  // after what was taken before
+    CHECK(std::equal(three.begin(), three.end(), got.begin()));
+    CHECK(!pair.server->in.ready());
+  }
+}
+
+TEST(records_open_into_several_parts) {
+  for (const size_t first : {size_t{1}, size_t{64}, size_t{99}}) {
+    Pair pair = both();
+    const Text text = joined({pattern(first, 1), pattern(100 - first, 2)});
+    const Text sent = joined({sealed(pair.client->out, text), sealed(pair.client->out, text)});
+    auto bytes = std::span<const std::byte>(sent);
+    feed(pair.server->in, bytes);
+    Text got(200);
+    const iovec in[] = {{got.data(), first}, {got.data() + first, 0}, {got.data() + first, 200 - first}};
+    CHECK_EQ(pair.server->in.take(in, 0, true), 200u);
+    CHECK(got == joined({text, text}));
+  }
+}
+
+TEST(what_is_not_intact_goes_nowhere_but_where_nobody_else_writes) {
+  for (const bool alone : {false, true}) {
+    Pair pair = both();
+    const Text text = pattern(100);
+    Text sent = joined({sealed(pair.client->out, text), sealed(pair.client->out, text)});
+    sent.back() ^= std::byte{1};
+    auto bytes = std::span<const std::byte>(sent);
+    feed(pair.server->in, bytes);
+    Text got(200);
+    const iovec in{got.data(), got.size()};
+    CHECK_EQ(pair.server->in.take({&in, 1}, 0, alone), 100u);
+    CHECK(std::equal(text.begin(), text.end(), got.begin()));
+    CHECK(pair.server->in.damaged());
+    CHECK_EQ(pair.server->in.take({&in, 1}, 100, alone), 0u);
+    CHECK(alone || std::all_of(got.begin() + 100, got.end(), [](std::byte b) { return b == std::byte{}; }));
+  }
 }
 
 TEST(equal_texts_look_different_and_each_direction_has_its_own_keys) {

@@ -90,7 +90,7 @@ void receive_sealed(IoCall& call) {
   bool drained = false;
   call.result = -1;
   call.error = 0;
-  while ((got += opener.take({call.parts, call.count}, got)) < asked) {
+  while ((got += opener.take({call.parts, call.count}, got, call.alone)) < asked) {
     if (opener.damaged()) {
       call.error = EBADMSG;
       break;

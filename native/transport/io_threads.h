@@ -24,6 +24,7 @@ struct IoCall {
   static constexpr size_t kMostParts = 16;
   size_t count = 0;         // of parts
   iovec parts[kMostParts];  // incoming bytes go nowhere where the first is null
+  bool alone = false;       // nobody else writes where incoming bytes go
   ssize_t result = 0;
   int error = 0;      // errno, if result < 0
   bool lent = false;  // what send_message() says of a send without a copy

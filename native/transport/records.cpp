@@ -90,9 +90,7 @@ size_t Sealer::seal(std::span<const iovec> parts) {
 std::span<std::byte> Opener::space() {
   if (!buffer_) buffer_ = std::make_unique_for_overwrite<std::byte[]>(kBuffer);
   if (text_ < text_end_) return {};
-  if (begin_ == end_) {
-    begin_ = end_ = 0;
-  } else if (kBuffer - end_ < kRecordMost && begin_ > 0) {
+  if (begin_ > 0) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
@@ -106,49 +104,91 @@ size_t Opener::text_size() const {
   return length;
 }
 
+bool Opener::possible() const { return text_size() > 0 && text_size() <= kRecordMost; }
+
 bool Opener::whole() const {
-  if (end_ - begin_ < kRecordHeader) return false;
-  const size_t size = text_size();
-  return size == 0 || size > kRecordMost || end_ - begin_ >= size + kRecordExtra;  // one that cannot be is as good
+  const size_t here = end_ - begin_;
+  if (here < kRecordHeader) return false;
+  return !possible() || here >= text_size() + kRecordExtra;  // one that cannot be is as good
 }
 
 bool Opener::ready() const { return damaged_ || text_ < text_end_ || whole(); }
 
 void Opener::open() {
-  const size_t size = text_size();
-  if (size > 0 && size <= kRecordMost) {
-    std::byte* const record = buffer_.get() + begin_;
-    std::byte* const text = record + kRecordHeader;
-    Gcm& gcm = keys_.next({record, kRecordHeader});
-    gcm.add({text, size}, text);
-    if (gcm.open(text + size)) {
-      text_ = begin_ + kRecordHeader;
-      text_end_ = text_ + size;
-      begin_ += size + kRecordExtra;
-      return;
-    }
+  const size_t text = begin_ + kRecordHeader;
+  if (!possible()) {
+    damaged_ = true;
+    return;
   }
-  damaged_ = true;
+  const iovec place{buffer_.get() + text, text_size()};
+  const size_t size = text_size();
+  if (open_into({&place, 1}, 0)) {
+    text_ = text;
+    text_end_ = text + size;
+  }
 }
 
-size_t Opener::take(std::span<const iovec> parts, size_t filled) {
-  size_t taken = 0;
+bool Opener::open_into(std::span<const iovec> parts, size_t at) {
+  const size_t size = text_size();
+  const std::byte* const record = buffer_.get() + begin_;
+  const std::byte* from = record + kRecordHeader;
+  const std::byte* const end = from + size;
+  Gcm& gcm = keys_.next({record, kRecordHeader});
+  while (from < end) {
+    const iovec& part = parts.front();
+    const size_t n = std::min(static_cast<size_t>(end - from), part.iov_len - at);
+    if (n > 0) gcm.add({from, n}, static_cast<std::byte*>(part.iov_base) + at);
+    from += n;
+    at = 0;
+    parts = parts.subspan(1);
+  }
+  damaged_ = !gcm.open(end);
+  begin_ += size + kRecordExtra;
+  return !damaged_;
+}
+
+namespace {
+
+// From `at` in the first one on there is room for so much text, and none of it goes nowhere.
+bool have_room(std::span<const iovec> parts, size_t at, size_t size) {
   for (const iovec& part : parts) {
-    if (filled >= part.iov_len) {
-      filled -= part.iov_len;
+    if (part.iov_base == nullptr) return false;
+    const size_t n = part.iov_len - std::exchange(at, 0);
+    if (n >= size) return true;
+    size -= n;
+  }
+  return false;
+}
+
+}  // namespace
+
+size_t Opener::take(std::span<const iovec> parts, size_t filled, bool alone) {
+  size_t taken = 0;
+  size_t at = filled;  // in the first part
+  for (;;) {
+    while (!parts.empty() && at >= parts.front().iov_len) {
+      at -= parts.front().iov_len;
+      parts = parts.subspan(1);
+    }
+    if (parts.empty()) return taken;
+    if (text_ == text_end_) {
+      if (damaged_ || !whole()) return taken;
+      const size_t size = text_size();
+      if (!alone || !possible() || !have_room(parts, at, size)) {
+        open();
+      } else if (open_into(parts, at)) {
+        at += size;
+        taken += size;
+      }
       continue;
     }
-    for (size_t at = std::exchange(filled, 0); at < part.iov_len;) {
-      while (text_ == text_end_ && !damaged_ && whole()) open();
-      const size_t n = std::min(part.iov_len - at, text_end_ - text_);
-      if (n == 0) return taken;
-      if (part.iov_base != nullptr) std::memcpy(static_cast<std::byte*>(part.iov_base) + at, buffer_.get() + text_, n);
-      text_ += n;
-      at += n;
-      taken += n;
-    }
+    const iovec& part = parts.front();
+    const size_t n = std::min(part.iov_len - at, text_end_ - text_);
+    if (part.iov_base != nullptr) std::memcpy(static_cast<std::byte*>(part.iov_base) + at, buffer_.get() + text_, n);
+    text_ += n;
+    at += n;
+    taken += n;
   }
-  return taken;
 }
 
 Records::Records(ByteView secret, ByteView hello, ByteView client_nonce, ByteView server_nonce, bool client,

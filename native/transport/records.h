@@ -57,7 +57,7 @@ class Sealer {
   size_t seal(std::span<const iovec> parts);
 
  private:
-  static constexpr size_t kRecords = 2;  // at once
+  static constexpr size_t kRecords = 4;  // at once
 
   RecordKeys keys_;
   std::unique_ptr<std::byte[]> sealed_;
@@ -74,19 +74,22 @@ class Opener {
   std::span<std::byte> space();
   void filled(size_t bytes) { end_ += bytes; }
   // Fills the parts with text, but for their first `filled` bytes: how much it was. Text goes nowhere where a part is
-  // null.
-  size_t take(std::span<const iovec> parts, size_t filled);
+  // null. `alone`: nobody else writes there, so that what follows the text may be overwritten by text that is not
+  // intact, once; it does not count. Else nothing is written but what is.
+  size_t take(std::span<const iovec> parts, size_t filled, bool alone);
   // There is something to take, or damaged().
   bool ready() const;
   // What came is not what was sent. Nothing more can be taken.
   bool damaged() const { return damaged_; }
 
  private:
-  static constexpr size_t kBuffer = 2 * (kRecordMost + kRecordExtra);
+  static constexpr size_t kBuffer = 4 * (kRecordMost + kRecordExtra);
 
   size_t text_size() const;  // of the record at begin_, which may be of any size
+  bool possible() const;     // it has a size that a record may have
   bool whole() const;        // that record is here
   void open();
+  bool open_into(std::span<const iovec> parts, size_t at);  // as much as the record has, from `at` on
 
   RecordKeys keys_;
   std::unique_ptr<std::byte[]> buffer_;

@@ -96,7 +96,8 @@ ssize_t ControlLane::put_out(std::span<const std::byte> bytes) {
 
 ssize_t ControlLane::take_in(std::span<std::byte> space) {
   if (!records_) return ::recv(fd_.get(), space.data(), space.size(), MSG_DONTWAIT);
-  IoCall call{.fd = fd_.get(), .records = records_.get(), .count = 1, .parts = {{space.data(), space.size()}}};
+  IoCall call{
+      .fd = fd_.get(), .records = records_.get(), .count = 1, .parts = {{space.data(), space.size()}}, .alone = true};
   perform(call);
   errno = call.error;
   return call.result;

@@ -353,6 +353,7 @@ bool BulkLane::prepare_read(IoCall& call) {
     call.parts[call.count++] = {into_ + in_at_, rest};
   // The next header comes with the rest of a payload: one system call a segment.
   if (!dropped) call.parts[call.count++] = {header_.data() + header_at_, header_.size() - header_at_};
+  call.alone = dropped || !in_payload_ || !link_.inbox().shared(segment_);
   call.first = nullptr;
   call.checks = in_payload_ && !dropped && segment_.check.payload != 0;
   call.crc = in_crc_;

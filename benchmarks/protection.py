@@ -1,0 +1,158 @@
+"""What checksums and encryption cost, in time and in CPU time: 2 ranks over loopback, and on the 2 hosts of labs.
+
+    python benchmarks/protection.py                    # all: five minutes; labs need root
+    python benchmarks/protection.py loopback           # one of loopback, lab, 1gbit
+    python benchmarks/protection.py --repeats 9 --save # keep the record, and renew docs/benchmarks.md
+
+Jobs with and without take turns. The links of `lab` have no rate, so that the processors are what limits, as they are
+over loopback; `1gbit` says what is left of that on a network. Every call is checked. Ends with code 1 if a value was
+wrong or a job failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import slipstream
+from slipstream.bench import machine
+from slipstream.bench.page import replace_between
+from slipstream.bench.table import grid
+
+_HERE = Path(__file__).resolve().parent
+_DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
+_SLIPSTREAM = [sys.executable, "-m", "slipstream"]
+_BYTES = 64 << 20
+_KINDS = {
+    "plain": {"SLIPSTREAM_CHECKSUM": "off"},
+    "checksums": {"SLIPSTREAM_CHECKSUM": "on"},
+    "encrypted": {"SLIPSTREAM_ENCRYPT": "1"},
+}
+_PLACES: dict[str, list[str]] = {
+    "loopback": [],
+    "lab": [*_SLIPSTREAM, "lab", "run", "-q", "--hosts", "2", "--"],
+    "1gbit": [*_SLIPSTREAM, "lab", "run", "-q", "--hosts", "2", "--rate", "1gbit", "--"],
+}
+
+Found = dict[str, dict[str, list[float]]]  # by kind: "wall" and "cpu", seconds per GB that a rank puts in
+
+
+def _cpu_time() -> float:
+    """Seconds that all threads of this process have run."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _rank(seconds: float) -> None:
+    """Rank 0 prints the time of a call, and the CPU time of both ranks, in seconds per GB that a rank puts in."""
+    slipstream.init()
+    data = np.ones(_BYTES // 4, np.float32)
+    for _ in range(2):
+        slipstream.all_reduce(data, op="max", out=data)
+    calls = 0
+    start, used = time.perf_counter(), _cpu_time()
+    while True:
+        slipstream.all_reduce(data, op="max", out=data)
+        calls += 1
+        took = time.perf_counter() - start
+        if slipstream.all_reduce(np.array([took]), op="max")[0] >= seconds:
+            break
+    cpu = float(slipstream.all_reduce(np.array([_cpu_time() - used]))[0])
+    if not (data == 1).all():
+        raise SystemExit(f"rank {slipstream.rank()}: a wrong value")
+    if slipstream.rank() == 0:
+        size = calls * _BYTES / 1e9
+        print(json.dumps({"wall": took / size, "cpu": cpu / slipstream.size() / size}), flush=True)
+    slipstream.shutdown()
+
+
+def measure(place: str, repeats: int, seconds: float) -> Found:
+    """The jobs of all kinds, in turns, at one of `_PLACES`."""
+    found: Found = {kind: {"wall": [], "cpu": []} for kind in _KINDS}
+    rank = [sys.executable, str(Path(__file__).resolve()), "--rank", "--seconds", str(seconds)]
+    run = [*_SLIPSTREAM, "run", "-np", "2", "--no-prefix", "--", *rank]
+    for _ in range(repeats):
+        for kind, settings in _KINDS.items():
+            variables = [f"{name}={value}" for name, value in settings.items()]
+            command = [*_PLACES[place], "env", "SLIPSTREAM_TRANSPORT=tcp", *variables, *run]
+            out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            for what, figure in json.loads(out.splitlines()[-1]).items():
+                found[kind][what].append(figure)
+    return found
+
+
+def rows(place: str, found: Found) -> list[tuple[str, ...]]:
+    """The lines of the table: medians, and what they are of the plain ones."""
+    plain = {what: statistics.median(found["plain"][what]) for what in ("wall", "cpu")}
+    lines: list[tuple[str, ...]] = []
+    for kind, samples in found.items():
+        wall, cpu = (statistics.median(samples[what]) for what in ("wall", "cpu"))
+        lines.append(
+            (
+                f"{place}, {kind}",
+                f"{1 / wall:.2f}",
+                f"{plain['wall'] / wall:.2f}",
+                f"{cpu:.2f}",
+                f"{min(samples['cpu']):.2f} to {max(samples['cpu']):.2f}",
+                f"{cpu / plain['cpu']:.2f}",
+                f"{cpu / wall:.3f}",
+            )
+        )
+    return lines
+
+
+_COLUMNS = ("job", "GB/s", "of plain", "CPU s/GB", "spread", "of plain", "cores")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the parts that were asked for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("places", nargs="*", metavar="PLACE", help=f"of {', '.join(_PLACES)}; all by default")
+    parser.add_argument("--repeats", type=int, default=5, help="jobs of each kind (5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of calls in a job (3)")
+    parser.add_argument("--save", action="store_true", help="keep the record, renew docs/benchmarks.md")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)  # be one
+    given = parser.parse_args(arguments)
+    if given.rank:
+        _rank(given.seconds)
+        return 0
+    unknown = sorted(set(given.places) - set(_PLACES))
+    if unknown:
+        parser.error(f"no place {', '.join(unknown)}: expected some of {', '.join(_PLACES)}")
+    host = machine.describe()
+    table: list[tuple[str, ...]] = []
+    records: dict[str, Any] = {}
+    for place in given.places or _PLACES:
+        try:
+            records[place] = measure(place, given.repeats, given.seconds)
+        except subprocess.CalledProcessError as error:
+            print(f"protection: a job failed with code {error.returncode}", file=sys.stderr)
+            return 1
+        table += rows(place, records[place])
+    print(grid(_COLUMNS, table))
+    if given.save:
+        today = datetime.date.today().isoformat()
+        path = _HERE / "results" / f"{today}-protection-{machine.host_class(host)}.json"
+        path.write_text(json.dumps({"date": today, "machine": host, **records}, indent=1) + "\n")
+        about = (
+            f"{today}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, "
+            f"load before the run {host['load_1min']}. {given.repeats} jobs of each kind, 64 MiB, 2 ranks."
+        )
+        text = f"{about}\n\n{grid(_COLUMNS, table)}"
+        _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "protection", text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
