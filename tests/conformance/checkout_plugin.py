@@ -1,6 +1,7 @@
 """A plug-in of pytest: it writes a line of JSON to the file CHECKOUT_RESULTS when a test begins and when it ends.
 
 The lines remain when the process is killed. The last test that began and did not end is the one that hangs.
+The tests find the devices of `pretended`, and start their processes by `preloaded`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+import preloaded
+import pretended
+
 __all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_runtest_logstart"]
+
+pretended.install()
+preloaded.install()
 
 
 def pytest_collectreport(report: Any) -> None:

@@ -9,18 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from conformance.torch_checkout import Outcome, files_to_run, new_failures, read_results, report
+from conformance.torch_checkout import (
+    Outcome,
+    dump,
+    files_to_run,
+    load,
+    markdown,
+    new_failures,
+    read_results,
+    report,
+)
 
 HERE = Path(__file__).resolve().parent
 pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="PyTorch's test classes import it")
 
-# As in PyTorch: the base class sets WORLD_SIZE and not RANK, and makes the group with a rank of its own.
+# As in PyTorch: each test starts a process for each rank; the base class sets WORLD_SIZE and not RANK, and makes the
+# group with a rank of its own.
 COLLECTIVES = """
+import os
+
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
-from torch.testing._internal.common_distributed import DistributedTestBase
+from torch.testing._internal.common_distributed import DistributedTestBase, skip_if_lt_x_gpu
 
 
 class Hook(JoinHook):
@@ -58,6 +70,17 @@ class TestSums(DistributedTestBase):
     def test_backend(self):
         self.create_pg("cpu")
         self.assertNotIn("slipstream", type(dist.group.WORLD).__module__)
+
+    @skip_if_lt_x_gpu(2)
+    def test_accelerators(self):
+        pass
+
+    def setUp(self):
+        os.environ["GIVEN"] = str(os.getpid())
+        super().setUp()
+
+    def test_environment(self):
+        self.assertNotEqual(os.environ["GIVEN"], str(os.getpid()))
 """
 
 
@@ -66,16 +89,23 @@ def make_checkout(root: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "test_sums.py").write_text(COLLECTIVES)
     (folder / "test_c10d_nccl.py").write_text("raise SystemExit('needs a GPU')")
+    (folder / "elastic").mkdir()
+    (folder / "elastic" / "api_test.py").write_text("def test_nothing(): pass")
     return root
+
+
+def test_which_files_run(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path)
+    assert files_to_run(checkout, (), ("*nccl*",)) == ["elastic/api_test.py", "test_sums.py"]
+    assert files_to_run(checkout, ("elastic/*",), ()) == ["elastic/api_test.py"]
 
 
 @pytest.mark.slow
 def test_a_group_made_by_pytorchs_test_classes(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path)
-    assert files_to_run(checkout, (), ("*nccl*",)) == ["test_sums.py"]
     file = tmp_path / "results.json"
     process = subprocess.run(
-        [sys.executable, str(HERE / "torch_checkout.py"), str(checkout), "--json", str(file)],
+        [sys.executable, str(HERE / "torch_checkout.py"), str(checkout), "--devices=2", f"--json={file}"],
         capture_output=True,
         text=True,
         timeout=280,
@@ -86,6 +116,8 @@ def test_a_group_made_by_pytorchs_test_classes(tmp_path: Path) -> None:
     assert results["gloo"]["verdicts"] == {
         "TestSums::test_join": "passed",
         "TestSums::test_backend": "passed",
+        "TestSums::test_accelerators": "passed",
+        "TestSums::test_environment": "passed",
     }
     # The second test fails under slipstream on purpose: it shows that slipstream runs, and that a failure is found.
     assert results["slipstream"]["verdicts"]["TestSums::test_join"] == "passed", process.stdout
@@ -110,9 +142,23 @@ def test_failures_that_gloo_does_not_have() -> None:
         {"a": "passed", "b": "failed", "c": "failed"}, {"c": "why"}, {"a": 1.0, "b": 1.0, "c": 1.0}
     )
     results = {"x.py": {"gloo": gloo, "slipstream": ours}, "gpu.py": {"gloo": Outcome({"d": "skipped"})}}
+    assert "| x.py | 2/1/0 | 1/2/0 | 0.50 |" in markdown(results)
+    assert "gloo skips all its tests in `gpu.py`." in markdown(results)
     assert new_failures(results) == [("x.py", "c")]
     assert "x.py c: why" in report(results)
     assert "0.50" in report(results)
     assert not new_failures(
         results, [{"backend": "checkout", "file": "x.py", "test": "c", "reason": "known"}]
     )
+
+
+def test_what_a_cut_file_did_not_begin_has_not_failed(tmp_path: Path) -> None:
+    gloo = Outcome({"a": "passed", "b": "passed", "c": "passed"})
+    lines = [json.dumps({"name": "a", "verdict": "began", "reason": "", "seconds": 0.0})]
+    results = {"x.py": {"gloo": gloo, "slipstream": read_results(lines, -9, 30.0)}}
+    file = tmp_path / "results.json"
+    file.write_text(dump(results))
+    assert new_failures(load(file)) == [("x.py", "a")]
+    assert "| x.py (cut) |" in markdown(results)
+    results["x.py"]["slipstream"] = read_results(lines, -11, 30.0)
+    assert new_failures(results) == [("x.py", "a"), ("x.py", "b"), ("x.py", "c")]

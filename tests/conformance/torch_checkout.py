@@ -3,6 +3,9 @@
 CHECKOUT is a source tree of PyTorch, of the version that is installed where possible. The wheel does not hold these
 tests. Each file runs under gloo first. Where gloo passes tests, the file runs with slipstream. The last lines name the
 failures that gloo does not have; the exit status is 1 if there are any that `known_exceptions.json` does not excuse.
+
+The processes of a test are forked from one that has imported PyTorch. With --devices, tests that name no kind of
+accelerator run on the CPU, where they would be skipped for want of accelerators.
 """
 
 from __future__ import annotations
@@ -28,9 +31,11 @@ HERE = Path(__file__).resolve().parent
 EXCEPTIONS = HERE / "known_exceptions.json"
 TESTS = Path("test") / "distributed"
 VERDICTS = ("passed", "failed", "skipped")
+NAMES = ("test_*.py", "*_test.py")
 # What marks a file that needs other hardware or another library by its name.
 NOT_FOR_CPU = ("*nccl*", "*ucc*", "*cuda*", "*symmetric_memory*", "*nvshmem*", "*xpu*", "*hpu*", "*triton*")
 NO_TESTS = 5  # pytest's exit status
+LIMIT = "hung: the file took more than"
 REPLACED = {"gloo": {}, "slipstream": {"SLIPSTREAM_REPLACE": "gloo"}}
 
 
@@ -52,7 +57,7 @@ Results = dict[str, dict[str, Outcome]]  # by file, back end
 def files_to_run(checkout: Path, patterns: Sequence[str], excluded: Sequence[str]) -> list[str]:
     """The test files below ``test/distributed`` that match one of ``patterns`` and none of ``excluded``, sorted."""
     root = checkout / TESTS
-    names = sorted(str(path.relative_to(root)) for path in root.rglob("test_*.py"))
+    names = sorted({str(path.relative_to(root)) for pattern in NAMES for path in root.rglob(pattern)})
     return [
         name
         for name in names
@@ -61,7 +66,9 @@ def files_to_run(checkout: Path, patterns: Sequence[str], excluded: Sequence[str
     ]
 
 
-def run_file(checkout: Path, name: str, backend: str, limit: float, test_limit: float) -> Outcome:
+def run_file(
+    checkout: Path, name: str, backend: str, limit: float, test_limit: float, devices: int = 0
+) -> Outcome:
     """Runs the file ``name`` for at most ``limit`` seconds, each of its tests for ``test_limit``."""
     with tempfile.TemporaryDirectory(prefix="checkout-") as folder:
         results, output = Path(folder, "results"), Path(folder, "output")
@@ -70,10 +77,12 @@ def run_file(checkout: Path, name: str, backend: str, limit: float, test_limit: 
             **os.environ,
             **REPLACED[backend],
             "CHECKOUT_RESULTS": str(results),
+            "CHECKOUT_DEVICES": str(devices),
             "CUDA_VISIBLE_DEVICES": "",
             "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(int(test_limit)),
             "PYTHONPATH": os.pathsep.join([str(HERE), str(checkout / "test")]),
             "TEMP_DIR": folder,
+            "TMPDIR": folder,
             "BACKEND": "gloo",
             "WORLD_SIZE": "2",
         }
@@ -131,14 +140,20 @@ def read_results(lines: Iterable[str], status: int, limit: float) -> Outcome:
         if verdict == "began":
             tests.verdicts[name] = "failed"
             hung = status == -signal.SIGKILL
-            tests.reasons[name] = (
-                f"hung: the file took more than {limit:g} s" if hung else f"exit status {status}"
-            )
+            tests.reasons[name] = f"{LIMIT} {limit:g} s" if hung else f"exit status {status}"
     return tests
 
 
+def was_cut(tests: Outcome) -> bool:
+    """Whether the file took too long, so that some of its tests did not begin."""
+    return any(reason.startswith(LIMIT) for reason in tests.reasons.values())
+
+
 def new_failures(results: Results, known: Iterable[dict[str, Any]] = ()) -> list[tuple[str, str]]:
-    """The (file, test) that gloo passes and slipstream does not, without those excused by ``known``."""
+    """The (file, test) that gloo passes and slipstream does not, without those excused by ``known``.
+
+    Tests that did not begin because the file took too long do not count.
+    """
     excused = [entry for entry in known if entry.get("backend") == "checkout"]
     return [
         (file, test)
@@ -147,6 +162,7 @@ def new_failures(results: Results, known: Iterable[dict[str, Any]] = ()) -> list
         for test, verdict in backends["gloo"].verdicts.items()
         if verdict == "passed"
         and backends["slipstream"].verdicts.get(test) != "passed"
+        and (test in backends["slipstream"].verdicts or not was_cut(backends["slipstream"]))
         and not any((entry["file"], entry["test"]) == (file, test) for entry in excused)
     ]
 
@@ -188,11 +204,49 @@ def report(results: Results, known: Sequence[dict[str, Any]] = ()) -> str:
     return "\n".join(lines if failures else [*lines, "  none"])
 
 
+def markdown(results: Results) -> str:
+    """The table for a page: a row for each file of which gloo passes tests, then the names of the others."""
+    lines = ["| file | gloo | slipstream | time |", "|---|---|---|---|"]
+    others: dict[str, list[str]] = {
+        "skips all its tests": [],
+        "fails all its tests": [],
+        "finds no tests": [],
+    }
+    for file, backends in sorted(results.items()):
+        gloo, ours = backends["gloo"], backends.get("slipstream")
+        if ours is None:
+            fate = "fails all its tests" if gloo.count("failed") else "skips all its tests"
+            others[fate if gloo.verdicts else "finds no tests"].append(file)
+            continue
+        mark = " (cut)" if was_cut(gloo) or was_cut(ours) else ""
+        counts = ["/".join(str(tests.count(verdict)) for verdict in VERDICTS) for tests in (gloo, ours)]
+        seconds = seconds_of_both(backends)
+        ratio = f"{seconds[1] / seconds[0]:.2f}" if seconds[0] > 0 else ""
+        lines.append(f"| {file}{mark} | {counts[0]} | {counts[1]} | {ratio} |")
+    for fate, files in others.items():
+        if files:
+            lines += ["", f"gloo {fate} in {', '.join(f'`{file}`' for file in files)}."]
+    return "\n".join(lines)
+
+
+def load(file: Path) -> Results:
+    """What `--json` wrote."""
+    return {
+        name: {backend: Outcome(**tests) for backend, tests in backends.items()}
+        for name, backends in json.loads(file.read_text()).items()
+    }
+
+
+def dump(results: Results) -> str:
+    return json.dumps({f: {b: asdict(t) for b, t in bs.items()} for f, bs in results.items()}, indent=1)
+
+
 EPILOG = """\b
 Examples:
   python tests/conformance/torch_checkout.py ~/pytorch
   python tests/conformance/torch_checkout.py ~/pytorch --file 'algorithms/*' --file test_functional_api.py
-  python tests/conformance/torch_checkout.py ~/pytorch --json checkout.json
+  python tests/conformance/torch_checkout.py ~/pytorch --devices 4 --json checkout.json
+  python tests/conformance/torch_checkout.py ~/pytorch --show checkout.json --markdown
 """
 
 
@@ -201,20 +255,43 @@ Examples:
 @click.option("--file", "patterns", multiple=True, help="Name or shell pattern of files; may be repeated.")
 @click.option("--limit", default=900.0, show_default=True, help="Seconds a file may take.")
 @click.option("--timeout", default=100.0, show_default=True, help="Seconds a test may take.")
+@click.option("--devices", default=0, show_default=True, help="Accelerators that the CPU stands for.")
 @click.option("--json", "file", help="Write all results there ('-': stdout).")
-def main(checkout: Path, patterns: tuple[str, ...], limit: float, timeout: float, file: str | None) -> None:
+@click.option("--show", type=click.Path(exists=True, path_type=Path), help="Run nothing; show these results.")
+@click.option("--markdown", "as_page", is_flag=True, help="Print the table for a page.")
+def main(
+    checkout: Path,
+    patterns: tuple[str, ...],
+    limit: float,
+    timeout: float,
+    devices: int,
+    file: str | None,
+    show: Path | None,
+    as_page: bool,
+) -> None:
     names = files_to_run(checkout, patterns, () if patterns else NOT_FOR_CPU)
     if not names:
         raise click.UsageError(
             f"{checkout / TESTS}: no such test files; is {checkout} a source tree of PyTorch?"
         )
     known = json.loads(EXCEPTIONS.read_text())
+    if show:
+        results = {name: tests for name, tests in load(show).items() if name in names}
+    else:
+        results = run_files(checkout, names, limit, timeout, devices)
+    if file:
+        click.echo(dump(results)) if file == "-" else Path(file).write_text(dump(results))
+    click.echo(markdown(results) if as_page else report(results, known), err=file == "-")
+    sys.exit(bool(new_failures(results, known)))
+
+
+def run_files(checkout: Path, names: Sequence[str], limit: float, timeout: float, devices: int) -> Results:
     results: Results = {}
     for number, name in enumerate(names, 1):
         results[name] = {}
         for backend in REPLACED:
             start = time.monotonic()
-            tests = results[name][backend] = run_file(checkout, name, backend, limit, timeout)
+            tests = results[name][backend] = run_file(checkout, name, backend, limit, timeout, devices)
             counts = ", ".join(f"{tests.count(verdict)} {verdict}" for verdict in VERDICTS)
             click.echo(
                 f"{number}/{len(names)} {name} on {backend}: {counts}, {time.monotonic() - start:.0f} s",
@@ -222,11 +299,7 @@ def main(checkout: Path, patterns: tuple[str, ...], limit: float, timeout: float
             )
             if not tests.count("passed"):
                 break
-    if file:
-        text = json.dumps({f: {b: asdict(t) for b, t in bs.items()} for f, bs in results.items()}, indent=1)
-        click.echo(text) if file == "-" else Path(file).write_text(text)
-    click.echo(report(results, known), err=file == "-")
-    sys.exit(bool(new_failures(results, known)))
+    return results
 
 
 if __name__ == "__main__":
