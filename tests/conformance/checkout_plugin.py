@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+import re
 from typing import Any
 
 import preloaded
 import pretended
 
 __all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_runtest_logstart"]
+
+RAISED = re.compile(r"[\w.]+(Error|Exception|Aborted|Mismatch|PeerLost|Timeout): .")
 
 pretended.install()
 preloaded.install()
@@ -46,9 +48,10 @@ def _name(nodeid: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """The last line that says something: an exception or a reason to skip."""
-    lines: Iterable[str] = (line.strip() for line in reversed(text.splitlines()))
-    return next((line for line in lines if line), "")[:300]
+    """The last line that names an exception, or else the last that says something: a reason to skip."""
+    lines = [line.removeprefix("E ").strip() for line in text.splitlines()]
+    named = [line for line in lines if RAISED.match(line)]
+    return next((line for line in reversed(named or lines) if line), "")[:300]
 
 
 def _write(**entry: object) -> None:

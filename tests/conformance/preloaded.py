@@ -51,11 +51,11 @@ def install() -> None:
 
 def _serve() -> None:
     """In the fork server: imports what the list names, and has its children take over what their parent gave them."""
+    pretended.install()
     with open(os.environ[LIST], encoding="utf-8") as file:
         for name in file.read().split():
             with contextlib.suppress(Exception):
                 __import__(name)
-    pretended.install()
     bootstrap = process.BaseProcess._bootstrap
 
     def with_environment(self: Any, parent_sentinel: int | None = None) -> int:

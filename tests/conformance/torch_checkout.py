@@ -80,9 +80,12 @@ def run_file(
             "CHECKOUT_DEVICES": str(devices),
             "CUDA_VISIBLE_DEVICES": "",
             "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(int(test_limit)),
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(checkout / "test")]),
+            "PYTHONPATH": os.pathsep.join(
+                map(str, [HERE, checkout / "test", (checkout / TESTS / name).parent])
+            ),
             "TEMP_DIR": folder,
             "TMPDIR": folder,
+            "OMP_NUM_THREADS": "1",
             "BACKEND": "gloo",
             "WORLD_SIZE": "2",
         }

@@ -116,6 +116,12 @@ def check_reduction_extras() -> None:
             dist.all_reduce(tensor)
     for tensor in many:
         close(tensor, torch.full_like(tensor, float(sum(range(size)))), "coalesced")
+    for later in (False, True):
+        twice = torch.full((4,), float(rank))
+        future = dist.all_reduce_coalesced([twice, twice, twice[1:3]], async_op=later)  # type: ignore[attr-defined]
+        if future is not None:
+            future.wait()
+        close(twice, torch.full_like(twice, float(sum(range(size)))), "a tensor twice")
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -221,7 +221,11 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         if (other := self._other(tensors[0])) is not None:
             return other.allreduce_coalesced(list(tensors), opts)
         limit = self._limit_of(opts)
-        return self._all([operations.all_reduce(self._of(t), t, opts.reduceOp, limit) for t in tensors], opts)
+        tasks = [
+            operations.all_reduce(self._of(tensor), tensor, opts.reduceOp, limit, shared)
+            for tensor, shared in zip(tensors, operations.sharing(tensors), strict=True)
+        ]
+        return self._all(tasks, opts)
 
     @recorded("reduce", _first)
     def reduce(self, tensors: Tensors, opts: Any) -> Any:

@@ -33,6 +33,7 @@ __all__ = [
     "reduce_scatter",
     "scatter",
     "send",
+    "sharing",
 ]
 
 Tensors = Sequence[torch.Tensor]
@@ -94,11 +95,14 @@ def _copy(target: torch.Tensor, flat: torch.Tensor) -> None:
     target.copy_(flat.view(target.shape))
 
 
-def _in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """As `_writable`, with the values that ``tensor`` has now."""
+def _in_place(tensor: torch.Tensor, shared: bool = False) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """As `_writable`, with the values that ``tensor`` has now, and beside it if others of the call share its memory."""
     flat, finish = _writable(tensor)
     if finish is not None:
         flat.view(tensor.shape).copy_(tensor.detach())
+    elif shared:
+        beside = flat.clone()
+        return beside, lambda: _copy(tensor.detach(), beside)
     return flat, finish
 
 
@@ -172,10 +176,26 @@ def _times(counts: Sequence[int], factor: int) -> list[int]:
 # ---- operations on whole buffers
 
 
-def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float) -> Task:
-    """``tensor`` = the reduction of every rank's, in place."""
+def sharing(tensors: Tensors) -> list[bool]:
+    """Which tensors to reduce apart, so that no two of the others share memory."""
+    if len(tensors) == 1 or any(tensor.layout is not torch.strided for tensor in tensors):
+        return [False] * len(tensors)
+    shared, end = [False] * len(tensors), 0
+    for i in sorted(range(len(tensors)), key=lambda i: tensors[i].data_ptr()):
+        shared[i] = tensors[i].data_ptr() < end
+        end = max(end, _end(tensors[i]))
+    return shared
+
+
+def all_reduce(
+    group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float, shared: bool = False
+) -> Task:
+    """``tensor`` = the reduction of every rank's, in place.
+
+    ``shared``: its memory is reduced by another part of the call as well, which must not see the result of this one.
+    """
     code, op, _ = reduction(reduce_op, tensor.dtype)
-    flat, finish = _in_place(tensor)
+    flat, finish = _in_place(tensor, shared)
     src = premultiplied(flat, reduce_op)
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
