@@ -1,10 +1,12 @@
 // The records of an encrypted connection, for connections that Python makes (slipstream.comm.handshake).
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <vector>
 
 #include "bindings/module.h"
+#include "transport/crypto.h"
 #include "transport/handshake.h"
 
 namespace nb = nanobind;
@@ -54,6 +56,7 @@ nb::bytes open(Records& self, const nb::bytes& bytes) {
 }  // namespace
 
 void bind_records(nb::module_& m) {
+  m.def("crypto_version", &crypto_version, "The version of OpenSSL's libcrypto that encrypts.");
   nb::class_<Records>(m, "Records", "Seals what goes over an encrypted connection, and opens what comes.")
       .def("__init__", &make, nb::arg("secret"), nb::arg("hello"), nb::arg("nonce"), nb::arg("client"),
            "After a handshake that began with this hello and the server's nonce.")

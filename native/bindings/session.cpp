@@ -212,6 +212,7 @@ nb::list link_statistics(Session& self) {
     nb::dict one;
     one["rank"] = link.peer;
     one["transport"] = link.kind == Link::Kind::tcp ? "tcp" : "shm";
+    one["closed"] = link.closed;
     one["sent"] = sent;
     one["received"] = received;
     one["lost"] = link.lost;
@@ -357,7 +358,7 @@ void bind_session(nb::module_& m) {
           nb::arg("words") = "", nb::arg("tell") = true)
       .def("links", &Session::links, nb::call_guard<WithoutGil>(), "(tcp, shm) links that are up.")
       .def("link_statistics", &link_statistics,
-           "What each link that is up has done: a dict each, those of tcp with their lanes.")
+           "What each link has done, also if it is closed: a dict each, those of tcp with their lanes.")
       .def(
           "start_trace", [](Session& self, size_t capacity) { self.trace().start(capacity); }, nb::arg("capacity"),
           "Keeps what happens from now on until it is taken, at most `capacity` events; forgets what was kept.")

@@ -51,7 +51,7 @@ void Engine::submit(WorkPtr work) {
     }
   }
   if (error)
-    complete(*work, error);
+    complete(*work, named_error(error, rank_, kHasCalled, work->request));
   else
     bell_.ring();
 }
@@ -76,7 +76,7 @@ void Engine::take_inbox() {
   }
   for (WorkPtr& work : taken) {
     if (failed_) {  // by the work before this one
-      complete(*work, failure_);
+      complete(*work, named_error(failure_, rank_, kHasCalled, work->request));
       continue;
     }
     if (work->request.candidates.empty())
@@ -420,7 +420,7 @@ void Engine::fail_works(const Error& error) {
   for (const auto& receive : receives_.all()) pending.push_back(receive.work);
   receives_.clear();
   memory_.clear();
-  for (const auto& work : pending) complete(*work, error);
+  for (const auto& work : pending) complete(*work, named_error(error, rank_, kStillWaits, work->request));
 }
 
 uint64_t Engine::track_send(Execution& execution, uint32_t step, uint64_t chunk) {

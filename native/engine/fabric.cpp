@@ -51,7 +51,7 @@ bool Fabric::reach_out(int rank) {
   Peer& peer = at(rank);
   if (peer.gone) return false;
   if (peer.link && (peer.connecting || peer.link->up())) return true;
-  if (peer.link) graveyard_.push_back(std::move(peer.link));  // closed when the session failed
+  if (peer.link) bury(peer);  // closed when the session failed
   if (rank_ < rank)
     adopt(dialer_.dial(rank));
   else
@@ -66,10 +66,32 @@ void Fabric::forget(int rank) {
   peer.left = Time::min();
 }
 
+// The link goes, and what it has done is kept.
+void Fabric::bury(Peer& peer) {
+  if (!peer.connecting) {
+    peer.last = std::make_unique<LinkStatistics>(peer.link->statistics());
+    peer.last->closed = true;
+  }
+  graveyard_.push_back(std::move(peer.link));
+}
+
+std::vector<LinkStatistics> Fabric::statistics() const {
+  std::vector<LinkStatistics> found;
+  for (const Peer& peer : peers_) {
+    if (peer.link && !peer.connecting) {
+      found.push_back(peer.link->statistics());
+      found.back().closed = !peer.link->up();
+    } else if (peer.last) {
+      found.push_back(*peer.last);
+    }
+  }
+  return found;
+}
+
 bool Fabric::adopt(std::unique_ptr<Link> link) {
   Peer& peer = at(link->peer());
   if (peer.link && !peer.link->superseded()) return false;
-  if (peer.link) graveyard_.push_back(std::move(peer.link));  // it had been closed before
+  if (peer.link) bury(peer);  // it had been closed before
   peer.link = std::move(link);
   peer.connecting = true;
   return true;
@@ -85,7 +107,7 @@ void Fabric::came_up(Link& link) {
 bool Fabric::went_down(Link& link, const Error& error) {
   Peer& peer = at(link.peer());
   if (peer.link.get() != &link) return false;
-  graveyard_.push_back(std::move(peer.link));
+  bury(peer);
   peer.gone = error;
   peer.queued.clear();
   return true;
@@ -157,9 +179,9 @@ Error Fabric::watch(int rank, Time now) {
   if (peer.pinged == Time{}) peer.pinged = now;
   if (now - peer.pinged >= heartbeat_ * 3 / 4) {
     const std::string trouble = peer.link->trouble();
-    const std::string text = who(rank) + " has been silent for " + seconds_text(now - peer.pinged) +
-                             ": it is stopped, its machine is down or the network to it is cut "
-                             "(SLIPSTREAM_HEARTBEAT sets the limit)" +
+    const std::string text = who(rank) + " has sent nothing for " + seconds_text(heartbeat_) +
+                             " (SLIPSTREAM_HEARTBEAT), and answers no ping: it is stopped, its machine is down or the "
+                             "network to it is cut" +
                              (trouble.empty() ? "" : "; the last attempt to reach it: " + trouble);
     return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
   }

@@ -80,6 +80,8 @@ class Fabric {
   void close_up();
   void close_all();
   bool connecting() const;
+  // What the links have done, one a rank: the one that there is, or else the last.
+  std::vector<LinkStatistics> statistics() const;
   // Deletes links that went down. Never inside an upcall.
   void sweep() { graveyard_.clear(); }
 
@@ -96,6 +98,7 @@ class Fabric {
   struct Peer {
     std::unique_ptr<Link> link;
     std::unique_ptr<Link> past;
+    std::unique_ptr<LinkStatistics> last;  // of a link that is gone
     Error gone;
     Time left = Time::min();
     bool wanted = false;
@@ -107,6 +110,8 @@ class Fabric {
     uint64_t eager_out = 0;
     uint64_t eager_in = 0;
   };
+
+  void bury(Peer& peer);
 
   Peer& at(int rank) { return peers_[static_cast<size_t>(rank)]; }
 

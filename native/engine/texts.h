@@ -22,10 +22,24 @@ inline std::string numbered(const Signature& signature, uint32_t seq) {
   return signature.describe().substr(0, 400) + " #" + std::to_string(seq);
 }
 
+inline constexpr const char* kStillWaits = " still waits in ";
+inline constexpr const char* kHasCalled = " has called ";
+
 // What `rank`, which waits in such a work, says of a rank that is gone.
 inline Error gone_error(const Error& error, int rank, const Signature& signature, uint32_t seq) {
   Error e = error;
-  e.text += "; rank " + std::to_string(rank) + " still waits in " + numbered(signature, seq);
+  e.text += "; rank " + std::to_string(rank) + kStillWaits + numbered(signature, seq);
+  return e;
+}
+
+// The error of a work that fails because of another rank: it names the work, unless it names one already.
+inline Error named_error(const Error& error, int rank, const char* does, const Request& request) {
+  const auto says = [&error](const char* words) { return error.text.find(words) != std::string::npos; };
+  if (error.code != Code::peer_lost || says(kStillWaits) || says(kHasCalled)) return error;
+  const bool has_number = request.candidates.empty();
+  Error e = error;
+  e.text += "; rank " + std::to_string(rank) + does +
+            (has_number ? numbered(request.signature, request.seq) : request.signature.describe());
   return e;
 }
 

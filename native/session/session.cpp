@@ -361,17 +361,7 @@ std::pair<int, int> Session::links() {
 std::vector<LinkStatistics> Session::link_statistics() {
   check_process();
   std::vector<LinkStatistics> found;
-  runner_.as_driver([&] {
-    for (int r = 0; r < options_.size; ++r)
-      if (const Link* link = engine_.fabric().up(r)) {
-        found.push_back(link->kind() == Link::Kind::tcp ? TcpTransport::statistics(*link) : LinkStatistics{});
-        if (link->kind() == Link::Kind::tcp) continue;
-        found.back().peer = r;
-        found.back().kind = link->kind();
-        found.back().sent = link->sent_bytes();
-        found.back().received = link->received_bytes();
-      }
-  });
+  runner_.as_driver([&] { found = engine_.fabric().statistics(); });
   return found;
 }
 

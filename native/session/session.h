@@ -118,7 +118,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void close(const std::string& words = {}, bool tell = true);
   // Links that are up, by kind: {tcp, shm}.
   std::pair<int, int> links();
-  // What the links that are up have done, those of tcp lane by lane. Any thread.
+  // What the links have done, those of tcp lane by lane, also those that are closed. Any thread.
   std::vector<LinkStatistics> link_statistics();
 
  private:

@@ -46,9 +46,7 @@ struct Wire {
         },
         60);
   }
-  uint64_t damaged() const {
-    return TcpTransport::statistics(*a.ups[0]).damaged + TcpTransport::statistics(*b.ups[0]).damaged;
-  }
+  uint64_t damaged() const { return a.ups[0]->statistics().damaged + b.ups[0]->statistics().damaged; }
 
   Rank a{0};
   Rank b{1};
@@ -77,7 +75,7 @@ TEST(nothing_can_be_read_on_the_wire) {
   for (const Received& r : wire.b.received) CHECK(std::equal(r.bytes.begin(), r.bytes.end(), text.begin()));
   CHECK(bytes > 1'500'000);
   CHECK_EQ(seen, 0u);
-  CHECK(TcpTransport::statistics(*wire.a.ups[0]).encrypted);
+  CHECK(wire.a.ups[0]->statistics().encrypted);
 }
 
 // Each kind of change, many times, of each direction: no message is lost, and none is wrong.

@@ -232,12 +232,12 @@ TEST(resets_of_any_lane_cost_no_message) {
   uint32_t resets = 0;
   exchange(a, b, 3'000, [&](uint32_t i) {
     if (i % 50 != 0) return;
-    const auto statistics = TcpTransport::statistics(*(i % 100 == 0 ? a : b).ups[0]);
+    const auto statistics = (i % 100 == 0 ? a : b).ups[0]->statistics();
     const auto& lane = statistics.lanes[i / 50 % statistics.lanes.size()];
     resets += lane.up && reset_connection(lane.local) ? 1 : 0;
   });
   CHECK(resets > 20);
-  CHECK(TcpTransport::statistics(*a.ups[0]).lost > 10);
+  CHECK(a.ups[0]->statistics().lost > 10);
 }
 
 TEST(all_lanes_at_once_may_be_reset) {
@@ -249,7 +249,7 @@ TEST(all_lanes_at_once_may_be_reset) {
   CHECK(connect(a, b, 1));
   exchange(a, b, 600, [&](uint32_t i) {
     if (i % 200 != 100) return;
-    for (const auto& lane : TcpTransport::statistics(*b.ups[0]).lanes)
+    for (const auto& lane : b.ups[0]->statistics().lanes)
       if (lane.up) CHECK(reset_connection(lane.local));
   });
 }
@@ -286,12 +286,12 @@ struct Promoting {
     return a_options;
   }
   bool all_up(const Rank& rank) const {
-    const auto lanes = TcpTransport::statistics(*rank.ups[0]).lanes;
+    const auto lanes = rank.ups[0]->statistics().lanes;
     return lanes.size() == static_cast<size_t>(a_options.lanes) + 1 &&
            std::all_of(lanes.begin(), lanes.end(), [](const LaneStatistics& lane) { return lane.up; });
   }
-  std::string local(size_t lane) const { return TcpTransport::statistics(*a.ups[0]).lanes[lane].local; }
-  uint64_t lost() const { return TcpTransport::statistics(*a.ups[0]).lost + TcpTransport::statistics(*b.ups[0]).lost; }
+  std::string local(size_t lane) const { return a.ups[0]->statistics().lanes[lane].local; }
+  uint64_t lost() const { return a.ups[0]->statistics().lost + b.ups[0]->statistics().lost; }
   bool ping(Rank& from, Rank& to) {
     const size_t before = to.received.size();
     from.ups[0]->send(frame(FrameType::ping, 0), nullptr, 0);
@@ -360,7 +360,7 @@ TEST(whatever_breaks_during_a_promotion_costs_no_message) {
   exchange(pair.a, pair.b, 3'000, [&](uint32_t i) {
     if (i % 20 == 0) promotions += link_of(pair.a).promote(i / 20 % 3) ? 1 : 0;
     if (i % 20 != i / 20 % 20) return;  // so many messages later
-    const auto lanes = TcpTransport::statistics(*pair.a.ups[0]).lanes;
+    const auto lanes = pair.a.ups[0]->statistics().lanes;
     const auto& lane = lanes[i % 2 == 0 ? 0 : (i / 20 % 3 + 1) % lanes.size()];
     if (lane.up) i % 3 == 0 ? reset_end(lane.local, lane.remote) : reset_end(lane.remote, lane.local);
   });
@@ -446,7 +446,7 @@ TEST(last_words_that_are_none_end_the_link) {
 #if !SLIPSTREAM_TEST_ENCRYPT  // else that would be damage
 TEST(a_last_word_that_nobody_asked_for_ends_the_link) {
   Promoting pair(2);
-  const auto lane = TcpTransport::statistics(*pair.b.ups[0]).lanes[1];
+  const auto lane = pair.b.ups[0]->statistics().lanes[1];
   SegmentHeader last = promotion(1);
   seal(last, 0);
   for (int fd = 3; fd < 1024; ++fd)

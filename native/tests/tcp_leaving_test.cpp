@@ -34,12 +34,12 @@ struct Leaving {
   }
 
   static bool all_up(const Rank& rank) {
-    const auto lanes = TcpTransport::statistics(*rank.ups[0]).lanes;
+    const auto lanes = rank.ups[0]->statistics().lanes;
     return lanes.size() == 3 && std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.up; });
   }
-  static LaneStatistics control(const Rank& rank) { return TcpTransport::statistics(*rank.ups[0]).lanes[0]; }
+  static LaneStatistics control(const Rank& rank) { return rank.ups[0]->statistics().lanes[0]; }
   static void reset_all(const Rank& rank) {
-    for (const auto& lane : TcpTransport::statistics(*rank.ups[0]).lanes)
+    for (const auto& lane : rank.ups[0]->statistics().lanes)
       if (lane.up) reset_connection(lane.local);
   }
 

@@ -42,7 +42,7 @@ struct Pair {
   bool up() {
     return until([&] {
       if (a.ups.empty() || b.ups.empty()) return false;
-      const auto lanes = TcpTransport::statistics(*a.ups[0]).lanes;
+      const auto lanes = a.ups[0]->statistics().lanes;
       return lanes.size() == 3 && std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.up; });
     });
   }
@@ -172,7 +172,7 @@ TEST(damage_that_lets_something_through_ends_no_link) {
   for (int i = 0; i < 2000 && fine && pair.relay.damages > 0; ++i) fine = pair.exchange(4);
   CHECK(fine);
   CHECK_EQ(pair.relay.damages, 0);
-  const auto damaged = [](const Rank& rank) { return TcpTransport::statistics(*rank.ups[0]).damaged; };
+  const auto damaged = [](const Rank& rank) { return rank.ups[0]->statistics().damaged; };
   CHECK(std::max(damaged(pair.a), damaged(pair.b)) > 100);
 }
 
@@ -192,7 +192,7 @@ TEST(one_reset_after_another_costs_no_message) {
   Pair pair(20);
   CHECK(pair.up());
   for (int i = 0; i < 12; ++i) {
-    reset(TcpTransport::statistics(*pair.a.ups[0]).lanes[0].local);
+    reset(pair.a.ups[0]->statistics().lanes[0].local);
     CHECK(pair.exchange(1));
   }
 }

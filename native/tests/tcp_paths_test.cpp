@@ -43,7 +43,7 @@ struct Pair {
   bool up() {
     return run({&a, &b}, [&] { return !a.ups.empty() && !b.ups.empty(); });
   }
-  LinkStatistics statistics() const { return TcpTransport::statistics(*a.ups[0]); }
+  LinkStatistics statistics() const { return a.ups[0]->statistics(); }
   // How many bulk lanes are up, by the peer's address.
   std::map<std::string, int> spread() const {
     std::map<std::string, int> found;

@@ -85,7 +85,7 @@ int socket_of(const LaneStatistics& lane) {
 }
 
 bool all_up(const Rank& rank, const TcpOptions& options) {
-  const auto lanes = TcpTransport::statistics(*rank.ups[0]).lanes;
+  const auto lanes = rank.ups[0]->statistics().lanes;
   return lanes.size() == static_cast<size_t>(options.lanes) + 1 &&
          std::all_of(lanes.begin(), lanes.end(), [](const LaneStatistics& lane) { return lane.up; });
 }
@@ -263,14 +263,14 @@ TEST(links_to_other_machines_lend_until_it_is_in_vain) {
   TcpOptions options;
   options.lanes = 3;
   Far far(options);
-  for (const auto& lane : TcpTransport::statistics(*far.a.ups[0]).lanes) CHECK_EQ(lane.zero_copy, !lane.control);
+  for (const auto& lane : far.a.ups[0]->statistics().lanes) CHECK_EQ(lane.zero_copy, !lane.control);
   const auto lends = [](Rank& rank) {
-    const auto lanes = TcpTransport::statistics(*rank.ups[0]).lanes;
+    const auto lanes = rank.ups[0]->statistics().lanes;
     return std::any_of(lanes.begin(), lanes.end(), [](const LaneStatistics& lane) { return lane.zero_copy; });
   };
   for (int i = 0; i < 20 && (lends(far.a) || lends(far.b)); ++i) far.exchange(200);  // a lane may come late
   for (Rank* rank : {&far.a, &far.b}) {
-    for (const auto& lane : TcpTransport::statistics(*rank->ups[0]).lanes) {
+    for (const auto& lane : rank->ups[0]->statistics().lanes) {
       CHECK(!lane.zero_copy);
       CHECK_EQ(lane.zero_copied, 0u);
     }
@@ -285,7 +285,7 @@ TEST(links_within_a_machine_do_not_lend_and_nor_do_those_told_not_to) {
   options.lending = Lending::off;
   Far far(options);
   for (Rank* rank : {&a, &far.a})
-    for (const auto& lane : TcpTransport::statistics(*rank->ups[0]).lanes) CHECK(!lane.zero_copy);
+    for (const auto& lane : rank->ups[0]->statistics().lanes) CHECK(!lane.zero_copy);
 }
 
 TEST(the_size_that_is_lent_may_be_given) {
@@ -294,8 +294,7 @@ TEST(the_size_that_is_lent_may_be_given) {
   options.lend_from = 100'000;
   Far far(options);
   far.exchange(20);
-  for (const auto& lane : TcpTransport::statistics(*far.a.ups[0]).lanes)
-    CHECK_EQ(lane.zero_copy_from, lane.control ? 0u : 100'000u);
+  for (const auto& lane : far.a.ups[0]->statistics().lanes) CHECK_EQ(lane.zero_copy_from, lane.control ? 0u : 100'000u);
 }
 
 TEST(lent_messages_arrive_as_they_are) {
@@ -304,7 +303,7 @@ TEST(lent_messages_arrive_as_they_are) {
   options.lending = Lending::always;
   Far far(options);
   far.exchange(300);
-  for (const auto& lane : TcpTransport::statistics(*far.a.ups[0]).lanes) CHECK_EQ(lane.zero_copy, !lane.control);
+  for (const auto& lane : far.a.ups[0]->statistics().lanes) CHECK_EQ(lane.zero_copy, !lane.control);
 }
 
 // The owner has its memory back once close() returns: the peer must not take for the message what is there then.
@@ -318,7 +317,7 @@ TEST(after_a_close_no_changed_memory_goes_out) {
     const auto before = bytes;
     far.a.ups[0]->send(frame(FrameType::data, static_cast<uint32_t>(bytes.size())), bytes.data(), 1);
     far.a.ups[0]->send(frame(FrameType::goodbye, 0), nullptr, 0);
-    const uint64_t sent = TcpTransport::statistics(*far.a.ups[0]).lanes[1].sent;
+    const uint64_t sent = far.a.ups[0]->statistics().lanes[1].sent;
     CHECK(sent > bytes.size());
     CHECK_EQ((sent - bytes.size()) % sizeof(SegmentHeader), 0u);
     far.a.ups[0]->close();
@@ -344,11 +343,11 @@ TEST(the_device_is_polled_for_words_from_other_machines_if_cores_are_free) {
     TcpOptions options;
     options.busy_poll_us = free_cores ? usual + 50 : 0;
     const Far far(options);
-    for (const auto& lane : TcpTransport::statistics(*far.a.ups[0]).lanes)
+    for (const auto& lane : far.a.ups[0]->statistics().lanes)
       CHECK_EQ(polled(socket_of(lane)), lane.control && free_cores ? raised : usual);
     Rank a(0, options);
     Rank b(1, options);
     CHECK(connect_lanes(a, b, options));
-    CHECK_EQ(polled(socket_of(TcpTransport::statistics(*a.ups[0]).lanes[0])), usual);
+    CHECK_EQ(polled(socket_of(a.ups[0]->statistics().lanes[0])), usual);
   }
 }

@@ -41,6 +41,8 @@ unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(b
 
 }  // namespace
 
+std::string crypto_version() { return OpenSSL_version(OPENSSL_FULL_VERSION_STRING); }
+
 Digest sha256(ByteView bytes) {
   Digest digest{};
   check(EVP_Q_digest(library(), "SHA256", nullptr, bytes.data(), bytes.size(), raw(digest.data()), nullptr) == 1,

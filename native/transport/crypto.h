@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 struct evp_cipher_ctx_st;
@@ -17,6 +18,9 @@ using ByteView = std::span<const std::byte>;
 using Digest = std::array<std::byte, 32>;
 
 inline ByteView bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
+// Of libcrypto: "3.0.17".
+std::string crypto_version();
 
 Digest sha256(ByteView bytes);
 // Of the parts, one after another.

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -31,6 +32,8 @@ inline std::string farewell(int rank, std::string_view words) {
   const std::string said(words.substr(0, kMost));
   return "rank " + std::to_string(rank) + " " + (said.empty() ? "finished and left the job" : said);
 }
+
+struct LinkStatistics;
 
 class Link {
  public:
@@ -86,9 +89,9 @@ class Link {
     sent_ += sent;
     received_ += received;
   }
-  // Bytes of payload so far, of links over shared memory; others count by the lane.
-  uint64_t sent_bytes() const { return sent_; }
-  uint64_t received_bytes() const { return received_; }
+
+  // What it has done so far, also after it has closed.
+  virtual LinkStatistics statistics() const;
 
   // What keeps it from the peer at the moment, for people; empty if nothing is known to.
   virtual std::string trouble() const { return {}; }
@@ -107,9 +110,51 @@ class Link {
   Time last_heard_;
 
  private:
-  uint64_t sent_ = 0;
+  uint64_t sent_ = 0;  // bytes of payload so far, of links over shared memory; others count by the lane
   uint64_t received_ = 0;
 };
+
+// What one connection of a link has done.
+struct LaneStatistics {
+  std::string local;   // address:port
+  std::string remote;  // address:port
+  bool control = false;
+  bool up = false;
+  uint64_t sent = 0;            // bytes of payload
+  uint64_t received = 0;        // bytes of payload
+  double rate = 0;              // bytes a second that it takes while it is busy
+  uint64_t delivery = 0;        // bytes a second, as the kernel sees it
+  uint32_t rtt_us = 0;          // as the kernel sees it
+  uint64_t retransmits = 0;     // segments of TCP's
+  bool zero_copy = false;       // large sends are not copied, as far as is known yet
+  uint64_t zero_copied = 0;     // bytes that the kernel says it sent without a copy
+  uint64_t zero_copy_from = 0;  // sends of this size and more are lent, as far as is known yet; 0: none
+};
+
+// What a link has done. Over shared memory there is nothing to lose, and there are no lanes.
+struct LinkStatistics {
+  int peer = -1;
+  Link::Kind kind = Link::Kind::tcp;
+  bool closed = false;    // it will do no more
+  uint64_t sent = 0;      // bytes of payload, over shared memory; of tcp the lanes tell
+  uint64_t received = 0;  // the same
+  uint64_t lost = 0;      // connections that broke
+  uint64_t replaced = 0;  // connections that were too slow for too long
+  uint64_t repeated = 0;  // bytes sent again
+  uint64_t dropped = 0;   // bytes that had come already
+  bool encrypted = false;
+  uint64_t damaged = 0;  // connections that were left because what came was not what was sent
+  std::vector<LaneStatistics> lanes;
+};
+
+inline LinkStatistics Link::statistics() const {
+  LinkStatistics found;
+  found.peer = peer_;
+  found.kind = kind_;
+  found.sent = sent_;
+  found.received = received_;
+  return found;
+}
 
 // Upcalls of a link, on the driver's thread.
 class Events {

@@ -63,8 +63,6 @@ bool TcpTransport::closing() const {
 
 void TcpTransport::set_trace(Trace* trace) { impl_->core->trace = trace; }
 
-LinkStatistics TcpTransport::statistics(const Link& link) { return static_cast<const TcpLink&>(link).statistics(); }
-
 Time TcpTransport::tick(Time now) { return impl_->core->timers.tick(now); }
 
 }  // namespace slipstream

@@ -56,38 +56,6 @@ struct TcpTarget {
   uint16_t port = 0;
 };
 
-// What one connection of a link has done.
-struct LaneStatistics {
-  std::string local;   // address:port
-  std::string remote;  // address:port
-  bool control = false;
-  bool up = false;
-  uint64_t sent = 0;            // bytes of payload
-  uint64_t received = 0;        // bytes of payload
-  double rate = 0;              // bytes a second that it takes while it is busy
-  uint64_t delivery = 0;        // bytes a second, as the kernel sees it
-  uint32_t rtt_us = 0;          // as the kernel sees it
-  uint64_t retransmits = 0;     // segments of TCP's
-  bool zero_copy = false;       // large sends are not copied, as far as is known yet
-  uint64_t zero_copied = 0;     // bytes that the kernel says it sent without a copy
-  uint64_t zero_copy_from = 0;  // sends of this size and more are lent, as far as is known yet; 0: none
-};
-
-// What a link has done. Over shared memory there is nothing to lose, and there are no lanes.
-struct LinkStatistics {
-  int peer = -1;
-  Link::Kind kind = Link::Kind::tcp;
-  uint64_t sent = 0;      // bytes of payload, over shared memory; of tcp the lanes tell
-  uint64_t received = 0;  // the same
-  uint64_t lost = 0;      // connections that broke
-  uint64_t replaced = 0;  // connections that were too slow for too long
-  uint64_t repeated = 0;  // bytes sent again
-  uint64_t dropped = 0;   // bytes that had come already
-  bool encrypted = false;
-  uint64_t damaged = 0;  // connections that were left because what came was not what was sent
-  std::vector<LaneStatistics> lanes;
-};
-
 class TcpTransport {
  public:
   TcpTransport(Poller& poller, Events& events, Arrivals& arrivals, Identity identity, TcpOptions options);
@@ -117,9 +85,6 @@ class TcpTransport {
 
   // Links that have been closed still have something to say.
   bool closing() const;
-
-  // Of a link that this transport made.
-  static LinkStatistics statistics(const Link& link);
 
   // Expires handshakes and dials. Call at least when the returned time comes; Time::max() if nothing is timed.
   Time tick(Time now);

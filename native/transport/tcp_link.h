@@ -36,6 +36,7 @@ class TcpLink final : public Link, private Timed {
   double rate() const override;
   bool superseded() override;
   std::string trouble() const override;
+  LinkStatistics statistics() const override;
 
   void come_up();
   // An authenticated bulk lane, the first with this number (from 0) or one that takes its place. False: no such lane.
@@ -44,7 +45,6 @@ class TcpLink final : public Link, private Timed {
   void replace_control(Connection connection, uint32_t generation);
   // The peer wants another control lane than that of this generation.
   void control_wanted(uint32_t generation);
-  LinkStatistics statistics() const;
   // Gives the control lane the connection of a bulk lane, as soon as that has been emptied; tcp_promote.cpp. False: not
   // now, or not by this side.
   bool promote(size_t number);

@@ -48,6 +48,22 @@ def test_json_on_standard_output_is_all_there_is(tmp_path: Path) -> None:
     assert json.loads(saved.read_text()) == record
 
 
+@pytest.mark.parametrize("way", ["option", "environment", "neither"])
+def test_a_record_says_whether_it_was_encrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "environment":
+        monkeypatch.setenv("SLIPSTREAM_ENCRYPT", "1")
+    kept = tmp_path / "result.json"
+    given = ["--encrypt"] if way == "option" else []
+    sizes = ["--sizes", "4K", "--transport", "tcp", "--against", "", "--json", str(kept)]
+    result = call("all_reduce", *QUICK, *sizes, *given)
+    assert result.exit_code == 0, result.output
+    assert json.loads(kept.read_text())["encrypted"] == (way != "neither")
+    words = f"slipstream's TCP {'not ' if way == 'neither' else ''}encrypted"
+    assert words in " ".join(result.stdout.replace("\n#", "").split())
+
+
 def test_a_wrong_result_is_loud_and_nothing_is_kept(tmp_path: Path) -> None:
     kept = tmp_path / "result.json"
     result = call(

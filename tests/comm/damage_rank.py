@@ -80,11 +80,11 @@ def put_relay_between(kind: type[Relay] = Relay) -> None:
     """What this rank publishes leads to the relay."""
     exchange = job.exchange
 
-    def published(member: Any, payload: bytes) -> list[bytes]:
+    def published(member: Any, payload: bytes, lacking: str) -> list[bytes]:
         mine = json.loads(payload)
         if mine.get("port"):
             mine["port"] = kind(mine["port"]).port
-        return exchange(member, json.dumps(mine).encode())
+        return exchange(member, json.dumps(mine).encode(), lacking)
 
     job.exchange = published  # type: ignore[assignment]
 

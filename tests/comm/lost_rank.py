@@ -4,7 +4,7 @@ lost_rank.py unlinked           ranks 0 and 1 work together until 1 is killed; 3
 lost_rank.py init WHEN          rank 1 dies in init: before, between or after what it publishes; or raises there
 lost_rank.py finished           rank 1 ends while rank 0 waits for it, with a link between them
 lost_rank.py finished-early F   rank 1 has ended, as file F says, before rank 0 seeks it
-lost_rank.py raises HOW         rank 1 raises: uncaught, or with shutdown in a finally
+lost_rank.py raises HOW         rank 1 raises: uncaught, or with shutdown in a finally, or earlier than the others call
 lost_rank.py slow               rank 1 is late by more than the first warning
 """
 
@@ -80,12 +80,24 @@ def finished_early(sign: Path) -> None:
         slipstream.all_reduce(np.ones(10))
 
 
+def wait_for_a_failure() -> None:
+    while True:
+        try:
+            slipstream.world().session.check()
+        except SlipstreamError:
+            return
+        time.sleep(0.01)  # a poll of what other threads change
+
+
 def raises(how: str) -> None:
     slipstream.init()
-    slipstream.barrier()
+    if how != "earlier":
+        slipstream.barrier()
     try:
         if slipstream.rank() == 1:
             raise ValueError("no such batch")
+        if how == "earlier":
+            wait_for_a_failure()
         slipstream.all_reduce(np.ones(10))
     finally:
         if how == "finally":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import numpy as np
 
@@ -37,4 +38,17 @@ if transport == "shm":  # what one has sent, another has received, but for words
     total = slipstream.all_reduce(mine)
     assert abs(total[0] - total[1]) < 64 << 10, total
 slipstream.barrier()
+if rank == 0:
+    before = {link.rank: link for link in slipstream.link_statistics()}
+    assert not any(link.closed for link in before.values())
+    while not all(link.closed for link in slipstream.link_statistics()):
+        time.sleep(0.01)  # a poll of what the others' leaving changes
+    links = slipstream.link_statistics()
+    assert [link.rank for link in links] == [peer for peer in range(size) if peer != rank]
+    for link in links:
+        earlier = before[link.rank]
+        assert (link.transport, len(link.lanes)) == (earlier.transport, len(earlier.lanes)), link
+        assert link.sent >= earlier.sent, link
+        assert link.received >= earlier.received, link
+        assert not any(lane.up for lane in link.lanes), link
 slipstream.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,13 +45,16 @@ def report(rank: ranks.Rank, within: float) -> dict[str, Any]:
     return found
 
 
-def check_survivors(job: list[ranks.Rank], victim: int, since: float, seconds: float) -> None:
+def check_survivors(job: list[ranks.Rank], victim: int, since: float, seconds: float, says: str = "") -> None:
     for rank in job:
         if rank.number == victim:
             continue
         error = report(rank, seconds + 20)
         assert (error["error"], error["rank"]) == ("PeerLost", victim), error
         assert f"rank {victim}" in error["text"]
+        assert says in error["text"]
+        assert re.search(r"; rank \d (still waits in|has called) all_reduce\(", error["text"]), error
+        assert re.search(r" \(failure_rank\.py:\d+\)$", error["text"]), error
         assert error["at"] - since < seconds, error
 
 
@@ -95,7 +99,8 @@ def stop_one(transport: str, victim: int, heartbeat: float, seconds: float) -> N
         sockets = sockets_of(job)
         since = time.monotonic()
         job[victim].process.send_signal(signal.SIGSTOP)
-        check_survivors(job, victim, since, seconds)
+        silence = f" has sent nothing for {heartbeat:g} s (SLIPSTREAM_HEARTBEAT), and answers no ping: "
+        check_survivors(job, victim, since, seconds, silence)
     check_nothing_left(job, sockets)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_rank_that_has_finished_before_it_is_needed(transport: str, tmp_path: 
     assert "SLIPSTREAM_SECRET" not in error["text"]
 
 
-@pytest.mark.parametrize("how", ["uncaught", "finally"])
+@pytest.mark.parametrize("how", ["uncaught", "finally", "earlier"])
 def test_survivors_say_what_a_rank_raised(how: str) -> None:
     with ranks.started(SCRIPT, 4, args=["raises", how]) as job:
         errors = [report(rank) for rank in (job[0], job[2], job[3])]
@@ -87,9 +88,15 @@ def test_survivors_say_what_a_rank_raised(how: str) -> None:
         assert error["error"] == "PeerLost"
     blamed = [error for error in errors if error["rank"] == 1]
     assert blamed
+    left = " and left the job" if how == "finally" else ""
+    does = "has called" if how == "earlier" else "(still waits in|has called)"
+    text = re.compile(
+        rf"rank 1 \(host {re.escape(HOST)}\) raised ValueError at lost_rank\.py:\d+{left}: no such batch; "
+        rf"rank \d {does} all_reduce\([^()]*\) #\d+ \(lost_rank\.py:\d+\)"  # the barrier is one, too
+    )
     for error in blamed:
-        assert f"rank 1 (host {HOST}) raised ValueError: no such batch (lost_rank.py:" in error["text"]
-    if how == "uncaught":
+        assert text.fullmatch(error["text"]), error
+    if how != "finally":
         assert len(blamed) == 3
 
 

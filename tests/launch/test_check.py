@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ def test_check_lists_everything() -> None:
     findings = json.loads(result.stdout)
     names = {finding["name"] for finding in findings}
     expected = {"slipstream", "python", "engine", "cpu", "settings", "interface", "network", "frameworks"}
-    assert names >= expected | {"open files", "locked memory", "shared memory", "congestion"}
+    assert names >= expected | {"open files", "locked memory", "shared memory", "congestion", "encryption"}
     assert all(finding["state"] in ("ok", "warn", "fail") for finding in findings)
     assert result.exit_code == int(any(finding["state"] == "fail" for finding in findings))
 
@@ -75,3 +76,15 @@ def test_check_says_which_congestion_control_is_used(monkeypatch: pytest.MonkeyP
     result = CliRunner().invoke(main, ["check"])
     assert result.exit_code == 1
     assert "congestion control 'none-such'" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("0", "off; `slipstream run --encrypt` turns it on"), ("1", "on (")]
+)
+def test_check_says_whether_and_by_what_jobs_are_encrypted(
+    monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    monkeypatch.setenv("SLIPSTREAM_ENCRYPT", value)
+    (found,) = (one for one in inspect() if one.name == "encryption")
+    assert found.text.startswith(said)
+    assert re.search(r": AES-128-GCM by OpenSSL \d+\.\d+\.\d+, ", found.text)

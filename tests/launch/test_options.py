@@ -70,12 +70,32 @@ def test_options_reach_the_ranks(tag: str, options: list[str], variable: str, va
         (["--timeout", "nan"], "'nan' is not a time above 0"),
         (["--start-timeout", "-1"], "--start-timeout"),
         (["--timeline", "a\nb"], "--timeline: expected printable text"),
+        (["--min-np", "2"], "--min-np 2 is more than the number of ranks, which is 1"),
     ],
 )
 def test_a_mistake_does_not_wait_for_the_ranks(tag: str, options: list[str], said: str) -> None:
     code, out, err = run(tag, "-np", "1", *options, "--", "echo", "started")
     assert (code, out) == (2, "")
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none/t.json", "rank 0 cannot write its timeline {}/none/t.json: there is no folder {}/none"),
+        ("t-{{rank}}", "rank 1 cannot write its timeline {}/t-1: it is a folder"),
+        ("file/t.json", "rank 0 cannot write its timeline {}/file/t.json: there is no folder {}/file"),
+    ],
+)
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_a_timeline_that_cannot_be_written(tag: str, tmp_path: Path, name: str, said: str, way: str) -> None:
+    (tmp_path / "t-1").mkdir()
+    (tmp_path / "file").touch()
+    path = f"{tmp_path}/{name.format()}"
+    options, env = (["--timeline", path], {}) if way == "option" else ([], {"SLIPSTREAM_TIMELINE": path})
+    code, out, err = run(tag, "-np", "2", *options, "--", "echo", "started", **env)
+    assert (code, out) == (1, "")
+    assert said.format(tmp_path, tmp_path) in err
 
 
 @pytest.mark.parametrize(("option", "level"), [("-v", "info"), ("-vv", "debug"), ("--verbose", "info")])
@@ -117,5 +137,6 @@ slipstream.init()
     code, _, err = run(tag, "-np", "2", *limit, "--", sys.executable, "-c", program)
     assert code == 1
     last = err.splitlines()[-1]
-    assert "Timeout: rank 1 of 2 did not come within 1 s" in last
+    assert "Timeout: rank 1 of 2 did not come within 1 s: every rank must start and call " in last
+    assert "epoch/" not in last
     assert "slipstream run --start-timeout" in last

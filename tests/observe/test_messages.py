@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,24 @@ def test_the_transport_of_one_host(transport: str, words: str) -> None:
     first = messages(2, transport, SLIPSTREAM_LOG="info")[0]
     assert "2 ranks on 1 host (" in first
     assert words in first
+
+
+def test_reducers_that_take_no_part_are_said_not_to() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        name = f"127.0.0.1:{nobody.getsockname()[1]}"
+        env = {"SLIPSTREAM_LOG": "info", "SLIPSTREAM_REDUCERS": name, "SLIPSTREAM_REDUCER_SECRET": "ab" * 32}
+        shared = messages(2, "shm", **env)[0]
+        apart = messages(2, "tcp", **env)[0]
+        alone = messages(1, "tcp", **env)[0]
+    assert f"reducers: {name} are not used: they take part where each rank has a host of its own" in shared
+    assert f"reducers: {name} (not reached, and asked again every second); " in apart
+    assert f"reducers: {name} are not used: this is a job of one rank; " in alone
+    for text in (shared, apart):
+        assert f"cannot reach reducer {name}: " in text
+        assert "`slipstream reducer` has to run there" in text
+        assert "the store" not in text
+        assert "--start-timeout" not in text
 
 
 def test_debug_says_which_plan_is_taken_and_the_default_says_nothing() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from comm import ranks, sessions
+from slipstream.base.timelines import file_of
 from slipstream.observe import chrome
-from slipstream.observe.timeline import file_of
 
 RANK = Path(__file__).with_name("timeline_rank.py")
 CALLS = 20

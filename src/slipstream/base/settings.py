@@ -224,6 +224,9 @@ class Settings:
     reducer_heartbeat: float = _setting(
         _seconds, 1.0, "seconds of silence after which a reducer counts as lost"
     )
+    cpu: str | None = _setting(
+        _one_of("baseline", "avx2", "avx512"), None, "the most that the kernels may use of the processor"
+    )
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
     hostfile: str | None = _setting(

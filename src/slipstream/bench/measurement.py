@@ -40,6 +40,7 @@ class Options:
     warmup: int = 2
     transport: str = "auto"
     lanes: int | None = None
+    encrypt: bool = False
     link_rate: float | None = None
     limit: float = 1800.0
     idle_seconds: float = 0.0
@@ -84,6 +85,8 @@ def _environment(options: Options) -> dict[str, str]:
     environment["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
     if options.lanes is not None:
         environment["SLIPSTREAM_LANES"] = str(options.lanes)
+    if options.encrypt:
+        environment["SLIPSTREAM_ENCRYPT"] = "1"
     return environment
 
 
@@ -150,6 +153,7 @@ def _add_start(record: Record, message: Mapping[str, Any]) -> None:
     memory = [one["memory"] for one in message["ranks"]]
     idle = [one["idle_cpu"] for one in message["ranks"]]
     record["hosts"] = message["hosts"]
+    record["encrypted"] = message["encrypted"]
     record["versions"] = message["versions"]
     record["missing"] |= message["missing"]
     there = [name for name in record["contenders"] if name not in record["missing"]]

@@ -45,7 +45,8 @@ def main() -> None:
     for contender in contenders:
         versions.update(contender.versions)
     ranks = gather_objects({"memory": memory, "idle_cpu": idle})
-    report({"kind": "start", "hosts": hosts, "missing": missing, "versions": versions, "ranks": ranks})
+    about = {"hosts": hosts, "encrypted": settings.encrypt, "missing": missing, "versions": versions}
+    report({"kind": "start", **about, "ranks": ranks})
     meter = Meter(task, contenders, _one_clock())
     for shape in task.shapes:
         report({"kind": "size"} | meter.measure(shape))

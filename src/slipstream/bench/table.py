@@ -10,6 +10,7 @@ from slipstream.bench.collectives import size_text
 
 __all__ = [
     "columns",
+    "encryption",
     "fitting",
     "grid",
     "heading",
@@ -139,6 +140,12 @@ def fitting(
     return kept
 
 
+def encryption(record: Mapping[str, Any]) -> list[str]:
+    """What a heading says of it; nothing for older records, which do not know."""
+    known = record.get("encrypted")
+    return [] if known is None else ["slipstream's TCP " + ("encrypted" if known else "not encrypted")]
+
+
 def heading(record: Mapping[str, Any]) -> list[str]:
     """Lines that say what was measured, where, with which versions, and what is missing."""
     host = record["machine"]
@@ -149,6 +156,7 @@ def heading(record: Mapping[str, Any]) -> list[str]:
     what.append(f"transport {record['transport']}")
     if record["lanes"]:
         what.append(f"{record['lanes']} lanes")
+    what += encryption(record)
     if record["lab"]:
         what.append("in a lab")
     if record["link_rate"] and hosts > 1:

@@ -13,7 +13,7 @@ import click
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_rate, parse_size
 from slipstream.bench.collectives import COLLECTIVES, DTYPES, OPS, Collective, growing_sizes, parse_sizes
-from slipstream.cli.options import parsed
+from slipstream.cli.options import encrypt_option, parsed
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
         ),
         option("--transport", type=click.Choice(["auto", "tcp", "shm"]), default="auto", show_default=True),
         option("--lanes", type=click.IntRange(1, 64), help="slipstream's TCP connections of a link."),
+        encrypt_option(),
         option("--interface", help="Interface name or address to bind and advertise."),
         option("--ssh-command", help="Command that reaches other hosts. [default: ssh]"),
         option(
@@ -139,9 +140,8 @@ def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
         ),
         option("--inject-error", is_flag=True, hidden=True),
     ]
-    if collective.name == "barrier":
-        sizes, what = [], []
-    return [*placement, *sizes, *what, *how, *output]
+    data: list[Any] = [] if collective.name == "barrier" else [*sizes, *what]
+    return [*placement, *data, *how, *output]
 
 
 def _sizes(given: dict[str, Any]) -> list[int]:
@@ -178,6 +178,7 @@ def _make_options(collective: Collective, given: dict[str, Any]) -> Options:
         warmup=given["warmup"],
         transport=given["transport"],
         lanes=given["lanes"],
+        encrypt=given["encrypt"] or settings.encrypt,
         link_rate=given["link_rate"] or settings.lab_rate,
         limit=given["limit"],
         inject_error=given["inject_error"],

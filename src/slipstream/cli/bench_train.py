@@ -14,7 +14,7 @@ import click
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_duration, parse_rate
 from slipstream.cli.bench import given_hosts
-from slipstream.cli.options import parsed
+from slipstream.cli.options import encrypt_option, parsed
 from slipstream.launch.hosts import Host
 
 __all__ = ["CONTENDERS", "train"]
@@ -101,6 +101,7 @@ def _contenders(text: str) -> list[str]:
 @click.option("--ssh-command", help="Command that reaches other hosts. [default: ssh]")
 @click.option("--interface", help="Interface name or address to bind and advertise, for all contenders.")
 @click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections of a link of slipstream's.")
+@encrypt_option()
 @click.option(
     "--reducers",
     metavar="HOST[:PORT],...|auto",
@@ -208,6 +209,8 @@ def _measure(placed: tuple[Host, ...], settings: Settings, given: dict[str, Any]
         reducer_price=given["reducer_price"],
     )
     environment = {"SLIPSTREAM_LANES": str(given["lanes"])} if given["lanes"] else {}
+    if given["encrypt"]:
+        environment["SLIPSTREAM_ENCRYPT"] = "1"
     placement = jobs.Placement(
         given["count"],
         placed,

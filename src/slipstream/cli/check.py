@@ -62,6 +62,7 @@ def inspect() -> list[Finding]:
         *_limits(),
         _shared_memory(),
         _congestion(),
+        _encryption(),
     ]
 
 
@@ -74,22 +75,23 @@ def _engine() -> Finding:
     return Finding("engine", "ok", f"loaded, kernels for {level()}" if callable(level) else "loaded")
 
 
-def _cpu() -> Finding:
-    cores = len(os.sched_getaffinity(0))
+def _cpu_info(*names: str) -> str:
+    """What the kernel says of the first processor under one of these names; "" if it says nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return Finding("cpu", "ok", f"{cores} cores")
-    flags = next(
-        (set(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))),
-        set(),
-    )
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
+
+
+def _cpu_flags() -> set[str]:
+    return set(_cpu_info("flags", "Features").split())
+
+
+def _cpu() -> Finding:
+    cores, flags = len(os.sched_getaffinity(0)), _cpu_flags()
     found = " ".join(flag for flag in _FEATURES if flag in flags) or "no vector extensions we use"
-    return Finding("cpu", "ok", f"{cores} cores, {model}: {found}")
+    return Finding("cpu", "ok", f"{cores} cores, {_cpu_info('model name') or platform.machine()}: {found}")
 
 
 def _settings() -> Finding:
@@ -184,3 +186,22 @@ def _congestion() -> Finding:
         named = name if name.startswith("SLIPSTREAM_") else "SLIPSTREAM_CONGESTION"
         return Finding("congestion", "fail", str(error), f"correct or unset {named}")
     return Finding("congestion", "ok", f"slipstream's connections use {used}; {text}")
+
+
+def _encryption() -> Finding:
+    """Whether connections are encrypted, as this environment says, and by what they are or could be."""
+    try:
+        on = Settings.from_environment().encrypt
+    except ValueError as error:
+        return Finding("encryption", "fail", str(error), "correct or unset that variable")
+    text = (
+        "on (SLIPSTREAM_ENCRYPT=1), for TCP" if on else "off; `slipstream run --encrypt` turns it on, for TCP"
+    )
+    try:
+        text += f": AES-128-GCM by OpenSSL {importlib.import_module('slipstream._core').crypto_version()}"
+    except ImportError:
+        return Finding("encryption", "ok", text)
+    if "aes" in _cpu_flags():
+        return Finding("encryption", "ok", f"{text}, by the processor's AES instructions")
+    text += ", without AES instructions of the processor, so it is slow"
+    return Finding("encryption", "warn" if on else "ok", text)

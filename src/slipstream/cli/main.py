@@ -31,6 +31,8 @@ Examples:
   slipstream run -np 8 --hostfile hosts --output-dir logs -- python train.py
   slipstream run -np 4 --hostfile hosts --reducers auto -- python train.py
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
+
+Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.
 """
 
 
@@ -179,6 +181,8 @@ def run(
         settings = Settings.from_environment()
         places = _places(count, hosts, hostfile or settings.hostfile)
         count = sum(host.slots for host in places) if count is None else count
+        if min_np is not None and min_np > count:
+            raise click.UsageError(f"--min-np {min_np} is more than the number of ranks, which is {count}")
         options = JobOptions(
             argv=list(command),
             placed=place(count, places),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from slipstream.base.units import parse_duration
 
-__all__ = ["parsed", "seconds"]
+__all__ = ["encrypt_option", "parsed", "seconds"]
 
 T = TypeVar("T")
 
@@ -28,6 +28,12 @@ def parsed(
             raise click.BadParameter(str(error)) from None
 
     return convert
+
+
+def encrypt_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--encrypt`` of a benchmark."""
+    text = "Encrypt slipstream's TCP connections; its peers encrypt nothing. [default: SLIPSTREAM_ENCRYPT]"
+    return click.option("--encrypt", is_flag=True, help=text)
 
 
 def seconds(text: str) -> float:

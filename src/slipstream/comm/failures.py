@@ -42,18 +42,18 @@ def _call_site() -> str:
 
 
 def _origin(traceback: TracebackType | None) -> str:
-    """The innermost line of the caller's in a traceback."""
+    """The innermost line of the caller's in a traceback, such as " at data.py:40"."""
     found = ""
     while traceback is not None:
         if _is_callers(traceback.tb_frame):
-            found = f" ({Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno})"
+            found = f" at {Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return found
 
 
-def _raised(error: BaseException) -> str:
+def _raised(error: BaseException, then: str = "") -> str:
     text = f": {error}"[:_MOST_WORDS] if str(error) else ""
-    return f"raised {type(error).__name__}{text}{_origin(error.__traceback__)}"
+    return f"raised {type(error).__name__}{_origin(error.__traceback__)}{then}{text}"
 
 
 def last_words() -> str:
@@ -72,4 +72,4 @@ def parting_words() -> str:
         return f"finished (exit code {code if isinstance(code, int) else 1}) and left the job"
     if error is None or isinstance(error, errors.SlipstreamError | GeneratorExit):
         return ""
-    return f"{_raised(error)} and left the job"
+    return _raised(error, " and left the job")

@@ -152,11 +152,7 @@ class Group:
 
     def _has_reducers(self) -> bool:
         assert self.job is not None
-        return (
-            bool(self.job.reducers)
-            and self.job.reducing is self
-            and len(set(self.topology.hosts)) == self.size
-        )
+        return bool(self.job.reducers) and self.job.reducing is self and self.job.ranks_are_apart
 
     def _reducer_pays(self, collective: str, nbytes: int) -> bool:
         assert self.job is not None

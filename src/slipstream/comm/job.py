@@ -87,6 +87,11 @@ class Job:
         """How many processes there are."""
         return self.membership.size
 
+    @property
+    def ranks_are_apart(self) -> bool:
+        """No two ranks share memory. Reducers take part only then."""
+        return len(set(self.hosts)) == self.size
+
     def next_group_id(self, ranks: Sequence[int | str]) -> int:
         """The same number on every member: from the ranks, and how often they have made a group."""
         members: tuple[int | str, ...] = tuple(ranks)
@@ -193,7 +198,7 @@ def enter(
     """Joins a job, beside those this process is in.
 
     Rank, size and meeting point come from the environment (``slipstream run``, torchrun, Open MPI, Slurm, a
-    shared file; docs/architecture.md) unless ``rank`` and ``size`` are given; ``store`` is a
+    shared file; docs/settings.md) unless ``rank`` and ``size`` are given; ``store`` is a
     ``torch.distributed`` store to meet through. Without any of these the job is this process alone.
     Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong
     secret.
@@ -303,7 +308,7 @@ def _use_reducers(job: Job, settings: Settings) -> None:
         settings.reducer_heartbeat,
         _reducer_lanes(settings),
     )
-    if len(set(job.hosts)) == job.size:
+    if job.ranks_are_apart:
         job.small_costs = calibrate(job.session, group, job.rank, job.size)
     if job.keeper is not None:
         job.keeper.watch(job.session)
@@ -350,7 +355,8 @@ def _open(
         mine["meeting"] = [meeting.place.addresses, meeting.place.port]
     mine["nonce"] = secrets.token_hex(16)
     mine["reducers"] = keeper.register_all() if keeper is not None else []
-    everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode())]
+    lacking = "every rank has come, but not all have said where they listen"
+    everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode(), lacking)]
     _check_transports([one["transport"] for one in everyone])
     peers = [
         (

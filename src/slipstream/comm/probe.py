@@ -57,7 +57,7 @@ def table(found: dict[str, Any]) -> str:
     """The result of `probe` for people."""
     link = found["link"]
     total = sum(lane["sent"] for lane in link["lanes"]) or 1
-    encrypted = ", encrypted" if link["encrypted"] else ""
+    encrypted = f", {'' if link['encrypted'] else 'not '}encrypted"
     lines = [f"{_rate(found['rate'])}/s each way, {found['round_trip'] * 1e6:.0f} us for 4 bytes{encrypted}"]
     lines.append(
         f"{'lane':<9}{'from':<24}{'to':<24}{'sent':>10}{'share':>8}{'rate':>12}{'rtt':>10}  retransmits"

@@ -17,15 +17,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream import _core
-from slipstream.base.errors import Refused, SlipstreamError
+from slipstream.base.errors import SlipstreamError
 from slipstream.comm.secret import reducer_secret
-from slipstream.comm.store import Store
+from slipstream.comm.store import Called, Store
 
 __all__ = ["JOB", "Keeper", "Reply", "Request", "reducer_secret", "register", "resolve"]
 
 JOB = "slipstream reducer"  # what callers of a reducer prove to belong to
 _REGISTER_SECONDS = 2.0
 _AGAIN_SECONDS = 1.0
+
+_CALLED = Called(
+    name="reducer {}:{}",
+    secret="the job needs the secret that the reducer was started with: SLIPSTREAM_REDUCER_SECRET, or its file",
+    mute="something else listens there, or the reducer is busy",
+    absent=": `slipstream reducer` has to run there, and the network to let connections to its port through",
+)
 
 _log = logging.getLogger("slipstream.reducers")
 
@@ -100,23 +107,18 @@ def register(
 
     Raises SlipstreamError saying why there is none.
     """
-    who = f"reducer {host}:{port}"
     try:
-        store = Store(host, port, secret, JOB, timeout, encrypt=encrypt)
+        store = Store(host, port, secret, JOB, timeout, encrypt=encrypt, called=_CALLED)
         try:
             reply = Reply.decode(store.ask(request.encode(), timeout))
         finally:
             store.close()
-    except Refused as error:
-        if "SLIPSTREAM_ENCRYPT" in str(error):
-            raise Refused(f"{who}: {error}") from None
-        raise Refused(
-            f"{who} has another secret (SLIPSTREAM_REDUCER_SECRET or its file), or is none"
-        ) from None
-    except (SlipstreamError, ValueError, OSError) as error:
-        raise SlipstreamError(f"{who}: {error}") from None
+    except SlipstreamError:
+        raise
+    except (ValueError, OSError) as error:
+        raise SlipstreamError(f"reducer {host}:{port}: {error}") from None
     if not reply.incarnation:
-        raise SlipstreamError(f"{who} has no session for us: {reply.refusal}")
+        raise SlipstreamError(f"reducer {host}:{port} has no session for us: {reply.refusal}")
     return reply.incarnation
 
 

@@ -91,17 +91,18 @@ class Membership:
             self.store.leave(why)
 
 
-def exchange(membership: Membership, payload: bytes) -> list[bytes]:
+def exchange(membership: Membership, payload: bytes, lacking: str = "") -> list[bytes]:
     """All-gathers up to 16 MiB per rank through the store; all ranks call it in the same order.
 
-    Returns every rank's payload, by rank. Raises Timeout naming the ranks that did not come.
+    Returns every rank's payload, by rank. Raises Timeout naming the ranks that did not come; ``lacking``: what it says
+    that they have not done.
     """
     if membership.store is None:
         return [payload]
     membership.exchanges += 1
     prefix = membership.key(f"exchange/{membership.exchanges}")
     membership.store.set(f"{prefix}/{membership.rank}", payload)
-    return membership.store.gather(prefix, membership.size, membership.start_timeout)
+    return membership.store.gather(prefix, membership.size, membership.start_timeout, lacking)
 
 
 def local_layout(host_ids: Sequence[str], rank: int) -> Layout:
@@ -207,14 +208,17 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
         settings.start_timeout,
         [],
     )
-    everyone = [json.loads(text) for text in exchange(member, json.dumps(own).encode())]
+    come = "every rank must start and call slipstream.init (or init_process_group)"
+    everyone = [json.loads(text) for text in exchange(member, json.dumps(own).encode(), come)]
     sizes = {one["size"] for one in everyone}
     if len(sizes) > 1:
         raise Mismatch(f"the ranks were started with different sizes: {sorted(sizes)}")
     member.host_ids = [one["host"] for one in everyone]
     if machines.doubtful(member.host_ids, [one["machine"] for one in everyone]):
         member.host_ids = machines.told_apart(
-            member.host_ids, member.rank, lambda text: exchange(member, text)
+            member.host_ids,
+            member.rank,
+            lambda text: exchange(member, text, "not all ranks have looked for those with their host id"),
         )
     layout = local_layout(member.host_ids, placement.rank)
     if placement.local_rank is not None and placement.local_size is not None:

@@ -208,7 +208,11 @@ class _Survivors:
         self.store.set(self._key(self.old.rank), b"here")
         # The leader may have come later than this rank, and waits as long as this rank does.
         limit = self._left() + self.old.settings.start_timeout
-        decision: dict[str, Any] = json.loads(self.store.get(self._key("decision"), limit))
+        try:
+            decision: dict[str, Any] = json.loads(self.store.get(self._key("decision"), limit))
+        except Timeout:
+            text = f"the rank that leads has not said within {limit:g} s who goes on"
+            raise Timeout(f"shrink on rank {self.old.rank}: {text}") from None
         return self._accept(decision)
 
     def _accept(self, decision: dict[str, Any]) -> tuple[list[int], str]:
@@ -230,7 +234,7 @@ class _Survivors:
         try:
             member = _member(self.old, ranks, self.store, nonce)
             new = jobs.replace(self.old, member)
-            exchange(member, b"started")
+            exchange(member, b"started", "not all survivors have started the new job")
         except BaseException:
             if new is not None:
                 new.close(tell=False)

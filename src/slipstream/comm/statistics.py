@@ -37,7 +37,8 @@ class LaneStatistics:
 
 @dataclass(frozen=True)
 class LinkStatistics:
-    """All that joins this process to ``rank``. ``transport``: "tcp", or "shm" within a host.
+    """All that joins this process to ``rank``. ``transport``: "tcp", or "shm" within a host. ``closed``: it was there,
+    and is not any more; the rest is what it had done by then, without what the kernel said of its connections.
 
     ``sent``, ``received``: bytes of payload; over tcp of bulk data alone, the sum of the lanes. Of the connections of
     tcp: how many were ``lost`` and repaired, or ``replaced`` because they were slow; ``repeated``: bytes that were
@@ -48,6 +49,7 @@ class LinkStatistics:
 
     rank: int
     transport: str
+    closed: bool
     sent: int
     received: int
     lost: int
@@ -65,10 +67,11 @@ class LinkStatistics:
 
 
 def link_statistics() -> list[LinkStatistics]:
-    """The links of this process that are up, in the order of the ranks; a link is opened when it is first needed.
+    """The links of this process, in the order of the ranks: one for each rank that it has had a link to.
 
-    A link goes when either end leaves the job: ask while the others are still in it, before the last barrier, say.
-    Raises SlipstreamError before `init`.
+    A link is opened when it is first needed, and closes when either end leaves the job or the job fails. It is told
+    until this process calls `shutdown`, with ``closed``; if there has been a second link to a rank, that one is. Links
+    to reducers are not told. Raises SlipstreamError before `init` and after `shutdown`.
     """
     found = []
     for link in current().session.link_statistics():

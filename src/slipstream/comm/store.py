@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
@@ -24,13 +25,30 @@ from slipstream.comm.store_starts import pack_entry
 if TYPE_CHECKING:
     from slipstream._core import Records
 
-__all__ = ["LONGER", "Store", "StoreServer", "connect_any"]
+__all__ = ["LONGER", "Called", "Store", "StoreServer", "connect_any"]
 
 _SILENT_TRIES = 6  # an honest server hangs up on a good caller only when it is flooded
 # Ends the error of a start that took too long.
 LONGER = "; `slipstream run --start-timeout SECONDS`, or SLIPSTREAM_START_TIMEOUT, waits longer"
 _READ = 1 << 18  # bytes at once, of an encrypted connection
 _ANSWER_SECONDS = 30.0  # beyond the time a request may wait in the server
+
+
+@dataclass(frozen=True)
+class Called:
+    """What errors call a server (by host and port), and the cure if it has another secret, is mute, or is not there."""
+
+    name: str = "the store at {} port {}"
+    secret: str = (
+        "all ranks must have the same SLIPSTREAM_SECRET (or SLIPSTREAM_SECRET_FILE) and SLIPSTREAM_JOB"
+    )
+    mute: str = (
+        "it belongs to another job or version (compare SLIPSTREAM_JOB), or something else listens there"
+    )
+    absent: str = LONGER
+
+
+_STORE = Called()
 
 
 class _Process:
@@ -50,7 +68,7 @@ class Store:
     """A connection to the store at ``host:port``; may be shared by threads.
 
     ``secret`` is the raw key, ``timeout`` (seconds) bounds connecting and is the default for waiting.
-    ``encrypt``: the connection is encrypted, which the server must want, too.
+    ``encrypt``: the connection is encrypted, which the server must want, too. ``called``: what errors call the server.
     Connecting is retried until then, as the server may start later. Raises Timeout when nothing answers,
     Refused when the secret or the job is another. A request cut short (by an exception such as
     KeyboardInterrupt) closes the connection; the next one opens a new one.
@@ -66,8 +84,10 @@ class Store:
         *,
         rank: int | None = None,
         encrypt: bool = False,
+        called: Called = _STORE,
     ) -> None:
         self.host, self.port = host, port
+        self._called = called
         self.timeout = timeout
         self._secret = secret
         self._job = job
@@ -76,7 +96,7 @@ class Store:
         self._lock = threading.Lock()
         self._entered = False
         self._sock: _Wire | None = _connect(
-            lambda: [(host, port)], secret, self._hello, time.monotonic() + timeout
+            lambda: [(host, port)], secret, self._hello, time.monotonic() + timeout, called=called
         )
 
     @property
@@ -84,6 +104,10 @@ class Store:
         return handshake.Hello(
             handshake.PURPOSE_STORE, handshake.job_id(self._job), rank=self._rank, encrypt=self._encrypt
         )
+
+    @property
+    def _place(self) -> str:
+        return self._called.name.format(self.host, self.port)
 
     def set(self, key: str, value: bytes) -> None:
         """Stores up to 16 MiB under ``key``, replacing what was there."""
@@ -109,8 +133,11 @@ class Store:
         total: int = store_server.ADD_HEAD.unpack(value)[0]
         return total
 
-    def gather(self, prefix: str, n: int, timeout: float | None = None) -> list[bytes]:
-        """The values of ``prefix/0`` ... ``prefix/(n-1)``, in order; raises Timeout naming those missing."""
+    def gather(self, prefix: str, n: int, timeout: float | None = None, lacking: str = "") -> list[bytes]:
+        """The values of ``prefix/0`` ... ``prefix/(n-1)``, in order; raises Timeout naming those missing.
+
+        ``lacking``: what the error says that they have not done.
+        """
         if not 0 < n <= store_server.MAX_GATHER:
             raise ValueError(f"store: cannot gather {n} keys")
         wait = self._wait(timeout)
@@ -120,7 +147,8 @@ class Store:
             missing = struct.unpack(f"<{len(value) // 4}I", value)
             shown = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
             what = "rank" if len(missing) == 1 else "ranks"
-            raise Timeout(f"{what} {shown} of {n} did not come within {wait:g} s ({prefix}){LONGER}")
+            tail = f": {lacking}" if lacking else ""
+            raise Timeout(f"{what} {shown} of {n} did not come within {wait:g} s{tail}{LONGER}")
         values, at = [], 0
         for _ in range(n):
             (length,) = store_server.LENGTH.unpack_from(value, at)
@@ -187,6 +215,7 @@ class Store:
                     self._secret,
                     self._hello,
                     time.monotonic() + self.timeout,
+                    called=self._called,
                 )
             sock, whole = self._sock, False
             try:
@@ -195,13 +224,13 @@ class Store:
                 status, length = store_server.HEADER.unpack(sock.receive(store_server.HEADER.size))
                 # values and gathered replies with their lengths; more would be a broken server
                 if length > store_server.MAX_REPLY + 4 * store_server.MAX_GATHER:
-                    raise SlipstreamError(f"store: a reply of {length} bytes")
+                    raise SlipstreamError(f"{self._place}: a reply of {length} bytes")
                 answer = sock.receive(length)
                 whole = True
             except TimeoutError:
-                raise Timeout(f"the store at {self.host} port {self.port} does not answer") from None
+                raise Timeout(f"{self._place} does not answer") from None
             except OSError as error:
-                text = f"lost the connection to the store at {self.host} port {self.port}: {error}"
+                text = f"lost the connection to {self._place}: {error}"
                 raise PeerLost(text, host=self.host) from None
             finally:
                 if not whole:
@@ -212,7 +241,7 @@ class Store:
         if status == store_server.REFUSED:
             raise Refused(answer.decode(errors="replace"))
         if status == store_server.ERROR:
-            raise SlipstreamError(f"store: {answer.decode(errors='replace')}")
+            raise SlipstreamError(f"{self._place}: {answer.decode(errors='replace')}")
         return status, answer
 
 
@@ -233,7 +262,7 @@ def connect_any(
     """
     store = Store.__new__(Store)
     store.timeout, store._secret, store._job, store._rank = timeout, secret, job, rank
-    store._encrypt = encrypt
+    store._encrypt, store._called = encrypt, _STORE
     store._lock = threading.Lock()
     store._entered = False
     store._sock = wire = _connect(addresses, secret, store._hello, time.monotonic() + timeout, otherwise)
@@ -247,11 +276,12 @@ def _connect(
     hello: handshake.Hello,
     deadline: float,
     otherwise: str = "no address is known",
+    called: Called = _STORE,
 ) -> _Wire:
     pause, silent, last = 0.02, 0, otherwise
     while True:
         for host, port in addresses():
-            tried = f"the store at {host} port {port}"
+            tried = called.name.format(host, port)
             try:
                 return _dial(host, port, secret, hello, deadline)
             except handshake.OtherVersion as error:
@@ -259,22 +289,18 @@ def _connect(
             except handshake.Differs as error:
                 raise Refused(f"{tried} refused this process: {error}") from None
             except Refused as error:
-                raise Refused(
-                    f"{tried} refused this process: {error}; all ranks must have the same SLIPSTREAM_SECRET "
-                    "(or SLIPSTREAM_SECRET_FILE) and SLIPSTREAM_JOB"
-                ) from None
+                raise Refused(f"{tried} refused this process: {error}; {called.secret}") from None
             except ConnectionResetError as error:
                 last, silent = f"cannot reach {tried}: {error}", silent + 1
                 if silent >= _SILENT_TRIES:
                     raise Refused(
-                        f"{tried} closes the connection during the handshake: it belongs to another job "
-                        "or version (compare SLIPSTREAM_JOB), or something else listens there"
+                        f"{tried} closes the connection during the handshake: {called.mute}"
                     ) from None
             except OSError as error:
                 last = f"cannot reach {tried}: {error}"
         left = deadline - time.monotonic()
         if left <= 0:
-            raise Timeout(f"{last}{LONGER}") from None
+            raise Timeout(f"{last}{called.absent}") from None
         time.sleep(min(pause, left))
         pause = min(pause * 1.6, 0.5)
 

@@ -20,6 +20,7 @@ from types import FrameType
 
 from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import Settings
+from slipstream.base.timelines import file_of, objection
 from slipstream.comm.discovery import advertised_addresses, bind_addresses, is_local_host
 from slipstream.comm.store import StoreServer
 from slipstream.launch import wire
@@ -135,6 +136,7 @@ class _Job:
                     placed.rank, error, self.console, options.output_dir
                 )
         local = {host: is_local_host(host) for host in (*hosts, *options.reducer_hosts)}
+        self._check_timeline(local)
         secret = self.secret = secrets.token_bytes(32)
         bind = bind_addresses(options.interface, one_host=all(local.values()))
         self.server = StoreServer(bind, secret, self.settings.job, again=True, encrypt=self._encrypts())
@@ -166,6 +168,18 @@ class _Job:
         if self.interrupts:
             return 130
         return self.exit_code or 0
+
+    def _check_timeline(self, local: dict[str, bool]) -> None:
+        """ValueError if a rank of this host cannot write its timeline: else the job would fail only in init."""
+        template = self.options.env.get("SLIPSTREAM_TIMELINE", self.settings.timeline)
+        if template is None:
+            return
+        for placed in self.options.placed:
+            path = file_of(template, placed.rank)
+            why = objection(os.path.join(self.options.cwd, path)) if path and local[placed.host] else ""
+            if why:
+                text = f"rank {placed.rank} cannot write its timeline {path}: {why}"
+                raise ValueError(f"--timeline (SLIPSTREAM_TIMELINE): {text}")
 
     def _encrypts(self) -> bool:
         """What the ranks are told, which `JobOptions.env` may say otherwise than the environment."""

@@ -43,7 +43,7 @@ def banner(job: Any, settings: Settings) -> list[str]:
     return [
         f"slipstream {__version__}, job {member.job!r}: {size} ({places})",
         f"transport: {_transport(job, settings, len(ranks))}",
-        f"reducers: {', '.join(one['name'] for one in job.reducers) or 'none'}; kernels for {_core.cpu_level()}; "
+        f"reducers: {_reducers(job, settings)}; kernels for {_core.cpu_level()}; "
         f"a peer counts as lost after {settings.heartbeat:g} s of silence, an operation ends after "
         f"{settings.timeout:g} s",
     ]
@@ -66,6 +66,21 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
             f"{'encrypted' if settings.encrypt else 'not encrypted'}"
         )
     return "; ".join(found)
+
+
+def _reducers(job: Any, settings: Settings) -> str:
+    if not settings.reducers:
+        return "none"
+    named = ", ".join(f"{host}:{port}" for host, port in settings.reducers)
+    if job.size == 1:
+        return f"{named} are not used: this is a job of one rank"
+    if not job.ranks_are_apart:
+        return f"{named} are not used: they take part where each rank has a host of its own, and here ranks share one"
+    there = [
+        one["name"] if one["incarnation"] else f"{one['name']} (not reached, and asked again every second)"
+        for one in job.reducers
+    ]
+    return ", ".join(there)
 
 
 def _ranks(members: list[int]) -> str:

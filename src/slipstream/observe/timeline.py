@@ -14,10 +14,11 @@ import time
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
+from slipstream.base.timelines import file_of
 from slipstream.comm.job import Job, current
 from slipstream.observe import chrome
 
-__all__ = ["Timeline", "file_of", "follow", "start_timeline", "stop_timeline"]
+__all__ = ["Timeline", "follow", "start_timeline", "stop_timeline"]
 
 _PERIOD = 0.25  # seconds between two writes
 _CAPACITY = 1 << 15  # events between two writes; more are dropped, and counted
@@ -25,13 +26,6 @@ _CAPACITY = 1 << 15  # events between two writes; more are dropped, and counted
 _log = logging.getLogger("slipstream")
 _running: dict[Job, Timeline | None] = {}  # None: other ranks write
 _written: dict[str, int] = {}  # how often this process has begun each file
-
-
-def file_of(template: str, rank: int) -> str | None:
-    """The file that ``rank`` writes: ``{rank}`` is replaced by its number; without it only rank 0 writes one."""
-    if "{rank}" in template:
-        return template.replace("{rank}", str(rank))
-    return template if rank == 0 else None
 
 
 class Timeline:

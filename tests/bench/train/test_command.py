@@ -44,11 +44,13 @@ def record(result: Result) -> dict[str, Any]:
 
 def test_against_gloo_with_a_delay() -> None:
     result = run(
-        "--against", "gloo,slipstream-horovod,mpi", "--optimizer", "sgd", "--bucket-mb", "0.05", "--json"
+        *("--against", "gloo,slipstream-horovod,mpi", "--optimizer", "sgd", "--bucket-mb", "0.05"),
+        *("--encrypt", "--json"),
     )
     assert result.exit_code == 0, result.output
     found = record(result)
     assert found["bytes"] == 4 * 28_032
+    assert found["encrypted"]
     assert "MPI" in found["missing"]["mpi"]
     rows = found["contenders"]
     assert set(rows) == {"plain", "slipstream", "gloo", "slipstream-horovod"}

@@ -22,6 +22,7 @@ import torch
 
 from slipstream import comm
 from slipstream.base.dtypes import Op
+from slipstream.base.settings import Settings
 from slipstream.bench import machine
 from slipstream.bench.jobs import channel
 from slipstream.bench.train import contenders
@@ -96,6 +97,7 @@ def _about(options: Options, shapes: Shapes, absent: Mapping[str, str]) -> dict[
         "options": dataclasses.asdict(options),
         "ranks": comm.size(),
         "hosts": comm.cross_size(),
+        "encrypted": Settings.from_environment().encrypt,
         "parameters": sum(nbytes) // 4,
         "tensors": len(nbytes),
         "bytes": sum(nbytes),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from slipstream.base.units import format_rate
-from slipstream.bench.table import fitting, grid
+from slipstream.bench.table import encryption, fitting, grid
 from slipstream.bench.train.catalogue import FIGURES
 from slipstream.bench.train.options import PLAIN, REDUCING
 
@@ -76,7 +76,7 @@ def _headline(record: Mapping[str, Any]) -> str:
     return (
         f"{options['model']}: {record['parameters']:,} parameters in {record['tensors']} tensors, "
         f"{record['bytes'] / 1e6:.1f} MB of gradients; {record['ranks']} ranks on {_hosts(record['hosts'])}; "
-        f"compute: {compute}{batch}"
+        + "; ".join([f"compute: {compute}{batch}", *encryption(record)])
     )
 
 
