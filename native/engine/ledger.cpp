@@ -8,7 +8,7 @@ namespace slipstream {
 void Ledger::enter(const WorkPtr& work) {
   WorkPtr forgotten = work;  // destroyed without the lock
   Request& request = work->request;
-  work->submitted = coarse_now();
+  work->submitted = request.called == Time{} ? coarse_now() : request.called;
   std::lock_guard lock(mutex_);
   std::swap(forgotten, latest_[entered_++ % kRemembered]);
   auto& candidates = request.candidates;

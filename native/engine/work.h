@@ -71,8 +71,9 @@ struct Request {
   double postscale = 1.0;
   uint64_t divisor = 1;  // AVG: exact division after the sum
   double timeout_seconds = 0;
-  bool timed =
-      false;  // that time is the caller's own: it runs from the call on, also while the work waits for its turn
+  // That time is the caller's own: it runs from the call on, also while the work waits for its turn.
+  bool timed = false;
+  Time called{};  // of a part of a timed work: when that was called
 
   // What is reduced, where that is not what the signature says: words about a work, not its data.
   struct Elements {

@@ -29,8 +29,9 @@ ReducerSession reducer_session(const std::string& job, const std::string& secret
   std::snprintf(number, sizeof(number), "%012llx", static_cast<unsigned long long>(incarnation & kRandomBits));
   ReducerSession found;
   found.job = job + "/reducer/" + number;
-  const Digest digest = hmac_sha256(bytes_of(secret), {bytes_of("slipstream reducer"), bytes_of(found.job)});
+  Digest digest = hmac_sha256(bytes_of(secret), {bytes_of("slipstream reducer"), bytes_of(found.job)});
   found.secret.assign(reinterpret_cast<const char*>(digest.data()), digest.size());
+  wipe(digest);
   return found;
 }
 

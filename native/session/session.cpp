@@ -135,10 +135,12 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
   work->split = is_split(work->request);
-  if (work->split)
-    work->submitted = coarse_now();  // its slices are numbered
-  else
+  if (work->split) {  // its slices are numbered
+    work->submitted = coarse_now();
+    if (work->request.timed) work->request.called = work->submitted;
+  } else {
     engine_.ledger().enter(work);
+  }
   return work;
 }
 
