@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
+#include <string_view>
+
 namespace slipstream {
 
 void log_warning(int rank, const std::string& text) {
@@ -13,6 +16,14 @@ void log_warning(int rank, const std::string& text) {
   }
   lines += '\n';
   [[maybe_unused]] const auto n = ::write(STDERR_FILENO, lines.data(), lines.size());  // one write: lines stay whole
+}
+
+void log_info(int rank, const std::string& text) {
+  static const bool wanted = [] {
+    const char* level = std::getenv("SLIPSTREAM_LOG");
+    return level != nullptr && (std::string_view(level) == "info" || std::string_view(level) == "debug");
+  }();
+  if (wanted) log_warning(rank, text);
 }
 
 }  // namespace slipstream

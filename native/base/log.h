@@ -1,4 +1,4 @@
-// Warnings for people, on standard error, with the rank in front.
+// Words for people, on standard error, with the rank in front.
 #pragma once
 
 #include <string>
@@ -7,5 +7,7 @@ namespace slipstream {
 
 // `text` may have several lines.
 void log_warning(int rank, const std::string& text);
+// Shown with SLIPSTREAM_LOG=info alone, or debug.
+void log_info(int rank, const std::string& text);
 
 }  // namespace slipstream

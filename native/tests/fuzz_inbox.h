@@ -50,13 +50,27 @@ class InboxModel {
     require((verdict == Inbox::Verdict::fresh) == !known, "the first segment of a message is fresh, no other one is");
     auto& parts = parts_[header.message];
     const uint64_t end = uint64_t{header.offset} + header.size;
-    for (const auto& [offset, part] : parts) {
-      const bool same = offset == header.offset && part.size == header.size;
-      require(same || offset >= end || offset + part.size <= header.offset, "parts do not overlap");
+    auto overlapping = parts.end();
+    size_t overlaps = 0;
+    for (auto at = parts.begin(); at != parts.end(); ++at) {
+      if (at->first >= end || at->first + at->second.size <= header.offset) continue;
+      overlapping = at;
+      ++overlaps;
     }
-    auto& part = parts[header.offset];
-    require(part.done == (verdict == Inbox::Verdict::repeated), "done parts are repeated, no other ones are");
-    part.size = header.size;
+    bool wanted = overlaps == 0;
+    if (wanted) {
+      parts[header.offset] = {header.size, false};
+    } else if (overlaps == 1 && !overlapping->second.done && overlapping->first <= header.offset &&
+               end <= overlapping->first + overlapping->second.size) {
+      wanted = true;
+      const uint32_t begin = overlapping->first;
+      const auto last = begin + overlapping->second.size;
+      parts.erase(overlapping);
+      if (begin < header.offset) parts[begin] = {header.offset - begin, false};
+      parts[header.offset] = {header.size, false};
+      if (end < last) parts[static_cast<uint32_t>(end)] = {static_cast<uint32_t>(last - end), false};
+    }
+    require(wanted == (verdict != Inbox::Verdict::repeated), "what has not come, and no other way, is wanted");
     require(inbox_.find(header.message) != nullptr, "a message that has begun is found");
     if (verdict != Inbox::Verdict::repeated) flights_.push_back({header});
   }
@@ -68,9 +82,11 @@ class InboxModel {
     flights_.erase(flights_.begin() + static_cast<ptrdiff_t>(index));
     if (lost) return;
     auto& parts = parts_[header.message];
-    parts[header.offset].done = true;
     uint64_t sum = 0;
-    for (const auto& [offset, part] : parts) sum += part.done ? part.size : 0;
+    for (auto& [offset, part] : parts) {
+      if (header.offset <= offset && offset + part.size <= header.offset + header.size) part.done = true;
+      sum += part.done ? part.size : 0;
+    }
     const uint32_t length = inbox_.find(header.message)->frame.length;
     const bool complete = inbox_.complete(header);
     require(complete == (sum == length), "a message is complete when all its bytes are here, and not before");

@@ -15,8 +15,9 @@ using namespace slipstream::rig;
 const std::string kNoRoute = "255.255.255.255";
 constexpr uint32_t kLength = 200'000;
 
-TcpOptions options(double patience, Checksums checksums = Checksums::automatic) {
+TcpOptions options(double patience, Checksums checksums = Checksums::automatic, int lanes = 2) {
   TcpOptions found;
+  found.lanes = lanes;
   found.checksums = checksums;
   found.patience_seconds = found.connect_seconds = patience;
   return found;
@@ -28,8 +29,8 @@ bool says(const Error& error, const std::string& words) { return error.text.find
 
 // Rank 0 reaches rank 1 through a relay.
 struct Pair {
-  explicit Pair(double patience, Checksums checksums = Checksums::automatic)
-      : a(0, options(patience, checksums)), b(1, options(patience, checksums)), relay(b.port) {
+  explicit Pair(double patience, Checksums checksums = Checksums::automatic, int lanes = 2)
+      : a(0, options(patience, checksums, lanes)), b(1, options(patience, checksums, lanes)), relay(b.port) {
     const auto directory = [this](int rank) { return TcpTarget{rank, {"127.0.0.1"}, rank == 0 ? a.port : relay.port}; };
     a.transport->set_directory(directory);
     b.transport->set_directory(directory);
@@ -39,20 +40,21 @@ struct Pair {
   bool until(const std::function<bool()>& what, double limit = 20) {
     return run({&a, &b}, [&] { return relay.turn(), what(); }, limit);
   }
-  bool up() {
+  bool up(size_t wanted = 3) {
     return until([&] {
       if (a.ups.empty() || b.ups.empty()) return false;
       const auto lanes = a.ups[0]->statistics().lanes;
-      return lanes.size() == 3 && std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.up; });
+      return lanes.size() == wanted &&
+             std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.up; });
     });
   }
   // Both send, as the engine does: small frames, and bulk.
-  bool exchange(uint32_t count) {
-    const auto bytes = pattern(kLength, 3);
+  bool exchange(uint32_t count, uint32_t length = kLength) {
+    const auto bytes = pattern(length, 3);
     const size_t wanted_a = a.cookies.size() + count;
     const size_t wanted_b = b.cookies.size() + count;
     for (uint32_t i = 0; i < count; ++i)
-      for (Rank* rank : {&a, &b}) rank->ups[0]->send(frame(FrameType::data, kLength), bytes.data(), i);
+      for (Rank* rank : {&a, &b}) rank->ups[0]->send(frame(FrameType::data, length), bytes.data(), i);
     return until([&] { return a.cookies.size() == wanted_a && b.cookies.size() == wanted_b; }) && a.downs.empty() &&
            b.downs.empty();
   }
@@ -179,13 +181,39 @@ TEST(damage_that_lets_something_through_ends_no_link) {
 TEST(damage_that_lets_nothing_through_ends_the_link) {
   Pair pair(20, Checksums::always);
   CHECK(pair.up());
-  pair.relay.damage_after = 2000;  // far less than a message, and more than the handshake
+  pair.relay.damage_after = 2000;  // far less than the smallest piece of a message, and more than the handshake
+  pair.relay.most_at_once = 4000;
   pair.relay.damages = 1 << 20;
   const auto bytes = pattern(kLength, 3);
   pair.a.ups[0]->send(frame(FrameType::data, kLength), bytes.data(), 0);
   CHECK(pair.until([&] { return !pair.b.downs.empty(); }));
   CHECK(says(pair.b.downs[0], "look for faulty memory, network cards"));
   CHECK(pair.b.received.empty());
+}
+
+// Each break is noticed late, or the next connection is made late: at least one of 21 in a row.
+TEST(lanes_that_break_as_soon_as_they_are_made_are_dialled_with_a_pause) {
+  constexpr int kBreaks = 66;
+  Pair pair(20, Checksums::automatic, 1);
+  CHECK(pair.up(2));
+  pair.relay.lane_breaks = kBreaks;
+  CHECK(pair.until([&] { return pair.relay.lane_breaks == 0; }, 60));
+  CHECK(pair.exchange(2));
+  CHECK_EQ(pair.relay.pauses.size(), size_t{kBreaks});
+  CHECK(std::count_if(pair.relay.pauses.begin(), pair.relay.pauses.end(), [](double s) { return s > 0.045; }) >=
+        kBreaks / 22);
+}
+
+// Within a machine messages travel whole, as long as that gets them through.
+TEST(connections_that_break_in_the_middle_of_every_message_bring_it_through_in_pieces) {
+  for (const int lanes : {1, 2}) {
+    Pair pair(20, Checksums::automatic, lanes);
+    CHECK(pair.up(static_cast<size_t>(lanes) + 1));
+    pair.relay.most_carried = 100'000;
+    CHECK(pair.exchange(1, 1 << 19));
+    for (const Rank* rank : {&pair.a, &pair.b})
+      CHECK(rank->received.size() == 1 && rank->received[0].bytes == pattern(1 << 19, 3));
+  }
 }
 
 TEST(one_reset_after_another_costs_no_message) {

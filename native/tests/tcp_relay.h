@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/fd.h"
@@ -39,6 +40,8 @@ class Relay {
   void turn() {
     for (Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)); fd;
          fd = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC))) {
+      if (broken_at_) pauses.push_back(std::chrono::duration<double>(now() - *broken_at_).count());
+      broken_at_.reset();
       auto way = std::make_unique<Way>();
       way->client = std::move(fd);
       way->server = raw_connect(to_);
@@ -53,9 +56,13 @@ class Relay {
 
   // May change what passes once the handshake is over: 0 is to the server.
   std::function<void(std::vector<std::byte>& bytes, int direction)> on_bytes;
-  int breaks = 0;           // control connections that are still to be broken as soon as they are through the handshake
-  int damages = 0;          // bytes of bulk that are still to be changed, each after its connection has carried
-  size_t damage_after = 0;  // so many
+  int breaks = 0;       // control connections that are still to be broken as soon as they are through the handshake
+  int lane_breaks = 0;  // the same of bulk connections
+  // Seconds from such a break to the next connection.
+  std::vector<double> pauses;
+  int damages = 0;                 // bytes of bulk that are still to be changed, each after its connection has carried
+  size_t damage_after = 0;         // so many
+  size_t most_carried = SIZE_MAX;  // bytes after which a bulk connection is broken
   size_t most_at_once = SIZE_MAX;  // bytes that one turn of the loop passes on, of each connection and direction
   std::vector<std::unique_ptr<Way>> ways;
 
@@ -67,6 +74,12 @@ class Relay {
       --breaks;
       return false;
     }
+    if (lane_breaks > 0 && !way.is_control() && way.to_client >= kHandshake) {
+      --lane_breaks;
+      broken_at_ = now();
+      return false;
+    }
+    if (!way.is_control() && way.to_server + way.to_client > most_carried) return false;
     return there && back;
   }
 
@@ -99,6 +112,7 @@ class Relay {
   static constexpr size_t kGreeting[] = {112, 65};  // bytes of the handshake
   Fd listener_;
   uint16_t to_;
+  std::optional<Time> broken_at_;
 
  public:
   const uint16_t port;

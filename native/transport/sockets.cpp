@@ -334,7 +334,8 @@ Passed passed(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
-  return {info.tcpi_bytes_acked, info.tcpi_bytes_received, info.tcpi_snd_mss};
+  return {info.tcpi_bytes_acked, info.tcpi_bytes_received, info.tcpi_snd_mss, info.tcpi_last_ack_recv / 1e3,
+          info.tcpi_last_data_recv / 1e3};
 }
 
 bool unanswered(int fd, double seconds) {

@@ -71,6 +71,8 @@ struct Passed {
   uint64_t acknowledged = 0;  // bytes
   uint64_t received = 0;      // bytes
   uint64_t segment = 0;       // bytes of payload in a full packet
+  double unanswered = 0;      // seconds since the peer's machine last acknowledged anything
+  double unheard = 0;         // seconds since it last sent data
 };
 Passed passed(int fd);
 // The peer's machine has had `seconds`, and at least two repetitions, to answer what it was sent, and has said nothing.

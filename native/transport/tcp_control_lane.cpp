@@ -82,6 +82,10 @@ void ControlLane::put(const Frame& frame, const std::byte* data) {
   if (frame.type != FrameType::seen) spoke_ = said();
 }
 
+void ControlLane::probe() {
+  if (writable() && !resuming_ && flushed()) say_seen();
+}
+
 ssize_t ControlLane::put_out(std::span<const std::byte> bytes) {
   if (!records_) return ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   IoCall call{.fd = fd_.get(),

@@ -44,6 +44,7 @@ class Dial final : private Handler, private Timed {
 
   // Why the last attempt failed; empty before that.
   const std::string& trouble() const { return error_.text; }
+  int segment() const { return segment_; }
 
  private:
   enum class Phase { pause, connecting, greeting };

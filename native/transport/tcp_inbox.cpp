@@ -24,43 +24,56 @@ Inbox::Verdict Inbox::begin(const SegmentHeader& header) {
   } else if (std::memcmp(&message.frame, &header.frame, sizeof(Frame)) != 0) {
     return Verdict::nonsense;
   }
-  for (Message::Part& part : message.parts) {
-    if (part.offset == header.offset && part.size == header.size) {
-      part.shared = true;
-      if (!part.done) return Verdict::wanted;
+  const uint32_t end = header.offset + header.size;
+  for (size_t i = 0; i < message.parts.size(); ++i) {
+    Message::Part& part = message.parts[i];
+    if (part.end() <= header.offset || end <= part.offset) continue;
+    const bool inside = part.offset <= header.offset && end <= part.end();
+    if (!inside || part.done) {
       repeated_ += header.size;
       return Verdict::repeated;
     }
-    if (part.offset < header.offset + header.size && header.offset < part.offset + part.size) return Verdict::nonsense;
+    part.shared = true;
+    // Who sends the part in pieces sends all of them.
+    Message::Part before = part;
+    Message::Part after = part;
+    part.offset = header.offset;
+    part.size = header.size;
+    before.size = header.offset - before.offset;
+    after.size = after.end() - end;
+    after.offset = end;
+    if (before.size > 0) message.parts.push_back(before);
+    if (after.size > 0) message.parts.push_back(after);
+    return Verdict::wanted;
   }
   message.parts.push_back({header.offset, header.size, false, false});
   return fresh ? Verdict::fresh : Verdict::wanted;
 }
 
-Inbox::Message::Part* Inbox::find_part(const SegmentHeader& header) {
-  Message* message = find(header.message);
-  if (message == nullptr) return nullptr;
-  const auto same = [&](const Message::Part& part) { return part.offset == header.offset; };
-  const auto at = std::find_if(message->parts.begin(), message->parts.end(), same);
-  return at == message->parts.end() ? nullptr : &*at;
+bool Inbox::any_part(const SegmentHeader& header, bool (*is)(const Message::Part&)) {
+  const Message* message = find(header.message);
+  if (message == nullptr) return false;
+  return std::any_of(message->parts.begin(), message->parts.end(), [&](const Message::Part& part) {
+    return header.offset <= part.offset && part.end() <= header.offset + header.size && is(part);
+  });
 }
 
 bool Inbox::wants(const SegmentHeader& header) {
-  const Message::Part* part = find_part(header);
-  return part != nullptr && !part->done;
+  return any_part(header, [](const Message::Part& part) { return !part.done; });
 }
 
 bool Inbox::shared(const SegmentHeader& header) {
-  const Message::Part* part = find_part(header);
-  return part != nullptr && part->shared;
+  return any_part(header, [](const Message::Part& part) { return part.shared; });
 }
 
 bool Inbox::complete(const SegmentHeader& header) {
-  Message::Part* part = find_part(header);
-  if (part == nullptr || part->done) return false;
-  part->done = true;
   Message* message = find(header.message);
-  message->left -= part->size;
+  if (message == nullptr || !wants(header)) return false;
+  for (Message::Part& part : message->parts) {
+    if (part.done || part.offset < header.offset || header.offset + header.size < part.end()) continue;
+    part.done = true;
+    message->left -= part.size;
+  }
   return message->left == 0;
 }
 

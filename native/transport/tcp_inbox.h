@@ -27,17 +27,18 @@ class Inbox {
       uint32_t size;
       bool done;
       bool shared;  // it has begun to come more than once, so two lanes may write its bytes
+      uint32_t end() const { return offset + size; }
     };
     std::vector<Part> parts;
   };
   enum class Verdict {
     fresh,     // the first segment of its message: it needs a place
     wanted,    // its bytes are wanted
-    repeated,  // they are here already
+    repeated,  // they are here already, or come in other segments
     nonsense,  // it contradicts what came before
   };
 
-  // A segment's header has come.
+  // A segment's header has come. What was lost may come again in smaller segments than before.
   Verdict begin(const SegmentHeader& header);
   // The segment's bytes are still wanted.
   bool wants(const SegmentHeader& header);
@@ -53,7 +54,8 @@ class Inbox {
   uint64_t repeated() const { return repeated_; }  // bytes that came again
 
  private:
-  Message::Part* find_part(const SegmentHeader& header);
+  // Whether any part of the segment is so.
+  bool any_part(const SegmentHeader& header, bool (*is)(const Message::Part&));
 
   std::map<uint64_t, Message> open_;
   Watermark done_;

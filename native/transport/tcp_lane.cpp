@@ -28,6 +28,8 @@ void Lane::take_socket(Connection connection) {
   records_ = std::move(connection.records);
   near_ = same_machine(fd_.get());
   opened_at_ = now();
+  acknowledged_ = 0;
+  answered_since_ = Time::max();
   previous_ = std::exchange(local_, local_endpoint(fd_.get()));
   ended_ = false;
   write_failed_ = false;
@@ -84,6 +86,21 @@ void Lane::read_ended(int error) {
 void Lane::read_broke(int error, uint32_t number) {
   if (error == EBADMSG && records_) return read_damaged(number);
   read_ended(error);
+}
+
+void Lane::look_at_answers(std::optional<Time> before) {
+  const uint64_t last = std::exchange(acknowledged_, passed().acknowledged);
+  if (acknowledged_ <= last)
+    answered_since_ = Time::max();
+  else if (!before)
+    answered_since_ = now();
+  else
+    answered_since_ = std::min(answered_since_, *before);
+}
+
+bool Lane::same_way(const Lane& other) const {
+  return is_open() && other.is_open() && local_.address == other.local_.address &&
+         peer_address(fd_.get()) == peer_address(other.fd_.get());
 }
 
 void Lane::discard() {
@@ -361,7 +378,8 @@ bool BulkLane::prepare_read(IoCall& call) {
 }
 
 bool BulkLane::reads_with(const BulkLane& other) const {
-  return in_payload_ && other.in_payload_ && into_ != nullptr && into_ == other.into_;
+  return in_payload_ && other.in_payload_ && into_ != nullptr && other.into_ != nullptr &&
+         into_ < other.into_ + other.segment_.size && other.into_ < into_ + segment_.size;
 }
 
 bool BulkLane::finish_read(const IoCall& call, size_t& got) {

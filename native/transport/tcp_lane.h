@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,11 @@ class Lane : protected Handler {
   double rtt() const { return is_open() ? smoothed_rtt(fd_.get()) : 0; }
   Time opened_at() const { return opened_at_; }  // of the connection that there is
   Passed passed() const { return is_open() ? slipstream::passed(fd_.get()) : Passed{}; }
+  // Looks whether anything has been acknowledged since the last look, at `before`; null: that is too long ago.
+  void look_at_answers(std::optional<Time> before);
+  // Every look since then has found that more was acknowledged; Time::max(): the last one has not.
+  Time answered_since() const { return answered_since_; }
+  bool same_way(const Lane& other) const;  // between the same two addresses
   double least_rtt() const { return is_open() ? slipstream::least_rtt(fd_.get()) : 0; }
   std::string far_name() const { return is_open() ? peer_name(fd_.get()) : "unknown"; }
   uint16_t near_port() const { return is_open() ? local_port(fd_.get()) : 0; }
@@ -97,6 +103,8 @@ class Lane : protected Handler {
   Endpoint previous_;
   bool near_ = false;
   Time opened_at_{};
+  uint64_t acknowledged_ = 0;  // bytes, at the last look
+  Time answered_since_ = Time::max();
   uint32_t registered_ = 0;
 };
 
@@ -112,6 +120,8 @@ class ControlLane final : public Lane {
   void send(const Frame& frame, const std::byte* data);
   // From within an event: together with what else is to be said before the poller has handled this turn's events.
   void send_soon(const Frame& frame);
+  // Says something small that is no news, to see whether it is acknowledged.
+  void probe();
   bool flushed() const { return !writable() || (resuming_ ? ended_ : !wants_write()); }
   size_t backlog() const { return out_.size(); }       // bytes that the peer has not said to have read
   bool heard_out() const { return start_ >= spoke_; }  // the peer has read all, but for what is about its own stream
@@ -195,7 +205,8 @@ class BulkLane final : public Lane {
   void update();
   // The peer has the message: what this lane still owes of it is padding, and its memory is not ours any more.
   void forget_out(uint64_t message) { pieces_.forget(message); }
-  // The message is complete, or this segment of it: what still comes of it on this lane is dropped.
+  // The message is complete, or this segment of it: what still comes of it on this lane is dropped, also the rest of a
+  // larger segment that has been cut up since. It would overwrite what has been checked.
   void forget_in(uint64_t message);
   void forget_in(const SegmentHeader& segment);
 
@@ -205,7 +216,7 @@ class BulkLane final : public Lane {
   bool prepare_read(IoCall& call);
   bool finish_read(const IoCall& call, size_t& got);  // makes upcalls
   void end_turn(size_t wrote, Time start);            // of writing, which began then
-  bool reads_with(const BulkLane& other) const;       // the same segment
+  bool reads_with(const BulkLane& other) const;       // the same bytes of a message
 
   const Pace& pace() const { return pace_; }
   // Bytes a second that reach the peer while the lane is busy: a queue that fills looks faster than it is. 0: not

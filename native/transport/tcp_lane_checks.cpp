@@ -16,7 +16,9 @@ void Lane::read_damaged(uint32_t number) {
 }
 
 void BulkLane::forget_in(const SegmentHeader& segment) {
-  if (in_payload_ && segment_.message == segment.message && segment_.offset == segment.offset) into_ = nullptr;
+  if (in_payload_ && segment_.message == segment.message && segment_.offset < segment.offset + segment.size &&
+      segment.offset < segment_.offset + segment_.size)
+    into_ = nullptr;
 }
 
 // Where two lanes write the same bytes, what came here is not what lies there.

@@ -81,6 +81,7 @@ void TcpLink::control_dialled(Dial::Result result) {
   lane_dials_.resize(static_cast<size_t>(std::clamp(core_->options.lanes, 1, kMaxLanes)));
   lane_paths_.resize(lane_dials_.size(), Paths::kNone);
   dial_paths_.resize(lane_dials_.size(), Paths::kNone);
+  lane_segments_.resize(lane_dials_.size());
   achieved_.resize(lane_dials_.size());
   for (size_t i = 0; i < lane_dials_.size(); ++i) dial_lane(i);
   come_up();
@@ -92,10 +93,12 @@ void TcpLink::come_up() {
 }
 
 void TcpLink::lane_dialled(size_t number, Dial::Result result) {
+  const int segment = lane_dials_[number]->segment();
   lane_dials_[number].reset();
   if (result.connection.fd) {
     heard();
     lane_paths_[number] = dial_paths_[number];
+    lane_segments_[number] = segment;
     achieved_[number] = {};
     add_lane(std::move(result.connection), static_cast<uint32_t>(number));
     return;

@@ -121,7 +121,13 @@ class TcpLink final : public Link, private Timed {
   void copy_late(Time now);
   void watch_pace(Time now);
   void look(Time now);
+  bool suspects_size(Time now) const;
   void suspect_size(const Lane& lane, bool inwards, Time now);
+  bool small_data_passes(const Lane& lane, bool inwards, Time now) const;
+  void size_proven(uint64_t segment);
+  void try_size(int segment, Time now);
+  void watch_size(Time now);
+  void probe_size(Time now);
   void replace_cut_control(Time now);
   void leave_cut_lanes(Time now);
   void leave(BulkLane& lane, Time now);
@@ -160,6 +166,7 @@ class TcpLink final : public Link, private Timed {
   size_t control_path_ = Paths::kNone;
   std::vector<size_t> lane_paths_;  // by number
   std::vector<size_t> dial_paths_;  // by number; of those that are being dialled
+  std::vector<int> lane_segments_;  // by number; as `segment_` was when they were dialled
   struct Achieved {
     std::optional<uint64_t> carried;  // bytes, at the last look; null: the connection is newer than that
     double rate = -1;                 // bytes a second between two looks, negative: not known
@@ -214,8 +221,11 @@ class TcpLink final : public Link, private Timed {
   Time fed_{};             // when a lane last found something to take
   Time next_copy_{};       // when to look for late segments again
   Time next_look_{};
-  int segment_ = 0;    // bytes of payload in the packets of new connections; 0: as the interfaces allow
-  Time stalled_at_{};  // when a connection last stalled
+  int segment_ = 0;                // bytes of payload in the packets of new connections; 0: as the interfaces allow
+  int proven_segment_ = 0;         // larger packets have been seen to vanish; 0: no
+  Time trial_ends_ = Time::max();  // of a smaller size that nothing has proved to be needed
+  Time stalled_at_{};              // when a connection last stalled
+  Time answers_at_{};              // when it was last looked what is acknowledged
   uint64_t lost_ = 0;
   uint64_t replaced_ = 0;
   uint64_t damaged_ = 0;

@@ -1,6 +1,7 @@
 #include "transport/tcp_outbox.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "transport/blocks.h"
 
@@ -140,12 +141,36 @@ std::optional<uint64_t> Outbox::taken(uint64_t number) {
   return cookie;
 }
 
+void Outbox::cut_up(uint64_t number, size_t index, std::vector<Ref>& pieces) {
+  std::vector<Segment>& segments = find(number)->segments;
+  Segment& whole = segments[index];
+  whole.lane = -1;
+  uint32_t offset = whole.offset;
+  const uint32_t end = offset + whole.size;
+  uint32_t size = whole.size;
+  if (dealing_ == Dealing::pull) size = std::min(size, std::max(size / 4, kLeastSegment));
+  const auto next = [&] { return end - offset < size + kLeastSegment ? end - offset : size; };  // no crumbs
+  whole.size = next();
+  pieces.push_back({number, offset});
+  for (offset += whole.size; offset < end; offset += segments.back().size) {
+    segments.push_back({offset, next(), -1, false, Time::max()});
+    pieces.push_back({number, offset});
+  }
+}
+
 void Outbox::lost(int lane) {
+  std::vector<Ref> pieces;
   for (size_t i = 0; i < messages_.size(); ++i) {
     if (messages_[i].taken) continue;
-    for (const Segment& segment : messages_[i].segments)
-      if (segment.lane == lane) again_.push_back({base_ + i, segment.offset});
+    const size_t count = messages_[i].segments.size();
+    for (size_t index = 0; index < count; ++index)
+      if (messages_[i].segments[index].lane == lane) cut_up(base_ + i, index, pieces);
   }
+  // Nobody knows which of them have arrived. The golden section makes the beginnings come everywhere soon.
+  turn_ = std::fmod(turn_ + 0.618033988749895, 1.0);
+  const auto first = static_cast<ptrdiff_t>(turn_ * static_cast<double>(pieces.size()));
+  if (dealing_ == Dealing::pull && pieces.size() > 1) std::rotate(pieces.begin(), pieces.begin() + first, pieces.end());
+  again_.insert(again_.end(), pieces.begin(), pieces.end());
   if (!dealt_to(lane)) return;
   for (const Ref& ref : dealt_[static_cast<size_t>(lane)]) {
     waiting_ -= find(ref.number)->segments[ref.offset / kDealtSegment].size;

@@ -49,7 +49,8 @@ class Outbox {
   void tell(uint64_t below) { word_ = below; }
   uint64_t told() const { return told_; }  // what segments that are not lost have said of that
   void untell() { told_ = 0; }
-  // What `lane` took and the peer may not have goes to others.
+  // What `lane` took and the peer may not have goes to others, each segment in pieces, and each time another piece
+  // first: also connections that all break before they have carried a whole segment bring something on.
   void lost(int lane);
   void clear();
 
@@ -82,6 +83,7 @@ class Outbox {
     uint32_t offset;
   };
 
+  void cut_up(uint64_t number, size_t index, std::vector<Ref>& pieces);
   bool dealt_to(int lane) const;
   // The peer may have to keep all that is under way in its blocks: no more than fits there is begun.
   bool full() const;
@@ -104,6 +106,7 @@ class Outbox {
   uint64_t pushed_ = 0;
   uint64_t repeated_ = 0;
   std::deque<Ref> again_;
+  double turn_ = 0;  // where in what is lost it begins the next time
   std::vector<std::deque<Ref>> dealt_;
   size_t next_lane_ = 0;
 };

@@ -31,6 +31,7 @@ void TcpLink::watch() {
 void TcpLink::look(Time now) {
   watched_ = false;
   if (finished_ || closing_ || goodbye_) return;
+  watch_size(now);
   if (control_.unanswered(kSilentSeconds)) replace_cut_control(now);
   if (!finished_) leave_cut_lanes(now);
   if (finished_) return;
@@ -38,6 +39,7 @@ void TcpLink::look(Time now) {
   if (!accepted_) seek_faster_lane(now);
   bool waiting = !outbox_.empty() || !control_.flushed() || control_.unsent() > 0;
   for (const auto& lane : bulk_) waiting = waiting || lane->unsent() > 0;
+  if (suspects_size(now)) probe_size(now);
   if (waiting) watch();
 }
 

@@ -116,8 +116,8 @@ def test_a_hop_that_drops_large_packets_gets_smaller_ones(size: int, tmp_path: P
         drop_large_packets(lab, size)
         (tmp_path / "go").touch()
         job.goes_on()
+        job.wait_for(lambda: "bytes do not reach rank 1, small ones do" in job.output())
         job.end()
-        assert "bytes do not reach rank 1, small ones do" in job.output()
 
 
 @needs_lab

@@ -1,4 +1,4 @@
-"""One rank of test_late.py: late_rank.py COUNT. Rank 0 prints the error of the first of two operations that time out."""
+"""One rank of test_late.py: late_rank.py COUNT. Rank 0 prints the error of the operation that times out first."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ if slipstream.rank() == 0:
     first = slipstream.all_reduce(shared, out=shared, async_op=True)
     # In line behind the first, whose memory it uses. Nobody else calls it.
     data, count, dtype = shared.ctypes.data, shared.size, int(DType.F64)
-    raw.all_reduce(
-        group, data, data, count, dtype, int(Op.SUM), keep=shared, name="behind", timeout=LIMIT
-    )
+    raw.all_reduce(group, data, data, count, dtype, int(Op.SUM), keep=shared, name="behind", timeout=LIMIT)
     time.sleep(3)  # so much later is the other one called
     other = raw.recv(group, word.ctypes.data, 1, dtype, 1, tag=7, keep=word, timeout=LIMIT)
     slipstream.send(np.ones(1), 1)  # the other rank comes to the first, and "behind" leaves the line
