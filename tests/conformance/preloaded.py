@@ -20,6 +20,7 @@ __all__ = ["install"]
 
 LIST = "CHECKOUT_MODULES"  # the file with the names of what the fork server imports
 ROOTS = {"_pytest", "expecttest", "hypothesis", "numpy", "pytest", "scipy", "slipstream", "torch"}
+BACK_END = "slipstream.faces.torch_distributed.backend"  # as gloo's, which comes with PyTorch
 # It starts processes of its own when it is imported.
 LEFT_OUT = "torch._inductor"
 
@@ -53,7 +54,7 @@ def _serve() -> None:
     """In the fork server: imports what the list names, and has its children take over what their parent gave them."""
     pretended.install()
     with open(os.environ[LIST], encoding="utf-8") as file:
-        for name in file.read().split():
+        for name in [*file.read().split(), BACK_END]:
             with contextlib.suppress(Exception):
                 __import__(name)
     bootstrap = process.BaseProcess._bootstrap

@@ -61,6 +61,6 @@ def install() -> None:
     enter = common_dtensor.DTensorTestBase.init_pg
 
     def over_gloo(self: Any, eager_init: bool, backend: str | None = None) -> None:
-        enter(self, eager_init, "gloo" if backend else None)
+        enter(self, eager_init, "gloo")
 
     common_dtensor.DTensorTestBase.init_pg = over_gloo
