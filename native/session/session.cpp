@@ -130,8 +130,8 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   check_process();
   request.channel = tag_channel != 0 ? tag_channel : request.group->id;
   request.signature_hash = request.signature.hash();
-  request.timed = request.timeout_seconds > 0;
-  if (!request.timed) request.timeout_seconds = options_.timeout_seconds;
+  if (!request.timed) request.timed = request.timeout_seconds > 0 && !request.split_up;  // a part has its work's
+  if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
   work->split = is_split(work->request);

@@ -238,6 +238,7 @@ TEST(what_was_lost_may_come_in_pieces) {
   CHECK(!inbox.complete(segment(20'000, 20'000)));
   CHECK(!inbox.complete(segment(20'000, 20'000)));
   CHECK(!inbox.wants(segment(20'000, 20'000)));
+  CHECK(!inbox.wants(segment(0, 100'000)));  // it would overwrite what is here
   CHECK(inbox.begin(segment(25'000, 5'000)) == Inbox::Verdict::repeated);
   CHECK(inbox.begin(segment(0, 20'000)) == Inbox::Verdict::wanted);
   CHECK(inbox.begin(segment(40'000, 30'000)) == Inbox::Verdict::wanted);

@@ -59,7 +59,8 @@ bool Inbox::any_part(const SegmentHeader& header, bool (*is)(const Message::Part
 }
 
 bool Inbox::wants(const SegmentHeader& header) {
-  return any_part(header, [](const Message::Part& part) { return !part.done; });
+  return any_part(header, [](const Message::Part& part) { return !part.done; }) &&
+         !any_part(header, [](const Message::Part& part) { return part.done; });
 }
 
 bool Inbox::shared(const SegmentHeader& header) {
@@ -68,7 +69,7 @@ bool Inbox::shared(const SegmentHeader& header) {
 
 bool Inbox::complete(const SegmentHeader& header) {
   Message* message = find(header.message);
-  if (message == nullptr || !wants(header)) return false;
+  if (message == nullptr) return false;
   for (Message::Part& part : message->parts) {
     if (part.done || part.offset < header.offset || header.offset + header.size < part.end()) continue;
     part.done = true;

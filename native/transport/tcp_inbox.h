@@ -40,7 +40,8 @@ class Inbox {
 
   // A segment's header has come. What was lost may come again in smaller segments than before.
   Verdict begin(const SegmentHeader& header);
-  // The segment's bytes are still wanted.
+  // The segment's bytes are still wanted: none of them is here. Where some are, it was cut up, and all of it comes in
+  // pieces.
   bool wants(const SegmentHeader& header);
   // Other lanes may have written what this segment's lane has.
   bool shared(const SegmentHeader& header);

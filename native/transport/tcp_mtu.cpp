@@ -19,6 +19,7 @@ constexpr int kSegments[] = {1200, 536};  // bytes of payload: within tunnels on
 constexpr uint64_t kGreeting = 512;       // bytes, and more, that a connection says before its first full packet
 constexpr double kMemorySeconds = 30;     // two stalls that are further apart have nothing to do with each other
 constexpr uint64_t kHeaders = 52;         // of IPv4 and TCP with time stamps
+constexpr int kTimeStamps = 12;           // bytes that TCP_MAXSEG counts and TCP_INFO does not
 constexpr double kApartSeconds = 0.6;     // looks that are further apart may miss an outage between them
 constexpr double kSlackSeconds = 0.1;     // of the kernel's clock, which counts in ticks
 constexpr double kEnlargeSeconds = 2;     // between two lanes: the first is judged before the second follows
@@ -31,6 +32,9 @@ int below(uint64_t segment) {
 }
 
 std::string bytes(uint64_t segment) { return std::to_string(segment + kHeaders) + " bytes"; }
+
+// Of packets on connections with such a TCP_MAXSEG.
+std::string limited(int most) { return bytes(static_cast<uint64_t>(most - kTimeStamps)); }
 
 constexpr const char* kCure = "set the MTU of the interfaces to what the network between them carries";
 
@@ -75,8 +79,8 @@ void TcpLink::size_proven(uint64_t segment) {
   if (proven_segment_ == 0 || smaller < proven_segment_) {
     proven_segment_ = smaller;
     log_warning(core_->identity.rank, "packets of " + bytes(segment) + " do not reach " + name() +
-                                          ", small ones do: new connections send at most " +
-                                          bytes(static_cast<uint64_t>(smaller)) + " (" + kCure + ")");
+                                          ", small ones do: new connections send at most " + limited(smaller) + " (" +
+                                          kCure + ")");
   }
   if (segment_ != 0 && segment_ < smaller) return;  // that is still being tried
   segment_ = smaller;
@@ -87,9 +91,9 @@ void TcpLink::size_proven(uint64_t segment) {
 void TcpLink::try_size(int segment, Time now) {
   segment_ = segment == 0 ? proven_segment_ : segment;
   trial_ends_ = segment == 0 ? Time::max() : now + seconds(core_->options.patience_seconds);
-  log_info(core_->identity.rank, "connections to " + name() + " stall: " +
-                                     (segment == 0 ? "smaller packets do not help"
-                                                   : "trying packets of " + bytes(static_cast<uint64_t>(segment))));
+  log_info(core_->identity.rank,
+           "connections to " + name() +
+               " stall: " + (segment == 0 ? "smaller packets do not help" : "trying packets of " + limited(segment)));
 }
 
 // Ends a trial, and gives lanes the size of those times back.

@@ -122,6 +122,20 @@ def check_reduction_extras() -> None:
         if future is not None:
             future.wait()
         close(twice, torch.full_like(twice, float(sum(range(size)))), "a tensor twice")
+        # Large enough that what is done first could be seen by what is done later.
+        for some in (slice(1, 3), slice(700_000, 710_000)):
+            for small_first in (False, True):
+                large = torch.full((1_000_000,), float(rank + 1))
+                both = [large[some], large] if small_first else [large, large[some]]
+                future = dist.all_reduce_coalesced(both, async_op=later)  # type: ignore[attr-defined]
+                if future is not None:
+                    future.wait()
+                close(large, torch.full_like(large, size * (size + 1) / 2), "a tensor and a part of it")
+        matrix = torch.full((500, 200), float(rank + 1))
+        future = dist.all_reduce_coalesced([matrix[:, :2], matrix], async_op=later)  # type: ignore[attr-defined]
+        if future is not None:
+            future.wait()
+        close(matrix, torch.full_like(matrix, size * (size + 1) / 2), "columns and all")
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -220,12 +220,25 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         opts = _c10d.AllreduceCoalescedOptions() if opts is None else opts
         if (other := self._other(tensors[0])) is not None:
             return other.allreduce_coalesced(list(tensors), opts)
+        if len(tensors) > 1 and operations.share_memory(tensors):
+            return self._allreduce_copies(tensors, opts)
+        return self._allreduce_all(tensors, opts)
+
+    def _allreduce_all(self, tensors: Tensors, opts: Any) -> Any:
         limit = self._limit_of(opts)
-        tasks = [
-            operations.all_reduce(self._of(tensor), tensor, opts.reduceOp, limit, shared)
-            for tensor, shared in zip(tensors, operations.sharing(tensors), strict=True)
-        ]
-        return self._all(tasks, opts)
+        return self._all([operations.all_reduce(self._of(t), t, opts.reduceOp, limit) for t in tensors], opts)
+
+    def _allreduce_copies(self, tensors: Tensors, opts: Any) -> Any:
+        """For tensors that share memory: each is reduced as it was before the call. Waits, also if it need not."""
+        copies = [tensor.detach().clone() for tensor in tensors]
+        batch, self._batch = self._batch, None
+        try:
+            self._allreduce_all(copies, opts).wait()
+        finally:
+            self._batch = batch
+        for tensor, copy in zip(tensors, copies, strict=True):
+            tensor.detach().copy_(copy)
+        return self._started(FinishedWork(list(tensors)))
 
     @recorded("reduce", _first)
     def reduce(self, tensors: Tensors, opts: Any) -> Any:

@@ -33,7 +33,7 @@ __all__ = [
     "reduce_scatter",
     "scatter",
     "send",
-    "sharing",
+    "share_memory",
 ]
 
 Tensors = Sequence[torch.Tensor]
@@ -95,19 +95,22 @@ def _copy(target: torch.Tensor, flat: torch.Tensor) -> None:
     target.copy_(flat.view(target.shape))
 
 
-def _in_place(tensor: torch.Tensor, shared: bool = False) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """As `_writable`, with the values that ``tensor`` has now, and beside it if others of the call share its memory."""
+def _in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """As `_writable`, with the values that ``tensor`` has now."""
     flat, finish = _writable(tensor)
     if finish is not None:
         flat.view(tensor.shape).copy_(tensor.detach())
-    elif shared:
-        beside = flat.clone()
-        return beside, lambda: _copy(tensor.detach(), beside)
     return flat, finish
 
 
 def _end(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() + tensor.numel() * tensor.element_size()
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from the first element of a tensor that is not empty to the end of the last."""
+    steps = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
 
 
 def _adjacent(tensors: Tensors) -> torch.Tensor | None:
@@ -176,26 +179,20 @@ def _times(counts: Sequence[int], factor: int) -> list[int]:
 # ---- operations on whole buffers
 
 
-def sharing(tensors: Tensors) -> list[bool]:
-    """Which tensors to reduce apart, so that no two of the others share memory."""
-    if len(tensors) == 1 or any(tensor.layout is not torch.strided for tensor in tensors):
-        return [False] * len(tensors)
-    shared, end = [False] * len(tensors), 0
-    for i in sorted(range(len(tensors)), key=lambda i: tensors[i].data_ptr()):
-        shared[i] = tensors[i].data_ptr() < end
-        end = max(end, _end(tensors[i]))
-    return shared
+def share_memory(tensors: Tensors) -> bool:
+    """Whether any two of the tensors may have memory in common: their spans overlap."""
+    spans = sorted(
+        (tensor.data_ptr(), tensor.data_ptr() + _span(tensor))
+        for tensor in tensors
+        if tensor.layout is torch.strided and tensor.numel()
+    )
+    return any(following[0] < one[1] for one, following in pairwise(spans))
 
 
-def all_reduce(
-    group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float, shared: bool = False
-) -> Task:
-    """``tensor`` = the reduction of every rank's, in place.
-
-    ``shared``: its memory is reduced by another part of the call as well, which must not see the result of this one.
-    """
+def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float) -> Task:
+    """``tensor`` = the reduction of every rank's, in place."""
     code, op, _ = reduction(reduce_op, tensor.dtype)
-    flat, finish = _in_place(tensor, shared)
+    flat, finish = _in_place(tensor)
     src = premultiplied(flat, reduce_op)
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
