@@ -72,6 +72,21 @@ def _tensor_like(result: NDArray[Any], x: Any, torch: Any) -> Any:
     return torch.from_numpy(result.view(f"i{result.dtype.itemsize}")).view(x.dtype)
 
 
+def _as_given(found: Any, x: Buffer, out: Buffer | None) -> Any:
+    """A result, or a `Work`, as a tensor if ``out`` is one, or else ``x``: ``out`` itself, or a new one."""
+    like = x if out is None else out
+    torch = _torch_of(like)
+    if torch is None:
+        return found
+
+    def as_tensor(result: Any) -> Any:
+        if result is None:
+            return None  # of a rank that gets no result
+        return _tensor_like(result, like, torch) if out is None else out
+
+    return found.then(as_tensor) if isinstance(found, Work) else as_tensor(found)
+
+
 def tensors_too(function: Function, *, fills_x: bool = False) -> Function:
     """Makes a collective that is given a PyTorch tensor give one: ``out`` itself, or a new one with the result.
 
@@ -82,19 +97,8 @@ def tensors_too(function: Function, *, fills_x: bool = False) -> Function:
     def collective(x: Buffer, *args: Any, **kwargs: Any) -> Any:
         found = function(x, *args, **kwargs)
         out = x if fills_x else kwargs.get("out")
-        like = x if out is None else out
-        if type(like) is np.ndarray:  # as always, so that it costs next to nothing
-            return found
-        torch = _torch_of(like)
-        if torch is None:
-            return found
-
-        def as_tensor(result: Any) -> Any:
-            if result is None:
-                return None  # of a rank that gets no result
-            return _tensor_like(result, like, torch) if out is None else out
-
-        return found.then(as_tensor) if isinstance(found, Work) else as_tensor(found)
+        # No tensor, as always: that costs next to nothing.
+        return found if type(x if out is None else out) is np.ndarray else _as_given(found, x, out)
 
     return collective  # type: ignore[return-value]
 
