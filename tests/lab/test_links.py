@@ -90,4 +90,8 @@ def test_hosts_of_large_labs_are_told_their_neighbours(hosts: int, interfaces: i
     commands = neighbours(spec, spec.hosts[-1])
     assert len([one for one in commands if one.startswith("neigh add ")]) == told
     assert len(set(commands)) == len(commands)
+    # An interface that gets another address forgets the neighbours it was told before.
+    for device in {one.split(" dev ")[1].split()[0] for one in commands if " dev " in one}:
+        first = next(one for one in commands if f" {device} " in one)
+        assert first.startswith(f"link set {device} address ")
     assert told or hosts * (hosts - 1) * interfaces <= 512

@@ -88,15 +88,18 @@ def neighbours(spec: Spec, host: HostSpec) -> list[str]:
     commands = []
     for interface in range(1, spec.interfaces + 1):
         device = device_name(interface)
-        for number, other in enumerate(spec.hosts, 1):
-            hardware = f"02:00:00:00:{interface:02x}:{number:02x}"
-            if other.name == host.name:
-                commands.append(f"link set {device} address {hardware}")
-            else:
-                commands += [
-                    f"neigh add {address} lladdr {hardware} dev {device} nud permanent"
-                    for address in spec.addresses(other.name, interface)
-                ]
+        hardware = {
+            other.name: f"02:00:00:00:{interface:02x}:{number:02x}"
+            for number, other in enumerate(spec.hosts, 1)
+        }
+        # First: an interface that gets another address forgets its neighbours.
+        commands.append(f"link set {device} address {hardware[host.name]}")
+        commands += [
+            f"neigh add {address} lladdr {hardware[other.name]} dev {device} nud permanent"
+            for other in spec.hosts
+            if other.name != host.name
+            for address in spec.addresses(other.name, interface)
+        ]
     return commands
 
 
