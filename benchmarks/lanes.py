@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ _RUNS = 5
 Row = tuple[str, ...]
 
 
-def paths() -> tuple[list[Row], Any]:
+def paths() -> Any:
     """All-reduce of 64 MiB between 2 hosts over four unequal paths, 16 lanes: several labs, as luck deals the paths."""
     shares: dict[str, list[float]] = {"pull": [], "round robin": [], "gloo": []}
     for _ in range(_RUNS):
@@ -54,8 +54,11 @@ def paths() -> tuple[list[Row], Any]:
             rows = record["sizes"][0]["contenders"]
             shares[name].append(_share(rows["slipstream"]["median"]))
             shares["gloo"].append(_share(rows["gloo"]["median"]))
-    rows = [(f"unequal paths, {name}", *_spread(found, "% of the sum")) for name, found in shares.items()]
-    return rows, shares
+    return shares
+
+
+def _paths_rows(shares: Mapping[str, Sequence[float]]) -> list[Row]:
+    return [(f"unequal paths, {name}", *_spread(found, "% of the sum")) for name, found in shares.items()]
 
 
 def _share(seconds: float) -> float:
@@ -87,29 +90,37 @@ def _watch(
     return found
 
 
-def equal() -> tuple[list[Row], Any]:
+def equal() -> Any:
     """4 hosts at 500 Mbit/s: 64 MiB with 1 lane and with 16."""
     least = 8 * _BYTES * 1.5 / 500e6
-    rows, samples = [], {}
+    samples = {}
     for lanes in (1, 16):
         found = _watch(4, ["--rate", "500mbit"], 15, _BYTES, lanes=lanes)
-        shares = [100 * least / (end - start) for start, end in found["calls"][1:]]
-        samples[lanes] = shares
-        rows.append((f"4 hosts, 500 Mbit/s, {lanes} lanes", *_spread(shares, "% of the limit")))
-    return rows, samples
+        samples[lanes] = [100 * least / (end - start) for start, end in found["calls"][1:]]
+    return samples
 
 
-def change() -> tuple[list[Row], Any]:
+def _equal_rows(samples: Mapping[Any, Sequence[float]]) -> list[Row]:
+    return [
+        (f"4 hosts, 500 Mbit/s, {lanes} lanes", *_spread(shares, "% of the limit"))
+        for lanes, shares in samples.items()
+    ]
+
+
+def change() -> Any:
     """A path of 800 Mbit/s falls to 50: what comes through in each quarter of a second, as a share of what can."""
     at = 4.0
-    rows, records = [], []
+    records = []
     for _ in range(_RUNS):
         event = f"{at + 2:g}s:path:h1:4:50mbit"
         more = ["--event", event, "--event", event.replace("h1", "h2")]
         records.append(_watch(2, ["--paths", _PATHS, *more], 10, _PIECE, "0", "4"))
+    return records
+
+
+def _change_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
     back = [_recovery(found["calls"]) for found in records]
-    rows.append(("800 to 50 Mbit/s: back at 90 % of the new sum", *_spread(back, "s", 2)))
-    return rows, records
+    return [("800 to 50 Mbit/s: back at 90 % of the new sum", *_spread(back, "s", 2))]
 
 
 def _recovery(calls: Sequence[Sequence[float]], least: float = 0.9 * 750e6 / 8, window: float = 0.5) -> float:
@@ -130,48 +141,48 @@ def _recovery(calls: Sequence[Sequence[float]], least: float = 0.9 * 750e6 / 8, 
     return float("inf")
 
 
-def resets() -> tuple[list[Row], Any]:
+def resets() -> Any:
     """A random connection is reset every 100 ms for a minute."""
     calm = _watch(2, ["--rate", "500mbit"], 15, 16 << 20)
-    rough = _watch(2, ["--rate", "500mbit"], 60, 16 << 20, "0.1")
-    rates = {name: _rate(found["calls"]) for name, found in (("calm", calm), ("rough", rough))}
-    share = f"{100 * rates['rough'] / rates['calm']:.1f} % of calm"
+    return {"calm": calm, "rough": _watch(2, ["--rate", "500mbit"], 60, 16 << 20, "0.1")}
+
+
+def _resets_rows(found: Mapping[str, Any]) -> list[Row]:
+    rough = found["rough"]
+    share = f"{100 * _rate(rough['calls']) / _rate(found['calm']['calls']):.1f} % of calm"
     lost = sum(link["lost"] for link in rough["links"])
-    rows = [
-        (
-            f"{rough['resets']} resets in 60 s, {len(rough['calls'])} calls all right",
-            share,
-            f"{lost} repaired",
-            "",
-        )
-    ]
-    return rows, {"calm": calm, "rough": rough}
+    what = f"{rough['resets']} resets in 60 s, {len(rough['calls'])} calls all right"
+    return [(what, share, f"{lost} repaired", "")]
 
 
 def _rate(calls: Sequence[Sequence[float]]) -> float:
     return len(calls) / sum(end - start for start, end in calls)
 
 
-def loopback() -> tuple[list[Row], Any]:
+def loopback() -> Any:
     """2 processes of this host over tcp alone, beside gloo."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "record.json"
         bench = ["all_reduce", "-np", "2", "--sizes", "4,64M", "--transport", "tcp", "--json", str(path)]
         subprocess.run([*_SLIPSTREAM, "bench", *bench, "--against", "gloo"], check=True)
         record = json.loads(path.read_text())
-    rows = []
-    for size in record["sizes"]:
+    return {"bench": record, "cpu": cpu_time(_BYTES, calls=5, repeats=8)}
+
+
+def _loopback_rows(found: Mapping[str, Any]) -> list[Row]:
+    rows: list[Row] = []
+    for size in found["bench"]["sizes"]:
         ratio = size["contenders"]["slipstream"]["ratio"]["gloo"]
         spread = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
         rows.append(
             (f"loopback, {size['bytes']} bytes, gloo's time / ours", f"{ratio['value']:.2f}x", spread, "")
         )
-    used = cpu_time(_BYTES, calls=5, repeats=8)
+    used = found["cpu"]
     ours, theirs = (statistics.median(used[name]["cpu"]) for name in ("slipstream", "gloo"))
     for name in ("slipstream", "gloo"):
         rows.append((f"loopback, 64 MiB, CPU seconds per GB, {name}", *_spread(used[name]["cpu"], "s", 2)))
     rows.append(("loopback, 64 MiB, our CPU time / gloo's", f"{ours / theirs:.2f}x", "", ""))
-    return rows, {"bench": record, "cpu": used}
+    return rows
 
 
 def cpu_time(nbytes: int, *, calls: int, repeats: int) -> Any:
@@ -196,7 +207,22 @@ def _spread(samples: Sequence[float], unit: str, digits: int = 1) -> tuple[str, 
     )
 
 
-_PARTS = {"paths": paths, "equal": equal, "change": change, "resets": resets, "loopback": loopback}
+# What is measured, and the lines that say it.
+_PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Row]]]] = {
+    "paths": (paths, _paths_rows),
+    "equal": (equal, _equal_rows),
+    "change": (change, _change_rows),
+    "resets": (resets, _resets_rows),
+    "loopback": (loopback, _loopback_rows),
+}
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """What docs/benchmarks.md says of a whole record."""
+    host = record["machine"]
+    about = f"{record['date']}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}."
+    rows = [row for name, (_, told) in _PARTS.items() if name in record for row in told(record[name])]
+    return f"{about}\n\n{grid(('what', 'median', 'spread', 'runs'), rows)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,27 +234,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(given.parts) - set(_PARTS))
     if unknown:
         parser.error(f"no part {', '.join(unknown)}: expected some of {', '.join(_PARTS)}")
-    rows, records = [], {}
+    records = {}
     for name in given.parts or _PARTS:
+        part, told = _PARTS[name]
         try:
-            found, records[name] = _PARTS[name]()
+            records[name] = part()
         except subprocess.CalledProcessError as error:
             print(f"lanes: {name} failed with code {error.returncode}", file=sys.stderr)
             return 1
-        rows += found
-        print("\n".join("  ".join(row) for row in found), flush=True)
+        print("\n".join("  ".join(row) for row in told(records[name])), flush=True)
     if given.save:
-        _save(rows, records)
+        _save(records)
     return 0
 
 
-def _save(rows: list[Row], records: dict[str, Any]) -> None:
+def _save(records: dict[str, Any]) -> None:
     host, today = machine.describe(), datetime.date.today().isoformat()
     path = _HERE / "results" / f"{today}-lanes-{machine.host_class(host)}.json"
-    path.write_text(json.dumps({"date": today, "machine": host, **records}, indent=1) + "\n")
-    about = f"{today}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}."
-    text = f"{about}\n\n{grid(('what', 'median', 'spread', 'runs'), rows)}"
-    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "lanes", text))
+    record = {"date": today, "machine": host, **records}
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "lanes", page(record)))
 
 
 if __name__ == "__main__":

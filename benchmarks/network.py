@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.base.units import format_rate
 from slipstream.bench import machine
 from slipstream.bench.page import render, replace_between
 from slipstream.bench.table import grid
@@ -52,33 +51,43 @@ _MODELS = {"resnet50": "0.35s", "bert-base": "0.57s"}
 
 def links(save: bool) -> None:
     """Every host sends to the next one over one connection, all at once; then 16 connections over unequal paths."""
-    rows, records = [], []
+    records = []
     for spec in _LINKS:
         with Lab(**spec) as lab:
             shares = []
             for _ in range(_REPEATS):
                 flows = measure(lab, neighbours(lab.hosts))
                 shares += [flow.rate / _line_rate(lab, flow) for flow in flows]
-        low, middle, high = 100 * min(shares), 100 * statistics.median(shares), 100 * max(shares)
         mtu = spec.get("mtu", 9000)
-        least = 100 * (mtu - 52) / (mtu + 14)  # Ethernet, IP and TCP headers with timestamps
-        cells = [
-            str(spec["hosts"]),
-            spec["rate"],
-            str(mtu),
-            f"{low:.1f} %",
-            f"{middle:.1f} %",
-            f"{high:.1f} %",
-        ]
-        rows.append([*cells, f"{least:.1f} %"])
-        records.append({**spec, "shares": shares, "limit": least / 100})
-        print("  ".join(rows[-1]), flush=True)
-    head = ("hosts", "rate", "packets", "least", "median", "most", "headers leave")
-    text = f"{_about()}\n\n{grid(head, rows)}\n\n{_unequal(records)}"
-    print(text)
+        limit = (mtu - 52) / (mtu + 14)  # Ethernet, IP and TCP headers with timestamps
+        records.append({**spec, "shares": shares, "limit": limit})
+        print("  ".join(_link_row(records[-1])), flush=True)
+    with Lab(2, paths=_PATHS) as lab:
+        flows = measure(lab, [("h1", "h2")], flows=16, seconds=4.0)
+    records.append({"paths": _PATHS, "flows": [[flow.path, flow.rate] for flow in flows]})
+    record = {"date": _today(), "machine": machine.describe(), "links": records}
+    print(links_page(record))
     if save:
-        _keep("links", {"date": _today(), "machine": machine.describe(), "links": records})
-        _renew("links", text)
+        _keep("links", record)
+        _renew("links", links_page(record))
+
+
+def links_page(record: dict[str, Any]) -> str:
+    """What docs/benchmarks.md says of a record of links."""
+    host = record["machine"]
+    about = f"{host['cpu']}, {host['cores']} cores, Linux {host['kernel']}; {_REPEATS} repeats of 2 s."
+    *rates, unequal = record["links"]
+    head = ("hosts", "rate", "packets", "least", "median", "most", "headers leave")
+    return (
+        f"{record['date']}: {about}\n\n{grid(head, [_link_row(one) for one in rates])}\n\n{_unequal(unequal)}"
+    )
+
+
+def _link_row(found: dict[str, Any]) -> list[str]:
+    shares = found["shares"]
+    figures = [min(shares), statistics.median(shares), max(shares), found["limit"]]
+    about = [str(found["hosts"]), found["rate"], str(found.get("mtu", 9000))]
+    return about + [f"{100 * figure:.1f} %" for figure in figures]
 
 
 def _line_rate(lab: Lab, flow: Flow) -> float:
@@ -87,21 +96,15 @@ def _line_rate(lab: Lab, flow: Flow) -> float:
     return rate
 
 
-def _unequal(records: list[dict[str, Any]]) -> str:
-    with Lab(2, paths=_PATHS) as lab:
-        flows = measure(lab, [("h1", "h2")], flows=16, seconds=4.0)
-        limits = lab.spec.host("h1").paths
+def _unequal(found: dict[str, Any]) -> str:
     by_path = defaultdict(list)
-    for flow in flows:
-        by_path[flow.path].append(flow.rate)
-    records.append({"paths": _PATHS, "flows": [[flow.path, flow.rate] for flow in flows]})
+    for path, rate in found["flows"]:
+        by_path[path].append(rate)
     rows = []
-    for path, limit in enumerate(limits, 1):
+    for path, limit in enumerate(found["paths"].split(","), 1):
         rates = by_path.get(path, [])
         each = ", ".join(f"{rate / 1e6:.0f}" for rate in sorted(rates))
-        rows.append(
-            [str(path), format_rate(limit), f"{sum(rates) / 1e6:.1f} Mbit/s", each or "no connection"]
-        )
+        rows.append([str(path), limit, f"{sum(rates) / 1e6:.1f} Mbit/s", each or "no connection"])
     return grid(("path", "rate", "together", "connections, Mbit/s"), rows)
 
 
@@ -112,21 +115,33 @@ def all_reduce(save: bool) -> None:
     record = _bench(bench, plot if save else None)
     if save:
         _keep("all_reduce-lab", record)
-        _renew("network", f"{render([record])}\n\n![bandwidth over size](plots/{plot.name})")
+        _renew("network", all_reduce_page(record))
+
+
+def all_reduce_page(record: dict[str, Any]) -> str:
+    """What docs/benchmarks.md says of a record of all-reduces."""
+    return f"{render([record])}\n\n![bandwidth over size](plots/all_reduce-4-hosts-500mbit.svg)"
 
 
 def train(save: bool) -> None:
     """Training steps on 4 hosts at 500 Mbit/s, with gloo."""
-    texts = []
+    records = {}
     for model, seconds in _MODELS.items():
         plot = _PLOTS / f"train-{model}-4-hosts-500mbit.svg"
         bench = ["train", "-np", "4", "--model", model, "--compute-time", seconds, "--against", "gloo"]
-        record = _bench([*bench, "--repeats", "3", "--steps", "2"], plot if save else None)
-        texts.append(f"{render([record])}\n\n![a step of {model}](plots/{plot.name})")
+        records[model] = _bench([*bench, "--repeats", "3", "--steps", "2"], plot if save else None)
         if save:
-            _keep(f"train-{model}-lab", record)
+            _keep(f"train-{model}-lab", records[model])
     if save:
-        _renew("train", "\n\n".join(texts))
+        _renew("train", train_page(records))
+
+
+def train_page(records: dict[str, dict[str, Any]]) -> str:
+    """What docs/benchmarks.md says of the records of training steps, by model."""
+    return "\n\n".join(
+        f"{render([record])}\n\n![a step of {model}](plots/train-{model}-4-hosts-500mbit.svg)"
+        for model, record in records.items()
+    )
 
 
 def _bench(arguments: Sequence[str], plot: Path | None) -> dict[str, Any]:
@@ -146,11 +161,6 @@ def _bench(arguments: Sequence[str], plot: Path | None) -> dict[str, Any]:
 
 def _today() -> str:
     return datetime.date.today().isoformat()
-
-
-def _about() -> str:
-    host = machine.describe()
-    return f"{_today()}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}; {_REPEATS} repeats of 2 s."
 
 
 def _keep(name: str, record: dict[str, Any]) -> None:

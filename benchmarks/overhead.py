@@ -45,7 +45,7 @@ _BUCKET_BUDGET_US = 30.0
 def _layers() -> dict[str, Callable[[], object]]:
     """The ways to run the operation, from the engine up. Every call doubles a zero, which stays zero."""
     from slipstream.base.dtypes import DType, Op
-    from slipstream.comm import raw
+    from slipstream.comm.collectives import addresses
 
     group = slipstream.world()
     array = np.zeros(1, dtype=np.float32)
@@ -56,8 +56,12 @@ def _layers() -> dict[str, Callable[[], object]]:
     rest = (-1, "", 1.0, 1.0, 1, None, None, 1)
     layers: dict[str, Callable[[], object]] = {
         "native": lambda: run(native, inner, name, dtype, op, address, address, 1, chunk, *rest),
-        "raw": lambda: raw.all_reduce(group, address, address, 1, dtype, op, keep=array, sync=True),
-        "raw async": lambda: raw.all_reduce(group, address, address, 1, dtype, op, keep=array).wait(),
+        "addresses": lambda: addresses.all_reduce(
+            group, address, address, 1, dtype, op, keep=array, sync=True
+        ),
+        "addresses async": lambda: addresses.all_reduce(
+            group, address, address, 1, dtype, op, keep=array
+        ).wait(),
         "comm": lambda: slipstream.all_reduce(array, out=array),
         "comm, new result": lambda: slipstream.all_reduce(array),
     }
@@ -78,7 +82,7 @@ def _layers() -> dict[str, Callable[[], object]]:
 
 
 def _c10d_layers(groups: dict[str, Any]) -> dict[str, Callable[[], object]]:
-    """The same operation through torch.distributed, on its groups by back end."""
+    """The same operation through torch.distributed, on its groups by backend."""
     if not groups:
         return {}
     import torch
@@ -120,7 +124,7 @@ def _backwards(groups: dict[str, Any]) -> dict[str, Callable[[], float]]:
 
 
 def _groups() -> dict[str, Any]:
-    """Groups of torch.distributed over all ranks, by back end; none without PyTorch."""
+    """Groups of torch.distributed over all ranks, by backend; none without PyTorch."""
     try:
         dist: Any = importlib.import_module("torch.distributed")
     except ImportError:
@@ -238,7 +242,7 @@ def _print(record: dict[str, Any]) -> None:
             rows.append((name, f"{us:.2f}", verdict))
         if rows:
             print(f"\n{job['processes']} processes, DDP, microseconds per bucket beyond plain backward\n")
-            print(grid(("back end", "bucket", "budget"), rows))
+            print(grid(("backend", "bucket", "budget"), rows))
 
 
 if __name__ == "__main__":

@@ -437,9 +437,14 @@ def _save(records: Record, host: Record) -> None:
     kept = json.loads(path.read_text()) if path.exists() else {}
     kept |= {"date": today, "machine": host, **records}
     path.write_text(json.dumps(kept, indent=1) + "\n")
-    about = f"{today}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, load before {host['load_1min']}."
-    text = f"{about}\n\n{report.page(kept)}"
-    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "reducers", text))
+    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "reducers", page(kept)))
+
+
+def page(record: Record) -> str:
+    """What docs/reducers.md says of a record."""
+    host = record["machine"]
+    about = f"{host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, load before {host['load_1min']}."
+    return f"{record['date']}: {about}\n\n{report.page(record)}"
 
 
 if __name__ == "__main__":

@@ -37,9 +37,9 @@ from slipstream.bench.gathering import gather_objects
 from slipstream.bench.meter import Meter
 from slipstream.bench.summary import slowest
 from slipstream.bench.task import Task
-from slipstream.comm import job
-from slipstream.comm.calibration import SmallCosts
-from slipstream.comm.group import Group, world
+from slipstream.comm.membership import job
+from slipstream.comm.membership.group import Group, world
+from slipstream.comm.reducers.calibration import SmallCosts
 from slipstream.plan.choose import choose
 
 _WAKING = 16 << 20  # bytes at most of a call that does not count

@@ -74,7 +74,7 @@ def test_overhead_measures_every_layer(tmp_path: Path, monkeypatch: pytest.Monke
     assert overhead.main() == 0
     (job,) = json.loads(path.read_text())["jobs"]
     c10d = {"c10d all_reduce", "c10d async", "c10d all_reduce, gloo"}
-    assert {"native", "raw", "comm", "torch allreduce_"} | c10d <= set(job["us_per_call"])
+    assert {"native", "addresses", "comm", "torch allreduce_"} | c10d <= set(job["us_per_call"])
     assert min(job["us_per_call"].values()) > 0
     assert set(job["us_per_bucket"]) == {"slipstream", "gloo"}
 

@@ -39,7 +39,7 @@ endif()
 # INTERFACE library, so that the layers above it configure all the same.
 function(slipstream_layer name)
   set(target slipstream_${name})
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp")
   if(sources)
     add_library(${target} STATIC ${sources})
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -66,7 +66,9 @@ function(slipstream_fuzz_targets)
   endforeach()
 endfunction()
 
-# Every native/tests/<name>_test.cpp is one program and one ctest test; it may use all layers below bindings.
+# Every native/tests/<name>_test.cpp is one program and one ctest test; it may use all layers below bindings, except for
+# those that show what needs less.
+set(SLIPSTREAM_LAYERS_OF_transport_alone_test slipstream_transport slipstream_base)
 function(slipstream_tests)
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*_test.cpp")
   foreach(source IN LISTS tests)
@@ -75,8 +77,11 @@ function(slipstream_tests)
     target_include_directories(${test} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
     # Tests use assert(); Release would otherwise define it away.
     target_compile_options(${test} PRIVATE -UNDEBUG)
-    target_link_libraries(${test} PRIVATE slipstream_session slipstream_engine slipstream_transport
-                                          slipstream_kernels slipstream_base)
+    set(layers ${SLIPSTREAM_LAYERS_OF_${test}})
+    if(NOT layers)
+      set(layers slipstream_session slipstream_engine slipstream_transport slipstream_kernels slipstream_base)
+    endif()
+    target_link_libraries(${test} PRIVATE ${layers})
     add_test(NAME ${test} COMMAND ${test})
     set_tests_properties(${test} PROPERTIES TIMEOUT 300)
   endforeach()

@@ -68,7 +68,8 @@ def main() -> None:
     """Trains, tests and prints the accuracy on worker 0."""
     args = parse_args()
     hvd.init()
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
+    if "OMP_NUM_THREADS" not in os.environ:  # the workers of a host share its cores
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
     torch.manual_seed(0)
     dtype = getattr(torch, args.dtype)
     train_x, train_y, test_x, test_y = load_data(dtype)

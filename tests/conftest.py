@@ -7,6 +7,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+import parallel
+
 # A shared machine's clock says nothing about our code, so no deadlines. Drawn examples are the same in every
 # run: a failure is then a change, not luck. Set HYPOTHESIS_PROFILE=explore to look for new ones.
 settings.register_profile(
@@ -24,3 +26,8 @@ def no_inherited_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(jobs) or name in plain:
             monkeypatch.delenv(name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What is said there holds for the tests of all folders."""
+    config.pluginmanager.register(parallel)

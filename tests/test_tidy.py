@@ -140,6 +140,15 @@ def test_links_lead_somewhere(name: str) -> None:
     assert not wrong, f"{name} points at nothing: {wrong}"
 
 
+def test_files_that_contributors_are_to_read_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:src|native|tests|benchmarks|docs)/[\w./]+)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    for walk in re.findall(r"\n## The way of one [^\n]*\n(.*?)\n## ", text, re.DOTALL):
+        assert len(re.findall(r"^\d+\. `", walk, re.MULTILINE)) <= 12
+
+
 def test_readme_tree_is_the_tree() -> None:
     text = (ROOT / "README.md").read_text()
     block = re.search(r"## The tree\n+```\n(.*?)```", text, re.DOTALL)

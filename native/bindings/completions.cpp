@@ -20,9 +20,18 @@ std::optional<int64_t> next(Completions& self, std::optional<double> timeout) {
   return self.wait(deadline_of(timeout));
 }
 
+nb::object list_of(nb::type_object kind, nb::callable otherwise, nb::object value) {
+  if (!PyList_CheckExact(value.ptr())) return otherwise(value);
+  for (const nb::handle item : nb::borrow<nb::list>(value))
+    if (!item.type().is(kind)) return otherwise(value);
+  return value;
+}
+
 }  // namespace
 
 void bind_completions(nb::module_& m) {
+  m.def("list_of", &list_of, nb::arg("kind"), nb::arg("otherwise"), nb::arg("value"),
+        "value, if it is a list of objects of exactly this type; else otherwise(value).");
   nb::class_<Completions>(m, "Completions", "Tells which works are done, to threads that wait for many.")
       .def(nb::init<>())
       .def(

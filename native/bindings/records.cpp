@@ -1,4 +1,4 @@
-// The records of an encrypted connection, for connections that Python makes (slipstream.comm.handshake).
+// The records of an encrypted connection, for connections that Python makes (slipstream.comm.rendezvous.handshake).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 

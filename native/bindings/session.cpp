@@ -24,7 +24,7 @@ namespace {
 
 using Int32s = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 using Offsets = std::optional<std::vector<uint64_t>>;
-using Own = std::optional<std::tuple<uintptr_t, uint64_t, uint64_t>>;
+using Copy = std::optional<std::tuple<uintptr_t, uint64_t, uint64_t>>;
 using PeerTuple = std::tuple<std::string, bool, std::string, std::vector<std::string>, uint16_t>;
 
 Layout layout(uintptr_t address, uint64_t count, Offsets offsets, int blocks) {
@@ -50,15 +50,17 @@ Request make_request(std::shared_ptr<const Group> group, std::shared_ptr<const P
   return r;
 }
 
+thread_local uint64_t begun = 0;
+
 // submit() and run(): the arguments are those of define_call().
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
            std::string operation, int dtype, int op, uintptr_t src, uintptr_t dst, uint64_t count, uint32_t chunk_bytes,
            int root, std::string name, double prescale, double postscale, uint64_t divisor, Offsets in_offsets,
-           Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel, const Own& own,
-           nb::object keep) {
+           Offsets out_offsets, uint64_t signed_count, uint64_t extra, double timeout, uint64_t channel,
+           const Copy& copy_in, const Copy& copy_out, nb::object keep) {
   drop_orphans();
-  group->begun.fetch_add(1, std::memory_order_relaxed);
+  ++begun;
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
   const Op known = op >= 0 ? static_cast<Op>(op) : Op::sum;
@@ -78,9 +80,14 @@ auto issue(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, s
   request.divisor = divisor;
   request.timeout_seconds = timeout;
   Handle handle(self, self->prepare(std::move(request), channel), std::move(keep));
-  if (own) {
-    const auto [to, begin, bytes] = *own;
-    handle.work().own = {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(dst) + begin, bytes};
+  if (copy_in) {
+    const auto [from, begin, bytes] = *copy_in;
+    handle.work().copy_in = {reinterpret_cast<std::byte*>(src) + begin, reinterpret_cast<const std::byte*>(from),
+                             bytes};
+  }
+  if (copy_out) {
+    const auto [to, begin, bytes] = *copy_out;
+    handle.work().copy_out = {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(dst) + begin, bytes};
   }
   if constexpr (kRun) {
     handle.run();
@@ -117,14 +124,31 @@ Handle receive_any(const std::shared_ptr<Session>& self, std::shared_ptr<Group> 
   return handle;
 }
 
+// Waits until no earlier work needs `bytes` at `address`, which the caller is about to read, or to write.
+void await_memory(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan,
+                  std::string operation, uintptr_t address, uint64_t bytes, bool writes, double timeout,
+                  uint64_t channel) {
+  Signature signature;
+  signature.operation = std::move(operation);
+  signature.dtype = DType::u8;
+  signature.count = bytes;
+  Request request = make_request(std::move(group), std::move(plan), std::move(signature), writes ? 0 : address,
+                                 writes ? address : 0, bytes, {}, {});
+  request.only_waits = true;
+  request.timeout_seconds = timeout;
+  Handle handle(self, self->prepare(std::move(request), channel), nb::none());
+  handle.work().traced = {};
+  handle.run();
+}
+
 template <class F>
 void define_call(nb::class_<Session>& c, const char* name, F f, const char* doc) {
   c.def(name, f, nb::arg("group"), nb::arg("plan"), nb::arg("operation"), nb::arg("dtype"), nb::arg("op"),
         nb::arg("src"), nb::arg("dst"), nb::arg("count"), nb::arg("chunk_bytes"), nb::arg("root") = -1,
         nb::arg("name") = "", nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
         nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("signed_count") = 0,
-        nb::arg("extra") = 0, nb::arg("timeout") = 0.0, nb::arg("channel") = 0, nb::arg("own") = nb::none(),
-        nb::arg("keep") = nb::none(), doc);
+        nb::arg("extra") = 0, nb::arg("timeout") = 0.0, nb::arg("channel") = 0, nb::arg("copy_in") = nb::none(),
+        nb::arg("copy_out") = nb::none(), nb::arg("keep") = nb::none(), doc);
 }
 
 nb::object allocate(const std::shared_ptr<Session>& session, size_t bytes) {
@@ -168,9 +192,7 @@ void bind_handles(nb::module_& m) {
   nb::class_<Group>(m, "Group", "The members of a group, by their global ranks.")
       .def_ro("id", &Group::id)
       .def_ro("rank", &Group::rank)
-      .def_ro("ranks", &Group::ranks)
-      .def_prop_ro(
-          "begun", [](const Group& g) { return g.begun.load(); }, "How many operations this rank has begun in it.");
+      .def_ro("ranks", &Group::ranks);
   nb::class_<Handle>(m, "Work", nb::type_slots(kHandleSlots), "A running operation.")
       .def("done", [](const Handle& h) { return h.work().done(); })
       .def("source", &Handle::source,
@@ -288,6 +310,7 @@ void bind_session(nb::module_& m) {
         return orphans();
       },
       "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
+  m.def("begun", [] { return begun; }, "How many operations this thread has begun.");
   nb::class_<Session> session(m, "Session", "A rank's membership in a job.");
   session
       .def(
@@ -380,6 +403,11 @@ void bind_session(nb::module_& m) {
               nb::arg("signed_count"), nb::arg("extra"), nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(),
               "Begins a receive from whichever source sends first; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
+  session.def("quiet", &Session::quiet, "Whether no work is under way; false with reducers.");
+  session.def("await_memory", &await_memory, nb::arg("group"), nb::arg("plan"), nb::arg("operation"),
+              nb::arg("address"), nb::arg("bytes"), nb::arg("writes"), nb::arg("timeout") = 0.0, nb::arg("channel") = 0,
+              "Waits until no earlier work of the channel needs this memory; `plan` copies `in` to `out`. Refused as "
+              "an operation is, where one of another channel does.");
 }
 
 }  // namespace slipstream

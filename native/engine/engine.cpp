@@ -1,27 +1,32 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/log.h"
-#include "engine/abort_frame.h"
 #include "engine/texts.h"
 
 namespace slipstream {
 
 namespace {
 
-constexpr size_t kSmallBytes = 4 << 10;  // of a work that begins at once, whatever its channel is busy with
-constexpr int kBulkAtOnce = 2;           // bulk works of one channel in flight together
-constexpr size_t kMostGoodbye = 1000;    // bytes of words
-constexpr size_t kHistory = 64;          // finished works of a channel kept for comparison ...
-constexpr size_t kChannels = 1024;       // ... and, of channels without works, how many have any kept
+// The global ranks that have called a work or will: all of a group's, but only the other end of a message.
+std::vector<int> ranks_of(const Request& request) {
+  const auto& group = request.group->ranks;
+  if (request.candidates.empty() && request.channel == request.group->id) return group;
+  std::vector<int> ranks;
+  const auto add = [&](const Plan& plan) {
+    for (const Plan::Peer& peer : plan.peers()) ranks.push_back(group[static_cast<size_t>(peer.rank)]);
+  };
+  for (const Candidate& candidate : request.candidates) add(*candidate.plan);
+  if (request.candidates.empty()) add(*request.plan);
+  return ranks;
+}
 
-bool is_small(const Request& request) {
-  uint64_t most = 0;
-  for (const Layout& space : request.spaces)
-    most = std::max(most, space.offsets.empty() ? space.count : space.offsets.back());
-  return most * size_of(request.elements ? request.elements->dtype : request.signature.dtype) <= kSmallBytes;
+bool has_peer(const Request& request, int global_rank) {
+  const auto& ranks = request.group->ranks;
+  const auto it = std::find(ranks.begin(), ranks.end(), global_rank);
+  return it != ranks.end() && request.plan->peer_index(static_cast<int>(it - ranks.begin())) >= 0;
 }
 
 }  // namespace
@@ -30,137 +35,92 @@ Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions,
     : rank_(rank),
       poller_(poller),
       bell_(bell),
-      regions_(regions),
-      arena_(regions),
       options_(options),
+      arena_(regions),
       fabric_(rank, size, dialer, options.heartbeat_seconds),
-      intake_(options.intake) {}
+      intake_(options.intake),
+      context_{fabric_, arena_, regions, sends_, intake_},
+      early_(options.early_bytes),
+      failure_state_(rank, fabric_, options.spreads_failure),
+      report_(rank, fabric_, executions_, receives_, ledger_),
+      questions_(rank, fabric_, executions_, receives_, channels_, ledger_, report_),
+      watch_(rank, fabric_, executions_, receives_, channels_, ledger_, questions_, report_, options.stalls),
+      dispatch_(fabric_, executions_, channels_, ledger_, early_, questions_) {}
 
 Engine::~Engine() = default;
 
-// ---- requests
+// ---- works
 
 void Engine::submit(WorkPtr work) {
-  Error error;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    error = failure_;
-    if (!error) {
-      inbox_.push_back(std::move(work));
-      inbox_size_.store(inbox_.size(), std::memory_order_release);
-    }
-  }
-  if (error)
-    complete(*work, named_error(error, rank_, kHasCalled, work->request));
+  unfinished_.add();
+  if (const Error error = submitted_.push(work))
+    unfinished_.complete(*work, named_error(error, rank_, kHasCalled, work->request));
   else
     bell_.ring();
 }
 
-size_t Engine::works() const {
-  size_t count = inbox_size_.load(std::memory_order_acquire) + executions_.size();
-  for (const auto& [id, channel] : channels_) count += channel.waiting.size();
-  return count;
-}
-
-Error Engine::failure() const {
-  std::lock_guard lock(inbox_mutex_);
-  return failure_;
-}
-
-void Engine::take_inbox() {
-  std::deque<WorkPtr> taken;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    taken.swap(inbox_);
-    inbox_size_.store(0, std::memory_order_release);
-  }
-  for (WorkPtr& work : taken) {
-    if (failed_) {  // by the work before this one
-      complete(*work, named_error(failure_, rank_, kHasCalled, work->request));
-      continue;
-    }
-    if (work->request.candidates.empty())
+void Engine::take_submitted() {
+  for (WorkPtr& work : submitted_.take()) {
+    if (failure_state_.ended())  // by the work before this one
+      unfinished_.complete(*work, named_error(failure(), rank_, kHasCalled, work->request));
+    else if (work->request.candidates.empty())
       enqueue(std::move(work));
     else
       await_source(std::move(work));
   }
 }
 
+// The other ranks may have the works of two channels in another order, so a work that waited for one of another channel
+// could close a ring: that fails.
 void Engine::enqueue(WorkPtr work) {
-  const bool overlaps = overlaps_earlier(*work);
-  if (failed_) return complete(*work, failure_);
-  memory_.add(*work);
-  Channel& channel = channel_of(work->request.channel);
-  // It never waits behind bulk; but offers go out in order.
-  if (!overlaps && is_small(work->request) && work->request.offer.empty()) return try_begin(channel, std::move(work));
-  if (work->request.timed) waiting_due_ = std::min(waiting_due_, work->due());
-  channel.waiting.push_back(std::move(work));
-  start_waiting(channel);
-}
-
-// True if an earlier work of its channel needs the same memory. The other ranks may have those of other channels in
-// another order, so waiting for one could close a ring: that fails.
-bool Engine::overlaps_earlier(const Work& work) {
-  bool found = false;
-  const Work* elsewhere = nullptr;
-  memory_.conflicts(work, [&](const Work& other) {
-    found = true;
-    if (other.request.channel != work.request.channel) elsewhere = &other;
-    return elsewhere == nullptr;
-  });
-  if (elsewhere != nullptr)
+  const Channels::Overlap overlap = channels_.overlap(*work);
+  if (overlap.elsewhere != nullptr)
     fail(Error{Code::aborted,
                rank_,
                {},
-               fabric_.who(rank_) + " called " + work.request.signature.describe() + " on memory that " +
-                   elsewhere->request.signature.describe() +
+               fabric_.who(rank_) + " called " + work->request.signature.describe() + " on memory that " +
+                   overlap.elsewhere->request.signature.describe() +
                    " of another group, or with another rank or tag, still works on, and one of them writes it: wait "
                    "for the first before the second is called"});
-  return found;
-}
-
-// True while a running work needs the same memory. Those in line before it have begun.
-bool Engine::must_wait(const Work& work) const {
-  bool found = false;
-  memory_.conflicts(work, [&](const Work& other) {
-    found = other.begun.load(std::memory_order_relaxed);
-    return !found;
-  });
-  return found;
-}
-
-void Engine::start_waiting(Channel& channel) {
-  while (!channel.waiting.empty() && channel.running_bulk < kBulkAtOnce && !failed_) {
-    if (must_wait(*channel.waiting.front())) break;
-    WorkPtr work = std::move(channel.waiting.front());
-    channel.waiting.pop_front();
+  if (failure_state_.ended()) return unfinished_.complete(*work, failure());
+  if (work->request.only_waits && !overlap.any) return unfinished_.complete(*work, Error{});
+  Channels::Channel& channel = channels_.at(work->request.channel);
+  if (channels_.enter(channel, work, overlap.any))
     try_begin(channel, std::move(work));
+  else
+    start_waiting(channel);
+}
+
+void Engine::start_waiting(Channels::Channel& channel) {
+  while (!failure_state_.ended()) {
+    WorkPtr work = channels_.next(channel);
+    if (!work) return;
+    if (!work->request.only_waits) {
+      try_begin(channel, std::move(work));
+      continue;
+    }
+    channels_.release_memory(*work);
+    unfinished_.complete(*work, Error{});
   }
 }
 
-void Engine::try_begin(Channel& channel, WorkPtr work) {
+void Engine::try_begin(Channels::Channel& channel, WorkPtr work) {
   try {
     begin(channel, work);
   } catch (const std::exception& e) {  // no memory for it, say; nobody else knows of this work yet
     const Error error{Code::internal, rank_, {}, work->request.signature.describe() + " cannot start: " + e.what()};
-    complete(*work, error);
+    unfinished_.complete(*work, error);
     fail(error);
   }
 }
 
-void Engine::begin(Channel& channel, WorkPtr work) {
+void Engine::begin(Channels::Channel& channel, const WorkPtr& work) {
   const Request& request = work->request;
-  auto owned = std::make_unique<Execution>(*this, work);
+  auto owned = std::make_unique<Execution>(context_, work);
   Execution& execution = *owned;
-  for (size_t i = 0; i < request.plan->peers().size(); ++i) {
-    const int global = request.group->ranks[static_cast<size_t>(request.plan->peers()[i].rank)];
-    const Error& gone = fabric_.gone(global);
-    if (!gone || just_left(global, now())) continue;
-    const auto [out, in] = execution.traffic(i);
-    if (out == 0 && (in == 0 || came_before(request, global))) continue;  // we do not miss it
-    const Error error = still_waits(gone, request);
+  if (const Error error = missed(execution)) {
     owned.reset();
-    channel.waiting.push_front(std::move(work));
+    channels_.put_back(channel, work);
     return fail(error);
   }
   const Time start = now();
@@ -169,110 +129,102 @@ void Engine::begin(Channel& channel, WorkPtr work) {
   execution.stall.set_deadline(request.awaited_since == Time{} ? called : request.awaited_since,
                                request.timeout_seconds);
   work->begun.store(true, std::memory_order_relaxed);
-  executions_.emplace(Key{request.channel, request.seq}, std::move(owned));
-  running_.push_back(&execution);
+  executions_.add(std::move(owned));
   execution.start();
-  if (execution.bulk()) ++channel.running_bulk;
-  deliver_early(execution);
+  channels_.began(channel, execution.bulk());
+  if (const Error error = dispatch_.deliver_early(execution)) fail(error);
 }
 
-void Engine::deliver_early(Execution& execution) {
+// Why an execution cannot begin: a rank that it needs is gone. A rank that left in good order may have sent something
+// before; if that is not all, the watch tells.
+Error Engine::missed(const Execution& execution) const {
   const Request& request = execution.work()->request;
-  const auto it = early_.find(Key{request.channel, request.seq});
-  if (it == early_.end()) return;
-  const auto frames = std::move(it->second);
-  early_.erase(it);
-  for (const Early& early : frames) {
-    if (failed_) return;
-    early_bytes_[early.peer] -= early.bytes();
-    Link* link = fabric_.up(early.peer);
-    if (link == nullptr) link = &fabric_.past(early.peer);
-    frame_for(execution, *link, early.frame, Payload{early.payload.data(), early.frame.length, true, 0});
+  for (size_t i = 0; i < request.plan->peers().size(); ++i) {
+    const int rank = request.group->ranks[static_cast<size_t>(request.plan->peers()[i].rank)];
+    const Error& gone = fabric_.gone(rank);
+    if (!gone || watch_.just_left(rank, now())) continue;
+    const auto [out, in] = execution.traffic(i);
+    const bool enough = out == 0 && (in == 0 || early_.any_from(rank, {request.channel, request.seq}));
+    if (!enough) return report_.still_waits(gone, request);
   }
-}
-
-// True if a rank left in good order so short a time ago that works that wait for it do not fail yet.
-bool Engine::just_left(int global_rank, Time now) const {
-  const Time left = fabric_.left(global_rank);
-  return left != Time::min() && now < left + seconds(options_.farewell_seconds);
-}
-
-// True if a rank that has left in good order had sent something for this work; if that is not all, the watch tells.
-bool Engine::came_before(const Request& request, int global_rank) const {
-  const auto it = early_.find(Key{request.channel, request.seq});
-  return it != early_.end() && std::any_of(it->second.begin(), it->second.end(),
-                                           [&](const Early& early) { return early.peer == global_rank; });
+  return {};
 }
 
 void Engine::retire_finished() {
-  for (size_t i = 0; i < running_.size();) {
-    Execution* execution = running_[i];
-    if (!execution->finished()) {
+  const auto& running = executions_.in_order();
+  for (size_t i = 0; i < running.size();) {
+    if (!running[i]->finished()) {
       ++i;
       continue;
     }
-    const WorkPtr work = execution->work();
-    const bool bulk = execution->bulk();
-    running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
-    executions_.erase(Key{work->request.channel, work->request.seq});
-    Channel& channel = channel_of(work->request.channel);
-    channel.used = true;
-    channel.history.push_back({work->request.seq, work->request.signature, coarse_now()});
-    if (channel.history.size() > kHistory) channel.history.pop_front();
-    memory_.remove(*work);
-    complete(*work, Error{});
-    if (bulk) --channel.running_bulk;
+    const bool bulk = running[i]->bulk();
+    const WorkPtr work = executions_.remove(i);
+    Channels::Channel& channel = channels_.at(work->request.channel);
+    channels_.ended(channel, *work, bulk);
+    unfinished_.complete(*work, Error{});
     start_waiting(channel);
-    forget_idle();
+    channels_.forget_idle();
   }
 }
 
-Engine::Channel& Engine::channel_of(uint64_t id) {
-  const auto [it, created] = channels_.try_emplace(id);
-  if (created) channels_in_turn_.push_back(id);
-  return it->second;
+// ---- receives from any source
+
+// A receive takes the message that came first among those that wait for it.
+void Engine::await_source(WorkPtr work) {
+  Receives::Receive& receive = receives_.add(std::move(work));
+  const Request& request = receive.work->request;
+  const Time start = now();
+  receive.stall.progress_at = start;
+  receive.stall.set_deadline(start, request.timeout_seconds);
+  receive.work->request.awaited_since = start;
+  const EarlyFrame* earliest = nullptr;
+  for (const Candidate& candidate : receive.candidates()) {
+    fabric_.want(request.group->ranks[static_cast<size_t>(candidate.source())]);
+    if (receives_.first(candidate.channel) != &receive) continue;
+    const EarlyFrame* found = early_.first({candidate.channel, ledger_.next(candidate.channel)});
+    if (found != nullptr && (earliest == nullptr || found->order < earliest->order)) earliest = found;
+  }
+  settle({earliest != nullptr ? earliest->frame.channel : receive.candidates().front().channel});
 }
 
-// A program may use each tag and each group once, without end. The ledger's numbers stay: both sides count.
-void Engine::forget_idle() {
-  for (int looks = 0; looks < 4 && channels_.size() > kChannels; ++looks) {  // more than come: one a work
-    const uint64_t id = channels_in_turn_.front();
-    channels_in_turn_.pop_front();
-    const auto it = channels_.find(id);
-    Channel& channel = it->second;
-    const bool used = std::exchange(channel.used, false);
-    if (used || channel.running_bulk > 0 || !channel.waiting.empty())
-      channels_in_turn_.push_back(id);
-    else
-      channels_.erase(it);
+// Gives the next message of each channel to the first receive in line for it, if it has come - or if the receive can
+// have no other. That moves the lines of other channels, too.
+void Engine::settle(std::deque<uint64_t> channels) {
+  while (!channels.empty() && !failure_state_.ended()) {
+    const uint64_t channel = channels.front();
+    channels.pop_front();
+    Receives::Receive* first = receives_.first(channel);
+    if (first == nullptr) continue;
+    const bool sure = first->candidates().size() == 1;
+    if (!sure && early_.first({channel, ledger_.next(channel)}) == nullptr) continue;
+    const auto& candidates = first->candidates();
+    const auto source = std::find_if(candidates.begin(), candidates.end(),
+                                     [channel](const Candidate& candidate) { return candidate.channel == channel; });
+    const Candidate chosen = *source;
+    for (const Candidate& candidate : candidates) channels.push_back(candidate.channel);
+    WorkPtr work = receives_.remove(*first);
+    ledger_.claim(*work, chosen);
+    enqueue(std::move(work));
   }
 }
 
 // ---- the loop
 
 bool Engine::turn() {
-  if (inbox_size_.load(std::memory_order_acquire) > 0) take_inbox();
-  if (failed_ && !executions_.empty()) {  // not in close_with(): an execution may have been on the stack there
-    running_.clear();
-    executions_.clear();
-  }
+  if (submitted_.size() > 0) take_submitted();
+  if (failure_state_.ended() && !executions_.empty()) executions_.clear();  // fail() may be called by one of them
   bool moved = pump_->poll();
+  const auto& running = executions_.in_order();
   if (!moved)
-    for (size_t i = 0; i < running_.size(); ++i) moved |= running_[i]->start_chunk();
+    for (size_t i = 0; i < running.size(); ++i) moved |= running[i]->start_chunk();
   if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
-  if (!failed_) retire_finished();
+  if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();
   return moved;
 }
 
-bool Engine::may_take_in(uint64_t bytes) {
-  if (intake_.take(bytes, now())) return true;
-  intake_asked_ = true;
-  return false;
-}
-
 void Engine::sleep(Time until) {
-  if (std::exchange(intake_asked_, false)) until = std::min(until, intake_.due());
+  until = std::min(until, intake_.take_due());
   bell_.arm();
   if (must_turn()) return bell_.disarm();
   int timeout = -1;
@@ -288,68 +240,37 @@ void Engine::sleep(Time until) {
 
 Time Engine::tick(Time now) {
   if (now < next_tick_) return next_tick_;
+  const auto step = seconds(StallWatch::kTickSeconds);
   Time next = pump_->tick(now);
-  if (suspicion_ && now >= suspicion_until_) fail(still_waits(suspicion_));
-  if (suspicion_) next = std::min(next, suspicion_until_);
-  for (size_t i = 0; i < running_.size() && !failed_; ++i) watch(*running_[i], now);
-  for (auto it = receives_.all().begin(); !failed_ && it != receives_.all().end();) watch(*it++, now);
-  if (!failed_) watch_waiting(now);
-  const bool waits = !running_.empty() || !receives_.empty();
-  if (waits) next = std::min(next, now + seconds(kTickSeconds));
+  if (failure_state_.suspects() && now >= failure_state_.suspicion_due())
+    fail(report_.still_waits(failure_state_.suspicion()));
+  if (!failure_state_.ended())
+    if (const Error error = watch_.tick(now)) fail(error);
+  const bool suspects = failure_state_.suspects();
+  if (suspects) next = std::min(next, failure_state_.suspicion_due());
+  const bool waits = !executions_.empty() || !receives_.empty();
+  if (waits) next = std::min(next, now + step);
   fabric_.sweep();
-  next_tick_ = !waits && !suspicion_ ? now : std::min(next, now + seconds(kTickSeconds));
+  next_tick_ = !waits && !suspects ? now : std::min(next, now + step);
   return next;
 }
 
+std::string Engine::report() const { return report_.full(failure_state_.ended() ? failure() : Error{}); }
+
 // ---- failure
 
-Error Engine::still_waits(const Error& error, const Request& request) const {
-  return gone_error(error, rank_, request.signature, request.seq);
-}
-
-// The same of the work that waits for the rank, or of the oldest one.
-Error Engine::still_waits(const Error& error) const {
-  const Execution* found = nullptr;
-  for (const Execution* execution : running_) {
-    if (execution->finished()) continue;
-    const std::vector<int> ranks = global_waiting_on(*execution);
-    const bool waits = std::find(ranks.begin(), ranks.end(), error.rank) != ranks.end();
-    if (found == nullptr || waits) found = execution;
-    if (waits) break;
-  }
-  return found == nullptr ? error : still_waits(error, found->work()->request);
-}
-
 void Engine::fail(Error error) {
-  if (failed_) return;
+  if (failure_state_.ended()) return;
   const std::string told = error.code == Code::timeout ? report() : std::string();
-  failed_ = true;
-  abort_ = encode_error(error);
-  remember_untold(error);
-  fabric_.broadcast(abort_frame(), abort_);
-  spread_failure(error);
+  failure_state_.fail(error, concerned());
   if (!told.empty()) log_warning(rank_, told);
   fabric_.close_up();
   fail_works(error);
   if (told_failure_) told_failure_(error);
 }
 
-Frame Engine::abort_frame() const {
-  Frame frame;
-  frame.type = FrameType::abort;
-  frame.length = static_cast<uint32_t>(abort_.size());
-  return frame;
-}
-
 void Engine::leave(const std::string& words) {
-  if (!failed_) {
-    Frame frame;
-    frame.type = FrameType::goodbye;
-    const std::string said = words.substr(0, kMostGoodbye);
-    frame.length = static_cast<uint32_t>(said.size());
-    fabric_.broadcast(frame, std::as_bytes(std::span(said.data(), said.size())));
-    failed_ = true;
-  }
+  failure_state_.leave(words);
   fabric_.close_all();
   fail_works(Error{Code::aborted,
                    rank_,
@@ -358,80 +279,112 @@ void Engine::leave(const std::string& words) {
                        " while operations were pending or before this one was called"});
 }
 
-// The global ranks that have called a work or will: all of a group's, but only the other end of a message.
-std::vector<int> Engine::concerned(const Request& request) const {
-  const auto& group = request.group->ranks;
-  if (request.candidates.empty() && request.channel == request.group->id) return group;
-  std::vector<int> ranks;
-  const auto add = [&](const Plan& plan) {
-    for (const Plan::Peer& peer : plan.peers()) ranks.push_back(group[static_cast<size_t>(peer.rank)]);
+// The ranks that have called, or will call, one of the works that are not done.
+std::set<int> Engine::concerned() const {
+  std::set<int> ranks;
+  const auto add = [&](const Work& work) {
+    const std::vector<int> those = ranks_of(work.request);
+    ranks.insert(those.begin(), those.end());
   };
-  for (const Candidate& candidate : request.candidates) add(*candidate.plan);
-  if (request.candidates.empty()) add(*request.plan);
+  for (const Execution* execution : executions_.in_order()) add(*execution->work());
+  channels_.each_waiting(add);
+  for (const auto& receive : receives_.all()) add(*receive.work);
   return ranks;
-}
-
-void Engine::remember_untold(const Error& error) {
-  const auto add = [&](const WorkPtr& work) {
-    for (const int r : concerned(work->request)) {
-      const bool lost = fabric_.gone(r) || (error.code == Code::peer_lost && error.rank == r);
-      if (r != rank_ && !lost && fabric_.up(r) == nullptr) untold_.insert(r);
-    }
-  };
-  for (const Execution* execution : running_) add(execution->work());
-  for (const auto& [id, channel] : channels_)
-    for (const auto& work : channel.waiting) add(work);
-  for (const auto& pending : receives_.all()) add(pending.work);
-}
-
-// Ranks without a link to us learn of the failure too: they may wait for a rank that is busy and knows nothing. Each
-// rank tells those at distances 1, 2, 4, ... from its own, and these do the same: all know after log(size) hops.
-void Engine::spread_failure(const Error& error) {
-  if (!options_.spreads_failure) return;
-  const int size = fabric_.size();
-  for (int distance = 1; distance < size; distance *= 2) {
-    const int rank = (rank_ + distance) % size;
-    const bool lost = error.code == Code::peer_lost && error.rank == rank;
-    if (lost || fabric_.up(rank) != nullptr) continue;
-    try {
-      if (fabric_.reach_out(rank)) untold_.insert(rank);
-    } catch (const std::exception& e) {  // no file descriptor is left, say; the others spread it, too
-      log_warning(rank_, fabric_.who(rank) + " is not told why the session failed: " + e.what());
-    }
-  }
 }
 
 // The links are closed by now: none may touch the works' memory once they are complete.
 void Engine::fail_works(const Error& error) {
-  suspicion_ = {};
-  std::deque<WorkPtr> pending;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    if (!failure_) failure_ = error;
-    pending.swap(inbox_);
-    inbox_size_.store(0, std::memory_order_release);
-  }
-  for (auto& [id, channel] : channels_) {
-    for (auto& work : channel.waiting) pending.push_back(std::move(work));
-    channel.waiting.clear();
-    channel.running_bulk = 0;
-  }
-  for (const Execution* execution : running_) pending.push_back(execution->work());
-  for (const auto& receive : receives_.all()) pending.push_back(receive.work);
+  std::deque<WorkPtr> works = submitted_.close(error);
+  for (WorkPtr& work : channels_.clear()) works.push_back(std::move(work));
+  for (const Execution* execution : executions_.in_order()) works.push_back(execution->work());
+  for (const auto& receive : receives_.all()) works.push_back(receive.work);
   receives_.clear();
-  memory_.clear();
-  for (const auto& work : pending) complete(*work, named_error(error, rank_, kStillWaits, work->request));
+  for (const WorkPtr& work : works) unfinished_.complete(*work, named_error(error, rank_, kStillWaits, work->request));
 }
 
-uint64_t Engine::track_send(Execution& execution, uint32_t step, uint64_t chunk) {
-  if (free_sends_.empty()) {
-    free_sends_.push_back(sends_.size());
-    sends_.push_back({});
+// The session fails unless another rank knows better, within a moment, whose fault it is.
+void Engine::suspect(const Error& error) {
+  failure_state_.suspect(error, now() + seconds(options_.suspicion_seconds));
+  next_tick_ = {};
+}
+
+// ---- what the links tell
+
+Events::Landing Engine::land(Link& link, const Frame& frame) {
+  if (failure_state_.ended()) return {};
+  return dispatch_.land(link, frame);
+}
+
+void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
+  if (failure_state_.ended()) return link.release(payload);
+  if (const Error error = dispatch_.arrived(link, frame, payload)) return fail(error);
+  const uint64_t channel = WorkHeader::of(frame).channel;
+  if (receives_.first(channel) != nullptr) settle({channel});
+}
+
+void Engine::sent(Link&, uint64_t cookie) {
+  const SendTable::Send send = sends_.remove(cookie);
+  if (!failure_state_.ended()) send.execution->sent(send.step, send.chunk);
+}
+
+void Engine::up(Link& link) {
+  fabric_.came_up(link);
+  if (failure_state_.ended()) return failure_state_.tell(link);
+  const auto& running = executions_.in_order();
+  for (size_t i = 0; i < running.size(); ++i) {
+    const int index = running[i]->peer_index(link.peer());
+    if (index >= 0) running[i]->link_up(index);
   }
-  const uint64_t cookie = free_sends_.back();
-  free_sends_.pop_back();
-  sends_[cookie] = {&execution, step, chunk};
-  return cookie;
+}
+
+void Engine::down(Link& link, const Error& error) {
+  const int peer = link.peer();
+  Error named = with_host(peer, error);
+  failure_state_.forget(peer);
+  const bool ended = failure_state_.ended();
+  if (!ended)  // else the works are complete, and their memory may be gone
+    for (Execution* execution : executions_.in_order()) execution->outlive(link);
+  const bool stranger = fabric_.never_up(link) && !needs(peer);
+  if (!fabric_.went_down(link, named) || ended) return;
+  if (named.code == Code::aborted) {  // it left in good order: that hurts only works that wait for it
+    named.code = Code::peer_lost;
+    fabric_.set_left(peer, named, now());
+    return;
+  }
+  if (stranger && !receives_.may_come_from(peer)) return fabric_.forget(peer);
+  if (!stranger) suspect(named);  // a receive from any source may have others: the watch decides
+}
+
+void Engine::knocked(int rank, bool alive, const Error& why) {
+  if (!alive) failure_state_.forget(rank);
+  const Error error = fabric_.knocked(rank, alive, with_host(rank, why));
+  if (error && !failure_state_.ended() && needs(rank)) suspect(error);
+}
+
+void Engine::dial_back(int rank) {
+  if (failure_state_.ended())
+    failure_state_.dial_back(rank);
+  else
+    fabric_.dial_back(rank);
+}
+
+// True if an operation that must have this rank is under way.
+bool Engine::needs(int global_rank) const {
+  for (const Execution* execution : executions_.in_order())
+    if (has_peer(execution->work()->request, global_rank)) return true;
+  bool found = false;
+  channels_.each_waiting([&](const Work& work) { found = found || has_peer(work.request, global_rank); });
+  return found;
+}
+
+// The transports know ranks and addresses, people know hosts.
+Error Engine::with_host(int peer, Error error) const {
+  if (!error.host.empty()) return error;
+  error.host = fabric_.host_of(peer);
+  const std::string rank = "rank " + std::to_string(peer);
+  const size_t at = error.text.find(rank);
+  if (at != std::string::npos) error.text.replace(at, rank.size(), fabric_.who(peer));
+  return error;
 }
 
 }  // namespace slipstream

@@ -1,166 +1,129 @@
 // One work being executed: its plan's steps over its chunks, as bytes arrive and leave. Driver's thread only.
 //
-// Chunk k of a step runs when chunk k of every step it waits for is done; at most `window` chunks are in flight, so
-// staging memory is bounded. Arrivals are handled before new chunks are begun: a chunk goes through all its steps
-// while it is in cache.
+// Arrivals are handled before new chunks are begun: a chunk goes through all its steps while it is in cache. What may
+// run is the Schedule's, how data is cut the Geometry's, and what peers let us send the SendGates'.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "engine/fabric.h"
+#include "engine/geometry.h"
+#include "engine/held_pieces.h"
+#include "engine/intake.h"
+#include "engine/scaled_input.h"
+#include "engine/schedule.h"
+#include "engine/send_gate.h"
+#include "engine/send_table.h"
+#include "engine/staging.h"
 #include "engine/stall.h"
+#include "engine/wide_sums.h"
 #include "engine/work.h"
+#include "engine/work_header.h"
+#include "engine/work_memory.h"
 #include "kernels/kernels.h"
 #include "transport/link.h"
 #include "transport/region.h"
 
 namespace slipstream {
 
-class Engine;
+// What an execution uses of its session, which outlives it.
+struct ExecutionContext {
+  Fabric& fabric;
+  Arena& arena;
+  const Regions& regions;
+  SendTable& sends;
+  Intake& intake;
+};
 
 class Execution {
  public:
-  Execution(Engine& engine, WorkPtr work);
-  ~Execution();
+  Execution(const ExecutionContext& context, WorkPtr work);
   Execution(const Execution&) = delete;
 
   // Bytes to and from a peer of the plan, in all.
-  std::pair<uint64_t, uint64_t> traffic(size_t peer_index) const;
+  std::pair<uint64_t, uint64_t> traffic(size_t peer_index) const {
+    return geometry_.traffic(plan_.peers()[peer_index]);
+  }
   // Says `ready` for what comes in bulk, and begins what needs no leave.
   void start();
   // Begins the next chunk if the window allows. True if it did.
   bool start_chunk();
-  bool finished() const { return done_chunks_ == chunks_; }
+  bool finished() const { return schedule_.finished(); }
 
-  Events::Landing land(int peer_index, const Frame& frame);
-  void arrived(int peer_index, Link& link, const Frame& frame, const Payload& payload);
+  Events::Landing land(int peer_index, const WorkHeader& frame);
+  // An error if the frame cannot be right.
+  [[nodiscard]] Error arrived(int peer_index, Link& link, const WorkHeader& frame, const Payload& payload);
   void sent(uint32_t step, uint64_t chunk);
-  // The peer has submitted this work; `places` is what its say_ready() sent.
-  void peer_ready(int peer_index, Link& link, std::span<const std::byte> places);
+  // The peer has submitted this work; `placement` is what its say_ready() sent.
+  void peer_ready(int peer_index, Link& link, std::span<const std::byte> placement);
   void link_up(int peer_index);
   // The link is going down, with its memory: takes over what has come through it and waits for its turn.
-  void outlive(const Link& link);
+  void outlive(const Link& link) { held_.outlive(link); }
   // Asks peers that have not said `ready` to say it if they can.
   void nudge();
 
-  // Group ranks this work waits for now.
+  // The peer of the plan that is this global rank; -1 if none is.
+  int peer_index(int global_rank) const;
+  // Global ranks this work waits for now.
   std::vector<int> waiting_on() const;
   const WorkPtr& work() const { return work_; }
   bool bulk() const { return bulk_; }
   uint64_t progress() const { return progress_; }
 
-  Stall stall;  // the engine's
+  Stall stall;  // StallWatch's
 
  private:
-  struct Gate {  // what a peer lets us send
-    bool ready = false;
-    bool open = false;
-    bool eager = false;
-    bool must_say_ready = false;
-    Link::Shared out;                                    // the peer's OUT, if our bytes may be put there
-    std::vector<uint64_t> places;                        // by stream: where in it, kNowhere if they may not
-    std::vector<std::pair<uint32_t, uint64_t>> blocked;  // (step, chunk)
-  };
-  struct Held {  // arrived before its turn
-    Link* link;  // null once it is down
-    Frame frame;
-    Payload payload;
-    std::vector<std::byte> copy;
-  };
-  struct Piece {
-    uint64_t offset;  // elements into the space
-    uint64_t count;   // elements
+  struct Gate {
+    SendGate sends;
+    bool must_say_ready = false;  // to the peer, before its bulk may come
   };
 
-  void measure();
-  // Chunks that may be in flight now: what the links are good for.
+  int global_rank(int group_rank) const { return request_.group->ranks[static_cast<size_t>(group_rank)]; }
+  Link* link_to(int group_rank) const { return context_.fabric.up(global_rank(group_rank)); }
+  bool leaves_host() const;
+  uint64_t widest_window() const;
+  // Chunks that may be under way now: what the links are good for.
   uint64_t allowance() const;
-  // Bytes of a chunk that come from peers.
-  uint64_t intake(uint64_t chunk) const;
   // Tells the peer that its bulk may come, and where in shared memory it may put it.
   void say_ready(int peer_index);
   void try_open(int peer_index);
-  void begin(uint64_t chunk);
   void run_ready();
   void issue(uint32_t step, uint64_t chunk);
   void issue_send(uint32_t step, uint64_t chunk);
-  // Puts bytes where the peer wants them; false if it has failed or left.
-  static bool put(Link& link, const Link::Shared& at, const std::byte* data, size_t bytes);
   void issue_recv(uint32_t step, uint64_t chunk);
   void issue_local(const Step& step, uint64_t chunk);
+  void finish(uint64_t element, std::byte* dst, uint64_t count);
   void complete(uint32_t step, uint64_t chunk);
-  void add_wide(const Step& step, uint64_t element, const std::byte* data, uint64_t count);
-  void finish_wide(uint64_t element, std::byte* dst, uint64_t count);
-  void consume(uint32_t step, Link* link, const Frame& frame, const Payload& payload);
-  // The input is scaled piece by piece, where it is read (execution_scale.cpp).
-  bool scales(const Step& step) const { return request_.prescale != 1.0 && step.src == Space::in; }
-  const std::byte* scaled(const Step& step, uint64_t send, uint32_t piece, const std::byte* data, uint64_t count);
-  const std::byte* input(const Step& step, const std::byte* data, uint64_t count);
-  void drop_scaled(uint64_t send);
-  const std::byte* stage(const Step& step, uint64_t chunk, uint32_t piece, const std::byte* data, size_t bytes);
-
-  uint64_t block_offset(Space space, int block) const;
-  uint64_t range_elements(Space space, const Step& step) const;
-  // True if all blocks of a step travel as one piece. Both ends of a message must decide alike: only what both know of
-  // it counts, the sizes of its blocks, and nothing that a rank sees in the other steps of its own plan.
-  bool one_piece(Space space, const Step& step) const;
-  bool merged(const Step& step) const {
-    return !merged_.empty() && merged_[static_cast<size_t>(&step - plan_.steps().data())] != 0;
+  void consume(uint32_t step, Link* link, const WorkHeader& frame, const Payload& payload);
+  // Where a piece lies.
+  std::byte* at(Space space, const Step& step, uint64_t chunk, uint32_t piece) const {
+    return memory_.at(space, geometry_.piece(space, step, chunk, piece).offset);
   }
-  uint32_t pieces(const Step& step) const { return merged(step) ? 1u : static_cast<uint32_t>(step.count); }
-  Piece piece(Space space, const Step& step, uint64_t chunk, uint32_t index) const;
-  std::byte* address(Space space, uint64_t element) const;
-  Request::Elements reduced() const;
-  size_t slot(uint64_t chunk, uint32_t step) const { return (chunk % window_) * steps_ + step; }
   // The step a data frame belongs to, -1 if the frame cannot be right.
-  int step_of(int peer_index, const Frame& frame, uint32_t& expected_bytes) const;
-  bool ready_for(uint32_t step, uint64_t chunk) const {
-    return chunk < begun_ && chunk >= oldest_ && armed_[slot(chunk, step)] != 0;
-  }
+  int step_of(int peer_index, const WorkHeader& frame, uint32_t& expected_bytes) const;
   // A frame that is before its turn, and may not be kept: it has come before, or its sender cannot be so far yet.
-  bool is_excess(uint32_t step, const Frame& frame) const;
-  static uint64_t key(uint32_t step, uint64_t chunk) { return chunk << 24 | step; }
+  bool is_excess(uint32_t step, const WorkHeader& frame) const;
+  static uint64_t send_key(uint32_t step, uint64_t chunk) { return chunk << 24 | step; }
 
-  Engine& engine_;
+  const ExecutionContext& context_;
   WorkPtr work_;
   const Request& request_;
   const Plan& plan_;
-  ReduceFn reduce_ = nullptr;
-  size_t element_ = 1;
-  size_t steps_ = 0;
-  uint64_t chunk_elements_ = 1;
-  uint64_t chunks_ = 1;
-  uint64_t window_ = 1;
-  std::vector<uint8_t> merged_;  // by step: one_piece(); empty if no step has two blocks
+  Geometry geometry_;
+  ReduceFn reduce_;
+  bool network_;  // it leaves the host
   bool bulk_ = false;
-  bool network_ = false;  // it leaves the host
-
-  std::array<Layout, 3> spaces_;
-  std::vector<std::byte> tmp_;
-  std::unique_ptr<std::byte[]> ring_;  // of a windowed request: all spaces in one
-  uint64_t ring_elements_ = 0;         // 0: spaces are where the request says
-  std::unique_ptr<float[]> wide_;      // the same ring, as f32, for sums of short floats: rounded once, at the end
-  std::vector<float> term_;            // what is added to it
-  Arena::Block staging_{};
-  std::unordered_map<uint64_t, Arena::Block> scaled_;  // by key(): the input of sends under way, scaled
-  std::vector<std::byte> scratch_;                     // of input()
-  size_t stage_bytes_ = 0;
-
-  uint64_t begun_ = 0;        // chunks begun
-  uint64_t oldest_ = 0;       // first chunk not done
-  uint64_t done_chunks_ = 0;  // chunks done
+  Schedule schedule_;
+  WorkMemory memory_;
+  WideSums wide_;
+  ScaledInput scaled_;
+  Staging staging_;
+  HeldPieces held_;
+  std::vector<Gate> gates_;  // by peer of the plan
   uint64_t progress_ = 0;
-  std::vector<uint32_t> deps_left_;
-  std::vector<uint32_t> pieces_left_;
-  std::vector<uint8_t> armed_;
-  std::vector<uint8_t> staged_;  // per (window, batch, piece)
-  std::vector<uint32_t> steps_left_;
-  std::vector<Gate> gates_;
-  std::vector<std::pair<uint32_t, uint64_t>> ready_;
-  std::unordered_map<uint64_t, std::vector<Held>> held_;
 };
 
 }  // namespace slipstream

@@ -130,7 +130,7 @@ Link& Fabric::past(int rank) {
   return *peer.past;
 }
 
-void Fabric::send(int rank, const Frame& frame, std::span<const std::byte> payload) {
+void Fabric::send(int rank, const WorkHeader& frame, std::span<const std::byte> payload) {
   if (Link* link = up(rank)) {
     link->send(frame, payload.data(), 0);
     return;
@@ -157,8 +157,8 @@ void Fabric::consumed(int rank, uint64_t bytes) {
   Peer& peer = at(rank);
   peer.eager_in += bytes;
   if (peer.eager_in < kCreditStep) return;
-  Frame frame;
-  frame.type = FrameType::credit;
+  WorkHeader frame;
+  frame.type = MessageType::credit;
   frame.chunk = static_cast<uint32_t>(std::exchange(peer.eager_in, 0));
   send(rank, frame);
 }
@@ -187,14 +187,14 @@ Error Fabric::watch(int rank, Time now) {
   }
   if (now - peer.last_pinged >= heartbeat_ / 4) {
     peer.last_pinged = now;
-    Frame frame;
-    frame.type = FrameType::ping;
+    WorkHeader frame;
+    frame.type = MessageType::ping;
     peer.link->send(frame, nullptr, 0);
   }
   return {};
 }
 
-void Fabric::broadcast(const Frame& frame, std::span<const std::byte> payload) {
+void Fabric::broadcast(const WorkHeader& frame, std::span<const std::byte> payload) {
   for (Peer& peer : peers_)
     if (peer.link && peer.link->up()) peer.link->send(frame, payload.data(), 0);
 }

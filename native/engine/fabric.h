@@ -2,11 +2,13 @@
 // on them. Driver's thread only.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/work_header.h"
 #include "transport/link.h"
 
 namespace slipstream {
@@ -61,11 +63,14 @@ class Fabric {
   }
   // When it did; Time::min() if it has not, or is gone for another reason.
   Time left(int rank) const { return peers_[static_cast<size_t>(rank)].left; }
+  bool any_left() const {
+    return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.left != Time::min(); });
+  }
   // A link that nobody needed did not come up. Whoever needs one tries anew.
   void forget(int rank);
 
   // Sends a small frame now, or as soon as the link is up.
-  void send(int rank, const Frame& frame, std::span<const std::byte> payload = {});
+  void send(int rank, const WorkHeader& frame, std::span<const std::byte> payload = {});
 
   // Eager flow control: true if `bytes` more may be sent before `rank` has consumed any.
   bool spend(int rank, uint64_t bytes);
@@ -75,7 +80,7 @@ class Fabric {
   // Pings `rank`, on which work waits; an error if it has been silent for too long.
   Error watch(int rank, Time now);
 
-  void broadcast(const Frame& frame, std::span<const std::byte> payload);
+  void broadcast(const WorkHeader& frame, std::span<const std::byte> payload);
   // Closes the links that are up; those still being set up are left to come up.
   void close_up();
   void close_all();
@@ -92,7 +97,7 @@ class Fabric {
 
  private:
   struct Queued {
-    Frame frame;
+    WorkHeader frame;
     std::vector<std::byte> payload;
   };
   struct Peer {

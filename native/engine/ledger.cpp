@@ -9,6 +9,7 @@ void Ledger::enter(const WorkPtr& work) {
   WorkPtr forgotten = work;  // destroyed without the lock
   Request& request = work->request;
   work->submitted = request.called == Time{} ? coarse_now() : request.called;
+  if (request.only_waits) return;
   std::lock_guard lock(mutex_);
   std::swap(forgotten, latest_[entered_++ % kRemembered]);
   auto& candidates = request.candidates;

@@ -4,6 +4,20 @@
 
 namespace slipstream {
 
+namespace {
+
+bool receives_message(const Request& request) {
+  return request.signature.operation == "send_recv" && !request.plan->reads(Space::in) &&
+         !request.plan->reads(Space::out);
+}
+
+}  // namespace
+
+bool MemoryInUse::may_share(const Work& one, const Work& other) {
+  return one.request.channel != other.request.channel && receives_message(one.request) &&
+         receives_message(other.request);
+}
+
 MemoryInUse::Ranges MemoryInUse::ranges_of(const Work& work) {
   const Request& request = work.request;
   Ranges found;
@@ -13,15 +27,16 @@ MemoryInUse::Ranges MemoryInUse::ranges_of(const Work& work) {
     const Layout& layout = request.spaces[static_cast<size_t>(space)];
     const uint64_t bytes = (layout.offsets.empty() ? layout.count : layout.offsets.back()) * element;
     const bool writes = request.plan->writes(space);
-    if (layout.data == nullptr || bytes == 0 || !(writes || request.plan->reads(space))) continue;
-    const auto begin = reinterpret_cast<uint64_t>(layout.data);
-    found.ranges[found.count++] = {begin, begin + bytes, writes};
+    if (layout.data != nullptr && (writes || request.plan->reads(space))) found.add(layout.data, bytes, writes);
   }
-  const auto& [first, second] = found.ranges;
+  Range& first = found.ranges[0];
+  const Range& second = found.ranges[1];
   if (found.count == 2 && first.begin == second.begin && first.end == second.end) {  // in place
     found.count = 1;
-    found.ranges[0].writes = first.writes || second.writes;
+    first.writes = first.writes || second.writes;
   }
+  found.add(work.copy_in.from, work.copy_in.bytes, false);
+  found.add(work.copy_out.to, work.copy_out.bytes, true);
   return found;
 }
 

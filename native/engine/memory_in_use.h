@@ -2,7 +2,8 @@
 //
 // A work that overlaps an earlier one of its channel, where one of them writes, begins when that one is done. All ranks
 // have the works of a channel in the same order, so nobody waits in a ring. Between channels that is not so: there such
-// a work is refused (Engine::enqueue). Belongs to the driver.
+// a work is refused (Engine::enqueue). Messages of several senders alone may be received into the same memory at once:
+// a program that does that wants to know that they came, not what they say. Belongs to the driver.
 #pragma once
 
 #include <array>
@@ -30,7 +31,7 @@ class MemoryInUse {
       const Range& range = mine.ranges[i];
       const auto see = [&](const Range& other, const Work* owner) {
         const bool overlap = range.begin < other.end && other.begin < range.end;
-        return owner == &work || !overlap || !(range.writes || other.writes) || f(*owner);
+        return owner == &work || !overlap || !(range.writes || other.writes) || may_share(work, *owner) || f(*owner);
       };
       for (const Entry& entry : few_)
         if (!see(entry.range, entry.work)) return;
@@ -48,8 +49,12 @@ class MemoryInUse {
     bool writes = false;
   };
   struct Ranges {
-    std::array<Range, 2> ranges;
+    std::array<Range, 4> ranges;
     size_t count = 0;
+    void add(const std::byte* data, uint64_t bytes, bool writes) {
+      const auto begin = reinterpret_cast<uint64_t>(data);
+      if (bytes != 0) ranges[count++] = {begin, begin + bytes, writes};
+    }
   };
   struct Entry {
     Range range;
@@ -58,6 +63,7 @@ class MemoryInUse {
   // By begin; all of one map have the same size but for a factor of 2, so few of them can reach a given place.
   using Map = std::map<std::pair<uint64_t, const Work*>, Range>;
 
+  static bool may_share(const Work& one, const Work& other);
   static Ranges ranges_of(const Work& work);
   static size_t class_of(const Range& range);
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/work.h"
-#include "transport/frame.h"
+#include "engine/work_header.h"
 
 namespace slipstream {
 
@@ -30,7 +30,7 @@ std::optional<Offer> decode_offer(std::span<const std::byte> bytes);
 class Host {
  public:
   virtual ~Host() = default;
-  virtual void offered(int peer, const Frame& frame, std::span<const std::byte> payload) = 0;
+  virtual void offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) = 0;
 };
 
 }  // namespace slipstream

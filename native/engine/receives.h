@@ -1,4 +1,5 @@
-// Receives that wait for a sender, in the order of their submission. Driver's thread only.
+// Receives that may take their message from several ranks, in the order of their submission, until one has sent.
+// Driver's thread only.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +14,27 @@ namespace slipstream {
 
 class Receives {
  public:
-  struct Pending {
+  struct Receive {
     WorkPtr work;
     Stall stall;
     const std::vector<Candidate>& candidates() const { return work->request.candidates; }
   };
 
-  Pending& add(WorkPtr work);
-  // Who takes the next message of the channel; null if nobody waits there.
-  Pending* first(uint64_t channel);
-  WorkPtr remove(Pending& pending);
+  Receive& add(WorkPtr work);
+  // The receive that gets the next message of the channel; null if none waits for it.
+  Receive* first(uint64_t channel);
+  WorkPtr remove(Receive& receive);
   void clear();
 
-  bool empty() const { return pending_.empty(); }
-  std::list<Pending>& all() { return pending_; }
-  const std::list<Pending>& all() const { return pending_; }
+  // True if a receive may have its message from this global rank.
+  bool may_come_from(int global_rank) const;
+  bool empty() const { return waiting_.empty(); }
+  std::list<Receive>& all() { return waiting_; }
+  const std::list<Receive>& all() const { return waiting_; }
 
  private:
-  std::list<Pending> pending_;
-  std::unordered_map<uint64_t, std::deque<Pending*>> lines_;  // by channel
+  std::list<Receive> waiting_;
+  std::unordered_map<uint64_t, std::deque<Receive*>> lines_;  // by channel
 };
 
 }  // namespace slipstream

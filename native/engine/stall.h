@@ -1,4 +1,4 @@
-// A wait that the engine watches: since when, until when, and what other ranks said about it.
+// The state of one wait that StallWatch looks at: since when, until when, and what other ranks have said about it.
 #pragma once
 
 #include <cstdint>

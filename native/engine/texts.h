@@ -1,4 +1,4 @@
-// Pieces of what people read.
+// Parts of messages for people.
 #pragma once
 
 #include <cstdio>
@@ -20,6 +20,11 @@ inline std::string seconds_text(Clock::duration d) {
 // "all_reduce(float32, 10 elements, op=sum) #17"
 inline std::string numbered(const Signature& signature, uint32_t seq) {
   return signature.describe().substr(0, 400) + " #" + std::to_string(seq);
+}
+
+// Why a data frame of such a work is refused.
+inline std::string twice_text(const std::string& who, const Signature& signature) {
+  return who + " sent a chunk of " + signature.describe() + " twice, or long before its turn";
 }
 
 inline constexpr const char* kStillWaits = " still waits in ";

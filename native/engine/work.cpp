@@ -112,7 +112,7 @@ int Work::peer() const {
 void Work::complete(const Error& error) {
   if (done()) return;
   error_ = error;
-  if (!error_ && own.bytes != 0) std::memcpy(own.to, own.from, own.bytes);
+  if (!error_) copy_out.run();
   finished = coarse_now();
   state_.store(kDone, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0)

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,8 +23,7 @@ namespace slipstream {
 struct Group : std::enable_shared_from_this<Group> {
   uint64_t id = 0;
   std::vector<int> ranks;
-  int rank = 0;                            // ours in the group
-  mutable std::atomic<uint64_t> begun{0};  // operations of this rank in it
+  int rank = 0;  // ours in the group
 };
 
 // What all ranks of a work must agree on. Its hash travels in every frame.
@@ -91,6 +91,9 @@ struct Request {
   bool whole_chunks = false;
   std::shared_ptr<std::vector<uint8_t>> done;  // 1 for each chunk that has been received; resized by the executor
   std::vector<std::byte> offer;                // sent to every peer of the plan first
+  // No operation: it is done when no earlier work needs its spaces, which the caller is about to copy from, or to. Of
+  // this rank alone, so it takes no number.
+  bool only_waits = false;
 };
 
 // Elements of a full chunk.
@@ -133,12 +136,16 @@ class Work {
   void complete(const Error& error);
 
   Request request;
-  // Bytes of the result that go elsewhere when it is there.
   struct Copy {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     size_t bytes = 0;
-  } own;
+    void run() const {
+      if (bytes != 0) std::memcpy(to, from, bytes);
+    }
+  };
+  Copy copy_in;        // of a split work: into its input, when it begins
+  Copy copy_out;       // of a part of the result, when that is there
   bool split = false;  // its slices are works of their own; set before anybody else knows of it
   Time traced{};       // when it was prepared, if the session had a timeline then
   Time submitted{};    // coarse, as `finished` is

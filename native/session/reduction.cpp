@@ -158,13 +158,18 @@ bool Reduction::begin_small(const WorkPtr& parent) {
     work->listen(std::make_unique<Passing>(parent, work));
     return true;
   }
-  const auto left = std::make_shared<uint64_t>(slices);
+  struct Left {
+    uint64_t slices;
+    Error error;
+  };
+  const auto left = std::make_shared<Left>(Left{slices, Error{}});
   for (uint64_t i = 0; i < slices; ++i) {
     const uint64_t begin = count * i / slices;
     const uint64_t own = count * (i + 1) / slices - begin;
     ways[i]->state.sent += own * size_of(whole.signature.dtype);
     ways[i]->express->begin(slice(whole, begin, own), [parent, left](const Error& error) {
-      if (--*left == 0 || error) parent->complete(error);
+      if (error && !left->error) left->error = error;
+      if (--left->slices == 0) parent->complete(left->error);
     });
   }
   return true;

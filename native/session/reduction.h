@@ -25,7 +25,7 @@
 #include "engine/memory_in_use.h"
 #include "engine/work.h"
 #include "session/express.h"
-#include "transport/tcp.h"
+#include "transport/tcp/transport.h"
 
 namespace slipstream {
 
@@ -83,6 +83,8 @@ class Reduction {
   bool holds(const WorkPtr& work);
   // The driver: fails the session if a work has waited in line for longer than it may. Returns when to call again.
   Time watch(Time now);
+  // The workers' session has failed: no work waits for a reducer any more. As the driver.
+  void workers_failed();
   // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
   void registered(size_t reducer, uint64_t incarnation);
   std::vector<ReducerState> states();

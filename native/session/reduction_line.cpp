@@ -114,6 +114,7 @@ void Reduction::ended(const Work& work, MemoryInUse& memory) {
 void Reduction::leave_line(const WorkPtr& work, MemoryInUse& memory) {
   waiting_.pop_front();
   in_line_.remove(*work);
+  work->copy_in.run();
   use(work, memory);
 }
 

@@ -180,6 +180,12 @@ void Reduction::keep() {
   }
 }
 
+// With the sessions the works in them end, once nothing writes to their memory any more.
+void Reduction::workers_failed() {
+  const std::lock_guard lock(mutex_);
+  for (Reducer& reducer : reducers_) leave(reducer);
+}
+
 void Reduction::close() {
   {
     const std::lock_guard lock(keeper_mutex_);

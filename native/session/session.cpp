@@ -16,10 +16,16 @@ constexpr double kTellSeconds = 2;
 constexpr double kLeaveSeconds = 2;    // that a rank stays until the others have read its last words
 constexpr double kBreakSeconds = 0.3;  // the same of one that fails and goes on
 constexpr size_t kMostOfferedChannels = 16;
-constexpr size_t kMostOfferedWorks = 128;    // that are not done; workers have no more than about 20
-constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
-constexpr double kWordsSeconds = 0.05;       // that word of data waits for sums, or what is to be summed
-constexpr size_t kMostReported = 10;         // strangers logged by name each time
+constexpr size_t kMostOfferedWorks = 128;     // that are not done; workers have no more than about 20
+constexpr size_t kMostEarlyBytes = 4 << 20;   // of one worker, for works that have not begun; it may send about 1 MiB
+constexpr double kAcknowledgeSeconds = 0.05;  // beside reducers: most messages have one in the other direction
+constexpr size_t kMostReported = 10;          // strangers logged by name each time
+
+// What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
+double connect_seconds(const SessionOptions& options) {
+  const bool reducing = options.serve || options.to_reducer;
+  return reducing ? options.connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
+}
 
 TcpOptions tcp_options(const SessionOptions& options) {
   TcpOptions tcp;
@@ -33,12 +39,9 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.cpus = options.cpus;
   tcp.congestion = options.congestion;
   tcp.patience_seconds = options.heartbeat_seconds;
-  // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
-  const bool reducing = options.serve || options.to_reducer;
-  tcp.connect_seconds =
-      reducing ? options.connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
+  tcp.connect_seconds = connect_seconds(options);
   tcp.only_answers = options.serve != nullptr;
-  if (options.serve || options.to_reducer) tcp.words_seconds = kWordsSeconds;
+  if (options.serve || options.to_reducer) tcp.acknowledge_seconds = kAcknowledgeSeconds;
   return tcp;
 }
 
@@ -47,8 +50,9 @@ EngineOptions engine_options(const SessionOptions& options) {
   engine.heartbeat_seconds = options.heartbeat_seconds;
   engine.intake = options.intake;
   if (options.serve) engine.early_bytes = kMostEarlyBytes;
-  if (options.serve || options.to_reducer) engine.farewell_seconds = 0;  // the workers redo what a reducer left undone
-  engine.spreads_failure = !options.serve && !options.to_reducer;        // workers do not know each other there
+  if (options.serve || options.to_reducer)
+    engine.stalls.farewell_seconds = 0;                            // the workers redo what a reducer left undone
+  engine.spreads_failure = !options.serve && !options.to_reducer;  // workers do not know each other there
   return engine;
 }
 
@@ -73,7 +77,7 @@ Identity Session::identity_of(const SessionOptions& options, bool encrypt) {
 Session::Session(SessionOptions options)
     : options_(std::move(options)),
       engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options(options_)),
-      shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_),
+      shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_, connect_seconds(options_)),
       tcp_(poller_, engine_, *this, identity_of(options_, options_.encrypt), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.cpus) {
   engine_.set_pump(this);
@@ -178,7 +182,11 @@ void Session::use_reducers(ReductionOptions options) {
   options.checksums = options_.checksums;
   options.encrypt = options_.encrypt;
   auto reduction = std::make_unique<Reduction>(*this, std::move(options));
-  runner_.as_driver([&] { reduction_ = std::move(reduction); });  // who drives looks at it: tick()
+  runner_.as_driver([&] {
+    reduction_ = std::move(reduction);  // who drives looks at it: tick()
+    engine_.set_failed([this](const Error&) { reduction_->workers_failed(); });
+    if (engine_.failure()) reduction_->workers_failed();
+  });
 }
 
 void Session::reach(int rank, Time deadline) {
@@ -201,7 +209,7 @@ void Session::reach(int rank, Time deadline) {
 
 // A worker has begun a work: the first that says so begins it here too. The others' words are for comparison, which
 // their frames' signatures do.
-void Session::offered(int peer, const Frame& frame, std::span<const std::byte> payload) {
+void Session::offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) {
   const auto found = offered_.find(frame.channel);
   const uint32_t next = found == offered_.end() ? 0 : found->second.next;
   const bool late = frame.seq < next;
@@ -327,8 +335,7 @@ void Session::close(const std::string& words, bool tell) {
   }
   bool stays = true;
   runner_.as_driver([&] {
-    // A rank that leaves breaks off what it was dialling: it knows our secret, although it had not proved it yet.
-    std::erase_if(strangers_, [](const std::string& one) { return one.find(kBrokeOff) != std::string::npos; });
+    forget_broken_off();
     report_strangers(Time::max());
     stays = tell || !engine_.failure();
     engine_.leave(words);
@@ -387,7 +394,7 @@ std::string Session::host_of(int rank) const {
 
 void Session::accepted(std::unique_ptr<Link> link) {
   const int peer = link->peer();
-  if (engine_.adopt(std::move(link))) return;
+  if (engine_.fabric().adopt(std::move(link))) return;
   const std::string who = engine_.fabric().who(peer);
   if (options_.serve)  // no worker needs two: it breaks the rules, and could go on with that for ever
     return engine_.fail(Error{Code::internal, peer, {}, who + " opened a second link"});
@@ -412,6 +419,7 @@ Time Session::tick(Time now) {
 Time Session::report_strangers(Time now) {
   if (now < strangers_due_) return strangers_due_;
   strangers_due_ = Time::max();
+  if (engine_.fabric().any_left()) forget_broken_off();
   const auto strangers = std::exchange(strangers_, {});
   if (engine_.failure()) return Time::max();
   for (size_t i = 0; i < std::min(strangers.size(), kMostReported); ++i)
@@ -420,6 +428,9 @@ Time Session::report_strangers(Time now) {
     log_warning(options_.rank, "refused " + std::to_string(strangers.size() - kMostReported) + " more connections");
   return Time::max();
 }
+
+// A rank that leaves breaks off what it was dialling: it knows our secret, although it had not proved it yet.
+void Session::forget_broken_off() { std::erase_if(strangers_, broke_off); }
 
 void Session::knock_done(int peer, bool alive, const Error& why) {
   if (const auto asked = probes_.find(peer); asked != probes_.end()) asked->second = alive ? Probe::lives : Probe::dead;

@@ -12,8 +12,8 @@
 #include "engine/engine.h"
 #include "engine/runner.h"
 #include "session/reduction.h"
-#include "transport/shm.h"
-#include "transport/tcp.h"
+#include "transport/shm/transport.h"
+#include "transport/tcp/transport.h"
 
 namespace slipstream {
 
@@ -69,6 +69,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // any source names its candidates in the request.
   WorkPtr prepare(Request request, uint64_t tag_channel);
   void submit(const WorkPtr& work);
+  // Any thread. True if no work uses memory, of those that this thread knows of.
+  bool quiet() const { return reduction_ == nullptr && engine_.quiet(); }
   void submit_unsplit(const WorkPtr& work) { runner_.submit(work); }
   // True when done; never longer than until `deadline`.
   bool run(const WorkPtr& work, Time deadline);
@@ -134,7 +136,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // KnockDone
   void knock_done(int peer, bool alive, const Error& why) override;
   // Host
-  void offered(int peer, const Frame& frame, std::span<const std::byte> payload) override;
+  void offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) override;
   // Pump
   bool poll() override { return shm_.poll(); }
   bool pending() const override { return shm_.pending(); }
@@ -149,6 +151,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void check_process() const;
   // Logs the strangers of the last while.
   Time report_strangers(Time now);
+  void forget_broken_off();
 
   enum class Probe : uint8_t { asked, lives, dead };
 

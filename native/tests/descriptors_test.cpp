@@ -1,50 +1,44 @@
-// A process that has no file descriptors left blames itself, not the rank that it cannot reach.
-#include <sys/resource.h>
-#include <unistd.h>
-
+// A process that has no file descriptors left blames itself, not the rank that it cannot reach; its listener waits.
 #include <optional>
 
 #include "tests/check.h"
+#include "tests/open_files.h"
 #include "tests/tcp_rig.h"
 
 using namespace slipstream;
 using namespace slipstream::rig;
 
-// While it lives, the process can open no further file.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit none = before_;
-    const int next = ::dup(0);
-    ::close(next);
-    none.rlim_cur = static_cast<rlim_t>(next);
-    ::setrlimit(RLIMIT_NOFILE, &none);
-  }
-  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
-
 TEST(who_cannot_open_a_connection_blames_itself) {
   Rank poor(0), other(1);
-  std::optional<NoDescriptors> poverty{std::in_place};
+  std::optional<OpenFiles> none{std::in_place, next_descriptor()};
   poor.dial(other, 1);
   CHECK(run({&poor}, [&] { return !poor.downs.empty(); }));
-  poverty.reset();
+  none.reset();
   CHECK(poor.downs.at(0).code == Code::internal);
   CHECK(poor.downs.at(0).text.find("this process has no more resources: Too many open files") != std::string::npos);
 }
 
 TEST(who_gets_a_descriptor_in_time_connects) {
   Rank poor(0), other(1);
-  std::optional<NoDescriptors> poverty{std::in_place};
+  std::optional<OpenFiles> none{std::in_place, next_descriptor()};
   poor.dial(other, 1);
   poor.poller.wait(0);
   poor.poller.wait(0);
-  poverty.reset();
+  none.reset();
   CHECK(run({&poor, &other}, [&] { return !poor.ups.empty() && !other.ups.empty(); }));
+}
+
+TEST(a_listener_without_descriptors_waits_too) {
+  Rank server(1), friendly(0);
+  const Fd visitor = raw_connect(server.port);
+  {
+    const OpenFiles none(next_descriptor());
+    CHECK(run({&server}, [&] { return !server.strangers.empty(); }));
+    const Time start = now();
+    for (int i = 0; i < 1000; ++i) server.poller.wait(0);
+    // Each look is 0.1 s after the last one, however slow the machine is.
+    CHECK(now() - start >= seconds(0.1 * (static_cast<double>(server.strangers.size()) - 2)));
+    CHECK(server.strangers[0].find("Too many open files") != std::string::npos);
+  }
+  CHECK(connect(friendly, server, 1));
 }

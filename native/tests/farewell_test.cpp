@@ -34,7 +34,7 @@ Request all_reduce(int rank, const std::vector<int>& members, std::array<float, 
 struct Three {
   explicit Three(double farewell_seconds) : hub(3) {
     EngineOptions options;
-    options.farewell_seconds = farewell_seconds;
+    options.stalls.farewell_seconds = farewell_seconds;
     for (int r = 0; r < 3; ++r) ranks.push_back(std::make_unique<MemoryRank>(hub, r, 3, std::vector<int>{}, options));
   }
 

@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "tests/fuzz_input.h"
 #include "tests/plans.h"
-#include "transport/tcp_frames.h"
+#include "transport/tcp/control_frames.h"
 
 namespace slipstream::fuzz {
 
@@ -113,7 +113,7 @@ class EngineUnderFuzz final : Dialer, Pump {
   void adopt(int peer) {
     auto link = std::make_unique<FuzzLink>(peer);
     FuzzLink* raw = links_[static_cast<size_t>(peer)] = link.get();
-    engine_.adopt(std::move(link));
+    engine_.fabric().adopt(std::move(link));
     engine_.up(*raw);
   }
 
@@ -185,17 +185,17 @@ class EngineUnderFuzz final : Dialer, Pump {
   }
 
   // What the peer would send for a work of ours, but for what the fuzzer changes.
-  Frame right_frame(const Work& work, size_t peer, Input& input) {
+  WorkHeader right_frame(const Work& work, size_t peer, Input& input) {
     const Request& r = work.request;
-    Frame f;
+    WorkHeader f;
     f.channel = r.channel;
     f.seq = r.seq;
     f.signature = r.signature_hash;
     f.flags = static_cast<uint8_t>(input.below(4));
-    f.type = input.chance(4) ? FrameType::ready : FrameType::data;
+    f.type = input.chance(4) ? MessageType::ready : MessageType::data;
     const int index = r.plan == nullptr ? -1 : r.plan->peer_index(static_cast<int>(peer));
     const auto* recvs = index < 0 ? nullptr : &r.plan->peers()[static_cast<size_t>(index)].recvs;
-    if (recvs == nullptr || recvs->empty() || f.type == FrameType::ready) return f;
+    if (recvs == nullptr || recvs->empty() || f.type == MessageType::ready) return f;
     f.stream = static_cast<uint16_t>(input.below(recvs->size()));
     const Step& step = r.plan->steps()[(*recvs)[f.stream]];
     const auto offset = [&](int block) {
@@ -228,14 +228,14 @@ class EngineUnderFuzz final : Dialer, Pump {
     deliver(*link, right_frame(*works_[input.below(works_.size())], peer, input), input);
   }
 
-  Frame any_frame(size_t peer, Input& input) {
-    constexpr FrameType kTypes[] = {FrameType::data,     FrameType::data,   FrameType::ready, FrameType::request,
-                                    FrameType::announce, FrameType::credit, FrameType::ping,  FrameType::describe,
-                                    FrameType::status,   FrameType::abort};
+  WorkHeader any_frame(size_t peer, Input& input) {
+    constexpr MessageType kTypes[] = {
+        MessageType::data,   MessageType::data, MessageType::ready,    MessageType::request, MessageType::announce,
+        MessageType::credit, MessageType::ping, MessageType::describe, MessageType::status,  MessageType::abort};
     constexpr uint32_t kLengths[] = {0, 4, 16, 64, 1000, 4000, 16'400, 20'000};
     const uint64_t channels[] = {kGroup, message_channel(static_cast<int>(peer), kSelf),
                                  message_channel(kSelf, static_cast<int>(peer))};
-    Frame f;
+    WorkHeader f;
     f.type = input.one_of(kTypes);
     f.flags = static_cast<uint8_t>(input.below(4));
     f.channel = input.one_of(channels);
@@ -248,8 +248,8 @@ class EngineUnderFuzz final : Dialer, Pump {
     return f;
   }
 
-  void deliver(FuzzLink& link, const Frame& f, Input& input) {
-    if (f.length > kEagerBytes && f.type == FrameType::data && f.length <= kMaxPayload) return bulk(link, f);
+  void deliver(FuzzLink& link, const WorkHeader& f, Input& input) {
+    if (f.length > kEagerBytes && f.type == MessageType::data && f.length <= kMaxPayload) return bulk(link, f);
     if (objection_to_control(f) != nullptr) return;
     // Exactly as long as it is, and from the fuzzer as far as that goes.
     auto payload = std::make_unique<std::byte[]>(f.length);
@@ -258,7 +258,7 @@ class EngineUnderFuzz final : Dialer, Pump {
     engine_.arrived(link, f, Payload{payload.get(), f.length, true, 0});
   }
 
-  void bulk(FuzzLink& link, const Frame& f) {
+  void bulk(FuzzLink& link, const WorkHeader& f) {
     const auto landing = engine_.land(link, f);
     if (!landing.ok || !link.up()) return;
     if (landing.into == nullptr) return engine_.arrived(link, f, link.hold(f.length));

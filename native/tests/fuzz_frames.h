@@ -5,8 +5,8 @@
 #include <span>
 
 #include "tests/tcp_rig.h"
-#include "transport/tcp_frames.h"
-#include "transport/tcp_link.h"
+#include "transport/tcp/control_frames.h"
+#include "transport/tcp/link.h"
 
 namespace slipstream::rig {
 
@@ -81,7 +81,7 @@ class FuzzedLink : public Events {
     auto [ours, theirs] = pair();
     auto [our_lane, their_lane] = pair();
     TcpLink link(core, 1, 1, {std::move(ours), nullptr});
-    link.add_lane({std::move(our_lane), nullptr}, 0);
+    link.bulk().add({std::move(our_lane), nullptr}, 0);
     link.come_up();
     const Fd& fd = bulk ? their_lane : theirs;
     while (!bytes.empty() && downs == 0) {
@@ -107,7 +107,7 @@ class FuzzedLink : public Events {
 
   Landing land(Link&, const Frame& f) override {
     if (f.length <= kEagerBytes || f.length > kMaxPayload) std::abort();
-    return {f.seq % 8 != 0, nullptr};
+    return {WorkHeader::of(f).seq % 8 != 0, nullptr};
   }
   void arrived(Link& link, const Frame& f, const Payload& payload) override {
     if (payload.size != f.length) std::abort();

@@ -174,7 +174,7 @@ class Door final : Events, Arrivals {
 
   void play(Input input) {
     const Identity self = rig::identity(1);
-    ShmTransport shm(poller_, *this, *this, self, regions_, bell_);
+    ShmTransport shm(poller_, *this, *this, self, regions_, bell_, 10);
     TcpTransport tcp(poller_, *this, *this, self, options());
     if (shm_)
       name_ = shm.listen();

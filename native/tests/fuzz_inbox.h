@@ -5,8 +5,9 @@
 #include <set>
 #include <vector>
 
+#include "engine/work_header.h"
 #include "tests/fuzz_input.h"
-#include "transport/tcp_inbox.h"
+#include "transport/tcp/inbox.h"
 
 namespace slipstream::fuzz {
 
@@ -16,8 +17,8 @@ inline SegmentHeader segment_header(Input& input) {
   constexpr uint32_t kEdges[] = {0, 1, 8 << 10, 16 << 10, 24 << 10, 32 << 10};
   constexpr uint64_t kMessages[] = {1, 2, 3, 4, Inbox::kMostAhead, Inbox::kMostAhead + 1};
   SegmentHeader header{};
-  header.frame.length = input.one_of(kLengths);
-  header.frame.seq = static_cast<uint32_t>(input.below(2));
+  const uint32_t length = input.one_of(kLengths);
+  header.frame = WorkHeader{.length = length, .seq = static_cast<uint32_t>(input.below(2))};
   header.message = input.one_of(kMessages);
   header.offset = input.one_of(kEdges);
   const uint32_t end = input.one_of(kEdges);

@@ -8,7 +8,7 @@
 
 #include "tests/fuzz_inbox.h"
 #include "tests/tcp_rig.h"
-#include "transport/tcp_link.h"
+#include "transport/tcp/link.h"
 
 namespace slipstream::fuzz {
 
@@ -27,7 +27,7 @@ class ScriptedLink : public Events {
  public:
   void play(Input input) {
     TcpOptions options;
-    if (input.chance(2)) options.words_seconds = 1e-6;
+    if (input.chance(2)) options.acknowledge_seconds = 1e-6;
     auto core = std::make_shared<TcpCore>(poller_, *this, rig::identity(0), options);
     if (input.chance(4)) core->directory = [](int rank) { return TcpTarget{rank, {}, 0}; };
     auto [ours, theirs] = socket_pair();
@@ -78,7 +78,7 @@ class ScriptedLink : public Events {
       case 9: {
         auto [ours, theirs] = socket_pair();
         control_ = std::move(theirs);
-        return link_->replace_control({std::move(ours), nullptr}, ++generation_);
+        return link_->control_connection().replace({std::move(ours), nullptr}, ++generation_);
       }
       case 10:
         drain(control_);
@@ -102,22 +102,22 @@ class ScriptedLink : public Events {
 
   void open_lane(uint32_t number) {
     auto [ours, theirs] = socket_pair();
-    link_->add_lane({std::move(ours), nullptr}, number);
+    link_->bulk().add({std::move(ours), nullptr}, number);
     if (number >= kLanes) return;
     lanes_[number] = std::move(theirs);
     places_[number] = 0;
   }
 
   void send_control(Input& input) {
-    constexpr FrameType kTypes[] = {FrameType::data,   FrameType::ready,   FrameType::credit,
+    constexpr FrameType kTypes[] = {FrameType::data,   rig::kUsersType,    rig::kUsersType,
                                     FrameType::abort,  FrameType::taken,   FrameType::seen,
                                     FrameType::resume, FrameType::goodbye, FrameType::cut};
     constexpr uint32_t kLengths[] = {0, 0, 0, 1, 100, kMaxText, kMaxText + 1, kEagerBytes};
-    constexpr uint64_t kChannels[] = {0, 1, 2, 3, 32, 64, 96};
-    Frame frame;
+    constexpr uint64_t kNumbers[] = {0, 1, 2, 3, 32, 64, 96};
+    LaneControl frame;
     frame.type = input.one_of(kTypes);
     frame.length = input.one_of(kLengths);
-    frame.channel = input.one_of(kChannels);
+    frame.number = input.one_of(kNumbers);
     if (input.chance(4)) frame.flags = kAllBefore;
     ControlHeader header{frame, {}};
     if (input.chance(4)) header.check.payload = payload_check({kZeros, std::min<size_t>(frame.length, sizeof(kZeros))});
@@ -173,7 +173,7 @@ class ScriptedLink : public Events {
   Landing land(Link&, const Frame& f) override {
     alive();
     require(f.type == FrameType::data && f.length > kEagerBytes && f.length <= kMaxPayload, "only bulk data lands");
-    if (f.seq % 2 == 0) return {true, nullptr};
+    if (WorkHeader::of(f).seq % 2 == 0) return {true, nullptr};
     auto memory = std::make_unique<std::byte[]>(f.length);
     std::byte* into = memory.get();
     landed_[into] = std::move(memory);

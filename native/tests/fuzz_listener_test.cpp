@@ -27,9 +27,8 @@ Hello good_hello(int rank, int target) {
 std::vector<std::byte> plausible_frames(std::mt19937& random, bool bulk) {
   std::vector<std::byte> bytes;
   for (unsigned i = random() % 4 + 1; i > 0; --i) {
-    Frame f;
-    f.type = bulk ? FrameType::data : static_cast<FrameType>(random() % (kLastFrameType + 2));
-    f.seq = static_cast<uint32_t>(random());
+    const auto type = bulk ? FrameType::data : static_cast<FrameType>(random() % (kLastFrameType + 2));
+    Frame f = frame(type, 0, static_cast<uint32_t>(random()));
     const uint32_t bounds[] = {0, 1, 100, kMaxText, kMaxText + 1, kEagerBytes, kEagerBytes + 1, 100'000};
     f.length = random() % 50 == 0 ? static_cast<uint32_t>(random()) : bounds[random() % 8];
     if (random() % 10 == 0) f.reserved = 1;

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "tests/fuzz_link.h"
-#include "transport/shm_link.h"
+#include "transport/shm/link.h"
 
 namespace slipstream::fuzz {
 
 class ShmUnderFuzz final : public Events, public Arrivals {
  public:
   ShmUnderFuzz() {
-    home_ = std::make_shared<ShmTransport::Impl>(poller_, *this, *this, rig::identity(0), regions_, bell_);
+    home_ = std::make_shared<ShmTransport::Impl>(poller_, *this, *this, rig::identity(0), regions_, bell_, 10);
   }
 
   void play(Input input) {
@@ -95,7 +95,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
 
   void record(Input& input) {
     constexpr uint32_t kKinds[] = {1, 2, 3, 4};
-    constexpr FrameType kTypes[] = {FrameType::data, FrameType::ready, FrameType::goodbye, FrameType::abort};
+    constexpr FrameType kTypes[] = {FrameType::data, rig::kUsersType, FrameType::goodbye, FrameType::abort};
     constexpr uint32_t kLengths[] = {0, 0, 24, 4096, kEagerBytes + 1};
     const uint32_t kind = input.one_of(kKinds);
     const uint64_t value = input.chance(8) ? input.value<uint64_t>() : input.below(4) << 32 | input.below(4);
@@ -165,7 +165,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     require(payload.size == f.length && f.length <= kMaxPayload, "a payload is as long as its frame says, and bounded");
     if (f.length > 0) sum_ += std::to_integer<uint64_t>(payload.data[0] | payload.data[f.length - 1]);
     if (payload.hold != 0) held_.push_back(payload);
-    if (f.type == FrameType::ready && f.length >= 24) {  // as the engine does
+    if (f.type == rig::kUsersType && f.length >= 24) {  // as the engine does
       uint64_t place[3];
       std::memcpy(place, payload.data, sizeof(place));
       std::byte* data = link.remote({place[0], place[1]}, place[2]);

@@ -1,5 +1,5 @@
 // System calls performed by several threads: every call once, its result where it belongs, round after round.
-#include "transport/io_threads.h"
+#include "transport/tcp/io_threads.h"
 
 #include <sched.h>
 #include <sys/socket.h>

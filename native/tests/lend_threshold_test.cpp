@@ -1,5 +1,5 @@
 // From which size on lending is cheaper: machines whose costs are known, and what is found out about them.
-#include "transport/lend_threshold.h"
+#include "transport/tcp/lend_threshold.h"
 
 #include <functional>
 #include <initializer_list>

@@ -13,7 +13,7 @@
 #include "engine/engine.h"
 #include "engine/runner.h"
 #include "session/session.h"
-#include "transport/memory.h"
+#include "transport/memory/transport.h"
 
 namespace slipstream::testing {
 
@@ -62,7 +62,8 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
       : rank_(rank),
         hosts_(std::move(hosts)),
         engine_(rank, size, poller_, bell_, regions_, *this, options),
-        transport_(hub, engine_, rank, bell_, [this](std::unique_ptr<Link> l) { (void)engine_.adopt(std::move(l)); }),
+        transport_(hub, engine_, rank, bell_,
+                   [this](std::unique_ptr<Link> l) { (void)engine_.fabric().adopt(std::move(l)); }),
         runner_(engine_, poller_, bell_, 0) {
     engine_.set_pump(this);
     runner_.start();

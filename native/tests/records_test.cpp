@@ -11,7 +11,7 @@
 
 #include "base/fd.h"
 #include "tests/check.h"
-#include "transport/io_threads.h"
+#include "transport/tcp/io_threads.h"
 
 namespace {
 

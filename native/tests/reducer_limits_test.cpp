@@ -71,7 +71,7 @@ class Rig final : Dialer, Pump, Host {
     for (int r = 0; r < kWorkers; ++r) {
       auto link = std::make_unique<TestLink>(r);
       links.push_back(link.get());
-      engine.adopt(std::move(link));
+      engine.fabric().adopt(std::move(link));
       engine.up(*links.back());
     }
   }
@@ -96,8 +96,8 @@ class Rig final : Dialer, Pump, Host {
     engine.turn();
     return work;
   }
-  void frame(int from, FrameType type, uint32_t seq, uint32_t chunk, uint32_t bytes) {
-    Frame frame;
+  void frame(int from, MessageType type, uint32_t seq, uint32_t chunk, uint32_t bytes) {
+    WorkHeader frame;
     frame.type = type;
     frame.channel = group_->id;
     frame.seq = seq;
@@ -110,7 +110,7 @@ class Rig final : Dialer, Pump, Host {
     frame.signature = signature.hash();
     engine.arrived(*links[static_cast<size_t>(from)], frame, {data_.data(), bytes, true, 0});
   }
-  void data(int from, uint32_t seq, uint32_t chunk) { frame(from, FrameType::data, seq, chunk, kChunk); }
+  void data(int from, uint32_t seq, uint32_t chunk) { frame(from, MessageType::data, seq, chunk, kChunk); }
   void take_sends() {
     for (TestLink* link : links)
       for (const uint64_t cookie : std::exchange(link->under_way, {})) engine.sent(*link, cookie);
@@ -128,7 +128,7 @@ class Rig final : Dialer, Pump, Host {
   bool pending() const override { return false; }
   bool congested() const override { return false; }
   Time tick(Time) override { return Time::max(); }
-  void offered(int, const Frame&, std::span<const std::byte>) override {}
+  void offered(int, const WorkHeader&, std::span<const std::byte>) override {}
 
   Regions regions_;
   Bell bell_;
@@ -145,17 +145,17 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 TEST(a_frame_of_no_work_is_an_error) {
   Rig rig;
   rig.begin(1);
-  rig.frame(1, FrameType::request, 1, 0, 0);
+  rig.frame(1, MessageType::request, 1, 0, 0);
   CHECK(says(rig.failure(), "rank 1 sent a frame of a work that it has not offered"));
 }
 
 TEST(words_that_no_work_needs_are_bounded) {
-  for (const FrameType type : {FrameType::ping, FrameType::pong, FrameType::status}) {
+  for (const MessageType type : {MessageType::ping, MessageType::pong, MessageType::status}) {
     Rig rig;
     for (int i = 0; i < 900; ++i) rig.frame(1, type, 0, 0, 0);
     CHECK_EQ(rig.failure(), std::string{});
     for (int i = 0; i < 10'000 && rig.failure().empty(); ++i) rig.frame(1, type, 0, 0, 0);
-    CHECK(says(rig.failure(), "rank 1 says more than 1000 words a second that no work needs"));
+    CHECK(says(rig.failure(), "rank 1 sends more than 1000 control frames a second that no work needs"));
   }
 }
 
@@ -168,7 +168,7 @@ TEST(what_comes_for_works_that_wait_is_bounded) {
     CHECK_EQ(rig.engine.works(), size_t{3});
     size_t sent = 0;
     while (rig.failure().empty() && sent < 1 << 20) {
-      rig.frame(0, bytes == 0 ? FrameType::request : FrameType::data, 2, 0, bytes);
+      rig.frame(0, bytes == 0 ? MessageType::request : MessageType::data, 2, 0, bytes);
       sent += bytes + 1;
     }
     CHECK(says(rig.failure(), "rank 0 sent more than 1024 KiB for works that have not begun"));
@@ -192,13 +192,13 @@ TEST(nothing_comes_for_a_work_that_is_done) {
   Rig rig;
   const WorkPtr work = rig.begin(1);
   for (const int r : {0, 1}) {
-    rig.frame(r, FrameType::ready, 0, 0, 0);
+    rig.frame(r, MessageType::ready, 0, 0, 0);
     rig.data(r, 0, 0);
   }
   rig.take_sends();
   rig.engine.turn();
   CHECK(work->done());
-  rig.frame(0, FrameType::request, 0, 0, 0);
+  rig.frame(0, MessageType::request, 0, 0, 0);
   CHECK_EQ(rig.failure(), std::string());
   rig.data(0, 0, 0);
   CHECK(says(rig.failure(), "rank 0 sent a chunk of"));
@@ -221,7 +221,7 @@ TEST(the_intake_is_bounded_and_the_engine_sleeps_meanwhile) {
   const Time begun = now();
   const WorkPtr work = rig.begin(kChunks);
   for (int r = 0; r < kWorkers; ++r) {
-    rig.frame(r, FrameType::ready, 0, 0, 0);
+    rig.frame(r, MessageType::ready, 0, 0, 0);
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk) rig.data(r, 0, chunk);
   }
   int turns = 0;
@@ -231,7 +231,7 @@ TEST(the_intake_is_bounded_and_the_engine_sleeps_meanwhile) {
   }
   CHECK(work->done());
   CHECK(!work->error());
-  CHECK(now() - begun >= seconds((kChunks - 1) * kWorkers * kChunk / options.intake - Bucket::kSavedSeconds));
+  CHECK(now() - begun >= seconds((kChunks - 1) * kWorkers * kChunk / options.intake - RateLimit::kSavedSeconds));
   CHECK(turns < 100);
 }
 
@@ -244,12 +244,12 @@ TEST(a_second_link_is_refused_and_the_first_one_stays) {
     rig.data(1, 0, 0);  // kept, with its link, until rank 0's is here
     auto second = std::make_unique<TestLink>(1);
     second->destroyed = &second_destroyed;
-    CHECK(!rig.engine.adopt(std::move(second)));
+    CHECK(!rig.engine.fabric().adopt(std::move(second)));
     CHECK(second_destroyed);
     rig.engine.turn();
     CHECK(!first_destroyed);
     rig.data(0, 0, 0);
-    for (const int r : {0, 1}) rig.frame(r, FrameType::ready, 0, 0, 0);
+    for (const int r : {0, 1}) rig.frame(r, MessageType::ready, 0, 0, 0);
     rig.take_sends();
     rig.engine.turn();
     CHECK(work->done());
@@ -266,7 +266,7 @@ TEST(a_link_takes_the_place_of_one_that_has_broken) {
   auto second = std::make_unique<TestLink>(1);
   TestLink* raw = second.get();
   second->destroyed = &second_destroyed;
-  CHECK(rig.engine.adopt(std::move(second)));
+  CHECK(rig.engine.fabric().adopt(std::move(second)));
   CHECK(!second_destroyed);
   CHECK(!first_destroyed);  // not before it is off the stack
   rig.links[1] = raw;

@@ -8,12 +8,12 @@
 
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
-#include "transport/blocks.h"
-#include "transport/tcp_inbox.h"
-#include "transport/tcp_outbox.h"
-#include "transport/tcp_pace.h"
-#include "transport/tcp_promote.h"
-#include "transport/watermark.h"
+#include "transport/tcp/blocks.h"
+#include "transport/tcp/inbox.h"
+#include "transport/tcp/outbox.h"
+#include "transport/tcp/pace.h"
+#include "transport/tcp/promotion.h"
+#include "transport/tcp/watermark.h"
 
 namespace {
 
@@ -101,19 +101,19 @@ TEST(segments_tell_what_has_been_taken) {
   const auto bytes = pattern(kMost, 1);
   for (const uint64_t cookie : {1, 2}) outbox.push(bulk(70'000), bytes.data(), cookie, 1);
   CHECK_EQ(outbox.pull(0, kMost, now())->header.taken, 0u);
-  outbox.tell(5);
-  CHECK_EQ(outbox.told(), 0u);
+  outbox.acknowledge(5);
+  CHECK_EQ(outbox.acknowledged(), 0u);
   CHECK_EQ(outbox.pull(0, 30'000, now())->header.taken, 5u);
-  CHECK_EQ(outbox.told(), 5u);
+  CHECK_EQ(outbox.acknowledged(), 5u);
   CHECK(outbox.has_left(1));
   CHECK(!outbox.has_left(2));  // only its beginning
-  outbox.tell(6);
+  outbox.acknowledge(6);
   CHECK_EQ(outbox.pull(0, kMost, now())->header.taken, 6u);
   outbox.lost(0);
-  outbox.untell();
-  CHECK_EQ(outbox.told(), 0u);
+  outbox.forget_acknowledged();
+  CHECK_EQ(outbox.acknowledged(), 0u);
   CHECK_EQ(outbox.pull(1, kMost, now())->header.taken, 6u);  // again, with today's news
-  CHECK_EQ(outbox.told(), 6u);
+  CHECK_EQ(outbox.acknowledged(), 6u);
   CHECK(outbox.has_left(2));
   CHECK(!outbox.has_left(0));
   CHECK(!outbox.has_left(3));

@@ -1,6 +1,5 @@
 // Shared memory where something runs out: room in a socket, places at a listener, file descriptors. And who may come.
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -11,6 +10,7 @@
 #include <cstddef>
 
 #include "tests/check.h"
+#include "tests/open_files.h"
 #include "tests/shm_rig.h"
 
 namespace {
@@ -18,38 +18,35 @@ namespace {
 using namespace slipstream;
 using namespace slipstream::rig;
 
-// The process's limit of open files while this lives.
-class OpenFiles {
- public:
-  explicit OpenFiles(rlim_t most) {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit wanted = before_;
-    wanted.rlim_cur = before_.rlim_max == RLIM_INFINITY ? most : std::min(most, before_.rlim_max);
-    ::setrlimit(RLIMIT_NOFILE, &wanted);
-  }
-  ~OpenFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  OpenFiles(const OpenFiles&) = delete;
-  OpenFiles& operator=(const OpenFiles&) = delete;
-
- private:
-  rlimit before_{};
-};
-
-// The number that the next descriptor will get: as a limit, none can be opened.
-rlim_t next_descriptor() {
-  const int next = ::dup(0);
-  ::close(next);
-  return static_cast<rlim_t>(next);
-}
-
 int raw_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
-bool raw_connect(int fd, const std::string& name) {
+// connect() or bind().
+bool raw_call(int (*call)(int, const sockaddr*, socklen_t), int fd, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::copy(name.begin(), name.end(), address.sun_path + 1);
-  return ::connect(fd, reinterpret_cast<sockaddr*>(&address),
-                   static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())) == 0;
+  return call(fd, reinterpret_cast<sockaddr*>(&address),
+              static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())) == 0;
+}
+
+bool raw_connect(int fd, const std::string& name) { return raw_call(::connect, fd, name); }
+
+// As many connections as its listener has room for.
+std::vector<Fd> crowd_at(const std::string& name) {
+  std::vector<Fd> crowd;
+  for (bool room = true; room && crowd.size() < 5000;) {
+    crowd.emplace_back(raw_socket());
+    room = raw_connect(crowd.back().get(), name);
+  }
+  CHECK_EQ(errno, EAGAIN);
+  return crowd;
+}
+
+// A link that has not come up when its time is over: what it ends with.
+std::string told_in_the_end(ShmRank& rank) {
+  rank.transport.tick(now() + seconds(1000));
+  CHECK_EQ(rank.downs.size(), 1u);
+  return rank.downs.empty() ? "" : rank.downs[0].text;
 }
 
 }  // namespace
@@ -59,7 +56,7 @@ TEST(regions_wait_while_a_peer_does_not_take_them) {
   ShmRank sender(0), stopped(1);
   CHECK(connect(sender, stopped, 1));
   constexpr size_t kRegions = 600;  // a socket holds 278 messages
-  Frame frame;
+  WorkHeader frame;
   frame.length = 32 << 10;
   std::vector<std::shared_ptr<Region>> regions;
   for (size_t i = 0; i < kRegions; ++i) {
@@ -72,7 +69,7 @@ TEST(regions_wait_while_a_peer_does_not_take_them) {
   CHECK(sender.transport.congested());
   size_t right = 0;
   stopped.on_arrived = [&](Link& link, const Payload& payload) {
-    right += payload.data[7] == static_cast<std::byte>(stopped.frames.back().seq % 251) ? 1 : 0;
+    right += payload.data[7] == static_cast<std::byte>(WorkHeader::of(stopped.frames.back()).seq % 251) ? 1 : 0;
     link.release(payload);
   };
   CHECK(run({&sender, &stopped}, [&] { return sender.cookies.size() == kRegions; }));
@@ -95,18 +92,50 @@ TEST(all_ranks_of_a_large_host_may_come_at_once) {
 TEST(a_full_listener_is_tried_again) {
   const OpenFiles many(8192);
   ShmRank crowded(1), friendly(0);
-  std::vector<Fd> crowd;
-  for (bool room = true; room && crowd.size() < 5000;) {
-    crowd.emplace_back(raw_socket());
-    room = raw_connect(crowd.back().get(), crowded.name);
-  }
-  CHECK_EQ(errno, EAGAIN);
+  const std::vector<Fd> crowd = crowd_at(crowded.name);
   friendly.dial(crowded, 1);
   crowded.transport.knock(0, friendly.name, crowded);
   for (int i = 0; i < 10; ++i) friendly.turn();
   CHECK(friendly.downs.empty());
   CHECK(run({&friendly, &crowded}, [&] { return friendly.ups.size() == 1 && crowded.ups.size() == 1; }));
   CHECK(run({&friendly, &crowded}, [&] { return crowded.knock_results == std::vector<bool>{true}; }));
+}
+
+TEST(who_finds_no_room_is_told_of_that_and_of_no_secret) {
+  const OpenFiles many(8192);
+  ShmRank crowded(1), friendly(0);
+  const std::vector<Fd> crowd = crowd_at(crowded.name);
+  friendly.dial(crowded, 1);
+  CHECK_EQ(told_in_the_end(friendly),
+           "rank 1 could not be reached for 10 s (too many others connect to it at the same time)");
+}
+
+TEST(who_is_hung_up_on_each_time_is_told_of_that) {
+  ShmRank friendly(0);
+  const std::string name = "slipstream-test-" + std::to_string(::getpid());
+  const Fd listener(raw_socket());
+  CHECK(raw_call(::bind, listener.get(), name) && ::listen(listener.get(), 8) == 0);
+  friendly.links.push_back(friendly.transport.dial(1, name));
+  CHECK(Fd(::accept(listener.get(), nullptr, nullptr)));
+  friendly.turn();
+  CHECK(friendly.downs.empty());
+  const std::string text = told_in_the_end(friendly);
+  CHECK(text.starts_with("rank 1 could not be reached for 10 s ("));
+  CHECK(text.find("SLIPSTREAM_SECRET") == std::string::npos);
+}
+
+TEST(who_cannot_open_a_socket_names_the_limit) {
+  ShmRank poor(0), other(1);
+  std::string text;
+  {
+    const OpenFiles none(next_descriptor());
+    try {
+      poor.dial(other, 1);
+    } catch (const Failure& failure) {
+      text = failure.error().text;
+    }
+  }
+  CHECK_EQ(text, "this process has no more resources: socket: Too many open files (ulimit -n)");
 }
 
 TEST(a_listener_without_descriptors_waits) {

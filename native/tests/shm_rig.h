@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/shm_link.h"
+#include "engine/work_header.h"
+#include "transport/shm/link.h"
 
 namespace slipstream::rig {
 
@@ -20,8 +21,9 @@ inline Identity shm_identity(int rank, const std::string& secret) {
 
 class ShmRank : public Events, public Arrivals, public KnockDone {
  public:
-  explicit ShmRank(int rank, const std::string& secret = "a secret of sixteen bytes or more")
-      : transport(poller, *this, *this, shm_identity(rank, secret), regions, bell) {
+  explicit ShmRank(int rank, const std::string& secret = "a secret of sixteen bytes or more",
+                   double connect_seconds = 10)
+      : transport(poller, *this, *this, shm_identity(rank, secret), regions, bell, connect_seconds) {
     name = transport.listen();
   }
 

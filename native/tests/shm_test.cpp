@@ -1,5 +1,7 @@
 // Links between ranks of one host: knocks, greetings, and what happens where a resource runs out.
 #include "tests/check.h"
+#include "tests/plans.h"
+#include "tests/ranks.h"
 #include "tests/shm_rig.h"
 
 namespace {
@@ -27,6 +29,52 @@ TEST(the_reason_of_a_knock_in_vain_outlives_the_knock) {
   CHECK(run({&knocker, &other}, [&] { return !knocker.knock_results.empty(); }));
   CHECK_EQ(knocker.knock_why, std::string("rank 0 is gone: does not know our secret: SLIPSTREAM_SECRET must be the "
                                           "same on all ranks"));
+}
+
+TEST(a_stopped_process_is_waited_for_as_long_as_is_said) {
+  const std::string secret(32, 's');
+  ShmRank caller(1, secret, 40), stopped(0), waker(2, secret, 40), accepting(3, secret, 40);
+  caller.dial(stopped, 0);
+  caller.transport.knock(0, stopped.name, caller);
+  waker.dial(accepting, 3);
+  CHECK(run({&waker, &accepting}, [&] { return !accepting.links.empty(); }));  // not up: it waits for a set-up
+  for (ShmRank* rank : {&caller, &accepting}) rank->transport.tick(now() + seconds(39));
+  CHECK(caller.downs.empty());
+  CHECK(caller.knock_results.empty());
+  CHECK(accepting.downs.empty());
+  caller.transport.tick(now() + seconds(41));
+  CHECK_EQ(caller.downs.size(), 1u);
+  CHECK(caller.downs[0].text.find("no handshake within 40 s") != std::string::npos);
+  CHECK_EQ(caller.knock_why, std::string("rank 0 is gone: it does not answer"));
+}
+
+TEST(a_session_waits_for_its_heartbeat_for_a_link_over_shared_memory) {
+  SessionOptions options;
+  options.size = 2;
+  options.job = "native-test";
+  options.secret = std::string(32, 's');
+  options.connect_seconds = 0.01;
+  options.heartbeat_seconds = 0.3;
+  Session caller(options);
+  options.rank = 1;
+  Session stopped(options);
+  caller.start({{}, {"here", true, stopped.listen_shm(), {}, 0}});
+  auto group = std::make_shared<Group>();
+  group->id = 1;
+  group->ranks = {0, 1};
+  group->rank = 0;
+  double value = 0;
+  Request request;
+  request.plan = testing::ring_all_reduce(0, 2);
+  request.group = std::move(group);
+  request.signature.operation = "all_reduce/test";
+  request.signature.reduces = true;
+  request.signature.count = 1;
+  request.timeout_seconds = 60;
+  for (const size_t space : {0, 1}) request.spaces[space] = {reinterpret_cast<std::byte*>(&value), 1, {}};
+  const WorkPtr work = caller.prepare(std::move(request), 0);
+  CHECK(caller.run(work, now() + seconds(60)));
+  CHECK(work->error().text.find("no handshake within 0.3 s") != std::string::npos);
 }
 
 // ---- memory that its owner has taken back

@@ -63,7 +63,7 @@ TEST(what_a_late_receiver_reads_does_not_count) {
   std::fill_n(data, kMessages * kCount, 5.0f);
   std::vector<float> received(kMessages * kCount);
   std::atomic<bool> stopped{false}, woken{false};
-  float word = 0;
+  float sent = 0, word = 0;
 
   std::vector<WorkPtr> receives, sends;
   for (size_t i = 0; i < kMessages; ++i)
@@ -71,7 +71,7 @@ TEST(what_a_late_receiver_reads_does_not_count) {
   const auto last = receiver.prepare(message(1, StepKind::recv, &word, 1), channel_of(kMessages));
   last->listen(std::make_unique<Stop>(stopped, woken));
   receiver.submit(last);
-  submit(sender, message(0, StepKind::send, &word, 1), kMessages);
+  submit(sender, message(0, StepKind::send, &sent, 1), kMessages);
   stopped.wait(false);
   for (size_t i = 0; i < kMessages; ++i)
     sends.push_back(submit(sender, message(0, StepKind::send, data + i * kCount, kCount), i));

@@ -7,7 +7,7 @@
 #include "tests/check.h"
 #include "tests/tcp_scene.h"
 #include "transport/sockets.h"
-#include "transport/tcp_link.h"
+#include "transport/tcp/link.h"
 
 using namespace slipstream;
 using namespace slipstream::rig;
@@ -193,10 +193,10 @@ void exchange(Rank& a, Rank& b, uint32_t count, const std::function<void(uint32_
   const auto small_in_order = [&](const Rank& rank) {
     uint32_t last = 0;
     for (const Received& r : rank.received) {
-      CHECK_EQ(r.bytes.size(), size_t{size_of(r.frame.seq)});
+      CHECK_EQ(r.bytes.size(), size_t{size_of(seq_of(r.frame))});
       CHECK(std::equal(r.bytes.begin(), r.bytes.end(), bytes.begin()));
-      if (r.frame.seq % 3 != 0) continue;
-      CHECK_EQ(r.frame.seq, last);
+      if (seq_of(r.frame) % 3 != 0) continue;
+      CHECK_EQ(seq_of(r.frame), last);
       last += 3;
     }
   };
@@ -314,14 +314,14 @@ void reset_end(const std::string& local, const std::string& remote) {
 TEST(the_control_lane_gets_the_connection_of_a_bulk_lane) {
   Trace trace;
   Promoting pair(2);
-  CHECK(!link_of(pair.b).promote(0));  // the side that dialled decides
-  CHECK(!link_of(pair.a).promote(2));
+  CHECK(!link_of(pair.b).promotion().promote(0));  // the side that dialled decides
+  CHECK(!link_of(pair.a).promotion().promote(2));
   trace.start(64);
   pair.a.transport->set_trace(&trace);
   const std::string control = pair.local(0);
   const std::string promoted = pair.local(2);
-  CHECK(link_of(pair.a).promote(1));
-  CHECK(!link_of(pair.a).promote(0));  // one at a time
+  CHECK(link_of(pair.a).promotion().promote(1));
+  CHECK(!link_of(pair.a).promotion().promote(0));  // one at a time
   CHECK(
       run({&pair.a, &pair.b}, [&] { return pair.local(0) == promoted && pair.all_up(pair.a) && pair.all_up(pair.b); }));
   CHECK(pair.local(2) != promoted);
@@ -346,7 +346,7 @@ TEST(promotions_under_traffic_cost_no_message) {
     std::string last = pair.local(0);
     exchange(pair.a, pair.b, 2'000, [&](uint32_t i) {
       if (i % 10 != 0) return;
-      link_of(pair.a).promote(i / 10 % 3);
+      link_of(pair.a).promotion().promote(i / 10 % 3);
       moved += std::exchange(last, pair.local(0)) != last ? 1 : 0;
     });
     CHECK(moved > 20);
@@ -358,7 +358,7 @@ TEST(whatever_breaks_during_a_promotion_costs_no_message) {
   Promoting pair(3);
   uint32_t promotions = 0;
   exchange(pair.a, pair.b, 3'000, [&](uint32_t i) {
-    if (i % 20 == 0) promotions += link_of(pair.a).promote(i / 20 % 3) ? 1 : 0;
+    if (i % 20 == 0) promotions += link_of(pair.a).promotion().promote(i / 20 % 3) ? 1 : 0;
     if (i % 20 != i / 20 % 20) return;  // so many messages later
     const auto lanes = pair.a.ups[0]->statistics().lanes;
     const auto& lane = lanes[i % 2 == 0 ? 0 : (i / 20 % 3 + 1) % lanes.size()];
@@ -372,7 +372,7 @@ TEST(a_promotion_does_not_swallow_a_goodbye) {
   for (int steps = 0; steps < 24; ++steps) {
     for (const bool dialler : {true, false}) {
       Promoting pair(2);
-      CHECK(link_of(pair.a).promote(0));
+      CHECK(link_of(pair.a).promotion().promote(0));
       for (int i = 0; i < steps; ++i) ((i + steps / 12) % 2 == 0 ? pair.a : pair.b).poller.wait(0);
       Rank& leaver = dialler ? pair.a : pair.b;
       Rank& other = dialler ? pair.b : pair.a;
@@ -398,11 +398,11 @@ TEST(a_promoted_connection_goes_on_with_the_control_stream) {
   SegmentHeader last;
   CHECK(hear(scene.us, scene.bulk[0], last));
   CHECK(is_promotion(last));
-  CHECK_EQ(last.frame.seq, 5u);
+  CHECK_EQ(LaneControl::of(last.frame).detail, 5u);
   Frame resume;
   CHECK(hear(scene.us, scene.bulk[0], resume));
   CHECK(resume.type == FrameType::resume);
-  CHECK_EQ(resume.channel, 0u);
+  CHECK_EQ(LaneControl::of(resume).number, 0u);
   // An old generation: the lane is dropped, the link goes on.
   say_last(scene, scene.bulk[1], 5);
   CHECK(raw_closed(scene.us, scene.bulk[1]));
@@ -432,7 +432,7 @@ TEST(last_words_that_are_none_end_the_link) {
     scene.say_header(scene.bulk[0], last);
     return scene.ends() && scene.us.downs[0].code == Code::internal;
   };
-  CHECK(after([](SegmentHeader& h) { h.frame.seq = 0; }));
+  CHECK(after([](SegmentHeader& h) { h.frame = LaneControl{.type = FrameType::resume}; }));
   CHECK(after([](SegmentHeader& h) { h.message = 1; }));
   CHECK(after([](SegmentHeader& h) { h.size = 1; }));
   CHECK(after([](SegmentHeader& h) { h.frame.length = 1; }));

@@ -1,12 +1,11 @@
 // Paths that drop large packets, and outages that look like them: filters on sockets drop what comes.
-#include <fcntl.h>
 #include <linux/filter.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <set>
 
 #include "tests/check.h"
+#include "tests/standard_error.h"
 #include "tests/tcp_rig.h"
 #include "transport/sockets.h"
 
@@ -14,35 +13,12 @@ namespace {
 
 using namespace slipstream;
 using namespace slipstream::rig;
+using slipstream::testing::StandardError;
 
 constexpr uint32_t kLength = 200'000;
 // Loopback carries packets of 64 KiB. Small ones may come together, as they leave the sender; segments that go again
 // may have 16 KiB, in one packet.
 constexpr uint32_t kLarge = 10'000;
-
-// What is written to standard error in its lifetime.
-class Words {
- public:
-  Words() : file_(::memfd_create("words", MFD_CLOEXEC)), before_(::dup(STDERR_FILENO)) {
-    ::dup2(file_.get(), STDERR_FILENO);
-  }
-  ~Words() {
-    ::dup2(before_.get(), STDERR_FILENO);
-    const std::string all = text();
-    [[maybe_unused]] const auto n = ::write(STDERR_FILENO, all.data(), all.size());
-  }
-  bool have(const std::string& part) const { return text().find(part) != std::string::npos; }
-
- private:
-  std::string text() const {
-    std::string all(static_cast<size_t>(::lseek(file_.get(), 0, SEEK_END)), ' ');
-    const ssize_t n = ::pread(file_.get(), all.data(), all.size(), 0);
-    return all.substr(0, static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  }
-
-  Fd file_;
-  Fd before_;
-};
 
 // From now on packets of more than `most` bytes that come to this socket are dropped; 0: all.
 void drop(int fd, uint32_t most) {
@@ -132,20 +108,26 @@ struct Pair {
 
 TEST(large_packets_that_vanish_are_named_and_get_smaller) {
   for (const bool dialler_sends : {true, false}) {
-    Words words;
-    Pair pair(20);
-    Rank& from = dialler_sends ? pair.a : pair.b;
-    CHECK(pair.up());
-    pair.hole = true;
-    for (int i = 0; i < 2; ++i) pair.send(from);
-    CHECK(pair.until([&] { return from.cookies.size() == 2 && words.have("do not reach rank 1, small ones do"); }));
-    CHECK(pair.a.downs.empty() && pair.b.downs.empty());
-    CHECK(*pair.sizes().begin() <= 1200);
+    // On a busy machine looks may come too late to prove what is to blame: then smaller packets are merely tried.
+    bool named = false;
+    for (int turn = 0; turn < 5 && !named; ++turn) {
+      StandardError words;
+      Pair pair(20);
+      Rank& from = dialler_sends ? pair.a : pair.b;
+      CHECK(pair.up());
+      pair.hole = true;
+      for (int i = 0; i < 2; ++i) pair.send(from);
+      CHECK(pair.until([&] { return from.cookies.size() == 2; }));
+      CHECK(pair.a.downs.empty() && pair.b.downs.empty());
+      CHECK(*pair.sizes().begin() <= 1200);
+      named = words.have("do not reach rank 1, small ones do");
+    }
+    CHECK(named);
   }
 }
 
 TEST(outages_one_after_another_blame_no_packet_size) {
-  Words words;
+  StandardError words;
   Pair pair(2);
   CHECK(pair.up());
   pair.outage = true;

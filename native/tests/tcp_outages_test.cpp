@@ -191,6 +191,34 @@ TEST(damage_that_lets_nothing_through_ends_the_link) {
   CHECK(pair.b.received.empty());
 }
 
+#if !SLIPSTREAM_TEST_ENCRYPT  // else nobody sees where a frame is
+TEST(damage_to_a_control_connection_is_found_and_sent_again) {
+  Pair pair(20, Checksums::always);
+  CHECK(pair.up());
+  const auto header = static_cast<long>(sizeof(ControlHeader));
+  uint32_t seq = 0;
+  for (long at = -header; at < 64; at += at < 0 ? 4 : 21) {
+    const auto bytes = pattern(64, ++seq);
+    bool damaged = false;
+    pair.relay.on_bytes = [&](std::vector<std::byte>& passing, int direction) {
+      const auto found = std::search(passing.begin(), passing.end(), bytes.begin(), bytes.end());
+      if (damaged || direction != 0 || found == passing.end()) return;
+      found[at] ^= std::byte{1};
+      damaged = true;
+    };
+    pair.b.received.clear();
+    pair.a.ups[0]->send(frame(FrameType::data, 64, seq), bytes.data(), 0);
+    CHECK(pair.until([&] { return !pair.b.received.empty() || !pair.b.downs.empty(); }));
+    CHECK(damaged);
+    CHECK_EQ(pair.b.received.size(), 1u);
+    CHECK_EQ(seq_of(pair.b.received[0].frame), seq);
+    CHECK(pair.b.received[0].bytes == bytes);
+    CHECK_EQ(pair.b.ups[0]->statistics().damaged, seq);
+  }
+  CHECK(pair.a.downs.empty() && pair.b.downs.empty());
+}
+#endif
+
 // Each break is noticed late, or the next connection is made late: at least one of 21 in a row.
 TEST(lanes_that_break_as_soon_as_they_are_made_are_dialled_with_a_pause) {
   constexpr int kBreaks = 66;

@@ -1,7 +1,5 @@
 // Links over several ways: loopback addresses stand for interfaces, and a filter on a socket that drops all that comes
 // stands for a cable that is cut.
-#include "transport/tcp_paths.h"
-
 #include <linux/filter.h>
 
 #include <functional>
@@ -10,6 +8,7 @@
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
 #include "transport/sockets.h"
+#include "transport/tcp/paths.h"
 
 namespace {
 

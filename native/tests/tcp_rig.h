@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "engine/work_header.h"
 #include "transport/handshake.h"
-#include "transport/io_threads.h"
-#include "transport/tcp.h"
-#include "transport/tcp_frames.h"
-#include "transport/tcp_segments.h"
+#include "transport/tcp/control_frames.h"
+#include "transport/tcp/io_threads.h"
+#include "transport/tcp/lane_control.h"
+#include "transport/tcp/segments.h"
+#include "transport/tcp/transport.h"
 
 namespace slipstream::rig {
 
@@ -125,13 +127,13 @@ inline bool connect(Rank& a, Rank& b, int rank_of_b) {
   return run({&a, &b}, [&] { return !a.ups.empty() && !b.ups.empty(); });
 }
 
+// A type that the transport carries and does not know.
+inline constexpr FrameType kUsersType = static_cast<FrameType>(MessageType::ready);
+
 inline Frame frame(FrameType type, uint32_t length, uint32_t seq = 0) {
-  Frame f;
-  f.type = type;
-  f.length = length;
-  f.seq = seq;
-  return f;
+  return WorkHeader{.type = static_cast<MessageType>(type), .length = length, .seq = seq};
 }
+inline uint32_t seq_of(const Frame& frame) { return WorkHeader::of(frame).seq; }
 
 inline std::vector<std::byte> pattern(size_t size, uint32_t seed) {
   std::vector<std::byte> bytes(size);

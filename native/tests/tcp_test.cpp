@@ -1,6 +1,4 @@
 // The tcp transport between ranks of one process: traffic, lanes, and every way a link can end.
-#include "transport/tcp.h"
-
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -12,9 +10,10 @@
 
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
-#include "transport/blocks.h"
 #include "transport/sockets.h"
-#include "transport/tcp_timers.h"
+#include "transport/tcp/blocks.h"
+#include "transport/tcp/timers.h"
+#include "transport/tcp/transport.h"
 
 namespace {
 
@@ -87,13 +86,13 @@ TEST(ping_pong) {
   CHECK_EQ(b.ups[0]->peer(), 0);
   const auto payload = pattern(100, 1);
   b.on_arrived = [&](Link& link, const Frame& f) {
-    const Frame pong = frame(FrameType::pong, f.length, f.seq);
+    const Frame pong = frame(FrameType::pong, f.length, seq_of(f));
     CHECK(link.send(pong, b.received.back().bytes.data(), 0));
   };
   for (uint32_t i = 0; i < 100; ++i) {
     CHECK(a.ups[0]->send(frame(FrameType::ping, 100, i), payload.data(), 0));
     CHECK(run({&a, &b}, [&] { return a.received.size() == i + 1; }));
-    CHECK_EQ(a.received.back().frame.seq, i);
+    CHECK_EQ(seq_of(a.received.back().frame), i);
     CHECK(a.received.back().bytes == payload);
   }
   CHECK_EQ(b.lands, 0);
@@ -112,7 +111,7 @@ TEST(many_small_frames_keep_their_order) {
   }
   CHECK(run({&a, &b}, [&] { return b.received.size() == kFrames; }));
   for (uint32_t i = 0; i < kFrames; ++i) {
-    CHECK_EQ(b.received[i].frame.seq, i);
+    CHECK_EQ(seq_of(b.received[i].frame), i);
     CHECK(b.received[i].bytes == pattern(i % (kEagerBytes + 1), i));
   }
 }
@@ -123,7 +122,7 @@ TEST(frames_sent_before_the_link_is_up_go_out) {
   Link* link = a.dial(b, 1);
   CHECK(!link->up());
   const auto payload = pattern(kPiece, 3);
-  CHECK(link->send(frame(FrameType::ready, 0, 5), nullptr, 0));
+  CHECK(link->send(frame(kUsersType, 0, 5), nullptr, 0));
   CHECK(!link->send(frame(FrameType::data, kPiece, 6), payload.data(), 77));
   CHECK(run({&a, &b}, [&] { return b.received.size() == 2 && a.cookies.size() == 1; }));
   CHECK_EQ(a.cookies[0], 77u);
@@ -137,14 +136,13 @@ void transfer(Rank& self, std::vector<std::byte>& out, std::vector<std::byte>& i
   const size_t pieces = out.size() / kPiece;
   size_t arrived = 0;
   size_t pending = 0;
-  self.on_land = [&](const Frame& f) { return Events::Landing{true, in.data() + size_t{f.chunk} * kPiece}; };
+  self.on_land = [&](const Frame& f) { return Events::Landing{true, in.data() + size_t{seq_of(f)} * kPiece}; };
   self.on_arrived = [&](Link&, const Frame&) {
     ++arrived;
     self.received.clear();
   };
   for (size_t i = 0; i < pieces; ++i) {
-    Frame f = frame(FrameType::data, kPiece);
-    f.chunk = static_cast<uint32_t>(i);
+    const Frame f = frame(FrameType::data, kPiece, static_cast<uint32_t>(i));
     if (!self.ups[0]->send(f, out.data() + i * kPiece, i)) ++pending;
   }
   run({&self}, [&] { return arrived == pieces && self.cookies.size() == pending; }, 60);

@@ -1,6 +1,6 @@
 // Sends without a copy: what is accounted for, when it ends by itself, and that nobody gets bytes of memory that has
 // been changed. Loopback always copies in the end, so what a network card does is played by the pure part.
-#include "transport/zero_copy.h"
+#include "transport/tcp/zero_copy.h"
 
 #include <linux/capability.h>
 #include <poll.h>

@@ -26,7 +26,18 @@ constexpr const char* kClient = "slipstream client";
 constexpr const char* kServerDiffers = "slipstream server differs";
 constexpr const char* kClientDiffers = "slipstream client differs";
 
+// How far it had come when the other side broke it off.
+constexpr const char* kSaidNothing = " without a word";
+constexpr const char* kInHello = " in the middle of its hello";
+constexpr const char* kUnproven = " before it proved that it knows our secret";
+constexpr const char* kOnTheWay = " during the handshake";
+
 }  // namespace
+
+bool broke_off(const std::string& why) {
+  return std::ranges::any_of(std::array{kSaidNothing, kInHello, kUnproven, kOnTheWay},
+                             [&](const char* how) { return why.find(how) != std::string::npos; });
+}
 
 Handshake Handshake::client(const Identity& self, Purpose purpose, int target, uint32_t lane, uint64_t token) {
   Handshake h(self, Stage::hello_out);
@@ -176,17 +187,17 @@ Handshake::State Handshake::broken(const std::string& how) {
   closed_ = true;
   switch (stage_) {
     case Stage::hello_in:
-      return fail(at_ == 0 ? how + " without a word" : how + " in the middle of its hello");
+      return fail(at_ == 0 ? how + kSaidNothing : how + kInHello);
     case Stage::challenge_out:
     case Stage::proof_in:
-      return fail(how + kBrokeOff + " (is SLIPSTREAM_SECRET the same on all ranks?)");
+      return fail(how + kUnproven + " (is SLIPSTREAM_SECRET the same on all ranks?)");
     case Stage::hello_out:
     case Stage::challenge_in:
       return fail(
           how +
           " when we said hello: it went away, or belongs to another job or rank, or is another version of slipstream");
     default:
-      return fail(how + " during the handshake");
+      return fail(how + kOnTheWay);
   }
 }
 

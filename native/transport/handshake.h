@@ -18,8 +18,8 @@
 
 namespace slipstream {
 
-// In the words for a stream that ended while the other side had not proved itself.
-inline constexpr const char* kBrokeOff = " before it proved that it knows our secret";
+// Whether `why`, what a handshake says of its failure, means that the other side broke off the connection.
+bool broke_off(const std::string& why);
 
 enum class Purpose : uint16_t { store = 1, link = 2, lane = 3, knock = 4, shm = 5 };
 

@@ -6,58 +6,23 @@
     slipstream.init()
     total = slipstream.all_reduce(np.ones(4) * slipstream.rank())
 
-Names are loaded on first use: importing the package alone loads neither NumPy nor the native core.
+Names are loaded on first use: importing the package alone loads neither NumPy nor the native core. `__init__.pyi` tells
+type checkers and editors what they are.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from importlib.metadata import PackageNotFoundError, version
+import sys
 from typing import Any
 
 from slipstream.base import entrances as _entrances
 from slipstream.base import errors as _errors
 from slipstream.base import excepthook as _excepthook
 from slipstream.base.errors import Aborted, Mismatch, PeerLost, Refused, SlipstreamError, Timeout
+from slipstream.base.misspelt import did_you_mean as _did_you_mean
+from slipstream.comm import __all__ as _COMM
 
-try:
-    __version__ = version("slipstream")
-except PackageNotFoundError:  # run from a source tree
-    __version__ = "0+unknown"
-
-_COMM = (
-    "BLOCK_INT8",
-    "Group",
-    "LaneStatistics",
-    "LinkStatistics",
-    "Work",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "cross_rank",
-    "cross_size",
-    "dequantize",
-    "empty",
-    "gather",
-    "init",
-    "is_initialized",
-    "link_statistics",
-    "local_rank",
-    "local_size",
-    "quantize",
-    "rank",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-    "send",
-    "shutdown",
-    "size",
-    "world",
-)
 _TIMELINE = ("start_timeline", "stop_timeline")
 _OPS = ("SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 _SUBMODULES = ("bench", "lab", "torch")  # of the public interface, imported by those who use them
@@ -76,7 +41,10 @@ __all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_TIMELINE, "run"))
 
 
 def _observe(job: Any, settings: Any) -> None:
-    if settings.log != "warning":
+    # A signal's handler could break off the first call of one that is still to be imported.
+    for name in _COMM:
+        getattr(sys.modules[__name__], name)
+    if settings.log != "warning" or settings.reducers:  # which may have to be warned of
         importlib.import_module("slipstream.observe.messages").follow(job, settings)
     if settings.timeline is not None:
         importlib.import_module("slipstream.observe.timeline").follow(job, settings)
@@ -95,6 +63,8 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("slipstream.base.dtypes").Op[name]
     elif name == "run":
         value = importlib.import_module("slipstream.launch.calls").run
+    elif name == "__version__":
+        value = _version()
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
     globals()[name] = value
@@ -103,15 +73,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, loaded or not: what completion and help() show."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})
+
+
+def _version() -> str:
+    metadata = importlib.import_module("importlib.metadata")  # half of what starting the command would take
+    try:
+        return str(metadata.version("slipstream"))
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "0+unknown"
 
 
 def _hint(name: str) -> str:
     """What was probably meant by a name that is not there."""
-    if name.startswith("__"):
-        return ""
     if name in _SUBMODULES:
         return f": import slipstream.{name} first"
-    plain, ours = name.lower(), {one.lower(): one for one in __all__}
-    close = [_ELSEWHERE[plain]] if plain in _ELSEWHERE else difflib.get_close_matches(plain, ours, n=1)
-    return f"; did you mean {ours[close[0]]}?" if close else ""
+    return _did_you_mean(_ELSEWHERE.get(name.lower(), name), __all__)

@@ -1,6 +1,6 @@
 """``python -m slipstream`` is the ``slipstream`` command."""
 
-from slipstream.cli.main import main
+from slipstream.cli.entry import main
 
 if __name__ == "__main__":
-    main(prog_name="slipstream")
+    main()

@@ -2,5 +2,32 @@
 
 from __future__ import annotations
 
-from slipstream.faces.torch import *  # noqa: F403
-from slipstream.faces.torch import __all__ as __all__
+from typing import TYPE_CHECKING, Any
+
+from slipstream.base.misspelt import did_you_mean
+
+try:
+    from slipstream.faces.torch import *  # noqa: F403
+    from slipstream.faces.torch import __all__ as __all__
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    text = "slipstream.torch needs PyTorch: pip install torch, or pip install '.[torch]' in the clone of slipstream"
+    raise ModuleNotFoundError(text, name="torch") from None
+
+# What Horovod has and slipstream does not, and what to do meanwhile.
+_NOT_YET = {
+    "SyncBatchNorm": "use torch.nn.GroupNorm, or BatchNorm with the statistics of each rank's own batch",
+    "elastic": "survivors of a failure go on by slipstream.world().shrink() (docs/failures.md)",
+    "join": "give all ranks the same number of batches, as DistributedSampler(drop_last=True) does",
+}
+
+
+if not TYPE_CHECKING:  # to which a name that is not there is an error
+
+    def __getattr__(name: str) -> Any:
+        known = name in _NOT_YET
+        hint = (
+            f": slipstream does not have it yet; {_NOT_YET[name]}" if known else did_you_mean(name, __all__)
+        )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

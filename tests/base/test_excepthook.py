@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,20 @@ def test_own_frames_are_hidden_where_the_users_tell_enough() -> None:
     assert text.splitlines()[-1].startswith("ValueError: 'nonsense' is not a size")
 
 
+def test_own_frames_are_hidden_where_a_link_leads_to_the_package(tmp_path: Path) -> None:
+    """As in an environment that is a symbolic link."""
+    (tmp_path / "link").symlink_to(Path(slipstream.__file__).parents[1])
+    code = (
+        "from slipstream.base import excepthook, units\n"
+        "try: units.parse_size('x')\n"
+        "except ValueError as error: print(excepthook.trimmed(error, error.__traceback__))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "link")}
+    text = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert "ValueError: 'x' is not a size" in text
+    assert "units.py" not in text
+
+
 def test_the_cause_is_trimmed_too() -> None:
     error = caused(RuntimeError("step 3"), failing(parse_size, "nonsense"))
     text = trimmed(error, error.__traceback__)
@@ -70,7 +86,9 @@ def test_our_own_mistakes_are_shown_whole() -> None:
 
 
 def test_frames_that_cpp_adds_to_the_text_are_hidden() -> None:
-    text = "PeerLost: rank 1 left\n\nAt:\n  /x/comm/work.py(38): wait\n  /y/threading.py(982): run\n"
+    text = (
+        "PeerLost: rank 1 left\n\nAt:\n  /x/comm/collectives/work.py(38): wait\n  /y/threading.py(982): run\n"
+    )
     assert trimmed(RuntimeError(text), None) == "RuntimeError: PeerLost: rank 1 left\n\n"
 
 

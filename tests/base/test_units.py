@@ -79,7 +79,8 @@ def test_bad_sizes(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("5s", 5), ("250ms", 0.25), ("10us", 1e-5), ("2m", 120), ("1.5h", 5400)]
+    ("text", "seconds"),
+    [("0", 0), ("5s", 5), ("250ms", 0.25), ("10us", 1e-5), ("2m", 120), ("1.5min", 90), ("1.5h", 5400)],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)

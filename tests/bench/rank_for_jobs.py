@@ -10,8 +10,8 @@ import slipstream
 from slipstream.base.settings import Settings
 from slipstream.bench.gathering import broadcast_object, gather_objects
 from slipstream.bench.jobs import channel
-from slipstream.comm import job
-from slipstream.comm.rank_sources import find_placement
+from slipstream.comm.membership import job
+from slipstream.comm.rendezvous.rank_sources import find_placement
 
 
 def main() -> None:

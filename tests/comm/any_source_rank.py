@@ -24,26 +24,26 @@ from numpy.typing import NDArray
 import slipstream
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Mismatch, PeerLost, SlipstreamError, Timeout
-from slipstream.comm import raw
-from slipstream.comm.work import Received, Work
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.work import Received, Work
 
 Array = NDArray[np.float32]
 
 
 def send(array: Array, target: int, tag: int = 0) -> Work:
     group = slipstream.world()
-    return raw.send(group, array.ctypes.data, array.size, int(DType.F32), target, tag, keep=array)
+    return addresses.send(group, array.ctypes.data, array.size, int(DType.F32), target, tag, keep=array)
 
 
 def recv(array: Array, source: int, tag: int = 0) -> Work:
     group = slipstream.world()
-    return raw.recv(group, array.ctypes.data, array.size, int(DType.F32), source, tag, keep=array)
+    return addresses.recv(group, array.ctypes.data, array.size, int(DType.F32), source, tag, keep=array)
 
 
 def recv_any(array: Array, tag: int = 0, timeout: float = 0.0) -> Received:
     group = slipstream.world()
     address = array.ctypes.data
-    return raw.recv_any(group, address, array.size, int(DType.F32), tag, keep=array, timeout=timeout)
+    return addresses.recv_any(group, address, array.size, int(DType.F32), tag, keep=array, timeout=timeout)
 
 
 def message(rank: int, number: int, count: int) -> Array:

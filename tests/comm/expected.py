@@ -108,11 +108,14 @@ def same(what: str, got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -
         got.dtype.kind == "c"
     ):  # the sign of a zero depends on the order in which complex numbers are multiplied
         got, expected = got + 0, expected + 0
-    if got.tobytes() != expected.tobytes():
-        wrong = np.flatnonzero(
-            np.frombuffer(got.tobytes(), np.uint8) != np.frombuffer(expected.tobytes(), np.uint8)
-        )
+    if not np.array_equal(_bytes(got), _bytes(expected)):
+        wrong = np.flatnonzero(_bytes(got) != _bytes(expected))
         i = int(wrong[0]) // got.dtype.itemsize
         raise AssertionError(
             f"{what}: element {i} is {got.reshape(-1)[i]}, expected {expected.reshape(-1)[i]}"
         )
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A view where possible."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

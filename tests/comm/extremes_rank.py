@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import slipstream
-from slipstream.comm.group import Group
+from slipstream.comm.membership.group import Group
 
 
 def outstanding() -> None:

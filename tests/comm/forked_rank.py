@@ -91,9 +91,45 @@ def start() -> None:
     slipstream.barrier()
 
 
+class Items:
+    """A data set: item 0 and 1 are what a worker has open of its parent's session, for the others it stays."""
+
+    def __init__(self, before: dict[str, str], parents: dict[str, str]) -> None:
+        self.session = {number: what for number, what in parents.items() if before.get(number) != what}
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 2:
+            wait_for("done")
+        here = open_files()
+        return sum(here.get(number) == what for number, what in self.session.items())
+
+
+def loads() -> None:
+    """The test kills rank 1 while two workers of its data loader are busy, and rank 0 waits for it."""
+    from torch.utils.data import DataLoader
+
+    before = open_files()
+    slipstream.init()
+    slipstream.all_reduce(np.ones(10))
+    items = Items(before, open_files())
+    assert items.session
+    batches = iter(DataLoader(items, num_workers=2, multiprocessing_context="fork"))
+    assert next(batches).item() + next(batches).item() == 0
+    slipstream.barrier()
+    be_lost()
+
+
 def killed() -> None:
     """The test kills rank 1 while rank 0 waits for it."""
     start()
+    be_lost()
+
+
+def be_lost() -> None:
+    """Rank 1 waits to be killed; rank 0 tells what it learns of that."""
     (FOLDER / f"running{slipstream.rank()}").touch()
     if slipstream.rank() == 1:
         wait_for("never")

@@ -17,7 +17,7 @@ import numpy as np
 import slipstream
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Timeout
-from slipstream.comm import raw
+from slipstream.comm.collectives import addresses
 
 
 def absent(what: str, pair: slipstream.Group | None) -> None:
@@ -25,12 +25,14 @@ def absent(what: str, pair: slipstream.Group | None) -> None:
     if what == "other-group":
         assert pair is not None
         array = np.ones(7)
-        raw.broadcast(
+        addresses.broadcast(
             pair, array.ctypes.data, array.ctypes.data, 7, int(DType.F64), 0, keep=array, timeout=60
         ).wait()
     elif what == "behind":
         array = np.ones(5)
-        raw.recv(slipstream.world(), array.ctypes.data, 5, int(DType.F64), 0, keep=array, timeout=60).wait()
+        addresses.recv(
+            slipstream.world(), array.ctypes.data, 5, int(DType.F64), 0, keep=array, timeout=60
+        ).wait()
     else:
         reading, writing = os.pipe()
         session = slipstream.world().session

@@ -13,7 +13,7 @@ import numpy as np
 from interruption import Interrupted, bystanders, check_aborted, check_equal, check_untouched
 
 import slipstream
-from slipstream.comm import job
+from slipstream.comm.membership import job
 
 SIZES = (8, 3000, 1 << 18)  # elements of float64: eager, a few pieces, bulk
 HERE, THERE = 3.0, 5.0  # what the ranks bring

@@ -16,7 +16,7 @@ import numpy as np
 
 import slipstream
 from slipstream import AVG, BAND, SUM
-from slipstream.comm import job
+from slipstream.comm.membership import job
 
 
 def resources() -> dict[str, int]:
@@ -81,9 +81,9 @@ def some_operations() -> None:
 
 
 def again() -> None:
-    """init and shutdown 100 times: the last 80 leave nothing behind."""
+    """init and shutdown 200 times: the last 180 leave nothing behind."""
     before: dict[str, int] = {}
-    for turn in range(100):
+    for turn in range(200):
         slipstream.init()
         assert slipstream.is_initialized()
         some_operations()

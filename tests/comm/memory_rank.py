@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import slipstream
-from slipstream.comm.group import Group
+from slipstream.comm.membership.group import Group
 
 MODE, FIRST, COUNT = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 

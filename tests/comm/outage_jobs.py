@@ -70,10 +70,19 @@ class Job:
 
 
 @contextlib.contextmanager
-def lab_job(folder: Path, n: int = 2, rate: str | None = "500mbit", **env: str) -> Iterator[tuple[Any, Job]]:
+def lab_job(
+    folder: Path,
+    n: int = 2,
+    rate: str | None = "500mbit",
+    before: Callable[[Any], None] | None = None,
+    **env: str,
+) -> Iterator[tuple[Any, Job]]:
+    """``before``: is called with the lab before the job starts."""
     from slipstream.lab import Lab
 
     with Lab(n, rate=rate) as lab:
+        if before is not None:
+            before(lab)
         yield lab, Job(lambda command, **more: lab.popen("h1", command, **more), folder, n, **env)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import slipstream
 from slipstream.base.dtypes import DType
-from slipstream.comm import raw
+from slipstream.comm.collectives import addresses
 
 
 def must_raise(call: Callable[[], object]) -> None:
@@ -32,6 +32,15 @@ def inputs() -> None:
         lambda: slipstream.broadcast(room[:600], out=room[100:700]),
         lambda: slipstream.reduce(room[:600], rank, out=room[100:700]),
         lambda: slipstream.reduce_scatter(room[: 100 * n], out=room[50 + 100 * rank : 150 + 100 * rank]),
+    ):
+        must_raise(call)
+    group, dtype, each = slipstream.world(), int(DType.F64), [100] * n
+    here, there = room.ctypes.data, room[50:].ctypes.data
+    for call in (  # at this level, as those of NumPy have told the others something before they look
+        lambda: addresses.all_gather(group, here, there, each, dtype, keep=room),
+        lambda: addresses.gather(group, here, there, each, dtype, rank, keep=room),
+        lambda: addresses.scatter(group, here, there, each, dtype, rank, keep=room),
+        lambda: addresses.all_to_all(group, here, there, each, each, dtype, keep=room),
     ):
         must_raise(call)
     mine = np.full(100, rank + 1.0)
@@ -67,6 +76,11 @@ def flight() -> None:
             assert (data[: count // 3] == n**5).all(), (count, turn, data[:3])
             assert (half == n**6).all(), (count, turn, half[:3])
             assert (copy[: count // 3] == n**6).all(), (count, turn, copy[:3])
+        grid = np.ones((count, 2))
+        works = [slipstream.all_reduce(grid, out=grid, async_op=True)]
+        works.append(slipstream.all_reduce(grid[:, 0], async_op=True))  # of a copy
+        result = [work.wait() for work in works][1]
+        assert (result == n**2).all(), (count, result[:3])
     # More than a link carries for works that have not begun: the last one is in line behind all others.
     data = np.full(500, slipstream.rank() + 1.0)
     for work in [slipstream.all_reduce(data, slipstream.MAX, out=data, async_op=True) for _ in range(1000)]:
@@ -88,6 +102,38 @@ def groups() -> None:
         raise AssertionError("an overlap between groups is no error")
     assert "rank 0" in text, text
     assert "still works on" in text, text
+
+
+def messages() -> None:
+    """Messages of several ranks may be received into one buffer. To send from it meanwhile is refused."""
+    rank, n = slipstream.rank(), slipstream.size()
+    for count in (1, 5000, 400_000):
+        data = np.zeros(count)
+        if rank == 0:
+            works = [slipstream.recv(data, peer, async_op=True) for peer in range(1, n) for _ in range(2)]
+            slipstream.barrier()
+            for work in works:
+                work.wait()
+            assert set(data.tolist()) <= {1.0, 2.0}, data[:3]
+        else:
+            slipstream.barrier()  # all are posted
+            for _ in range(2):
+                slipstream.send(np.full(count, float(rank)), 0)
+    if rank == 0:
+        slipstream.recv(data, 1, async_op=True)
+        try:
+            slipstream.send(data, 2)
+        except slipstream.Aborted as error:
+            text = str(error)
+        else:
+            raise AssertionError("memory was sent that a message is received into")
+        assert "still works on" in text, text
+        return
+    try:
+        slipstream.recv(data, 0)
+    except slipstream.Aborted:
+        return
+    raise AssertionError("the session goes on")
 
 
 def mixed() -> None:
@@ -117,7 +163,7 @@ def late() -> None:
         slipstream.all_reduce(data, out=data, async_op=True)  # the others do not come
         address = data.ctypes.data
         count, dtype = data.size, int(DType.F64)
-        work = raw.broadcast(group, address, address, count, dtype, 0, keep=data, timeout=1.0)
+        work = addresses.broadcast(group, address, address, count, dtype, 0, keep=data, timeout=1.0)
         try:
             work.wait(60)
         except slipstream.Timeout as error:
@@ -134,5 +180,7 @@ def late() -> None:
 
 
 slipstream.init()
-{"inputs": inputs, "flight": flight, "late": late, "groups": groups, "mixed": mixed}[sys.argv[1]]()
+{"inputs": inputs, "flight": flight, "late": late, "groups": groups, "mixed": mixed, "messages": messages}[
+    sys.argv[1]
+]()
 slipstream.shutdown()

@@ -1,4 +1,4 @@
-"""A rank whose sums have a prescale. Prints by how many bytes its memory grew for a large one, beyond a plain one's."""
+"""A rank whose sums have a prescale. Prints by how many bytes more its memory grew for a large one than without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import slipstream
-from slipstream.comm.group import world
+from slipstream.comm.membership.group import world
 
 COUNT = 48 << 20  # float32: 192 MiB
 
@@ -41,6 +41,12 @@ world().use("all_reduce", sys.argv[1], 256 << 10)
 slipstream.all_reduce(large, out=large)  # what it takes without
 before = shared()
 slipstream.all_reduce(large, prescale=0.25, out=large)
-print(shared() - before)
+grown = shared() - before
 assert (large == total * size / 4).all()
+large[:] = rank + 1
+slipstream.reduce_scatter(large)
+before = shared()
+part = slipstream.reduce_scatter(large, prescale=0.25)
+print(max(grown, shared() - before))
+assert (part == total / 4).all()
 slipstream.shutdown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from slipstream.comm.store import StoreServer
+import fork_server
+from slipstream.comm.rendezvous.store import StoreServer
 
 TRANSPORTS = ("tcp", "shm", "mixed")
 PYTHON = sys.executable
@@ -23,7 +26,7 @@ class Rank:
     """A started rank; its output goes to files, so that it can never block on a full pipe."""
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: fork_server.Process | subprocess.Popen[bytes]
     output: Path
     environment: dict[str, str]
 
@@ -50,12 +53,15 @@ def started(
     store_process: Sequence[str] | None = None,
     encrypt: bool = False,
     envs: Mapping[int, Mapping[str, str]] | None = None,
+    meet: Mapping[str, str] | None = None,
+    new: bool = False,
 ) -> Iterator[list[Rank]]:
     """Runs ``script`` as ``n`` ranks; whatever is left of them is killed at the end.
 
     ``prefix``: per rank, a command to put in front (``ip netns exec ...``). ``store_process``: a command that
     serves the store and prints its address, instead of a store in this process. ``encrypt``: that one does.
-    ``envs``: more variables of some ranks.
+    ``envs``: more variables of some ranks. ``meet``: those that say where rank 0 serves the store itself, if it does.
+    ``new``: each rank is a new interpreter, not a fork of one that has imported slipstream.
     """
     secret = secrets.token_bytes(32)
     ranks: list[Rank] = []
@@ -64,7 +70,7 @@ def started(
             for r in range(n):
                 environment = {
                     **os.environ,
-                    "SLIPSTREAM_STORE": store,
+                    **({"SLIPSTREAM_STORE": store} if meet is None else meet),
                     "SLIPSTREAM_SECRET": secret.hex(),
                     "SLIPSTREAM_RANK": str(r),
                     "SLIPSTREAM_SIZE": str(n),
@@ -75,14 +81,12 @@ def started(
                     **(envs or {}).get(r, {}),
                 }
                 output = Path(folder) / f"rank{r}"
-                command = [*(prefix or {}).get(r, ()), sys.executable, str(script), *args]
+                before = (prefix or {}).get(r, ())
                 with output.open("wb") as file:
-                    process = subprocess.Popen(
-                        command,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
+                    process = (
+                        _new_interpreter([*before, sys.executable, str(script), *args], environment, file)
+                        if before or new
+                        else fork_server.Process(script, args, environment, file.fileno())
                     )
                 ranks.append(Rank(r, process, output, environment))
             yield ranks
@@ -91,6 +95,22 @@ def started(
                 if rank.process.poll() is None:
                     rank.process.kill()
                 rank.process.wait()
+
+
+def _new_interpreter(
+    command: Sequence[str], environment: Mapping[str, str], output: BinaryIO
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    )
+
+
+def meeting_place(way: str, folder: Path) -> dict[str, str]:
+    """For ``meet`` of `started`: by a "file" in ``folder``, or by a "port" as torch.distributed has it."""
+    if way == "file":
+        return {"SLIPSTREAM_RENDEZVOUS": f"file://{folder}/meet"}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
 
 
 @contextmanager
@@ -113,7 +133,7 @@ def _store(secret: bytes, command: Sequence[str] | None, encrypt: bool) -> Itera
             process.kill()
 
 
-def run(script: Path, n: int, *, timeout: float = 120, **options: object) -> list[str]:
+def run(script: Path, n: int, *, timeout: float = 240, **options: object) -> list[str]:
     """Runs ``script`` as ``n`` ranks to their end; returns what each printed. AssertionError if one fails."""
     with started(script, n, **options) as ranks:  # type: ignore[arg-type]
         for rank in ranks:

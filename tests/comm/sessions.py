@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
-from slipstream.comm import job  # noqa: F401 - gives the native core its exceptions
+from slipstream.comm.membership import job  # noqa: F401 - gives the native core its exceptions
 from slipstream.plan.registry import build
 
 CHUNK = 64 << 10

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import slipstream
-from slipstream.comm import job
+from slipstream.comm.membership import job
 
 FOLDER = Path(sys.argv[2])
 

@@ -6,24 +6,32 @@ shrink_rank.py lead 1 0        rank 1 is killed at work; rank 0, which leads, wh
 shrink_rank.py few 1,2 LEAST   ranks 1 and 2 of three are killed at once; the last goes on if LEAST allows it
 shrink_rank.py absent          rank 1 is killed, and rank 0 does not shrink
 shrink_rank.py abort           rank 1 aborts; all shrink
+shrink_rank.py late DIR        rank 0 of two goes on alone, and shrinks again; then rank 1 shrinks
+shrink_rank.py often           nobody dies; all shrink again and again, and say how many sockets listen
+shrink_rank.py apart DIR 0     rank 0 stops itself; who goes on stays until DIR/over is there. -1: nobody stops
 
 Each prints what it sees as lines of JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 
 import slipstream
 from slipstream import SlipstreamError
-from slipstream.comm import shrink
+from slipstream.comm.membership import shrink
 
 STEPS = 40
+SHRINKS = 4  # of those that do it often
 FIRST = int(os.environ["SLIPSTREAM_RANK"])  # in the first job
 
 
@@ -144,6 +152,58 @@ def abort() -> None:
     say(done=True)
 
 
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)  # a poll of a file that another process writes
+
+
+def late(folder: Path) -> None:
+    if FIRST == 0:
+        slipstream.world().abort("nobody is lost")
+        go_on(timeout=0.1)
+        say(size=go_on().size)
+        (folder / "gone-on").touch()
+        wait_for(folder / "over")
+        return
+    wait_for(folder / "gone-on")
+    say(size=go_on().size)
+
+
+def listening() -> int:
+    """How many of this process's sockets listen."""
+    count = 0
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed by now
+            if os.readlink(path).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(path.name))) as one:
+                    count += one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return count
+
+
+def often() -> None:
+    for _ in range(SHRINKS):
+        go_on()
+        with contextlib.suppress(SlipstreamError):  # another rank is at the end of it, and shrinks again
+            work([0, 1, 2], [])
+        say(listening=listening())
+    slipstream.shutdown()
+    say(listening=listening())
+
+
+def apart(folder: Path, victim: int) -> None:
+    try:
+        slipstream.barrier()
+        say(ready=True)
+        if victim == FIRST:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            slipstream.all_reduce(np.ones(1000))
+    except SlipstreamError:
+        pass
+    say(former=go_on().former_ranks)
+    wait_for(folder / "over")
+
+
 def main() -> None:
     what, *arguments = sys.argv[1:]
     slipstream.init()
@@ -156,6 +216,12 @@ def main() -> None:
             few(arguments[0], int(arguments[1]))
         elif what == "absent":
             absent()
+        elif what == "late":
+            late(Path(arguments[0]))
+        elif what == "often":
+            often()
+        elif what == "apart":
+            apart(Path(arguments[0]), int(arguments[1]))
         else:
             abort()
     except SlipstreamError as error:

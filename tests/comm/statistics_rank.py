@@ -37,9 +37,9 @@ if transport == "shm":  # what one has sent, another has received, but for words
     mine = np.array([[link.sent, link.received] for link in links]).sum(axis=0)
     total = slipstream.all_reduce(mine)
     assert abs(total[0] - total[1]) < 64 << 10, total
-slipstream.barrier()
+before = {link.rank: link for link in slipstream.link_statistics()}
+slipstream.barrier()  # from here on the others may leave
 if rank == 0:
-    before = {link.rank: link for link in slipstream.link_statistics()}
     assert not any(link.closed for link in before.values())
     while not all(link.closed for link in slipstream.link_statistics()):
         time.sleep(0.01)  # a poll of what the others' leaving changes

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import slipstream
-from slipstream.comm import job
+from slipstream.comm.membership import job
 
 SIZES = (1, 1000, 300_000)
 

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).with_name("conformance_rank.py")
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_collectives_equal_numpy(n: int, transport: str) -> None:
-    ranks.run(SCRIPT, n, transport=transport, timeout=240)
+    ranks.run(SCRIPT, n, transport=transport, timeout=280)
 
 
 @pytest.mark.slow

@@ -104,29 +104,34 @@ def stop_one(transport: str, victim: int, heartbeat: float, seconds: float) -> N
     check_nothing_left(job, sockets)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 def test_a_killed_rank_is_named_within_a_second(transport: str) -> None:
     for victim in (0, 3):
         kill_one(transport, victim)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(50))
 def test_killed_again_and_again(repeat: int) -> None:
     kill_one(ranks.TRANSPORTS[repeat % 3], repeat % N)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 def test_a_frozen_rank_is_named(transport: str) -> None:
     stop_one(transport, 2, heartbeat=1.0, seconds=4.0)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(50))
 def test_frozen_again_and_again(repeat: int) -> None:
     stop_one(ranks.TRANSPORTS[repeat % 3], repeat % N, heartbeat=1.0, seconds=4.0)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 def test_a_frozen_rank_is_named_within_15_seconds_by_default(transport: str) -> None:
@@ -193,11 +198,13 @@ def cut_one(victim: int, heartbeat: float, seconds: float) -> None:
             assert error["rank"] != victim
 
 
+@pytest.mark.alone
 @needs_network
 def test_a_rank_whose_network_is_cut_is_named() -> None:
     cut_one(1, heartbeat=1.0, seconds=4.0)
 
 
+@pytest.mark.alone
 @needs_network
 @pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(50))

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from slipstream.base.settings import Settings
-from slipstream.comm import machines
-from slipstream.comm.store import Store, StoreServer
+from slipstream.comm.rendezvous import machines
+from slipstream.comm.rendezvous.store import Store, StoreServer
 from slipstream.launch.environment import passed_on
 
 RANK = """
@@ -49,6 +49,17 @@ slipstream.barrier()
 print(json.dumps({"rank": slipstream.rank(), "ends": ends, "listening": listening()}), flush=True)
 slipstream.barrier()
 slipstream.shutdown()
+"""
+
+TORCH = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.full((1 << 16,), dist.get_rank() + 1.0)
+dist.all_reduce(total)
+assert (total == 3).all()
+print(type(dist.group.WORLD).__name__, total[0].item())
 """
 
 needs_lab = pytest.mark.skipif(
@@ -103,6 +114,40 @@ def test_a_job_over_ipv6(family: str) -> None:
     if family == "ipv6":
         assert all(end.startswith("[fd77::") for one in found.values() for end in one["ends"])
     assert found[0]["ends"]
+
+
+def in_lab_run(flag: str, *words: str) -> str:
+    """What `slipstream lab run` with that flag prints, of `slipstream run` with these words on a host for each rank."""
+    program = [sys.executable, "-m", "slipstream"]
+    hosts = ["--hosts", "2", "--reducers", "1"]
+    start = ["run", "-np", "2", "--start-timeout", "200"]
+    command = [*program, "lab", "run", "-q", *hosts, flag, "--", *program, *start, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_lab
+@pytest.mark.parametrize(
+    ("flag", "families"), [("--ipv6-only", {"inet6"}), ("--ipv6", {"inet", "inet6"}), ("-q", {"inet"})]
+)
+def test_a_lab_has_the_families_of_its_flag(flag: str, families: set[str]) -> None:
+    found = in_lab_run(flag, "--no-prefix", "--", "ip", "-oneline", "address", "show", "scope", "global")
+    assert {line.split()[2] for line in found.splitlines()} == families
+
+
+@needs_lab
+def test_torch_over_ipv6() -> None:
+    pytest.importorskip("torch")
+    found = in_lab_run("--ipv6-only", "--no-prefix", "--replace", "gloo", "--", sys.executable, "-c", TORCH)
+    assert found.splitlines() == ["SlipstreamGroup 3.0"] * 2
+
+
+@needs_lab
+def test_reducers_over_ipv6() -> None:
+    """The ranks fail if the reducer takes no part."""
+    rank = str(Path(__file__).parents[1] / "reducer" / "job_rank.py")
+    assert in_lab_run("--ipv6-only", "--reducers", "auto", "--", sys.executable, rank, "asynchronous") == ""
 
 
 @needs_lab

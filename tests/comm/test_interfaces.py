@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.comm.discovery import advertised_addresses, bind_addresses, interfaces
-from slipstream.comm.probe import table
+from slipstream.cli.link_check import table
+from slipstream.comm.rendezvous.discovery import advertised_addresses, bind_addresses, interfaces
 
 RANK = Path(__file__).with_name("interfaces_rank.py")
 WATCH = Path(__file__).parents[2] / "benchmarks" / "lanes_rank.py"
@@ -60,6 +60,7 @@ def test_the_probe_sums_up_each_pair_of_interfaces() -> None:
     assert re.fullmatch(r"1 lanes +10.0.1.1 +10.0.1.2 +1.0 MB +25 %", lines[-1])
 
 
+@pytest.mark.alone
 @needs_lab
 def test_lanes_carry_what_all_interfaces_can() -> None:
     from slipstream.lab import Lab

@@ -13,7 +13,7 @@ import pytest
 
 from comm import ranks
 from slipstream.base.settings import Settings
-from slipstream.comm.probe import table
+from slipstream.cli.link_check import table
 
 RANK = Path(__file__).parents[2] / "benchmarks" / "lanes_rank.py"
 
@@ -107,6 +107,7 @@ needs_lab = pytest.mark.skipif(
 )
 
 
+@pytest.mark.alone
 @needs_lab
 def test_a_lane_that_pulls_takes_more_over_a_faster_path(tmp_path: Path) -> None:
     from slipstream.lab import Lab

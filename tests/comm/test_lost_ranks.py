@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -30,12 +31,29 @@ def report(rank: ranks.Rank) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
-def test_ranks_without_a_link_learn_of_a_failure(transport: str) -> None:
-    """Rank 3 waits for a rank that lives, is in no operation, and has no link either."""
-    with ranks.started(SCRIPT, 4, transport=transport, args=["unlinked"]) as job:
-        for rank in (job[0], job[2], job[3]):
+@pytest.mark.parametrize("first", [0, 2])
+def test_ranks_without_a_link_learn_of_a_failure(transport: str, first: int) -> None:
+    """Rank 3 (or 0) waits for a rank that lives, is in no operation, and has no link either."""
+    lost = first + 1
+    with ranks.started(SCRIPT, 4, transport=transport, args=["unlinked", str(first)]) as job:
+        for rank in job[:lost] + job[lost + 1 :]:
             error = report(rank)
-            assert (error["error"], error["rank"]) == ("PeerLost", 1), error
+            assert (error["error"], error["rank"]) == ("PeerLost", lost), error
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_failed_session_answers_a_knock_with_its_reason(transport: str, tmp_path: Path) -> None:
+    """Rank 3 comes to rank 0 later, which could tell nobody when it failed: those that it tells were killed."""
+    with ranks.started(SCRIPT, 4, transport=transport, args=["knocks", str(tmp_path)], new=True) as job:
+        for rank in job[1:3]:
+            _, status = os.waitpid(rank.process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status), rank.text()
+        for rank in job[1:3]:
+            rank.process.kill()
+        for rank in (job[0], job[3]):
+            error = report(rank)
+            assert error["error"] == "PeerLost", error
+            assert error["rank"] in (1, 2), error
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after", "raises"])
@@ -48,6 +66,18 @@ def test_a_rank_that_dies_in_init_is_named_at_once(when: str) -> None:
             assert f"rank 1 (process {job[1].process.pid} on host {HOST}) " in error["text"]
             said = "gave up: ValueError: no such card" if when == "raises" else "ended, or was killed"
             assert said in error["text"]
+
+
+@pytest.mark.parametrize("way", ["file", "port"])
+def test_a_rank_0_that_serves_the_store_and_dies_in_init_is_named(way: str, tmp_path: Path) -> None:
+    env = {"SLIPSTREAM_START_TIMEOUT": "600"}
+    meet = ranks.meeting_place(way, tmp_path)
+    with ranks.started(SCRIPT, 3, args=["serves"], env=env, meet=meet) as job:
+        for rank in job[1:]:
+            error = report(rank)
+            assert (error["error"], error["rank"]) == ("PeerLost", 0), error
+            gone = f"rank 0 (process {job[0].process.pid} on host {HOST}), which serves the store, is gone: "
+            assert error["text"].startswith(gone), error
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -64,16 +94,18 @@ def test_a_rank_that_finishes_early_has_finished(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_rank_that_has_finished_before_it_is_needed(transport: str, tmp_path: Path) -> None:
-    sign = tmp_path / "ended"
-    with ranks.started(SCRIPT, 2, transport=transport, args=["finished-early", str(sign)]) as job:
-        assert job[1].process.wait(LIMIT) == 0, job[1].text()
+@pytest.mark.parametrize("leaves", [0, 1])
+def test_a_rank_that_has_finished_before_it_is_needed(transport: str, leaves: int, tmp_path: Path) -> None:
+    sign, waits = tmp_path / "ended", 1 - leaves
+    arguments = ["finished-early", str(sign), str(leaves)]
+    with ranks.started(SCRIPT, 2, transport=transport, args=arguments) as job:
+        assert job[leaves].process.wait(LIMIT) == 0, job[leaves].text()
         sign.touch()
-        error = report(job[0])
-    assert (error["error"], error["rank"]) == ("PeerLost", 1)
-    assert (
-        "ended, or died: nothing listens there any more; rank 0 still waits in all_reduce(" in error["text"]
-    )
+        error = report(job[waits])
+    assert (error["error"], error["rank"]) == ("PeerLost", leaves)
+    assert error["text"].startswith(f"rank {leaves} (host {HOST}) ")
+    why = "ended, or died: nothing listens there any more"
+    assert f"{why}; rank {waits} still waits in all_reduce(" in error["text"]
     assert " #0 (lost_rank.py:" in error["text"]
     assert "SLIPSTREAM_SECRET" not in error["text"]
 

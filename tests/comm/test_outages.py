@@ -121,6 +121,15 @@ def test_a_hop_that_drops_large_packets_gets_smaller_ones(size: int, tmp_path: P
 
 
 @needs_lab
+def test_a_job_starts_though_large_packets_are_dropped(tmp_path: Path) -> None:
+    """What the store answers to each of six ranks is larger than a packet that passes."""
+    with lab_job(tmp_path, 6, rate=None, before=lambda lab: drop_large_packets(lab, 1024)) as (_, job):
+        (tmp_path / "go").touch()
+        job.goes_on()
+        job.end()
+
+
+@needs_lab
 def test_a_hop_may_begin_to_drop_large_packets(tmp_path: Path) -> None:
     with lab_job(tmp_path, rate=None) as (lab, job):
         job.go()

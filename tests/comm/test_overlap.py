@@ -24,3 +24,8 @@ def test_works_in_flight_on_the_same_memory_act_one_after_another(transport: str
 
 def test_works_of_several_groups_in_flight_on_the_same_memory_are_refused() -> None:
     ranks.run(SCRIPT, 2, transport="tcp", args=["groups"])
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_messages_of_several_ranks_may_be_received_into_the_same_memory(transport: str) -> None:
+    ranks.run(SCRIPT, 3, transport=transport, args=["messages"])

@@ -16,20 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import slipstream.comm.rendezvous
+import slipstream.comm.rendezvous.join
 from slipstream.base.errors import Refused
 from slipstream.base.settings import Settings, variables
-from slipstream.comm.rank_sources import expand_nodelist, find_placement, slurm_port
-from slipstream.comm.rendezvous import local_layout
-from slipstream.comm.secret import find_secret, private_directory
+from slipstream.comm.rendezvous.join import local_layout
+from slipstream.comm.rendezvous.rank_sources import expand_nodelist, find_placement, slurm_port
+from slipstream.comm.rendezvous.secret import find_secret, private_directory
+from slipstream.launch.master import master_port
 
 SECRET = "ab" * 32
-SOURCE = Path(slipstream.comm.rendezvous.__file__).parents[2]
+SOURCE = Path(slipstream.comm.rendezvous.join.__file__).parents[3]
 
 JOIN = """
 import json, sys
 from slipstream.base.settings import Settings
-from slipstream.comm.rendezvous import exchange, join
+from slipstream.comm.rendezvous.join import exchange, join
 for round in range(int(sys.argv[1])):
     member = join(Settings.from_environment())
     seen = [text.decode() for text in exchange(member, b"%d of %d" % (member.rank, round))]
@@ -66,9 +67,8 @@ def finish(process: subprocess.Popen[str]) -> list[int]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """None of those that the system gives to whoever asks for any."""
+    return master_port(local=True)
 
 
 ONE_HOST = [[0, 3, 0, 3, 0, 1], [1, 3, 1, 3, 0, 1], [2, 3, 2, 3, 0, 1]]
@@ -137,6 +137,44 @@ def test_the_store_of_torchrun(tmp_path: Path) -> None:
     common |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "x"}
     ranks = [start(tmp_path, common | {"RANK": str(r)}) for r in (1, 0)]
     assert sorted(map(finish, ranks)) == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_two_jobs_at_one_torch_store(tmp_path: Path) -> None:
+    """A second rank 1 is refused while the job lives; afterwards the same store brings another job together."""
+    import torch.distributed
+
+    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port), "WORLD_SIZE": "2"}
+    env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "SLIPSTREAM_START_TIMEOUT": "120"}
+    job = [started(tmp_path, env | {"RANK": str(r)}, f"A{r}") for r in range(2)]
+    first = [said(process) for process in job]
+    other = started(tmp_path, env | {"RANK": "1", "SLIPSTREAM_START_TIMEOUT": "10"}, "B1")
+    text = said(other)
+    ended(other, *job)
+    assert all(one.endswith("A0 A1") for one in first), first
+    assert text.startswith("Refused two processes claim to be rank 1 of this job: "), text
+    assert all(f"process {process.pid} on host " in text for process in (job[1], other)), text
+    # B1 has counted rank 1's starts; a start of the agent has keys of its own, as with torchrun.
+    env["TORCHELASTIC_RESTART_COUNT"] = "1"
+    again = [started(tmp_path, env | {"RANK": str(r)}, f"C{r}") for r in range(2)]
+    second = [said(process) for process in again]
+    ended(*again)
+    assert all(one.endswith("C0 C1") for one in second), second
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_a_job_starts_again_at_the_same_torch_store(tmp_path: Path) -> None:
+    import torch.distributed
+
+    agent = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port), "WORLD_SIZE": "2"}
+    env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "SLIPSTREAM_START_TIMEOUT": "120"}
+    for name in "AB":
+        job = [started(tmp_path, env | {"RANK": str(r)}, f"{name}{r}") for r in range(2)]
+        texts = [said(process) for process in job]
+        ended(*job)
+        assert all(text.endswith(f"{name}0 {name}1") for text in texts), texts
 
 
 def test_hosts_are_told_apart(tmp_path: Path) -> None:
@@ -251,6 +289,7 @@ def test_which_source_counts(environ: dict[str, str], source: str, rank: int) ->
     ("environ", "name"),
     [
         ({"RANK": "1"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "RANK"),  # as PyTorch's test classes leave it
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
     ],
@@ -274,6 +313,16 @@ def test_secret_files_must_be_private(tmp_path: Path) -> None:
     path.write_text("short")
     with pytest.raises(Refused, match="hexadecimal"):
         find_secret(settings)
+
+
+def test_a_home_that_cannot_be_written_names_the_variable_and_its_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    text = r"cannot make the secret .*; set SLIPSTREAM_SECRET to 32 or more hexadecimal digits, the same on all ranks"
+    with pytest.raises(Refused, match=text):
+        find_secret(Settings())
 
 
 def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
@@ -334,7 +383,7 @@ STAY = """
 import os, sys
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
-from slipstream.comm.rendezvous import exchange, join
+from slipstream.comm.rendezvous.join import exchange, join
 try:
     member = join(Settings.from_environment())
     print("met", member.epoch, sys.argv[1], *(text.decode() for text in exchange(member, sys.argv[1].encode())))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+import slipstream
 from comm import ranks
+from slipstream.comm.membership import shrink
+from slipstream.comm.membership.job import Job
+from slipstream.comm.rendezvous.store import Store
 
 SCRIPT = Path(__file__).with_name("shrink_rank.py")
 LIMIT = 90  # seconds
@@ -89,3 +94,84 @@ def test_abort_reaches_all_ranks_and_they_may_go_on() -> None:
     for number, (aborted, done) in found.items():
         assert "rank 1 aborted the job: the loss is not a number" in aborted["text"], number
         assert done == {"done": True}
+
+
+def test_shrinking_often_leaves_no_sockets_behind() -> None:
+    with ranks.started(SCRIPT, 3, args=["often"]) as job:
+        found = results(job, set())
+    for said in found.values():
+        *open_after, at_the_end = [one["listening"] for one in said]
+        assert len(set(open_after)) == 1, open_after
+        assert at_the_end == 0
+
+
+class Meeting:
+    """What one rank sees of a meeting, with a clock of its own: who answers it, and who comes after how many asks."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, rank: int, answers: set[int], comes: dict[int, int]
+    ) -> None:
+        self.now, self.asks, self.answers, self.comes = 0.0, 0, answers, comes
+        self.waited: dict[int, float] = {}  # per rank that does not answer: the seconds it was given
+        monkeypatch.setattr(shrink, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+        old = SimpleNamespace(
+            rank=rank,
+            size=4,
+            session=self,
+            meeting=SimpleNamespace(places=()),
+            membership=SimpleNamespace(job="job", epoch="epoch"),
+            settings=SimpleNamespace(heartbeat=5.0),
+        )
+        self.survivors = shrink._Survivors(cast(Job, old), 60.0, 1, may_split=True)
+        self.survivors.store = cast(Store, self)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def probe(self, ranks: list[int], seconds: float) -> list[int]:
+        self.asks += 1
+        silent = [r for r in ranks if r not in self.answers]
+        for rank in silent:
+            self.waited[rank] = self.waited.get(rank, 0.0) + seconds
+        if silent:
+            self.now += seconds
+        return [r for r in ranks if r in self.answers]
+
+    def get(self, key: str, _: float) -> bytes:
+        rank = key.rpartition("/")[2]
+        if self.asks < self.comes.get(int(rank), 1 << 30):
+            raise slipstream.Timeout("not there")
+        return b"here"
+
+    def set(self, *_: object) -> None:
+        """Takes the decision."""
+
+
+def test_a_silent_rank_is_waited_for_once_while_another_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch, 0, {1, 3}, {1: 1, 3: 4})
+    assert meeting.survivors._decide()[0] == [0, 1, 3]
+    assert meeting.waited == {2: 5.0}
+
+
+def test_a_silent_rank_that_comes_after_all_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch, 0, {1, 3}, {1: 1, 2: 2, 3: 3})
+    assert meeting.survivors._decide()[0] == [0, 1, 2, 3]
+    # Another one dies, and they meet again: it is waited for like all that live.
+    meeting.answers, meeting.asks, meeting.comes = {2, 3}, 0, {2: 2, 3: 1}
+    assert meeting.survivors._decide()[0] == [0, 2, 3]
+
+
+def test_a_silent_rank_is_not_waited_for_again_by_who_leads_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch, 1, {2, 3}, {2: 2, 3: 3})
+    assert meeting.survivors._find_leader() == 1
+    assert meeting.survivors._decide()[0] == [1, 2, 3]
+    assert meeting.waited == {0: 5.0}
+
+
+def test_a_silent_rank_that_answers_again_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch, 2, {1}, {})
+    assert meeting.survivors._find_leader() == 1
+    assert meeting.survivors._find_leader() == 1
+    assert meeting.waited[0] < 2 * 5.0
+    meeting.answers.add(0)
+    assert meeting.survivors._find_leader() == 0

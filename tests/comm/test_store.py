@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
+import resource
 import socket
 import struct
 import threading
@@ -18,8 +20,10 @@ from hypothesis import strategies as st
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.protocol import PROTOCOL, VERSIONS_DIFFER, package_version
-from slipstream.comm import handshake, store_server
-from slipstream.comm.store import Store, StoreServer
+from slipstream.comm.rendezvous import admission, handshake, store_server
+from slipstream.comm.rendezvous import server as connections
+from slipstream.comm.rendezvous.questions import QuestionServer
+from slipstream.comm.rendezvous.store import Store, StoreServer
 
 SECRET = b"k" * 32
 
@@ -87,6 +91,27 @@ def test_set_get_add_delete(server: StoreServer) -> None:
     usable(server)
 
 
+def test_packets_are_as_small_as_every_path_carries(server: StoreServer) -> None:
+    with raw(server) as sock:  # one end's limit holds for both directions
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= 536
+
+
+def test_who_gets_no_answer_is_told_of_the_size_of_packets() -> None:
+    over = threading.Event()
+
+    def answer(*_: object) -> bytes:
+        over.wait(60)
+        return b""
+
+    mute = QuestionServer("127.0.0.1", SECRET, "job", 0, answer)
+    try:
+        with pytest.raises(Timeout, match=r"does not answer: it is stopped, or the network .* set the MTU"):
+            client(mute).ask(b"?", 0.05)
+    finally:
+        over.set()
+        mute.close()
+
+
 def test_get_waits_for_another_client(server: StoreServer) -> None:
     one, two = client(server), client(server)
     with ThreadPoolExecutor(1) as pool:
@@ -130,7 +155,7 @@ def test_largest_value_and_one_more(server: StoreServer) -> None:
 
 
 def test_total_is_bounded(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_server, "MAX_TOTAL", 1 << 20)
+    monkeypatch.setattr(server._quota, "most", 1 << 20)
     store = client(server)
     store.set("a", bytes(600 << 10))
     with pytest.raises((SlipstreamError, PeerLost), match=r"full|lost"):
@@ -294,7 +319,7 @@ def test_a_second_request_while_one_is_pending_is_cut_off(server: StoreServer) -
     body = store_server.GET_HEAD.pack(20_000) + b"nothing"
     with raw(server) as sock:
         handshake.call(sock, SECRET, hello())
-        sock.sendall((store_server.HEADER.pack(store_server.GET, len(body)) + body) * 2)
+        sock.sendall((connections.HEADER.pack(store_server.GET, len(body)) + body) * 2)
         assert closed(sock)
     usable(server)
 
@@ -302,7 +327,7 @@ def test_a_second_request_while_one_is_pending_is_cut_off(server: StoreServer) -
 def test_silent_strangers_are_cut_off_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(store_server, "STRANGER_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "SECONDS", 0.05)
     server = StoreServer("127.0.0.1", SECRET, "job")
     with caplog.at_level(logging.WARNING, "slipstream.store"), raw(server) as silent, raw(server) as slow:
         slow.sendall(hello().pack()[:79])
@@ -313,11 +338,32 @@ def test_silent_strangers_are_cut_off_and_logged(
     server.close()
 
 
+def test_a_store_without_descriptors_waits(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: queue.SimpleQueue[tuple[float, str]] = queue.SimpleQueue()
+    monkeypatch.setattr(
+        connections._log, "warning", lambda text, *why: refused.put((time.monotonic(), text % why))
+    )
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as caller:
+        start = time.monotonic()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # what has lower numbers stays open
+        try:
+            caller.connect(server.address)
+            found = [refused.get(timeout=60) for _ in range(3)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert all(
+            "cannot accept a connection" in text and "Too many open files" in text for _, text in found
+        )
+        assert found[-1][0] - start >= 0.2  # it looks every 0.1 s, or later
+        usable(server)
+
+
 def test_a_crowd_of_strangers_does_not_keep_members_out(server: StoreServer) -> None:
-    crowd = [raw(server) for _ in range(3 * store_server.MAX_STRANGERS)]
+    crowd = [raw(server) for _ in range(3 * admission.MOST)]
     try:
         usable(server)
-        assert len(server._strangers) <= store_server.MAX_STRANGERS
+        assert len(server._server._strangers) <= admission.MOST
     finally:
         for sock in crowd:
             sock.close()
@@ -329,7 +375,7 @@ def test_a_client_that_does_not_read_blocks_nobody(server: StoreServer) -> None:
     body = store_server.GET_HEAD.pack(0) + b"big"
     with raw(server) as sock:
         handshake.call(sock, SECRET, hello())
-        sock.sendall(store_server.HEADER.pack(store_server.GET, len(body)) + body)
+        sock.sendall(connections.HEADER.pack(store_server.GET, len(body)) + body)
         for _ in range(3):
             usable(server)
 
@@ -349,12 +395,12 @@ def test_a_dead_client_leaves_no_trace(server: StoreServer) -> None:
     sock = raw(server)
     handshake.call(sock, SECRET, hello())
     body = store_server.GATHER_HEAD.pack(20_000, 5) + b"g"
-    sock.sendall(store_server.HEADER.pack(store_server.GATHER, len(body)) + body)
+    sock.sendall(connections.HEADER.pack(store_server.GATHER, len(body)) + body)
     store = client(server)
     while not server._gathers:
         store.add("turn", 1)
     sock.close()
-    while len(server._clients) > 1:
+    while len(server._server.clients) > 1:
         store.add("turn", 1)
     assert not server._gathers
 
@@ -393,7 +439,7 @@ def test_an_interrupted_request_does_not_spoil_the_next(
         def interrupted(*args: object) -> int:
             raise KeyboardInterrupt
 
-        patch.setattr("slipstream.comm.store._Wire.receive", interrupted)
+        patch.setattr("slipstream.comm.rendezvous.store._Wire.receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.get("a")
     store.set("b", b"2")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from comm import ranks
-from slipstream.comm import handshake
+from slipstream.comm.rendezvous import handshake
 
 SCRIPT = Path(__file__).with_name("steady_rank.py")
 N = 3

@@ -11,7 +11,7 @@ import pytest
 from comm import ranks
 from slipstream.base.cpus import format_cpus, parse_cpus
 from slipstream.base.settings import Settings
-from slipstream.comm.affinity import chosen_cpus, cpus_near
+from slipstream.comm.membership.affinity import chosen_cpus, cpus_near
 
 HERE = Path(__file__).parent
 SHARED = {"SLIPSTREAM_THREADS": "2", "SLIPSTREAM_LANES": "4"}
@@ -127,5 +127,5 @@ def test_auto_pins_nothing_where_there_is_one_node(tmp_path: Path) -> None:
 
 def test_auto_keeps_to_the_cpus_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = set(range(8192))
-    monkeypatch.setattr("slipstream.comm.affinity.cpus_near", lambda _name: everything)
+    monkeypatch.setattr("slipstream.comm.membership.affinity.cpus_near", lambda _name: everything)
     assert chosen_cpus(Settings(affinity="auto"), one_host=False) == ALLOWED

@@ -1,7 +1,7 @@
 """One rank of PyTorch's own `DistributedTest` suite: runs the tests it is told to, in a fresh default group each.
 
-The environment holds RANK, WORLD_SIZE and the name of the back end (BACKEND): the suite reads them while it is
-imported. GROUP is the back end that the default group is made with, if it is another.
+The environment holds RANK, WORLD_SIZE and the name of the backend (BACKEND): the suite reads them while it is
+imported. GROUP is the backend that the default group is made with, if it is another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP = os.environ.get("GROUP", BACKEND)
 RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
 
-# What the suite believes a back end can do decides which tests it runs.
+# What the suite believes a backend can do decides which tests it runs.
 for _feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
     DistTestCases.backend_feature[_feature].add(BACKEND)
 
@@ -41,7 +41,7 @@ Verdict = dict[str, str]
 
 
 class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):  # type: ignore[misc]
-    """The suite on one back end."""
+    """The suite on one backend."""
 
 
 def names() -> list[str]:

@@ -2,7 +2,7 @@
 came out beside what should have.
 
 Inputs are functions of the rank that owns them, so every rank computes all expected values by itself, with plain
-arithmetic in 64 bits, whatever the back end does.
+arithmetic in 64 bits, whatever the backend does.
 """
 
 from __future__ import annotations

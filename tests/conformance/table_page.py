@@ -1,4 +1,4 @@
-"""The page that `torch_table.py` writes: what was measured on each back end, as Markdown."""
+"""The page that `torch_table.py` writes: what was measured on each backend, as Markdown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ touched, **wrong** if the operation returns without an error and something else 
 hangs or kills a rank. Inputs and outputs of a cell have the same layout: *contiguous*; *strided*, every other column
 of a matrix (`x[:, ::2]`); *transposed*, `x.t()`; *channels_last*, four dimensions in that format; *zero-size*, no
 elements. Left out is what has no meaning (the order of complex numbers, the bits of floats, averages of booleans) and
-the product of complex numbers, which PyTorch refuses for every back end.
+the product of complex numbers, which PyTorch refuses for every backend.
 """
 
 
@@ -56,7 +56,7 @@ def page(table: dict[str, Cells], torch: str, date: str) -> str:
 
 
 def summary(table: dict[str, Cells]) -> str:
-    """How many cells are right, wrong and errors, a line for each back end."""
+    """How many cells are right, wrong and errors, a line for each backend."""
     lines = []
     for backend, cells in table.items():
         count = Counter(verdict for verdict, _ in cells.values())

@@ -1,4 +1,4 @@
-"""One rank of `torch_table.py`: runs one cell of the table at a time on the back end named by BACKEND."""
+"""One rank of `torch_table.py`: runs one cell of the table at a time on the backend named by BACKEND."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance import torch_checkout
 from conformance.torch_checkout import (
     Outcome,
     dump,
@@ -124,6 +125,27 @@ def test_a_group_made_by_pytorchs_test_classes(tmp_path: Path) -> None:
     assert results["slipstream"]["verdicts"]["TestSums::test_backend"] == "failed", process.stdout
     assert process.returncode == 1
     assert "test_sums.py TestSums::test_backend" in process.stdout
+
+
+def test_both_are_first_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran = []
+
+    def run_file(_: Path, name: str, backend: str, *__: object) -> Outcome:
+        ran.append((name, backend))
+        return Outcome({"a": "skipped" if "gpu" in name else "passed"})
+
+    monkeypatch.setattr(torch_checkout, "run_file", run_file)
+    results = torch_checkout.run_files(tmp_path, ["a", "b", "gpu1", "gpu2"], 1, 1, 0)
+    assert ran == [
+        *[("a", "gloo"), ("a", "slipstream"), ("b", "slipstream"), ("b", "gloo")],
+        *[("gpu1", "gloo"), ("gpu2", "slipstream"), ("gpu2", "gloo")],
+    ]
+    assert {name: sorted(tests) for name, tests in results.items()} == {
+        "a": ["gloo", "slipstream"],
+        "b": ["gloo", "slipstream"],
+        "gpu1": ["gloo"],
+        "gpu2": ["gloo"],
+    }
 
 
 def test_a_test_that_does_not_end_has_failed() -> None:

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 RANK_SCRIPT = HERE / "suite_rank.py"
 EXCEPTIONS = HERE / "known_exceptions.json"
 
-# Many tests run only if the back end is called "gloo", those of all_to_all only if it is called "mpi": the
+# Many tests run only if the backend is called "gloo", those of all_to_all only if it is called "mpi": the
 # "slipstream-as-..." are slipstream under those names. GROUP, where it differs, is what the default group is made with.
 BACKENDS: dict[str, dict[str, str]] = {
     "gloo": {"BACKEND": "gloo"},
@@ -32,12 +32,12 @@ BACKENDS: dict[str, dict[str, str]] = {
     "slipstream-as-mpi": {"BACKEND": "mpi", "GROUP": "slipstream"},
     "slipstream": {"BACKEND": "slipstream"},
 }
-ONLY = {"slipstream-as-mpi": "test_all_to_all*"}  # what is run of a back end, if not all
+ONLY = {"slipstream-as-mpi": "test_all_to_all*"}  # what is run of a backend, if not all
 REFERENCE = "gloo"
 VERDICTS = ("passed", "failed", "skipped")
 
 Result = dict[str, Any]  # verdict, reason, seconds, ranks: what each rank said
-Results = dict[str, dict[int, dict[str, Result]]]  # by back end, number of ranks, test
+Results = dict[str, dict[int, dict[str, Result]]]  # by backend, number of ranks, test
 
 
 def run_suite(backend: str, size: int, patterns: Sequence[str], timeout: float) -> dict[str, Result]:
@@ -102,7 +102,7 @@ def new_failures(
 
 
 def served(results: Results) -> dict[str, dict[str, list[int]]]:
-    """The tests that gloo skips or fails and slipstream passes: {test: {back end: sizes}}."""
+    """The tests that gloo skips or fails and slipstream passes: {test: {backend: sizes}}."""
     found: dict[str, dict[str, list[int]]] = {}
     for backend in results:
         if backend == REFERENCE:
@@ -120,7 +120,7 @@ def served(results: Results) -> dict[str, dict[str, list[int]]]:
 
 def report(results: Results, known: Sequence[dict[str, Any]], verbose: bool) -> str:
     """The tables and lists, as text."""
-    lines = [f"{'back end':<20}{'ranks':>6}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}"]
+    lines = [f"{'backend':<20}{'ranks':>6}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}"]
     for backend, sizes in results.items():
         for size, tests in sizes.items():
             count = Counter(result["verdict"] for result in tests.values())

@@ -1,4 +1,4 @@
-"""Measures what a back end of `torch.distributed` does with every operation, type and layout, on two ranks.
+"""Measures what a backend of `torch.distributed` does with every operation, type and layout, on two ranks.
 
 A cell is right if all ranks get what plain arithmetic on the inputs gives (and no memory beside the tensors is
 written), wrong if the operation returns something else, error if it raises, hangs or kills a rank.
@@ -128,9 +128,9 @@ Examples:
 
 @click.command(epilog=EPILOG, help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--operation", "patterns", multiple=True, help="Name or shell pattern; may be repeated.")
-@click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this back end.")
-@click.option("--page", "target", help="Write the page there ('-': stdout); needs both back ends.")
-@click.option("--json", "file", help="Write [operation, type, layout, verdict, why] for each back end there.")
+@click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend.")
+@click.option("--page", "target", help="Write the page there ('-': stdout); needs both backends.")
+@click.option("--json", "file", help="Write [operation, type, layout, verdict, why] for each backend there.")
 @click.option("--every", default=1, show_default=True, help="Measure one cell of so many: a quick look.")
 def main(
     patterns: tuple[str, ...],
@@ -141,7 +141,7 @@ def main(
 ) -> None:
     chosen = backends or BACKENDS
     if target and set(chosen) != set(BACKENDS):
-        raise click.BadParameter("--page needs both back ends")
+        raise click.BadParameter("--page needs both backends")
     measured = {backend: measure(backend, patterns or ("*",), every) for backend in chosen}
     table = {backend: cells for backend, (cells, _) in measured.items()}
     if file:

@@ -106,7 +106,7 @@ def mentioned() -> list[Command]:
     found = []
     for path in pages():
         prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for match in re.finditer(r"`((?:slipstream|make) [^`]+)`", prose):
+        for match in re.finditer(r"`((?:slipstream|make|python|pip) [^`]+)`", prose):
             found.append(Command(" ".join(match[1].split()), str(path.relative_to(ROOT))))
     for path in sorted((ROOT / "src").rglob("*.py")):
         for text in _texts(ast.parse(path.read_text(encoding="utf-8"))):
@@ -204,6 +204,6 @@ def _pip_complaint(words: Sequence[str]) -> str:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     extras = set(re.findall(r"^(\w+) = \[", section, re.MULTILINE))
-    asked = {extra for word in words for extra in re.findall(r"slipstream\[([\w,]+)\]", word)}
+    asked = {extra for word in words for extra in re.findall(r"(?:slipstream|\.)\[([\w,]+)\]", word)}
     unknown = {extra for extra in ",".join(asked).split(",") if extra} - extras
     return f"slipstream has no extra {', '.join(sorted(unknown))}" if unknown else ""

@@ -1,4 +1,6 @@
-"""One rank of two whose calls of PyTorch's faces are interrupted: interrupted_rank.py FOLDER SIGNAL hvd|c10d.
+"""One rank of two whose calls of PyTorch's faces are interrupted: interrupted_rank.py FOLDER SIGNAL FACE.
+
+FACE is hvd, c10d, or optimizer (hvd's).
 
 See `comm/interruption.py`. The last call of either is of several operations, and ends the session on both ranks.
 """
@@ -18,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import slipstream.torch as hvd
 from comm.interruption import Interrupted, bystanders, check_aborted, check_equal, check_untouched
-from slipstream.comm import job
+from slipstream.comm.membership import job
 
 SIZES = (8, 1 << 17)  # elements of float64
 HERE, THERE = 3.0, 5.0
@@ -78,6 +80,19 @@ def hvd_objects() -> None:
     hvd.broadcast_object(list(range(1000)) if RANK == 1 else None, 1)
 
 
+class Training:
+    """Steps of an optimizer, of which the first one learns what gradients there are."""
+
+    def __init__(self) -> None:
+        self.weights = torch.nn.Parameter(torch.zeros(SIZES[1]))
+        self.optimizer = hvd.DistributedOptimizer(torch.optim.SGD([self.weights], lr=1.0), op=hvd.Sum)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        (self.weights * (HERE if RANK == 0 else THERE)).sum().backward()
+        self.optimizer.step()
+
+
 def c10d_all_reduce(n: int) -> Case:
     def call() -> torch.Tensor:
         mine = _mine(n)
@@ -128,16 +143,18 @@ def c10d_sparse() -> None:
 
 
 AFTERWARDS: list[Callable[[], None]] = []
+TRAINING: list[Training] = []
 RANK = 0
 FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None], str]] = {
     "hvd": ((hvd_allreduce, hvd_strided, hvd_grouped, hvd_barrier), hvd_objects, "broadcast_object"),
+    "optimizer": ((), lambda: TRAINING[0].step(), "the exchange of gradients"),
     "c10d": (
         (c10d_all_reduce, c10d_strided, c10d_all_gather, c10d_recv),
         c10d_sparse,
         "all_reduce of a sparse tensor",
     ),
 }
-AGAIN = {"hvd": hvd_again, "c10d": c10d_again}
+AGAIN = {"hvd": hvd_again, "optimizer": hvd_again, "c10d": c10d_again}
 
 
 def goes_on(
@@ -179,7 +196,7 @@ def ends_all(interrupted: Interrupted, call: Callable[[], None], name: str) -> N
 def main() -> None:
     global RANK
     folder, number, face = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    if face == "hvd":
+    if face != "c10d":
         hvd.init()
         RANK, session, later = hvd.rank(), job.current().session, hvd_allreduce
     else:
@@ -187,6 +204,10 @@ def main() -> None:
         dist.init_process_group("slipstream", init_method=f"file://{folder}/meeting", rank=RANK, world_size=2)
         session, later = dist.distributed_c10d._get_default_group().members.session, c10d_all_reduce
     cases, last, name = FACES[face]
+    if face == "optimizer":
+        TRAINING.append(Training())
+        last()
+        check_equal(TRAINING[0].weights.detach(), torch.full((SIZES[1],), -8.0), "the first step")
     later(8)[1]()
     interrupted = Interrupted(session, folder, number)
     goes_on(interrupted, cases, later)

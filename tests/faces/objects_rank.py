@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 import slipstream.torch as hvd
-from slipstream.faces.torch import objects
+from slipstream.comm.collectives import arrays
+from slipstream.faces.horovod import objects
 
 HOW, WITNESS = sys.argv[1], Path(sys.argv[2])
+
+Bytes = NDArray[np.uint8]
 
 
 class Mine:
@@ -22,49 +26,36 @@ class Mine:
         return Path.touch, (WITNESS,)
 
 
-def replaced(data: torch.Tensor, before: list[torch.Tensor]) -> torch.Tensor:
+def replaced(data: Bytes, before: list[Bytes]) -> Bytes:
     """What somebody on the way makes of the bytes of an object."""
     if HOW == "pickle":
         mine = pickle.dumps(Mine())
-        return torch.frombuffer(bytearray(mine + bytes(len(data) - len(mine))), dtype=torch.uint8)
+        return np.frombuffer(mine + bytes(len(data) - len(mine)), dtype=np.uint8)
     if HOW == "replay":
         return before[1]  # the object of the operation before
-    changed = data.clone()
+    changed = data.copy()
     changed[len(data) // 4 if HOW == "bit" else 0] ^= 4
     return changed
 
 
 class Tampered:
-    """A handle of an operation whose result is not what was sent."""
+    """The collectives on arrays, with somebody between this rank and the others."""
 
-    def __init__(self, pending: Any, into: torch.Tensor | None, before: list[torch.Tensor]) -> None:
-        self.pending = pending
-        self.into = into
-        self.before = before
+    def __init__(self) -> None:
+        self.before: list[Bytes] = []
 
-    def wait(self) -> Any:
-        got = self.pending.wait()
-        data = got if self.into is None else self.into
-        self.before.append(data.clone())
+    def broadcast(self, *args: Any, **options: Any) -> Bytes:
+        return self._tamper(arrays.broadcast(*args, **options))
+
+    def all_gather(self, *args: Any, **options: Any) -> Bytes:
+        return self._tamper(arrays.all_gather(*args, **options))
+
+    def _tamper(self, data: Bytes) -> Bytes:
+        self.before.append(data.copy())
         last = 1 if HOW == "size" else 4  # messages: size, object, size, object
         if len(self.before) == last:
-            data.copy_(replaced(data, self.before))
-        return got
-
-
-def tamper() -> None:
-    """Puts somebody between this rank and the others."""
-    before: list[torch.Tensor] = []
-    broadcast, gather = objects.start_broadcast, objects.start_all_gather
-
-    def start_broadcast(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-        return Tampered(broadcast(tensor, *args, **options), tensor, before)
-
-    def start_all_gather(*args: Any) -> Any:
-        return Tampered(gather(*args), None, before)
-
-    objects.start_broadcast = start_broadcast  # type: ignore[assignment]
-    objects.start_all_gather = start_all_gather  # type: ignore[assignment]
+            data[...] = replaced(data, self.before)
+        return data
 
 
 def main() -> None:
@@ -73,7 +64,7 @@ def main() -> None:
     run = hvd.allgather_object if sys.argv[3] == "allgather" else hvd.broadcast_object
     thing = {"text": "x" * 1000}
     if hvd.rank() == 1:
-        tamper()
+        objects.arrays = Tampered()  # type: ignore[assignment]
     got = []
     try:
         got += [run(thing), run(thing)]

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-PATIENCE = 120.0  # seconds a check may take; one that takes longer hangs
+PATIENCE = 240.0  # seconds a check may take; one that takes longer hangs
 AFTERMATH = 20.0  # seconds in which the other ranks must end once one has failed
 STACKS = signal.SIGUSR1  # a process prints the stacks of its threads when it gets it
 MOST_OUTPUT = 20_000  # characters of a rank's output that a failure shows

@@ -19,6 +19,7 @@ SCRIPT = Path(__file__).with_name("interrupted_rank.py")
         pytest.param("hvd", "shm", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("c10d", "tcp", signal.SIGINT, marks=pytest.mark.slow),
         ("c10d", "shm", signal.SIGALRM),
+        ("optimizer", "shm", signal.SIGALRM),
     ],
 )
 def test_an_interrupted_call_harms_neither_memory_nor_values(

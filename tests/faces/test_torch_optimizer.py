@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
-from slipstream.faces.torch import buckets  # noqa: E402
-from slipstream.faces.torch import gradients as gradients_module  # noqa: E402
+from slipstream.base.dtypes import DType  # noqa: E402
+from slipstream.gradients import buckets, exchange  # noqa: E402
 
 ROWS = 4  # of each rank's part of a batch
 
@@ -234,21 +234,21 @@ def check_different_ways() -> None:
 def check_overlap() -> None:
     """From the second step on, buckets leave while backward still runs."""
     launched: list[int] = []
-    raw_all_reduce = gradients_module.raw.all_reduce
+    plain_all_reduce = exchange.addresses.all_reduce
     fixed = buckets.FIRST_BUCKET_BYTES, buckets.BUCKET_BYTES
     buckets.FIRST_BUCKET_BYTES = buckets.BUCKET_BYTES = 1024
 
     class Watch:
         def __getattr__(self, name: str) -> Any:
-            return getattr(hvd_raw, name)
+            return getattr(plain, name)
 
         @staticmethod
         def all_reduce(*arguments: Any, **options: Any) -> Any:
             launched.append(arguments[3])
-            return raw_all_reduce(*arguments, **options)
+            return plain_all_reduce(*arguments, **options)
 
-    hvd_raw = gradients_module.raw
-    gradients_module.raw = Watch()
+    plain = exchange.addresses
+    exchange.addresses = Watch()
     try:
         model = make_model()
         distributed = hvd.DistributedOptimizer(sgd(model))
@@ -264,7 +264,7 @@ def check_overlap() -> None:
         assert counts[0] == 0
         assert counts[1] == counts[2] == len(launched) >= 3
     finally:
-        gradients_module.raw = hvd_raw
+        exchange.addresses = plain
         buckets.FIRST_BUCKET_BYTES, buckets.BUCKET_BYTES = fixed
 
 
@@ -495,16 +495,16 @@ def test_alone(jobs: Any) -> None:
 
 
 @pytest.mark.parametrize("groups", [(), [[0, 3]], [[1], [2, 4]]])
-def test_cut_keeps_every_cell_once(groups: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_keeps_every_parameter_once(groups: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 128)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 256)
-    wires = [torch.float32, torch.float32, torch.float16, torch.float32, torch.float32, torch.float32]
-    cells = [buckets.Cell(i, torch.Size((10 * i,)), wire) for i, wire in enumerate(wires)]
-    parts = buckets.cut(cells, groups)
-    assert sorted(cell.index for part in parts for cell in part) == list(range(6))
-    assert all(len({cell.wire for cell in part}) == 1 for part in parts)
+    wires = [DType.F32, DType.F32, DType.F16, DType.F32, DType.F32, DType.F32]
+    parameters = [buckets.Parameter(i, 10 * i, wire) for i, wire in enumerate(wires)]
+    parts = buckets.cut(parameters, groups)
+    assert sorted(parameter.index for part in parts for parameter in part) == list(range(6))
+    assert all(len({parameter.dtype for parameter in part}) == 1 for part in parts)
     for members in groups:
         of_one_dtype = [i for i in members if wires[i] == wires[members[0]]]
-        assert [part for part in parts if [cell.index for cell in part] == of_one_dtype]
+        assert [part for part in parts if [parameter.index for parameter in part] == of_one_dtype]
     if not groups:
-        assert [[cell.index for cell in part] for part in parts] == [[0, 1], [2], [3], [4], [5]]
+        assert [[parameter.index for parameter in part] for part in parts] == [[0, 1], [2], [3], [4], [5]]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -13,7 +16,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,27 +46,82 @@ def same_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def network_namespaces() -> set[str]:
-    found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                found.add(os.readlink(f"/proc/{name}/ns/net"))
+OWN = f"test-{os.getpid()}"  # the name of a lab that a test starts with a command
+
+
+def lab_of(process: int | str) -> str | None:
+    """The lab that a process lives in. It holds the lab's namespaces: they end with the last of its processes."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"/labs/([^/ ]+)/hosts /etc/hosts ", Path(f"/proc/{process}/mountinfo").read_text())
+        return found and found[1]
+    return None
+
+
+def nobodys() -> list[str]:
+    """Processes that live in a lab which is gone."""
+    return [
+        f"{process} of {name}"
+        for process in os.listdir("/proc")
+        if process.isdigit()
+        and (name := lab_of(process)) is not None
+        and not registry.folder_of(name).exists()
+        and lab_of(process) == name  # it did not end just now
+    ]
+
+
+def ownerless() -> list[str]:
+    """Labs that the next sweep would take down."""
+    found = []
+    for folder in registry.ROOT.iterdir() if registry.ROOT.exists() else ():
+        with contextlib.suppress(OSError), (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found += [] if registry._stays(folder.name) else [folder.name]
     return found
 
 
 @pytest.fixture
 def nothing_stays() -> Iterator[None]:
-    """Namespaces, processes, files and interfaces are the same before and after."""
+    """Processes, with their namespaces, files and interfaces are the same before and after.
+
+    Labs of other tests may come and go meanwhile.
+    """
     registry.sweep()
 
     def now() -> tuple[object, ...]:
-        folders = sorted(registry.ROOT.iterdir()) if registry.ROOT.exists() else []
-        return network_namespaces(), folders, sorted(os.listdir("/sys/class/net")), descendants(os.getpid())
+        return (
+            descendants(os.getpid()),
+            registry.folder_of(OWN).exists(),
+            sorted(os.listdir("/sys/class/net")),
+        )
 
     before = now()
     yield
     assert now() == before
+    end = time.monotonic() + 20
+    while left := nobodys() + ownerless():
+        assert time.monotonic() < end, left  # not one that somebody just takes down
+        time.sleep(0.05)
+
+
+def test_labs_may_be_made_while_others_are_swept() -> None:
+    """A folder without a lock, which nobody has locked yet or any more, is not taken for one that was left."""
+
+    def make_and_remove(maker: int) -> None:
+        for turn in range(30):
+            name = f"{OWN}-{maker}-{turn}"
+            lock = registry.claim(name)
+            try:
+                assert (registry.folder_of(name) / "lock").exists()
+            finally:
+                shutil.rmtree(registry.folder_of(name), ignore_errors=True)
+                os.close(lock)
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(make_and_remove, maker) for maker in range(3)]
+        while not all(one.done() for one in made):
+            registry.sweep()
+    for one in made:
+        one.result()
 
 
 def wait_for_member(lab: Lab, process: int) -> None:
@@ -87,6 +147,7 @@ def test_hosts_are_hosts(nothing_stays: None) -> None:
             assert sleeper.wait(10) == -signal.SIGKILL
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("n", [4, 8])
 def test_links_have_their_rate(n: int, nothing_stays: None) -> None:
     """A low rate, which a busy machine keeps too; benchmarks/lab.py measures how exactly."""
@@ -95,6 +156,7 @@ def test_links_have_their_rate(n: int, nothing_stays: None) -> None:
             assert 0.5 < flow.rate / 50e6 < 1.05, flow
 
 
+@pytest.mark.alone
 def test_paths_are_unequal_flow_by_flow(nothing_stays: None) -> None:
     with Lab(2, paths="8mbit,16mbit,32mbit") as lab:
         flows = measure(lab, [("h1", "h2"), ("h2", "h1")], flows=12, seconds=1.5)
@@ -133,6 +195,7 @@ def test_interfaces_are_links_of_their_own(nothing_stays: None) -> None:
         assert "rate 20Mbit" in shaped
 
 
+@pytest.mark.alone
 def test_a_rate_changes_while_data_flows(nothing_stays: None) -> None:
     with Lab(2) as lab:
         (free,) = measure(lab, [("h1", "h2")], seconds=0.3, warm=0.2)
@@ -193,6 +256,7 @@ def test_a_job_survives_a_cut_that_heals(tmp_path: Path, nothing_stays: None) ->
         assert job.wait(60) == 0, output.read_text()
 
 
+@pytest.mark.timeout(600)  # eight processes import PyTorch and train: minutes where others run beside them
 @pytest.mark.skipif(SSHD is None, reason="openssh-server is not installed")
 def test_digits_over_ssh_are_those_of_one_host(tmp_path: Path, nothing_stays: None) -> None:
     """In float64: another topology adds in another order, and float32 would show that after some steps."""
@@ -225,7 +289,6 @@ def test_digits_over_ssh_are_those_of_one_host(tmp_path: Path, nothing_stays: No
 
 @pytest.mark.parametrize("moment", ["up", "making"])
 def test_after_kill_9_the_next_start_leaves_nothing(moment: str, nothing_stays: None) -> None:
-    name = f"test-{os.getpid()}"
     run = [
         *COMMAND,
         "lab",
@@ -233,13 +296,13 @@ def test_after_kill_9_the_next_start_leaves_nothing(moment: str, nothing_stays: 
         "--hosts",
         "8",
         "--name",
-        name,
+        OWN,
         "--",
         "sh",
         "-c",
         "sleep 1000 & echo up; wait",
     ]
-    folder = registry.folder_of(name)
+    folder = registry.folder_of(OWN)
     with subprocess.Popen(run, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         if moment == "up":
@@ -251,12 +314,40 @@ def test_after_kill_9_the_next_start_leaves_nothing(moment: str, nothing_stays: 
         process.stdout.close()
     with Lab(1) as other:
         assert not folder.exists()
-        assert members(registry.marker(name)) == []
-        assert [record.name for record in registry.records()] == [other.name]
+        assert members(registry.marker(OWN)) == []
+        up = {record.name for record in registry.records()}
+        assert other.name in up
+        assert OWN not in up
+
+
+def test_a_child_that_a_killed_owner_had_just_started_is_waited_for(
+    nothing_stays: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the lock until it execs."""
+    code = (
+        "import os, signal, sys; from slipstream.lab import registry; registry.claim(sys.argv[1])\n"
+        "if os.fork(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, OWN], stdin=subprocess.PIPE) as owner:
+        assert owner.wait() == -signal.SIGKILL
+        assert owner.stdin is not None
+        looks: list[float] = []
+
+        def sleep(duration: float) -> None:
+            looks.append(duration)
+            assert owner.stdin is not None
+            owner.stdin.close()  # the child ends
+            time.sleep(duration)
+
+        monkeypatch.setattr(registry, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        registry.sweep()
+    assert looks
+    assert not registry.folder_of(OWN).exists()
 
 
 def test_a_lab_that_stays(nothing_stays: None) -> None:
-    name = f"test-{os.getpid()}"
+    name = OWN
 
     def lab(*arguments: str) -> str:
         done = subprocess.run([*COMMAND, "lab", *arguments], capture_output=True, text=True, check=False)
@@ -282,9 +373,28 @@ def test_a_lab_that_stays(nothing_stays: None) -> None:
     assert not registry.folder_of(name).exists()
 
 
+def test_down_without_a_name_spares_the_lab_of_a_running_command(
+    nothing_stays: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLIPSTREAM_LAB", raising=False)
+    with Lab(1) as lab:
+        monkeypatch.setattr(
+            registry, "records", lambda: [registry.read(lab.name)]
+        )  # whatever else is up here
+        with pytest.raises(
+            LabError, match=f"only one of `slipstream lab run`; say which: .* down {lab.name}"
+        ):
+            registry.find_kept(None)
+        assert registry.find_kept(lab.name).name == lab.name
+        assert registry.find(None).name == lab.name  # for exec, rate, cut and measure it is clear enough
+        kept = dataclasses.replace(registry.read(lab.name), name="kept", keep=True)
+        monkeypatch.setattr(registry, "records", lambda: [registry.read(lab.name), kept])
+        assert registry.find_kept(None) is kept
+
+
 def test_what_up_advises_works_as_it_is_typed(nothing_stays: None) -> None:
     """`lab up` names the commands to go on with; a shell runs them here, with true in the place of bash."""
-    name = f"test-{os.getpid()}"
+    name = OWN
     slipstream = f"{shlex.quote(sys.executable)} -m slipstream"
 
     def typed(command: str) -> subprocess.CompletedProcess[str]:

@@ -51,6 +51,7 @@ def test_a_file_says_the_same(tmp_path: Path, suffix: str) -> None:
         "reducers": 1,
         "rate": "500mbit",
         "mtu": 1500,
+        "family": "ipv6",
         "events": ["5s:rate:b:50mbit"],
     }
     path = tmp_path / f"lab.{suffix}"
@@ -63,6 +64,7 @@ def test_a_file_says_the_same(tmp_path: Path, suffix: str) -> None:
     assert spec.hosts[0] == HostSpec("a", 1, 500_000_000, (), 0.002, 0.005)
     assert spec.hosts[2].reducer
     assert spec.mtu == 1500
+    assert spec.address("a") == "fd77::1"
     assert spec.events == (Event(5, "rate", "b", 50_000_000),)
     assert Spec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
 

@@ -39,6 +39,12 @@ def raises_awkwardly() -> None:
     raise Awkward(1, 2)
 
 
+def exits() -> None:
+    """Rank 1 leaves as a script does that is done."""
+    if os.environ["SLIPSTREAM_RANK"] == "1":
+        sys.exit(0)
+
+
 def killed() -> None:
     slipstream.init()
     if slipstream.rank() == 1:
@@ -50,6 +56,15 @@ def returns_a_lock() -> Any:
     import threading
 
     return threading.Lock()
+
+
+LONG = 60_000  # characters of a line, which the launcher does not cut
+
+
+def prints(lines: int) -> int:
+    for _ in range(lines):
+        print("x" * LONG)
+    return lines
 
 
 def modes() -> dict[str, int]:

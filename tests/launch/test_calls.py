@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,31 +16,8 @@ import pytest
 
 import slipstream
 from launch import called
+from slipstream.launch.calls import _show
 
-STAND_IN = '''
-"""Takes functions by value, as cloudpickle does."""
-import io, marshal, pickle, types
-def rebuild(code, module):
-    scope = {"__name__": module}
-    exec("import slipstream, numpy", scope)
-    return types.FunctionType(marshal.loads(code), scope)
-class Pickler(pickle.Pickler):
-    def reducer_override(self, one):
-        if isinstance(one, types.FunctionType) and one.__module__ == "__main__":
-            return rebuild, (marshal.dumps(one.__code__), "anywhere")
-        return NotImplemented
-def dumps(one):
-    file = io.BytesIO()
-    Pickler(file).dump(one)
-    return file.getvalue()
-'''
-NOTEBOOK = """
-import slipstream
-def double():
-    slipstream.init()
-    return int(slipstream.all_reduce(numpy.full(1, 21))[0])
-print(slipstream.run(double, np=2))
-"""
 CALLER = (
     "import sys, slipstream; from launch import called; slipstream.run(called.stays, [sys.argv[1]], np=2)"
 )
@@ -73,6 +52,11 @@ def test_an_exception_that_cannot_travel_is_told() -> None:
     assert "raises_awkwardly" in str(caught.value.__cause__)
 
 
+def test_a_rank_that_exits_has_no_result() -> None:
+    with pytest.raises(slipstream.SlipstreamError, match=r"rank 1: the function called sys.exit\(0\)"):
+        slipstream.run(called.exits, np=2)
+
+
 def test_a_rank_that_is_killed_is_named() -> None:
     with pytest.raises(slipstream.SlipstreamError, match=r"ended without a result.*exit code is 137"):
         slipstream.run(called.killed, np=2)
@@ -100,13 +84,15 @@ def _lines_and_secret() -> tuple[str, str]:
     return called.command_lines(), called.secret()
 
 
-def run_notebook(folder: Path, *, any_function: bool) -> subprocess.CompletedProcess[str]:
-    """A function of __main__, as in a notebook, with and without something like cloudpickle."""
-    (folder / "notebook.py").write_text(NOTEBOOK)
-    stand_in = STAND_IN if any_function else "raise ImportError"
-    (folder / "cloudpickle.py").write_text(stand_in)
+def run_example(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The example of docs/running.md, whose function is one of __main__, as a script."""
+    page = Path(__file__).parents[2].joinpath("docs", "running.md").read_text()
+    (example,) = [
+        block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "slipstream.run(" in block
+    ]
+    (folder / "example.py").write_text(example)
     return subprocess.run(
-        [sys.executable, "notebook.py"],
+        [sys.executable, "example.py"],
         cwd=folder,
         env=_environment(),
         capture_output=True,
@@ -123,10 +109,11 @@ def _environment() -> dict[str, str]:
 
 
 def test_a_function_of_a_notebook_needs_cloudpickle(tmp_path: Path) -> None:
-    done = run_notebook(tmp_path, any_function=True)
-    assert done.stdout == "[42, 42]\n", done.stderr
-    done = run_notebook(tmp_path, any_function=False)
-    assert "pip install cloudpickle, or put it into a module that can be imported" in done.stderr
+    done = run_example(tmp_path)
+    assert done.stdout == "[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]\n", done.stderr
+    (tmp_path / "cloudpickle.py").write_text("raise ImportError")
+    done = run_example(tmp_path)
+    assert "pip install cloudpickle, or put it into a module" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
@@ -141,3 +128,36 @@ def test_ranks_end_with_their_caller(number: signal.Signals, tmp_path: Path) -> 
         _, errors = caller.communicate(timeout=60)
     assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
     wait_for(lambda: not any(Path("/proc", rank).exists() for rank in ranks), "the end of the ranks")
+
+
+def test_a_terminal_gets_text_and_colours_alone() -> None:
+    line = b"\x1b]0;title\x07\x1b[31mred\x1b[0m\n"
+    for terminal, shown in ((True, "\x1b[31mred\x1b[0m\n"), (False, line.decode())):
+        out = io.StringIO()
+        out.isatty = lambda terminal=terminal: terminal  # type: ignore[method-assign, misc]
+        _show(io.BytesIO(line), out)
+        assert out.getvalue() == shown
+
+
+def test_a_reader_that_has_left_ends_no_job() -> None:
+    """The ranks print more than a pipe holds."""
+    script = """
+import sys, slipstream
+from launch import called
+sys.stderr.write(str(slipstream.run(called.prints, [2], np=2)))
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=_environment(),
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    lost = 2 * 2 * (called.LONG + len("[0] \n"))
+    assert done.stderr.startswith(f"slipstream: warning: {lost} bytes of output were lost: "), done.stderr
+    assert "[2, 2]" in done.stderr

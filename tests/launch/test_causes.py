@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from launch.test_run import run, ssh, tag
+from launch.test_run import launch, run, ssh, tag
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
-from slipstream.launch.causes import Causes
+from slipstream.launch.causes import Causes, advice
 from slipstream.launch.hosts import shown_names
 
 __all__ = ["ssh", "tag"]
@@ -41,7 +42,20 @@ def test_the_first_of_those_that_failed_by_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\n", b"{", b"[]", b"null", report(7, "x"), report(OWN, 3), b"\xff\n", report([], "x")]
+    "data",
+    [
+        b"",
+        b"\n",
+        b"{",
+        b"[]",
+        b"null",
+        report(7, "x"),
+        report(OWN, 3),
+        b"\xff\n",
+        report([], "x"),
+        b"[" * 100_000,
+    ],
+    ids=range(10),
 )
 def test_reports_without_sense_are_passed_over(data: bytes) -> None:
     causes = Causes()
@@ -70,6 +84,32 @@ def test_without_a_report_standard_error_tells(tail: list[bytes], grade: int, er
     assert first is not None
     assert first.grade == grade
     assert error is None or first.error == error
+
+
+def test_a_rank_that_knows_the_exit_code_is_told_the_cure_all_the_same() -> None:
+    causes = Causes()
+    text = "PeerLost: rank 1 finished (exit code 0) and left the job; rank 0 still waits"
+    causes.failed(0, 1, "exited with code 1", [b'  File "x"', text.encode()])
+    first = causes.first()
+    assert first is not None
+    cure = "rank 0 still waited for it. If rank 1 ran fewer steps: give all ranks the same number of batches"
+    assert advice(first, {1}, None) == cure
+    assert advice(first, set(), None) == ""
+
+
+def test_a_python_without_slipstream_is_named(tag: str, tmp_path: Path) -> None:
+    """As when the launcher's environment is not activated: `python` is another one then."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    said = f"slipstream: {python} has no slipstream; the launcher runs with {sys.executable}. Activate that environ"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    for command, options in (([str(python)], []), (["python"], ["-e", f"PATH={path}"])):
+        code, _, err = run(tag, "-np", "2", *options, "--", *command, "-c", "import slipstream")
+        assert code == 1
+        assert err.splitlines()[-1].startswith(said), err
+    code, _, err = run(tag, "-np", "1", "--", str(python), "-c", "import something_else")
+    assert "has no slipstream" not in err
 
 
 def test_a_host_has_one_name() -> None:
@@ -150,6 +190,69 @@ def test_a_job_names_the_rank_that_raised(tag: str, full: bool) -> None:
     assert err.splitlines()[-1] == "    ValueError: bad batch 17"
 
 
+DDP = """
+import sys
+import torch
+import torch.distributed as dist
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def forward(self, batch):
+        if batch[0, 0] == 2 and dist.get_rank() == 1:
+            raise ValueError("bad batch 17")
+        return self.layer(batch)
+dist.init_process_group(sys.argv[1])
+model = torch.nn.parallel.DistributedDataParallel(Model())
+for step in range(4):
+    model(torch.full((2, 4), float(step))).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("backend", ["gloo", "slipstream"])
+def test_a_job_of_pytorch_names_the_rank_that_raised(tag: str, backend: str) -> None:
+    pytest.importorskip("torch")
+    option = ["--replace", "gloo"] if backend == "gloo" else []
+    arguments = ("-np", "3", "--start-timeout", "200", *option, "--", sys.executable, "-c", DDP, backend)
+    job = launch(tag, *arguments, OMP_NUM_THREADS="1")
+    _, err = job.communicate(timeout=240)
+    assert job.returncode == 1
+    said = ["slipstream: rank 1 on host localhost exited with code 1:", "    ValueError: bad batch 17"]
+    assert err.splitlines()[-2:] == said, err
+
+
+# Rank 1 finishes, with or without a link, and rank 0 waits for it.
+EARLY = """
+import os, sys, time
+import numpy, slipstream
+slipstream.init()
+if "linked" in sys.argv:
+    slipstream.all_reduce(numpy.ones(4))
+if slipstream.rank() == 1:
+    print(os.getpid(), file=open(sys.argv[1] + ".new", "w"), flush=True)
+    os.rename(sys.argv[1] + ".new", sys.argv[1])
+    sys.exit()
+while not os.path.exists(sys.argv[1]) or os.path.exists(f"/proc/{open(sys.argv[1]).read().strip()}/fd/0"):
+    time.sleep(0.01)
+slipstream.all_reduce(numpy.ones(4))
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("link", ["linked", "unlinked"])
+def test_a_rank_that_finished_while_others_wait_is_the_last_word(
+    tag: str, tmp_path: Path, transport: str, link: str
+) -> None:
+    options = ("-np", "2", "--transport", transport)
+    code, _, err = run(tag, *options, "--", sys.executable, "-c", EARLY, str(tmp_path / "gone"), link)
+    assert code == 1
+    assert "PeerLost: rank 1 (host localhost) " in err
+    assert err.splitlines()[-1] == (
+        "slipstream: rank 1 finished (exit code 0); rank 0 still waited for it. "
+        "If rank 1 ran fewer steps: give all ranks the same number of batches"
+    )
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_own_frames_are_shown_on_demand(tag: str, full: bool) -> None:
     option = ["--full-traceback"] if full else []
@@ -158,3 +261,17 @@ def test_own_frames_are_shown_on_demand(tag: str, full: bool) -> None:
     assert code == 1
     assert ("job.py" in err) == full
     assert "slipstream.init()" in err.splitlines()[-1]
+
+
+def test_a_rank_that_ends_without_init_is_named_to_those_that_wait(tag: str) -> None:
+    code = 'import os\nif os.environ["RANK"] == "0":\n    import slipstream\n    slipstream.init()'
+    status, _, err = run(tag, "-np", "2", "--", sys.executable, "-c", code)
+    assert status == 1
+    said = "PeerLost: rank 1 finished (exit code 0) and has not joined: every rank must call init"
+    assert err.splitlines()[-1].endswith(said), err
+
+
+def test_a_report_that_nests_too_deep_ends_no_launcher(tag: str) -> None:
+    program = "import os; os.write(int(os.environ['SLIPSTREAM_REPORT'].split(':')[0]), b'[' * 60_000)"
+    code, out, err = run(tag, "-np", "1", "--", sys.executable, "-c", program)
+    assert (code, out, err) == (0, "", "")

@@ -107,6 +107,29 @@ def test_killing_both_at_once_leaves_nothing(tag: str, elsewhere: Path, host: st
 
 
 @pytest.mark.parametrize("host", ["localhost", "node1"])
+def test_stopping_the_guard_and_killing_the_agent_leaves_nothing(
+    tag: str, elsewhere: Path, host: str
+) -> None:
+    process, there = start(tag, elsewhere, host)
+    os.kill(there["guard"], signal.SIGSTOP)
+    os.kill(there["agent"], signal.SIGKILL)
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    assert "lost rank 0" in err
+    wait_for(lambda: not marked(tag), "the end of every process")
+
+
+def test_stopping_both_and_killing_the_launcher_leaves_nothing(tag: str, elsewhere: Path) -> None:
+    """Here alone: on another host nobody is left to wake them."""
+    process, there = start(tag, elsewhere, "localhost")
+    os.kill(there["guard"], signal.SIGSTOP)
+    os.kill(there["agent"], signal.SIGSTOP)
+    process.kill()
+    process.communicate(timeout=LIMIT)
+    wait_for(lambda: not marked(tag), "the end of every process")
+
+
+@pytest.mark.parametrize("host", ["localhost", "node1"])
 @pytest.mark.parametrize("stopped", [["agent"], ["guard"], ["agent", "rank"]])
 def test_stopping_one_and_killing_the_launcher_leaves_nothing(
     tag: str, elsewhere: Path, host: str, stopped: list[str]

@@ -44,6 +44,14 @@ def test_places() -> None:
 
 
 def test_too_few_slots() -> None:
+    with pytest.raises(
+        ValueError, match=r"2 ranks do not fit the 1 slot given \(a:1\); .* without :N has one slot"
+    ):
+        place(2, parse_hosts("a"))
+    with pytest.raises(
+        ValueError, match=r"3 ranks do not fit the 2 slots given \(a:2\); raise slots or lower -np"
+    ):
+        place(3, parse_hosts("a:2"))
     with pytest.raises(ValueError, match=r"5 ranks do not fit the 4 slots given \(a:3, b:1\)"):
         place(5, [Host("a", 3), Host("b", 1)])
 

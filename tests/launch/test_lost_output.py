@@ -17,7 +17,7 @@ __all__ = ["tag"]
 
 FULL = Path("/dev/full")
 BYTES = 100_000
-PRINT = f"print('x' * {BYTES - 1}); import sys; print('y', file=sys.stderr); print('last')"
+PRINT = f"print(('x' * 99 + chr(10)) * {BYTES // 100}, end=''); import sys; print('y', file=sys.stderr); print('last')"
 JOB = ("--", sys.executable, "-c", PRINT)
 
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
@@ -116,6 +116,15 @@ def test_without_any_standard_stream_the_job_runs(tag: str, tmp_path: Path) -> N
     done = subprocess.run(["sh", "-c", f"{inner} <&- >&- 2>&-"], env=environment(tag), timeout=LIMIT)
     assert done.returncode == 0
     assert (tmp_path / "rank.1" / "stdout").read_text() == "hello\n"
+
+
+def test_a_folder_that_cannot_be_made_names_the_option(tag: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, out, err = run(tag, "-np", "2", "--output-dir", f"{tmp_path}/file/logs", "--", "echo", "started")
+    assert (code, out) == (1, "")
+    assert f"Error: --output-dir {tmp_path}/file/logs: cannot write {tmp_path}/file" in err
+    assert ": Not a directory" in err
+    assert "Errno" not in err
 
 
 def test_output_is_its_owners_alone(tag: str, tmp_path: Path) -> None:

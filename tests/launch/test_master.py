@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from slipstream.comm.discovery import advertised_addresses
+from slipstream.comm.rendezvous.discovery import advertised_addresses
 from slipstream.launch import master
 from slipstream.launch.master import PORTS, address_towards, master_address, master_port
 

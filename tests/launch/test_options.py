@@ -6,9 +6,11 @@ import os
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from launch.test_run import run, ssh, tag
+from slipstream.cli.main import main
 
 __all__ = ["ssh", "tag"]
 
@@ -17,6 +19,14 @@ __all__ = ["ssh", "tag"]
 def test_the_number_of_ranks(tag: str, option: str) -> None:
     code, out, err = run(tag, option, "2", "--", "echo", "up")
     assert (code, sorted(out.splitlines()), err) == (0, ["[0] up", "[1] up"], "")
+
+
+def test_the_number_may_stand_close_to_its_option(tag: str) -> None:
+    code, out, _ = run(tag, "-np2", "--", "echo", "up")
+    assert (code, sorted(out.splitlines())) == (0, ["[0] up", "[1] up"])
+    code, _, err = run(tag, "-np", "two", "--", "echo", "up")
+    assert code == 2
+    assert "'two' is not a valid integer" in err
 
 
 @pytest.mark.parametrize("way", ["-H", "--hostfile", "environment"])
@@ -38,7 +48,12 @@ def test_as_many_ranks_as_the_hosts_have_slots(tag: str, ssh: Path, tmp_path: Pa
 def test_without_hosts_the_number_is_asked_for(tag: str) -> None:
     code, _, err = run(tag, "--", "true")
     assert code == 2
-    assert "say how many ranks: -np 4; or name hosts and their slots: -H localhost:4" in err
+    text = "say how many ranks: -np 4; or name hosts and their slots: -H localhost:4"
+    assert text in err
+    assert "script" not in err
+    code, _, err = run(tag, "--", "hello.py")
+    assert code == 2
+    assert f"{text}; Python runs a script: slipstream run ... -- python hello.py" in err
 
 
 @pytest.mark.parametrize(
@@ -80,6 +95,34 @@ def test_a_mistake_does_not_wait_for_the_ranks(tag: str, options: list[str], sai
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "--seconds"],
+        ["lab", "measure", "--seconds"],
+        ["bench", "all_reduce", "-np", "2", "--limit"],
+        ["bench", "train", "--model", "resnet50", "-np", "2", "--limit"],
+        ["reducer", "--drain-seconds"],
+    ],
+)
+def test_options_in_seconds_take_units_too(words: list[str]) -> None:
+    command: click.Command = main
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.commands[name]
+    parameter = words[-1][2:].replace("-", "_")
+    for given, expected in (("90", 90), ("90s", 90), ("1.5min", 90), ("2500ms", 2.5)):
+        assert command.make_context("command", [*words, given]).params[parameter] == expected
+    for wrong in ("soon", "nan", "-1", "1e10"):
+        with pytest.raises(click.BadParameter, match=f"'{wrong}' is not a time"):
+            command.make_context("command", [*words, wrong])
+
+
+def test_the_memory_of_a_reducer_may_be_a_fraction() -> None:
+    context = main.commands["reducer"].make_context("reducer", ["--memory", "1.3GiB"])
+    assert context.params["memory"] == round(1.3 * 2**30)
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("none/t.json", "rank 0 cannot write its timeline {}/none/t.json: there is no folder {}/none"),
@@ -103,9 +146,9 @@ def test_verbose_says_what_runs_where(tag: str, ssh: Path, option: str, level: s
     arguments = (option, "-H", "localhost:2,node1", "--ssh-command", str(ssh))
     code, out, err = run(tag, *arguments, "--", "sh", "-c", "echo ${SLIPSTREAM_LOG-none}")
     assert code == 0
-    assert ": rank 0, 1, started here\n" in err
+    assert ": ranks 0, 1, started here\n" in err
     assert "slipstream: host node1: rank 2, started through " in err
-    assert "slipstream: ranks started: 3 of 3\n" in err
+    assert err.count("slipstream: ranks started: 3 of 3\n") == 1
     assert {line[4:] for line in out.splitlines()} == {level}
 
 

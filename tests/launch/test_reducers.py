@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.test_run import FAKE_SSH, LIMIT, launch, marked, run, ssh, tag, wait_for
+from slipstream.launch.reducers import StartedReducer
 
 __all__ = ["ssh", "tag"]
 
@@ -211,3 +212,10 @@ def test_killing_the_launcher_ends_its_reducers(tag: str, tmp_path: Path, ssh: P
     process.kill()
     process.communicate(timeout=LIMIT)
     wait_for(lambda: not marked(tag), "the end of every process")
+
+
+def test_what_a_reducer_prints_may_nest_as_deep_as_it_likes() -> None:
+    reducer = StartedReducer("node1", "node1")
+    line = b"[" * 60_000
+    reducer.feed(False, line + b'\n{"event": "listening", "port": 7}\n')
+    assert (reducer.port, reducer.warnings) == (7, [line.decode()])

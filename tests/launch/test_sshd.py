@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import slipstream.launch
+from launch.test_guard import parent_of
+from slipstream.launch.master import master_port
 
 SOURCE = Path(slipstream.launch.__file__).parents[2]
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
@@ -32,8 +35,7 @@ def config(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True
         )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = master_port(local=True)
     server = tmp_path / "sshd_config"
     server.write_text(
         f"ListenAddress 127.0.0.1:{port}\nHostKey {tmp_path}/host\nPidFile none\nStrictModes no\n"
@@ -84,6 +86,13 @@ def test_ranks_run_there(config: Path) -> None:
     assert sorted(out.splitlines()) == ["[0] 0 of 2 on localhost", "[1] 1 of 2 on node1"], err
 
 
+def wait_for_the_end_of(pids: list[int]) -> None:
+    end = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_killing_the_launcher_leaves_nothing_there(config: Path) -> None:
     process = run(config, "sh", "-c", "sleep 1000 & echo $! $$; wait")
     assert process.stdout is not None
@@ -91,7 +100,18 @@ def test_killing_the_launcher_leaves_nothing_there(config: Path) -> None:
     assert len(pids) == 4
     process.kill()
     process.communicate(timeout=60)
-    end = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for_the_end_of(pids)
+
+
+def test_a_stopped_guard_there_does_not_hide_the_end_of_its_agent(config: Path) -> None:
+    process = run(config, "sh", "-c", "setsid sleep 1000 & echo $! $PPID $RANK; wait")
+    assert process.stdout is not None
+    told = [line[4:].split() for line in (process.stdout.readline(), process.stdout.readline())]
+    sleeper, agent = next((int(pid), int(parent)) for pid, parent, rank in told if rank == "1")
+    guard = parent_of(agent)
+    os.kill(guard, signal.SIGSTOP)
+    os.kill(agent, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "lost rank 1" in err
+    wait_for_the_end_of([sleeper, guard])

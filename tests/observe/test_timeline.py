@@ -38,11 +38,11 @@ def run(case: str, file: Path | str, *args: str, transport: str = "tcp", **env: 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_every_operation_is_in_it_once(tmp_path: Path, transport: str) -> None:
-    run("operations", tmp_path / "t{rank}.json", transport=transport)
+    run("operations", tmp_path / "t{rank}.json", transport=transport, SLIPSTREAM_HOST_NAME="node7")
     for rank in range(2):
         events = load(tmp_path / f"t{rank}.json")
         assert {event["pid"] for event in events} == {rank}
-        assert events[0]["args"]["name"].startswith(f"rank {rank} ")
+        assert events[0]["args"]["name"] == f"rank {rank} (node7)"
         operations = named(events, "operation")
         names = [event["name"] for event in operations]
         for i in range(CALLS):
@@ -145,7 +145,12 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         RANK, 1, args=["off"], env={"SLIPSTREAM_TIMELINE": str(tmp_path / "no" / "folder")}
     ) as started:
         assert started[0].process.wait(60) == 1
-        assert "FileNotFoundError" in started[0].text()
+        text = started[0].text()
+    folder = tmp_path / "no"
+    assert (
+        f"FileNotFoundError: rank 0 cannot write its timeline {folder}/folder: there is no folder {folder}"
+        in text
+    )
 
 
 def test_what_does_not_fit_is_counted() -> None:

@@ -78,6 +78,8 @@ def dynamic() -> None:
     slipstream.init()
     for name in ("before", "within", "between", "again"):
         if name in ("within", "again"):
+            with pytest.raises(FileNotFoundError, match=r"its timeline none/\d: there is no folder none"):
+                slipstream.start_timeline("none/{rank}")
             slipstream.start_timeline(file)
             with pytest.raises(slipstream.SlipstreamError, match="stop_timeline"):
                 slipstream.start_timeline(file)
@@ -92,7 +94,7 @@ def off() -> None:
     """Without a timeline: no thread, no file, and nothing is kept."""
     slipstream.init()
     slipstream.all_reduce(np.ones(10), name="unseen")
-    from slipstream.comm.job import current
+    from slipstream.comm.membership.job import current
 
     assert current().session.take_trace() == ([], 0)
     assert "slipstream.observe.timeline" not in sys.modules

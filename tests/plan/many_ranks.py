@@ -21,7 +21,7 @@ from slipstream.plan.steps import Plan
 __all__ = ["LIBRARY", "ManyRanks", "many_ranks"]
 
 LIBRARY = Path(__file__).parents[2] / "build/native/native/libmany_ranks.so"
-# The native core cuts these equally, as `slipstream.comm.raw` asks for it; others bring tables of their blocks.
+# The native core cuts these equally, as `comm/collectives/addresses.py` asks; others bring tables of their blocks.
 EQUALLY_CUT = {"all_reduce", "broadcast", "reduce"}
 
 

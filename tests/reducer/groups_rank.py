@@ -17,8 +17,8 @@ import numpy as np
 
 import slipstream
 from slipstream import _core
-from slipstream.comm import job
-from slipstream.comm.group import Group, world
+from slipstream.comm.membership import job
+from slipstream.comm.membership.group import Group, world
 
 SIZES = (1, 1000, 9000, 100_003)  # elements: some for one reducer at once, some for reducers and the ring
 

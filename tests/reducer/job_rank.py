@@ -26,7 +26,7 @@ from lanes_rank import reset_connection
 import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op, itemsize
-from slipstream.comm import job
+from slipstream.comm.membership import job
 
 STAGGERED = "--staggered" in sys.argv  # rank 0 waits for each operation, the others start several
 SPLIT = 32 << 10  # bytes from which reducers take a part

@@ -10,8 +10,9 @@ import numpy as np
 
 import slipstream
 from slipstream.base.dtypes import DType, Op
-from slipstream.comm import job, raw
-from slipstream.comm.calibration import SmallCosts
+from slipstream.comm.collectives import addresses
+from slipstream.comm.membership import job
+from slipstream.comm.reducers.calibration import SmallCosts
 
 LIMIT = 5.0  # seconds, of both operations
 
@@ -24,9 +25,11 @@ if slipstream.rank() == 0:
     first = slipstream.all_reduce(shared, out=shared, async_op=True)
     # In line behind the first, whose memory it uses. Nobody else calls it.
     data, count, dtype = shared.ctypes.data, shared.size, int(DType.F64)
-    raw.all_reduce(group, data, data, count, dtype, int(Op.SUM), keep=shared, name="behind", timeout=LIMIT)
+    addresses.all_reduce(
+        group, data, data, count, dtype, int(Op.SUM), keep=shared, name="behind", timeout=LIMIT
+    )
     time.sleep(3)  # so much later is the other one called
-    other = raw.recv(group, word.ctypes.data, 1, dtype, 1, tag=7, keep=word, timeout=LIMIT)
+    other = addresses.recv(group, word.ctypes.data, 1, dtype, 1, tag=7, keep=word, timeout=LIMIT)
     slipstream.send(np.ones(1), 1)  # the other rank comes to the first, and "behind" leaves the line
     first.wait()
     try:

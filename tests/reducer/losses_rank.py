@@ -26,7 +26,7 @@ from expected import data, reduce_arrays, same
 import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
-from slipstream.comm import job
+from slipstream.comm.membership import job
 
 COUNTS = (250_001, 700_003, 1000)
 HANGS = 15.0  # seconds after which a step's end is not expected any more

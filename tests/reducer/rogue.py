@@ -29,14 +29,14 @@ from collections.abc import Callable, Iterator
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm import handshake
-from slipstream.comm.reducers import Request, register
+from slipstream.comm.reducers.client import Request, register
+from slipstream.comm.rendezvous import handshake
 
-# native/transport/frame.h: type, flags, stream, length, channel, seq, signature, chunk, piece, reserved
+# native/engine/work_header.h: type, flags, stream, length, channel, seq, signature, chunk, piece, reserved
 FRAME = struct.Struct("<BBHIQIIIHH")
 CHECK = struct.Struct(
     "<II"
-)  # native/transport/tcp_checks.h: of the payload (0: none), and of place and header
+)  # native/transport/tcp/checksums.h: of the payload (0: none), and of place and header
 HEAD = FRAME.size + CHECK.size
 # native/engine/offer.cpp: count, signed count, extra, divisor, postscale, root, chunk bytes, lengths, dtype, op
 OFFER = struct.Struct("<QQQQdiIHHBBH")

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import slipstream.reducer
-from slipstream.comm.reducers import Request, register
+from slipstream.comm.reducers.client import Request, register
 
 SECRET = bytes(range(32))
 SOURCE = Path(slipstream.reducer.__file__).parents[2]

@@ -21,8 +21,8 @@ from expected import data, reduce_arrays, same
 import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
-from slipstream.comm import job
-from slipstream.comm.calibration import SmallCosts
+from slipstream.comm.membership import job
+from slipstream.comm.reducers.calibration import SmallCosts
 
 COUNTS = (1, 2, 7, 1023, 1024, 1025, 4097, 8191)
 SMALL = 32 << 10  # bytes from which an all-reduce is a large one
@@ -139,6 +139,30 @@ def others(rank: int) -> None:
     nothing_lost()
 
 
+def flight(rank: int) -> None:
+    """Operations of several kinds that are in flight together on the same memory act one after another."""
+    n = slipstream.size()
+    costs = dict.fromkeys(("broadcast", "all_gather", "reduce_scatter"), (1.0, 1.0))
+    job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0), costs)
+    for turn in range(20):
+        data, blocks = np.ones(300), np.ones(300 * n)
+        mine, block = blocks[300 * rank : 300 * rank + 300], np.empty(300)
+        works = [
+            slipstream.all_reduce(data, out=data, async_op=True),
+            slipstream.broadcast(data, turn % n, out=data, async_op=True),
+            slipstream.all_reduce(data, out=mine, async_op=True),
+            slipstream.all_gather(mine, out=blocks, async_op=True),
+            slipstream.reduce_scatter(blocks, out=block, async_op=True),
+            slipstream.all_reduce(block, out=block, async_op=True),
+            slipstream.all_gather(block, out=blocks, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        same("data", data, np.full(300, float(n)))
+        same("blocks", blocks, np.full(300 * n, float(n**4)))
+    nothing_lost()
+
+
 def turn_of_loss(rank: int, turn: int, mode: str) -> None:
     counts = [1 + (turn * 41 + k * 397) % 4000 for k in range(10)]
     inputs = [data(rank, count, DType.F32) + np.float32(turn % 4) for count in counts]
@@ -193,7 +217,9 @@ def main() -> None:
     assert states(), "no reducers"
     if sys.argv[1] != "unreached":  # which looks at the real ones
         job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))
-    cases = {case.__name__: case for case in (values, empty, scaled, asynchronous, others, loss, unreached)}
+    cases = {
+        case.__name__: case for case in (values, empty, scaled, asynchronous, others, flight, loss, unreached)
+    }
     cases[sys.argv[1]](slipstream.rank())
     slipstream.shutdown()
 

@@ -10,7 +10,7 @@ import pytest
 from reducer import service
 from reducer.service import SECRET, wait_for
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm.reducers import Request, register
+from slipstream.comm.reducers.client import Request, register
 from slipstream.reducer.admission import Bounds, admit
 from slipstream.reducer.server import Limits, Reducer
 

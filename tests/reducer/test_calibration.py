@@ -12,7 +12,7 @@ from comm import ranks
 from reducer import cluster
 from reducer.cluster import needs_lab
 from reducer.test_job import environment, reducers
-from slipstream.comm.calibration import SmallCosts
+from slipstream.comm.reducers.calibration import SmallCosts
 from slipstream.lab import Lab
 from slipstream.plan.sizing import measured_rates
 

@@ -32,6 +32,7 @@ def longest(job: cluster.Job, events: list[tuple[float, str]]) -> dict[str, floa
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 15 * REPEATS)
 @needs_lab

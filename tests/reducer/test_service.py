@@ -24,9 +24,10 @@ from reducer.service import SECRET, wait_for
 from slipstream import _core
 from slipstream.base.errors import Refused, SlipstreamError
 from slipstream.cli.main import main
-from slipstream.comm import store_server
-from slipstream.comm.reducers import JOB, Reply, Request, register
-from slipstream.comm.store import Store
+from slipstream.comm.reducers.client import JOB, Reply, Request, register
+from slipstream.comm.rendezvous import admission, questions
+from slipstream.comm.rendezvous.store import Store
+from slipstream.launch.master import master_port
 from slipstream.reducer import metrics
 from slipstream.reducer.metrics import render, serve_metrics
 from slipstream.reducer.server import Limits, Reducer
@@ -108,8 +109,7 @@ def test_another_secret_is_refused(tmp_path: Path) -> None:
 
 
 def test_nobody_there_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = master_port(local=True)  # free, and not for whoever asks for any
     said = rf"^cannot reach reducer 127.0.0.1:{port}: .*refused: `slipstream reducer` has to run there, "
     with pytest.raises(SlipstreamError, match=said):
         register("127.0.0.1", port, SECRET, Request("job", 2, 2), timeout=0.1)
@@ -125,14 +125,14 @@ def test_hostile_requests_are_refused_and_harm_nobody(reducer: Reducer) -> None:
     with pytest.raises(SlipstreamError):
         store.set("request/1", b"x")  # it is no store
     with pytest.raises(SlipstreamError):
-        store._request(store_server.ASK, bytes(store_server.MAX_QUESTION + 1), 1.0)
+        store._request(questions.ASK, bytes(questions.MAX_QUESTION + 1), 1.0)
     store.close()
     assert reducer.status()["refused"] == len(HOSTILE)
     assert ask(port, Request("job", 2, 2).encode()).incarnation
 
 
 def test_who_asks_nothing_is_hung_up_on(reducer: Reducer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_server, "STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(admission, "SECONDS", 0.2)
     store = Store("127.0.0.1", reducer.address[1], SECRET, JOB, service.LIMIT)
     assert store._sock is not None
     store._sock.settimeout(service.LIMIT)
@@ -237,7 +237,7 @@ def test_a_killed_job_frees_its_memory(tmp_path: Path, number: signal.Signals) -
         ("early", "sent a frame of a work that it has not offered"),
         ("offers", "offers a work twice"),
         ("twice", "opened a second link"),
-        ("pings", "says more than 1000 words a second that no work needs"),
+        ("pings", "sends more than 1000 control frames a second that no work needs"),
     ],
 )
 def test_a_host_whose_job_broke_the_rules_has_to_wait(tmp_path: Path, mode: str, why: str) -> None:

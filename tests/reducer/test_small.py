@@ -27,7 +27,7 @@ def test_nothing_to_add(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (3, 3), (4, 1)])
-@pytest.mark.parametrize("what", ["scaled", "asynchronous", "others"])
+@pytest.mark.parametrize("what", ["scaled", "asynchronous", "others", "flight"])
 def test_scaling_and_many_at_once(tmp_path: Path, what: str, n: int, k: int) -> None:
     with reducers(tmp_path, k) as services:
         texts = ranks.run(RANK, n, transport="tcp", args=[what], env=environment(services))

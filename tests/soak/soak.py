@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,13 @@ class Field:
     lab: Lab | None = None
     reducers: cluster.Reducers | None = None
 
-    def disturbances(self) -> list[Callable[[], str]]:
-        """Each does one thing and undoes it, and says what it was."""
-        found: list[Callable[[], str]] = [self.stop]
+    def disturbances(self) -> dict[str, Callable[[], None]]:
+        """Each does one thing and undoes it."""
+        found: dict[str, Callable[[], None]] = {"stop": self.stop}
         if self.lab is not None:
-            found.append(self.cut)
+            found["cut"] = self.cut
         if self.reducers is not None:
-            found.append(self.harm)
+            found |= {f"{how} a reducer": partial(self.harm, how) for how in ("kill", "freeze", "cut")}
         return found
 
     def wait(self, longest: float) -> None:
@@ -109,7 +110,7 @@ class Field:
         """Whether any rank has ended."""
         return any(rank.process.poll() is not None for rank in self.ranks)
 
-    def stop(self) -> str:
+    def stop(self) -> None:
         """A rank is stopped, and goes on."""
         process = self.random.choice(self.ranks).process
         process.send_signal(signal.SIGSTOP)
@@ -117,9 +118,8 @@ class Field:
             self.wait(LONGEST_STOP)
         finally:
             process.send_signal(signal.SIGCONT)
-        return "stop"
 
-    def cut(self) -> str:
+    def cut(self) -> None:
         """The cable of a host is pulled, and plugged in again."""
         assert self.lab is not None
         host = self.random.choice([host.name for host in self.lab.spec.hosts if not host.reducer])
@@ -128,19 +128,16 @@ class Field:
             self.wait(LONGEST_STOP)
         finally:
             self.lab.heal(host)
-        return "cut"
 
-    def harm(self) -> str:
+    def harm(self, how: str) -> None:
         """A reducer is killed, frozen or cut off, and comes back."""
         assert self.reducers is not None
         name = self.random.choice(sorted(self.reducers.running))
-        how = self.random.choice(["kill", "freeze", "cut"])
         self.reducers.harm(name, how)
         try:
             self.wait(3 * LONGEST_STOP)
         finally:
             self.reducers.mend(name, how)
-        return f"{how} a reducer"
 
 
 @contextlib.contextmanager
@@ -152,7 +149,7 @@ def started(soak: Soak, folder: Path) -> Iterator[Field]:
     chance = random.Random(soak.seed)
     if soak.transport in ranks.TRANSPORTS:
         with ranks.started(
-            RANK, soak.ranks, transport=soak.transport, args=arguments, env=ENVIRONMENT
+            RANK, soak.ranks, transport=soak.transport, args=arguments, env=ENVIRONMENT, new=True
         ) as processes:
             yield Field(processes, chance)
         return
@@ -194,9 +191,12 @@ def run(soak: Soak, folder: Path) -> dict[str, Any]:
         while len(list(folder.glob("started*"))) < soak.ranks and time.monotonic() < begins + STARTS:
             field.wait(0.1)
         ends = time.monotonic() + soak.seconds
-        disturbances = field.disturbances()
-        while time.monotonic() < ends and not field.ended():
-            done[field.random.choice(disturbances)()] += 1
+        disturbances, order = field.disturbances(), list[str]()
+        while (time.monotonic() < ends or len(done) < len(disturbances)) and not field.ended():
+            order = order or field.random.sample(sorted(disturbances), len(disturbances))  # each in turn
+            kind = order.pop()
+            disturbances[kind]()
+            done[kind] += 1
             field.wait(1.0)
         victim = field.random.randrange(soak.ranks) if soak.kill else -1
         if soak.kill:

@@ -14,6 +14,9 @@ from soak.soak import TRANSPORTS, Soak, run
 LONG = float(os.environ.get("SOAK_SECONDS", "1800"))  # of the slow test
 SEED = int(os.environ.get("SOAK_SEED", "0"))  # of the slow test; 0: by the clock
 NEEDS_LAB = ("lab", "reducers")
+KINDS = {name: {"stop"} for name in TRANSPORTS}  # of disturbances, beside broken connections
+KINDS["lab"] |= {"cut"}
+KINDS["reducers"] |= {"cut", "kill a reducer", "freeze a reducer", "cut a reducer"}
 EVERY = [pytest.param(name, marks=needs_lab if name in NEEDS_LAB else ()) for name in TRANSPORTS]
 
 
@@ -23,12 +26,13 @@ def check(soak: Soak, folder: Path) -> None:
     assert found["operations"] > 20 * soak.ranks
     assert found["sessions"] >= 2
     assert soak.transport == "shm" or found["broken"] > 0
+    assert set(found["disturbances"]) == KINDS[soak.transport]
     assert found["survived"] == [-1] or soak.kill
 
 
 @pytest.mark.parametrize("transport", EVERY)
 def test_soak(transport: str, tmp_path: Path) -> None:
-    check(Soak(transport, seed=1, seconds=4, session_seconds=1.5, break_every=0.2, kill=True), tmp_path)
+    check(Soak(transport, seed=1, seconds=12, session_seconds=1.5, break_every=0.2, kill=True), tmp_path)
 
 
 @pytest.mark.slow

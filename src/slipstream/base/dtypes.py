@@ -60,7 +60,8 @@ def as_op(op: Op | str) -> Op:
         return op if type(op) is Op else Op[op.upper()] if isinstance(op, str) else Op(op)
     except (KeyError, ValueError):
         names = ", ".join(one.name.lower() for one in Op)
-        raise ValueError(f"{op!r} is no reduction: take one of {names}") from None
+        meant = "; did you mean avg?" if op in ("mean", "average") else ""
+        raise ValueError(f"{op!r} is no reduction: take one of {names}{meant}") from None
 
 
 _SIZES = (8, 4, 2, 2, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 68)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slipstream.base.settings import Settings
+if TYPE_CHECKING:  # every `import slipstream` comes here
+    from slipstream.base.settings import Settings
 
 __all__ = ["Attendant", "attend", "attendants"]
 
-# Called with each job (`slipstream.comm.job.Job`) that has been entered, and its settings.
-Attendant = Callable[[Any, Settings], None]
+# Called with each job (`slipstream.comm.membership.job.Job`) that has been entered, and its settings.
+Attendant = Callable[[Any, "Settings"], None]
 
 _attendants: list[Attendant] = []
 

@@ -25,7 +25,7 @@ __all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "trimmed"]
 # What an exception is: this rank's own, one raised while another was handled, or what follows from another rank's end.
 OWN, MIXED, CONSEQUENCE = 0, 1, 2
 
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep  # as in frames: links in it, if any, are not followed
 _MOST = 4000  # bytes of a report, which are written at once (PIPE_BUF)
 _FRAMES = re.compile(r"\n\nAt:\n(?:  \S+\(\d+\): .*\n?)+")  # what C++ adds to the text of a Python exception
 _SAYS_SO = re.compile(r"\b(PeerLost|Aborted): ")  # in the text of an exception that has passed through C++

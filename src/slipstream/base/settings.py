@@ -32,7 +32,7 @@ __all__ = [
 
 PREFIX = "SLIPSTREAM_"
 REDUCER_PORT = 29700
-REPLACEABLE = ("gloo", "mpi", "nccl", "ucc")  # back ends that PyTorch itself brings
+REPLACEABLE = ("gloo", "mpi", "nccl", "ucc")  # backends that PyTorch itself brings
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -249,7 +249,7 @@ class Settings:
     )
     full_traceback: bool = _setting(_switch, False, "1: tracebacks of ranks show slipstream's own frames too")
     replace: tuple[str, ...] = _setting(
-        _some_of(*REPLACEABLE), (), "back ends of torch.distributed that slipstream stands in for"
+        _some_of(*REPLACEABLE), (), "backends of torch.distributed that slipstream stands in for"
     )
 
     @classmethod

@@ -11,7 +11,7 @@ __all__ = ["format_rate", "parse_duration", "parse_rate", "parse_size"]
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _RATES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def parse_rate(text: str) -> int:
@@ -61,10 +61,10 @@ def parse_size(text: str, *, rounded: bool = False) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of ``5s``, ``250ms``, ``10us``, ``2m`` or ``1h``; ValueError for anything else, a number alone too."""
-    match = re.fullmatch(_NUMBER + r"\s*(us|ms|s|m|h)?", text.strip(), re.IGNORECASE)
+    """Seconds of ``5s``, ``250ms``, ``10us``, ``2min`` or ``1h``; ValueError for anything else, a number alone too."""
+    match = re.fullmatch(_NUMBER + r"\s*(us|ms|s|m|min|h)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise ValueError(f"{text!r:.40} is not a time: a number with us, ms, s, m or h, such as 250ms")
+        raise ValueError(f"{text!r:.40} is not a time: a number with us, ms, s, min or h, such as 250ms")
     number, unit = float(match[1]), (match[2] or "").lower()
     if not unit and number:
         raise ValueError(f"{text!r:.40} is not a time: it has no unit; write {match[1]}ms or {match[1]}s")

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.base.settings import Settings
-from slipstream.comm.discovery import bind_addresses, is_local_host, reachable_addresses
-from slipstream.comm.store import StoreServer
+from slipstream.comm.rendezvous.discovery import bind_addresses, is_local_host, reachable_addresses
+from slipstream.comm.rendezvous.store import StoreServer
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, place
 from slipstream.launch.master import address_towards

@@ -22,7 +22,7 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"--plot {path}: expected a name that ends in .svg or .png")
     if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'slipstream[bench]'")
+        raise ValueError("--plot needs matplotlib: pip install matplotlib")
 
 
 def bandwidth_lines(record: Mapping[str, Any]) -> dict[str, Line]:

@@ -21,7 +21,7 @@ from slipstream.bench.gathering import gather_objects
 from slipstream.bench.jobs import channel
 from slipstream.bench.meter import Meter
 from slipstream.bench.task import MEMORY_FROM, Task
-from slipstream.comm.rank_sources import find_placement
+from slipstream.comm.rendezvous.rank_sources import find_placement
 
 __all__ = ["main"]
 

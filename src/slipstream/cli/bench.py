@@ -13,7 +13,7 @@ import click
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_rate, parse_size
 from slipstream.bench.collectives import COLLECTIVES, DTYPES, OPS, Collective, growing_sizes, parse_sizes
-from slipstream.cli.options import encrypt_option, parsed
+from slipstream.cli.options import encrypt_option, parsed, time_option
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts
 
 if TYPE_CHECKING:
@@ -70,78 +70,124 @@ def given_hosts(hosts: str | None, hostfile: Path | None, settings: Settings) ->
     return tuple(parse_hostfile(hostfile)) if hostfile is not None else ()
 
 
+_PLACEMENT = [
+    click.option(
+        "-np", "--num-proc", "count", type=click.IntRange(min=2), required=True, help="Number of ranks."
+    ),
+    click.option(
+        "-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts, and the number of ranks on each of them."
+    ),
+    click.option(
+        "--hostfile",
+        type=click.Path(path_type=Path),
+        help="File of lines 'host slots=N'. [default: SLIPSTREAM_HOSTFILE]",
+    ),
+]
+_SIZES = [
+    click.option(
+        "--sizes",
+        callback=parsed(parse_sizes),
+        help="Message sizes in bytes, such as 4K,64K,1M. [default: 4K,64K,1M,16M,64M]",
+    ),
+    click.option(
+        "--min",
+        "least",
+        callback=parsed(parse_size),
+        metavar="SIZE",
+        help="The smallest message size of a series; needs --max.",
+    ),
+    click.option(
+        "--max",
+        "most",
+        callback=parsed(parse_size),
+        metavar="SIZE",
+        help="The largest message size of the series.",
+    ),
+    click.option(
+        "--factor",
+        type=float,
+        default=2.0,
+        show_default=True,
+        help="The factor from one size of the series to the next.",
+    ),
+]
+_MEASUREMENT = [
+    click.option(
+        "--repeats",
+        type=click.IntRange(min=1),
+        default=15,
+        show_default=True,
+        help="Number of measured batches.",
+    ),
+    click.option(
+        "--warmup",
+        type=click.IntRange(min=0),
+        default=2,
+        show_default=True,
+        help="Number of batches before the measurement.",
+    ),
+    click.option(
+        "--against",
+        default="gloo",
+        show_default=True,
+        metavar="NAME,...",
+        help="Libraries to compare with, separated by commas; '' for none.",
+    ),
+    click.option("--transport", type=click.Choice(["auto", "tcp", "shm"]), default="auto", show_default=True),
+    click.option(
+        "--lanes",
+        type=click.IntRange(1, 64),
+        help="Number of slipstream's TCP connections between two ranks.",
+    ),
+    encrypt_option(),
+    click.option("--interface", help="Interface name or address to bind and advertise."),
+    click.option("--ssh-command", help="Command that starts a shell on another host. [default: ssh]"),
+    click.option(
+        "--link-rate",
+        callback=parsed(parse_rate),
+        metavar="RATE",
+        help="Rate of the links between hosts, such as 500mbit; adds the time that it allows. "
+        "[default: SLIPSTREAM_LAB_RATE]",
+    ),
+    time_option("--limit", 1800, "For all of it", least=0, most=1e9),
+]
+_OUTPUT = [
+    click.option(
+        "--json",
+        "json_to",
+        is_flag=False,
+        flag_value="-",
+        metavar="[FILE]",
+        help="Write all samples as JSON.",
+    ),
+    click.option(
+        "--plot",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Draw the bandwidth over the message size: FILE.svg or FILE.png.",
+    ),
+    click.option(
+        "--save",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Save the samples in this directory, in a file with the date.",
+    ),
+    click.option("--inject-error", is_flag=True, hidden=True),
+]
+
+
 def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
     """The options of a collective's command, in the order of its help."""
     option = click.option
-    size = parsed(parse_size)
-    placement = [
-        option(
-            "-np", "--num-proc", "count", type=click.IntRange(min=2), required=True, help="Number of ranks."
-        ),
-        option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts and how many ranks each takes."),
-        option(
-            "--hostfile",
-            type=click.Path(path_type=Path),
-            help="File of lines 'host slots=N'. [default: SLIPSTREAM_HOSTFILE]",
-        ),
-    ]
-    sizes = [
-        option(
-            "--sizes", callback=parsed(parse_sizes), help="Bytes, as 4K,64K,1M. [default: 4K,64K,1M,16M,64M]"
-        ),
-        option(
-            "--min", "least", callback=size, metavar="SIZE", help="The first of growing sizes; with --max."
-        ),
-        option("--max", "most", callback=size, metavar="SIZE", help="The last of them."),
-        option("--factor", type=float, default=2.0, show_default=True, help="From one of them to the next."),
-    ]
     what = [option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)]
     if collective.reduces:
         what.append(option("--op", type=click.Choice(OPS), default="sum", show_default=True))
     if collective.rooted:
         what.append(
-            option("--root", type=click.IntRange(min=0), default=0, show_default=True, help="A rank.")
+            option("--root", type=click.IntRange(min=0), default=0, show_default=True, help="The root rank.")
         )
-    how = [
-        option(
-            "--repeats", type=click.IntRange(min=1), default=15, show_default=True, help="Batches that count."
-        ),
-        option(
-            "--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Batches that do not."
-        ),
-        option(
-            "--against", default="gloo", show_default=True, metavar="NAME,...", help="Peers; '' for none."
-        ),
-        option("--transport", type=click.Choice(["auto", "tcp", "shm"]), default="auto", show_default=True),
-        option("--lanes", type=click.IntRange(1, 64), help="slipstream's TCP connections of a link."),
-        encrypt_option(),
-        option("--interface", help="Interface name or address to bind and advertise."),
-        option("--ssh-command", help="Command that reaches other hosts. [default: ssh]"),
-        option(
-            "--link-rate",
-            callback=parsed(parse_rate),
-            metavar="RATE",
-            help="Of the links between hosts, as 500mbit: sets the limit. [default: SLIPSTREAM_LAB_RATE]",
-        ),
-        option("--limit", type=float, default=1800.0, show_default=True, help="Seconds for all of it."),
-    ]
-    output = [
-        option(
-            "--json", "json_to", is_flag=False, flag_value="-", metavar="[FILE]", help="All samples as JSON."
-        ),
-        option(
-            "--plot",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Bandwidth over size: .svg or .png.",
-        ),
-        option(
-            "--save", type=click.Path(path_type=Path), metavar="DIR", help="Keep the samples there, dated."
-        ),
-        option("--inject-error", is_flag=True, hidden=True),
-    ]
-    data: list[Any] = [] if collective.name == "barrier" else [*sizes, *what]
-    return [*placement, *data, *how, *output]
+    data: list[Any] = [] if collective.name == "barrier" else [*_SIZES, *what]
+    return [*_PLACEMENT, *data, *_MEASUREMENT, *_OUTPUT]
 
 
 def _sizes(given: dict[str, Any]) -> list[int]:

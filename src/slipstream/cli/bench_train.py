@@ -14,14 +14,14 @@ import click
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_duration, parse_rate
 from slipstream.cli.bench import given_hosts
-from slipstream.cli.options import encrypt_option, parsed
+from slipstream.cli.options import encrypt_option, parsed, time_option
 from slipstream.launch.hosts import Host
 
 __all__ = ["CONTENDERS", "train"]
 
 # Beside slipstream, which is always there.
 CONTENDERS = ("slipstream-ring", "slipstream-horovod", "gloo", "mpi", "horovod", "nccl")
-_MISSING = "{name} is missing, which bench train needs: pip install 'slipstream[torch,bench]'"
+_MISSING = "{name} is missing, which bench train needs: pip install torch rich matplotlib"
 
 _EPILOG = """\b
 Examples:
@@ -70,65 +70,87 @@ def _contenders(text: str) -> list[str]:
     "--compute-time",
     metavar="TIME",
     callback=parsed(parse_duration),
-    help="Of a delayed step, such as 0.3s. [default: a published figure of a GPU]",
+    help="Compute time of a step with --compute delay, such as 0.3s. [default: a published figure of a GPU]",
 )
 @click.option(
-    "--batch", type=click.IntRange(min=1), help="Samples a rank and step. [default: the figure's, or 1]"
+    "--batch",
+    type=click.IntRange(min=1),
+    help="Number of samples per rank and step. [default: that of the published figure, or 1]",
 )
 @click.option(
     "--bucket-mb",
     type=click.FloatRange(min=0, min_open=True),
     default=25.0,
     show_default=True,
-    help="Size of DDP's buckets, MiB.",
+    help="Size of DDP's buckets in MiB.",
 )
 @click.option(
     "--optimizer",
     type=click.Choice(["none", "sgd"]),
     default="none",
     show_default=True,
-    help="What follows the exchange.",
+    help="Optimizer that updates the parameters after the exchange of gradients.",
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Turns of each.")
-@click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True, help="Steps of a turn.")
-@click.option("--warmup", type=click.IntRange(min=3), default=3, show_default=True, help="Steps not counted.")
-@click.option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts and how many ranks each takes.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of turns of each contender.",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=3, show_default=True, help="Number of steps in a turn."
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=3),
+    default=3,
+    show_default=True,
+    help="Number of steps before the measurement.",
+)
+@click.option(
+    "-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts, and the number of ranks on each of them."
+)
 @click.option(
     "--hostfile",
     type=click.Path(path_type=Path),
     help="File of lines 'host slots=N' or 'host:N'. [default: SLIPSTREAM_HOSTFILE]",
 )
-@click.option("--ssh-command", help="Command that reaches other hosts. [default: ssh]")
+@click.option("--ssh-command", help="Command that starts a shell on another host. [default: ssh]")
 @click.option("--interface", help="Interface name or address to bind and advertise, for all contenders.")
-@click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections of a link of slipstream's.")
+@click.option(
+    "--lanes", type=click.IntRange(1, 64), help="Number of slipstream's TCP connections between two ranks."
+)
 @encrypt_option()
 @click.option(
     "--reducers",
     metavar="HOST[:PORT],...|auto",
-    help="Reducers for slipstream, as for slipstream run; slipstream-ring goes without. [default: "
+    help="Reducers that slipstream uses, as for slipstream run; slipstream-ring uses none. [default: "
     "SLIPSTREAM_REDUCERS]",
 )
 @click.option(
     "--worker-price",
     type=click.FloatRange(min=0),
     default=0.0,
-    help="Of a host, an hour. [default: no costs]",
+    help="Price of a host per hour. [default: no costs]",
 )
-@click.option("--reducer-price", type=click.FloatRange(min=0), default=0.0, help="Of a reducer, an hour.")
+@click.option(
+    "--reducer-price", type=click.FloatRange(min=0), default=0.0, help="Price of a reducer per hour."
+)
 @click.option(
     "--link-rate",
     metavar="RATE",
     callback=parsed(parse_rate),
-    help="Rate of each host's link, such as 500mbit, to show the limit. [default: SLIPSTREAM_LAB_RATE]",
+    help="Rate of each host's link, such as 500mbit; adds the time that it allows. [default: SLIPSTREAM_LAB_RATE]",
+)
+@time_option("--limit", 1800, "In all", least=1, most=1e9)
+@click.option(
+    "--json", "json_file", is_flag=False, flag_value="-", metavar="[FILE]", help="Write all samples as JSON."
 )
 @click.option(
-    "--limit", type=click.FloatRange(min=1), default=1800.0, show_default=True, help="Seconds in all."
-)
-@click.option(
-    "--json", "json_file", is_flag=False, flag_value="-", metavar="[FILE]", help="Write JSON, all samples."
-)
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the breakdown: FILE.svg or .png."
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw where the time of a step goes: FILE.svg or FILE.png.",
 )
 @click.option("--inject-error", metavar="CONTENDER", default="", hidden=True)
 def train(

@@ -1,4 +1,4 @@
-"""``slipstream check``: what this machine offers, and what to mend."""
+"""``slipstream check``: what this machine offers, and what to fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slipstream.base.protocol import PROTOCOL, package_version
 from slipstream.base.settings import Settings
-from slipstream.comm.discovery import advertised_addresses, interfaces
+from slipstream.comm.rendezvous.discovery import advertised_addresses, interfaces
 
 __all__ = ["Finding", "inspect", "installed_version", "works"]
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from slipstream.base.units import format_rate
+from slipstream.cli.options import time_option
 from slipstream.lab import registry
 from slipstream.lab.errors import LabError
 from slipstream.lab.lab import Lab, describe
@@ -63,28 +64,59 @@ def lab() -> None:
 
 _OPTIONS = [
     click.option("--hosts", type=click.IntRange(1, 250), help="Number of hosts. [default: 2]"),
-    click.option("--slots", type=click.IntRange(0, 1024), help="Ranks that a host takes. [default: 1]"),
+    click.option("--slots", type=click.IntRange(0, 1024), help="Number of ranks on each host. [default: 1]"),
     click.option(
-        "--reducers", type=click.IntRange(0, 250), help="Hosts more, marked as reducers. [default: 0]"
+        "--reducers",
+        type=click.IntRange(0, 250),
+        help="Number of additional hosts that are marked as reducers. [default: 0]",
     ),
-    click.option("--interfaces", type=click.IntRange(1, 8), help="Of each host, a link each. [default: 1]"),
-    click.option("--ipv6-only", "family", flag_value="ipv6", help="Addresses of the hosts: IPv6 alone."),
-    click.option("--ipv6", "family", flag_value="both", help="... IPv4 and IPv6. [default: IPv4 alone]"),
     click.option(
-        "--rate", metavar="RATE", help="Rate of each link, both ways: 500mbit, 2.5gbit. [default: no limit]"
+        "--interfaces",
+        type=click.IntRange(1, 8),
+        help="Number of network interfaces of each host; each has its own link. [default: 1]",
     ),
-    click.option("--paths", metavar="RATE,RATE,...", help="Each connection takes one of these paths."),
-    click.option("--delay", metavar="TIME", help="One way, such as 1ms (needs the kernel's netem)."),
-    click.option("--loss", metavar="PERCENT", help="Lost packets, such as 0.1% (needs the kernel's netem)."),
-    click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of a packet. [default: 9000]"),
-    click.option("--spec", "file", type=click.Path(path_type=Path), help="All this in a YAML or JSON file."),
-    click.option("--ssh", is_flag=True, help="An ssh server on each host, instead of a stand-in for ssh."),
+    click.option("--ipv6-only", "family", flag_value="ipv6", help="Give the hosts only IPv6 addresses."),
+    click.option(
+        "--ipv6",
+        "family",
+        flag_value="both",
+        help="Give the hosts IPv4 and IPv6 addresses. [default: only IPv4]",
+    ),
+    click.option(
+        "--rate",
+        metavar="RATE",
+        help="Rate of each link in each direction, such as 500mbit or 2.5gbit. [default: no limit]",
+    ),
+    click.option(
+        "--paths",
+        metavar="RATE,RATE,...",
+        help="Rates of several paths of each link; each connection takes one of them.",
+    ),
+    click.option(
+        "--delay", metavar="TIME", help="Delay in one direction, such as 1ms (needs the kernel's netem)."
+    ),
+    click.option(
+        "--loss",
+        metavar="PERCENT",
+        help="Share of the packets that are lost, such as 0.1% (needs the kernel's netem).",
+    ),
+    click.option("--mtu", type=click.IntRange(576, 65535), help="Largest packet in bytes. [default: 9000]"),
+    click.option(
+        "--spec",
+        "file",
+        type=click.Path(path_type=Path),
+        help="Read all these options from a YAML or JSON file.",
+    ),
+    click.option(
+        "--ssh", is_flag=True, help="Start an ssh server on each host, instead of a substitute for ssh."
+    ),
 ]
-_name = click.option("--name", help="Name of the lab. [default: a new one, or the one that is up]")
+_new_name = click.option("--name", help="Name of the new lab.")
+_name = click.option("--name", help="Name of the lab. [default: the one that is up]")
 
 
 def _lab_options(function: F) -> F:
-    for option in reversed([*_OPTIONS, _name]):
+    for option in reversed([*_OPTIONS, _new_name]):
         function = option(function)
     return function
 
@@ -108,7 +140,7 @@ def _say(text: str) -> None:
     help="5s:rate:h2:50mbit, 5s:path:h2:1:50mbit, 5s:cut:h2, 9s:heal:h2, 5s:cut:h2:1.",
 )
 @click.option("--on", "host", help="The host that runs COMMAND. [default: the first]")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(
     file: Path | None,
@@ -145,16 +177,25 @@ def up(file: Path | None, ssh: bool, name: str | None, **given: Any) -> None:
 
 
 @lab.command()
-@_name
-@click.option("--all", "everything", is_flag=True, help="All labs of this machine.")
+@click.option("--name", help="Name of the lab. [default: the one that `slipstream lab up` made]")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Remove all labs of this machine, also those of commands that still run.",
+)
 @click.argument("lab_name", metavar="[NAME]", required=False)
 def down(name: str | None, everything: bool, lab_name: str | None) -> None:
-    """Removes a lab, by NAME or --name: its processes, its network, its files."""
+    """Removes a lab, by NAME or --name: its processes, its network, its files.
+
+    Without a name it removes the lab of `slipstream lab up`, if there is one. A lab of `slipstream lab run` ends with
+    its command; to remove it earlier, name it.
+    """
     if sum([name is not None, lab_name is not None, everything]) > 1:
         raise click.UsageError("give one of NAME, --name and --all")
     name = name or lab_name
     registry.sweep()
-    names = [record.name for record in registry.records()] if everything else [registry.find(name).name]
+    names = [record.name for record in registry.records()] if everything else [registry.find_kept(name).name]
     for one in names:
         registry.destroy(one)
         _say(f"{one} is down")
@@ -213,7 +254,7 @@ def execute(name: str | None, host: str, command: tuple[str, ...]) -> None:
 
 @lab.command()
 @_name
-@click.option("--path", type=click.IntRange(min=1), help="Change this path alone, from 1.")
+@click.option("--path", type=click.IntRange(min=1), help="Change only this path (the first is 1).")
 @click.argument("host")
 @click.argument("rate")
 def rate(name: str | None, host: str, rate: str, path: int | None) -> None:
@@ -221,7 +262,9 @@ def rate(name: str | None, host: str, rate: str, path: int | None) -> None:
     Lab.attach(name).rate(host, rate, path=path or 0)
 
 
-_interface = click.option("--interface", type=click.IntRange(min=1), help="This one alone, from 1.")
+_interface = click.option(
+    "--interface", type=click.IntRange(min=1), help="Change only this interface (the first is 1)."
+)
 
 
 @lab.command()
@@ -245,9 +288,13 @@ def heal(name: str | None, host: str, interface: int | None) -> None:
 @lab.command("measure")
 @_name
 @click.option(
-    "--flows", type=click.IntRange(1, 256), default=1, show_default=True, help="Connections a host."
+    "--flows",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Number of connections per host.",
 )
-@click.option("--seconds", type=click.FloatRange(0.1, 600), default=2.0, show_default=True, help="How long.")
+@time_option("--seconds", 2, "How long", least=0.1, most=600)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def measured(name: str | None, flows: int, seconds: float, as_json: bool) -> None:
     """Measures what TCP gets: every host sends to the next one, all at once."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +19,10 @@ from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
-from slipstream.cli.options import parsed, seconds
+from slipstream.cli.options import parsed, seconds, time_option
 from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
+from slipstream.launch.agent import advice
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import JobOptions, run_job
 
@@ -43,7 +47,36 @@ Examples:
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Ranks(click.IntRange):
+    """A number of ranks; ``-np2``, too, which click reads as ``-n p2``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        joined = isinstance(value, str) and re.fullmatch(r"p\d+", value)
+        return super().convert(value[1:] if joined else value, param, ctx)
+
+
+class _Main(click.Group):
+    """Says it in one line when standard output takes no more, as on a full disk; Ctrl-C is exit code 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or error.filename is not None:
+                raise
+            with open(os.devnull, "wb") as nowhere:  # for what Python still has to write at its end
+                os.dup2(nowhere.fileno(), 1)
+            click.echo(f"Error: cannot write standard output: {error.strerror}", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(installed_version(), prog_name="slipstream", message="%(prog)s %(version)s")
 def main() -> None:
     """Runs and inspects data-parallel training jobs.
@@ -61,10 +94,12 @@ def main() -> None:
     "-n",
     "--num-proc",
     "count",
-    type=click.IntRange(min=1),
+    type=_Ranks(min=1),
     help="Number of ranks. [default: the slots of the hosts given]",
 )
-@click.option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts and how many ranks each takes.")
+@click.option(
+    "-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts, and the number of ranks on each of them."
+)
 @click.option(
     "--hostfile",
     type=click.Path(path_type=Path),
@@ -79,27 +114,29 @@ def main() -> None:
     "--start-timeout",
     metavar="TIME",
     callback=parsed(seconds),
-    help="For all ranks to start and to find each other: seconds, or 90s, 5m. [default: 60]",
+    help="Time in which all ranks must have started and found each other: seconds, or 90s, 5m. [default: 60]",
 )
 @click.option(
     "--timeout",
     metavar="TIME",
     callback=parsed(seconds),
-    help="For an operation: seconds, or 90s, 5m, 1h. [default: 1800]",
+    help="Time limit of an operation: seconds, or 90s, 5m, 1h. [default: 1800]",
 )
 @click.option(
     "--min-np",
     type=click.IntRange(min=1),
-    help="Go on while at least this many ranks are left, for scripts that shrink their job when a rank is lost "
+    help="Continue while at least this many ranks are left, for scripts that shrink their job when a rank is lost "
     "(Group.shrink). [default: the first rank that fails ends the job]",
 )
-@click.option("--interface", help="Interfaces to use: names or addresses, with commas between.")
+@click.option("--interface", help="Network interfaces to use: names or addresses, separated by commas.")
 @click.option(
     "--transport",
     type=click.Choice(["auto", "tcp", "shm"]),
-    help="How ranks of one host talk. [default: auto, which is shared memory]",
+    help="Transport between ranks of one host. [default: auto, which is shared memory]",
 )
-@click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections between two ranks. [default: 2]")
+@click.option(
+    "--lanes", type=click.IntRange(1, 64), help="Number of TCP connections between two ranks. [default: 2]"
+)
 @click.option(
     "--encrypt",
     is_flag=True,
@@ -124,7 +161,7 @@ def main() -> None:
 @click.option(
     "--replace",
     metavar="NAME,...",
-    help="Serve these back ends of torch.distributed by slipstream, without a change to the script. "
+    help="Serve these backends of torch.distributed by slipstream, without a change to the script. "
     f"Names: {', '.join(REPLACEABLE)}.",
 )
 @click.option(
@@ -135,15 +172,16 @@ def main() -> None:
 )
 @click.option("--ssh-port", "-p", type=click.IntRange(1, 65535), help="Port of the ssh servers.")
 @click.option("--ssh-identity-file", "-i", metavar="FILE", help="Private key for ssh.")
-@click.option("--ssh-command", help="Command that reaches other hosts. [default: ssh]")
+@click.option("--ssh-command", help="Command that starts a shell on another host. [default: ssh]")
 @click.option(
-    "-v", "--verbose", count=True, help="Say what runs where, and on what; -vv: debugging output, too."
+    "-v",
+    "--verbose",
+    count=True,
+    help="Print which ranks run where, and which transports they use; -vv also prints debugging output.",
 )
-@click.option("--timestamps", is_flag=True, help="Put the time before each line.")
-@click.option(
-    "--full-traceback", is_flag=True, help="Show slipstream's own frames in the tracebacks of ranks, too."
-)
-@click.option("--no-prefix", is_flag=True, help="Do not put the rank before each line.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with the time.")
+@click.option("--full-traceback", is_flag=True, help="Show slipstream's own frames in tracebacks as well.")
+@click.option("--no-prefix", is_flag=True, help="Do not begin lines with the rank.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(
     count: int | None,
@@ -179,7 +217,7 @@ def run(
         env.setdefault("SLIPSTREAM_LOG", "info" if verbose == 1 else "debug")
     try:
         settings = Settings.from_environment()
-        places = _places(count, hosts, hostfile or settings.hostfile)
+        places = _places(count, hosts, hostfile or settings.hostfile, command[0])
         count = sum(host.slots for host in places) if count is None else count
         if min_np is not None and min_np > count:
             raise click.UsageError(f"--min-np {min_np} is more than the number of ranks, which is {count}")
@@ -207,14 +245,17 @@ def run(
     sys.exit(code)
 
 
-def _places(count: int | None, hosts: str | None, hostfile: str | Path | None) -> list[Host]:
+def _places(count: int | None, hosts: str | None, hostfile: str | Path | None, program: str) -> list[Host]:
     """The hosts that are named, or this one."""
     if hosts is not None:
         return parse_hosts(hosts)
     if hostfile is not None:
         return parse_hostfile(Path(hostfile))
     if count is None:
-        raise click.UsageError("say how many ranks: -np 4; or name hosts and their slots: -H localhost:4")
+        also = "" if shutil.which(program) else advice(program)
+        raise click.UsageError(
+            f"say how many ranks: -np 4; or name hosts and their slots: -H localhost:4{also}"
+        )
     return [Host("localhost", count)]
 
 
@@ -270,14 +311,16 @@ def _reducer_hosts(hosts: Sequence[Host]) -> tuple[str, ...]:
 @main.command(epilog=_EPILOG_CHECK)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--link", metavar="HOST", help="Fill the link to HOST for a while, and show what each lane does."
+    "--link", metavar="HOST", help="Send data to HOST for some seconds and show the rate of each connection."
+)
+@time_option("--seconds", 3, "How long, with --link", least=0.1, most=600)
+@click.option(
+    "--lanes", type=click.IntRange(1, 64), help="Number of TCP connections, with --link. [default: 2]"
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.1, 600), default=3.0, help="How long, with --link. [default: 3]"
+    "--interface", help="Network interfaces to use, with --link: names or addresses, separated by commas."
 )
-@click.option("--lanes", type=click.IntRange(1, 64), help="TCP connections, with --link. [default: 2]")
-@click.option("--interface", help="Interfaces to use: names or addresses, with commas between, with --link.")
-@click.option("--ssh-command", help="Command that reaches HOST. [default: ssh]")
+@click.option("--ssh-command", help="Command that starts a shell on HOST. [default: ssh]")
 def check(
     as_json: bool,
     link: str | None,
@@ -286,7 +329,7 @@ def check(
     interface: str | None,
     ssh_command: str | None,
 ) -> None:
-    """Prints what slipstream finds on this machine, and what to mend; or how the link to another host does.
+    """Prints what slipstream finds on this machine, and what to fix; or how the link to another host does.
 
     Exits with 1 if something will not work.
     """
@@ -309,7 +352,7 @@ def _check_link(
     interface: str | None,
     ssh_command: str | None,
 ) -> int:
-    probe = [sys.executable, "-m", "slipstream.comm.probe", "--seconds", f"{seconds:g}"]
+    probe = [sys.executable, "-m", "slipstream.cli.link_check", "--seconds", f"{seconds:g}"]
     try:
         settings = Settings.from_environment()
         options = JobOptions(

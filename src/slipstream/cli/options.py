@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ import click
 
 from slipstream.base.units import parse_duration
 
-__all__ = ["encrypt_option", "parsed", "seconds"]
+__all__ = ["encrypt_option", "parsed", "seconds", "time_option"]
 
 T = TypeVar("T")
 
@@ -36,12 +37,28 @@ def encrypt_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option("--encrypt", is_flag=True, help=text)
 
 
-def seconds(text: str) -> float:
-    """A time above 0: a number alone is seconds, as everywhere in the settings; ValueError for anything else."""
+def time_option(
+    name: str, default: float, text: str, *, least: float, most: float
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that takes a time from ``least`` to ``most`` seconds, as `seconds` reads it."""
+    return click.option(
+        name,
+        metavar="TIME",
+        default=f"{default:g}",
+        show_default=True,
+        callback=parsed(functools.partial(seconds, least=least, most=most)),
+        help=f"{text}: seconds, or 90s, 5m.",
+    )
+
+
+def seconds(text: str, *, least: float | None = None, most: float = 1e9) -> float:
+    """A time above 0, or from ``least`` on: a number alone is seconds, as in the settings; else ValueError."""
     try:
         value = float(text)
     except ValueError:
         value = parse_duration(text)
-    if not 0 < value <= 1e9:  # not a NaN either
+    if least is None and not 0 < value <= most:  # not a NaN either
         raise ValueError(f"{text!r:.40} is not a time above 0")
+    if least is not None and not least <= value <= most:
+        raise ValueError(f"{text!r:.40} is not a time from {least:g} to {most:g} seconds")
     return value

@@ -32,49 +32,63 @@ def plan() -> None:
 
 @plan.command(epilog=_EPILOG)
 @click.option(
-    "--workers", type=click.IntRange(2, 1 << 16), required=True, help="Hosts that train, each with one link."
+    "--workers",
+    type=click.IntRange(2, 1 << 16),
+    required=True,
+    help="Number of hosts that train; each has one link.",
 )
 @click.option(
-    "--worker-rate", metavar="RATE", callback=parsed(parse_rate), required=True, help="Of a worker's link."
+    "--worker-rate",
+    metavar="RATE",
+    callback=parsed(parse_rate),
+    required=True,
+    help="Rate of a worker's link, such as 10gbit.",
 )
 @click.option(
     "--reducer-rate",
     metavar="RATE",
     callback=parsed(parse_rate),
     required=True,
-    help="Of a reducer's link, or what its processor keeps up with, if that is less.",
+    help="Rate of a reducer's link, or the rate at which its processor can sum if that is lower.",
 )
 @click.option(
     "--model-bytes",
     metavar="SIZE",
     callback=parsed(functools.partial(parse_size, rounded=True)),
     required=True,
-    help="Of the gradients that a step exchanges, as they travel (1.3GB: 1.3e9; 1.3GiB: units of 1024).",
+    help="Size of the gradients that a step exchanges, in their wire type (1.3GB is 1.3e9 bytes; 1.3GiB counts in "
+    "units of 1024).",
 )
 @click.option(
     "--compute-time",
     metavar="TIME",
     callback=parsed(parse_duration),
     required=True,
-    help="Of a step without communication.",
+    help="Compute time of a step, without communication.",
 )
 @click.option(
     "--overlap",
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Which part of the communication can run while the step computes.",
+    help="Share of the communication that can run during the computation.",
 )
-@click.option("--worker-price", type=float, default=0.0, help="Of a worker, an hour. [default: no costs]")
-@click.option("--reducer-price", type=float, default=0.0, help="Of a reducer, an hour.")
 @click.option(
-    "--reducers", "asked", type=click.IntRange(0, MOST_REDUCERS), help="Show this number of reducers too."
+    "--worker-price", type=float, default=0.0, help="Price of a worker per hour. [default: no costs]"
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Of the whole training: adds its time and cost.")
+@click.option("--reducer-price", type=float, default=0.0, help="Price of a reducer per hour.")
+@click.option(
+    "--reducers", "asked", type=click.IntRange(0, MOST_REDUCERS), help="Also show this number of reducers."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Number of steps of the training; adds its total time and cost.",
+)
 @click.option(
     "--hours",
     type=click.FloatRange(min=0, min_open=True),
-    help="The same, from how long the training takes without reducers.",
+    help="Time that the training takes without reducers; adds its total time and cost.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def reducers(

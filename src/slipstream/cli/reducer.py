@@ -22,8 +22,9 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import REDUCER_PORT, Settings
 from slipstream.base.units import format_rate, parse_rate, parse_size
-from slipstream.comm.discovery import bind_addresses
-from slipstream.comm.secret import read_secret, reducer_secret
+from slipstream.cli.options import time_option
+from slipstream.comm.rendezvous.discovery import bind_addresses
+from slipstream.comm.rendezvous.secret import read_secret, reducer_secret
 
 if TYPE_CHECKING:
     from slipstream.reducer.server import Limits
@@ -47,7 +48,7 @@ class _Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            return value if isinstance(value, int) else parse_size(value)
+            return value if isinstance(value, int) else parse_size(value, rounded=True)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -78,14 +79,21 @@ class _Rate(click.ParamType[int]):
     help=f"Port that jobs ask at; 0 means any. Each job gets a further one. [default: {REDUCER_PORT}]",
 )
 @click.option(
-    "--memory", type=_Size(), help="Memory that all jobs may use together. [default: half of the machine's]"
+    "--memory",
+    type=_Size(),
+    help="Memory limit for all jobs together. [default: half of the machine's memory]",
 )
 @click.option(
     "--job-bandwidth",
     type=_Rate(),
-    help="What the workers of one job may send together, such as 2gbit; they wait. [default: no limit]",
+    help="Rate limit for all workers of one job together, such as 2gbit. [default: no limit]",
 )
-@click.option("--jobs", type=click.IntRange(1, 1000), default=16, help="Jobs at once. [default: 16]")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1000),
+    default=16,
+    help="Number of jobs that it serves at the same time. [default: 16]",
+)
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path),
@@ -95,17 +103,15 @@ class _Rate(click.ParamType[int]):
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
-    help="Serve /healthz, /readyz and /metrics there, to anybody.",
+    help="Port for /healthz, /readyz and /metrics, without authentication.",
 )
 @click.option(
-    "--metrics-bind", metavar="ADDRESS", default="127.0.0.1", help="Address for that. [default: 127.0.0.1]"
+    "--metrics-bind",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    help="Address for --metrics-port. [default: 127.0.0.1]",
 )
-@click.option(
-    "--drain-seconds",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    help="How long jobs may go on after SIGTERM or Ctrl-C. [default: 30]",
-)
+@time_option("--drain-seconds", 30, "How long jobs may go on after SIGTERM or Ctrl-C", least=0, most=1e9)
 @click.option("--json", "as_json", is_flag=True, help="Print and log lines of JSON.")
 def reducer(
     bind: str | None,

@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "slipstream.comm.job": (
+    "slipstream.comm.membership.job": (
         "init",
         "shutdown",
         "is_initialized",
@@ -20,12 +20,12 @@ _HOMES = {
         "cross_rank",
         "cross_size",
     ),
-    "slipstream.comm.group": ("Group", "world"),
-    "slipstream.comm.arrays": ("empty",),
-    "slipstream.comm.blocks": ("BLOCK_INT8", "dequantize", "quantize"),
-    "slipstream.comm.statistics": ("LaneStatistics", "LinkStatistics", "link_statistics"),
-    "slipstream.comm.work": ("Work",),
-    "slipstream.comm.collectives": (
+    "slipstream.comm.membership.group": ("Group", "world"),
+    "slipstream.comm.collectives.buffers": ("empty",),
+    "slipstream.comm.collectives.blocks": ("BLOCK_INT8", "dequantize", "quantize"),
+    "slipstream.comm.membership.statistics": ("LaneStatistics", "LinkStatistics", "link_statistics"),
+    "slipstream.comm.collectives.work": ("Work",),
+    "slipstream.comm.collectives.arrays": (
         "all_gather",
         "all_reduce",
         "all_to_all",

@@ -7,11 +7,30 @@ result.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 
 from slipstream.base.dtypes import DType
+from slipstream.comm.collectives.landings import OPEN, Landing, await_memory, settle
+from slipstream.comm.membership.group import Group
+from slipstream.gradients.agreement import description
 
-__all__ = ["CODES", "byte_code", "dtype_code", "is_plain", "plain_copy", "write_back"]
+__all__ = [
+    "CODES",
+    "DTYPES",
+    "await_tensor",
+    "byte_code",
+    "describe",
+    "dtype_code",
+    "is_plain",
+    "landing",
+    "plain_copy",
+    "shares_elements",
+    "span",
+    "write_back",
+]
 
 CODES: dict[torch.dtype, int] = {
     torch.float64: int(DType.F64),
@@ -32,6 +51,7 @@ CODES: dict[torch.dtype, int] = {
     torch.complex64: int(DType.C64),
     torch.complex128: int(DType.C128),
 }
+DTYPES = {code: dtype for dtype, code in CODES.items()}
 
 
 def dtype_code(tensor: torch.Tensor) -> int:
@@ -40,6 +60,11 @@ def dtype_code(tensor: torch.Tensor) -> int:
     if code is None:
         raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
     return code
+
+
+def describe(name: str, tensor: torch.Tensor) -> str:
+    """A parameter in words: its name, shape and dtype."""
+    return description(name, tensor.shape, str(tensor.dtype).removeprefix("torch."))
 
 
 def byte_code(tensor: torch.Tensor) -> tuple[int, int]:
@@ -76,3 +101,70 @@ def write_back(target: torch.Tensor, source: torch.Tensor) -> None:
     """
     with torch.no_grad():
         target.detach().copy_(source)
+
+
+# ---- memory that others use
+
+
+def span(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last; 0 for tensors without elements."""
+    if not tensor.numel():
+        return 0
+    steps = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
+
+
+def shares_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two strided tensors have memory in common: two columns of a matrix have not."""
+    return _uses(a, b.data_ptr(), b.data_ptr() + span(b), b)
+
+
+def _uses(tensor: torch.Tensor, begin: int, end: int, other: torch.Tensor | None) -> bool:
+    """Whether the tensor shares these addresses, of which ``other``, if there is one, uses what its strides say."""
+    low, high = tensor.data_ptr(), tensor.data_ptr() + span(tensor)
+    if low >= end or begin >= high or not (tensor.is_cpu if other is None else tensor.device == other.device):
+        return False
+    if tensor.is_contiguous() and (other is None or other.is_contiguous()):
+        return True
+    start = min(low, begin)
+    used = torch.zeros(max(high, end) - start, dtype=torch.bool, device="cpu")
+    _bytes_of(tensor, used, start).fill_(True)
+    return bool((used[begin - start : end - start] if other is None else _bytes_of(other, used, start)).any())
+
+
+def _bytes_of(tensor: torch.Tensor, memory: torch.Tensor, start: int) -> torch.Tensor:
+    """Where the bytes of ``tensor`` are in ``memory``, which stands for what lies at ``start``."""
+    size = tensor.element_size()
+    strides = [stride * size for stride in tensor.stride()]
+    return memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.data_ptr() - start)
+
+
+def await_tensor(
+    group: Group, name: str, tensor: torch.Tensor, *, writes: bool, channel: int = 0, timeout: float = 0.0
+) -> None:
+    """`await_memory`, for what a copy of the tensor reads (and one back to it writes)."""
+    if tensor.layout is not torch.strided:
+        return
+    address, nbytes = tensor.data_ptr(), span(tensor)
+    if tensor.is_cpu:
+        await_memory(
+            group, name, address, nbytes, writes=writes, channel=channel, memory=tensor, timeout=timeout
+        )
+    elif OPEN:
+        settle(group, channel, name, (address, nbytes, tensor))
+
+
+def landing(
+    work: Any,
+    group: Group,
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    copy: Callable[[], None],
+    channel: int = 0,
+) -> Landing:
+    """The copy of results to these tensors, which later operations on them wait for."""
+
+    def overlaps(begin: int, end: int, memory: Any) -> bool:
+        return any(_uses(tensor, begin, end, memory) for tensor in tensors)
+
+    return Landing(work, group, channel, name, overlaps, copy)

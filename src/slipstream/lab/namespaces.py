@@ -32,10 +32,17 @@ _KILL_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Place:
-    """The process that holds a host's namespaces, and when it started (clock ticks after boot: ids are reused)."""
+    """A process and its start, in clock ticks after boot, as ids are reused. One of them holds a host's namespaces."""
 
     pid: int
     started: int
+
+    @classmethod
+    def own(cls) -> Place:
+        """This process."""
+        started = _started(os.getpid())
+        assert started is not None
+        return cls(os.getpid(), started)
 
     def alive(self) -> bool:
         """Whether it still runs."""

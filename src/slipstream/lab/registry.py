@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ __all__ = [
     "claim",
     "destroy",
     "find",
+    "find_kept",
     "folder_of",
     "marker",
     "read",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 ROOT = Path("/run/slipstream/labs")
+_CHILD_SECONDS = 2.0  # from fork to exec
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
@@ -71,16 +74,29 @@ def claim(name: str) -> int:
     folder = folder_of(name)
     try:
         ROOT.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
+        with _alone():
+            folder.mkdir(mode=0o700)
+            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.write(descriptor, json.dumps(asdict(Place.own())).encode())
     except FileExistsError:
         raise LabError(
             f"there is a lab {name!r} already: slipstream lab down {name}, or choose another name"
         ) from None
     except OSError as error:
         raise LabError(f"cannot make {folder}: {error.strerror}") from None
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process at a time makes a folder with its lock, or looks for folders whose lock nobody holds."""
+    descriptor = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write(record: Record) -> None:
@@ -119,6 +135,26 @@ def records() -> list[Record]:
     return [record for record in found if record.hub.alive()]
 
 
+def find_kept(name: str | None) -> Record:
+    """The lab of that name; without one the one that `slipstream lab up` made. LabError if unclear.
+
+    A lab that ends with a command (`slipstream lab run`) belongs to that command: only its name takes it down.
+    """
+    if name is not None:
+        return read(name)
+    inside = os.environ.get("SLIPSTREAM_LAB")
+    up = [read(inside)] if inside is not None else records()
+    kept = [record for record in up if record.keep]
+    if len(kept) == 1:
+        return kept[0]
+    if not up:
+        raise LabError("no lab is up")
+    text = f"say which: slipstream lab down {' or '.join(record.name for record in kept or up)}"
+    raise LabError(
+        text if kept else f"no lab of `slipstream lab up` is up, only one of `slipstream lab run`; {text}"
+    )
+
+
 def find(name: str | None) -> Record:
     """The lab of that name; without one that of SLIPSTREAM_LAB, or the only one that is up. LabError if unclear.
 
@@ -143,27 +179,48 @@ def find(name: str | None) -> Record:
 def _lock(folder: Path) -> Iterator[bool]:
     """Whether the folder has lost its owner; it is ours inside then."""
     try:
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield False
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        # Without a lock its owner ended while it made the folder, or removes the folder now.
+        yield isinstance(error, FileNotFoundError)
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        yield _locked(descriptor)
     finally:
         os.close(descriptor)
 
 
+def _locked(descriptor: int) -> bool:
+    """Locks it, unless a live process has. A child that a dead owner had just started holds the lock until it execs."""
+    deadline = time.monotonic() + _CHILD_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if _owner_lives(descriptor) or time.monotonic() > deadline:
+                return False
+        time.sleep(0.01)
+
+
+def _owner_lives(descriptor: int) -> bool:
+    try:
+        return Place(**json.loads(os.pread(descriptor, 256, 0))).alive()
+    except (OSError, ValueError, TypeError):
+        return True  # it has not written itself yet
+
+
 def sweep() -> list[str]:
     """Takes down what earlier labs left whose owner was killed; returns their names."""
-    swept = []
-    for name in _names():
-        with _lock(ROOT / name) as lost:
-            if lost and not _stays(name):
-                destroy(name)
-                swept.append(name)
+    swept: list[str] = []
+    if not ROOT.exists():
+        return swept
+    with _alone():
+        for name in _names():
+            with _lock(ROOT / name) as lost:
+                if lost and not _stays(name):
+                    destroy(name)
+                    swept.append(name)
     return swept
 
 

@@ -276,9 +276,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError:
-        raise ValueError(
-            "YAML needs PyYAML: pip install 'slipstream[lab]', or write JSON in a .json file"
-        ) from None
+        raise ValueError("YAML needs PyYAML: pip install pyyaml, or write JSON in a .json file") from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

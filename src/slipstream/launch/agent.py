@@ -183,7 +183,7 @@ class _Agent:
                 self._start_rank(rank, spec, {**common, **rank.env})
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 self.running -= 1
-                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {error}{_advice(spec.argv[0])}"
+                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {error}{advice(spec.argv[0])}"
                 self._send(wire.FAILED, rank.rank, text.encode(errors="replace"))
 
     def _start_rank(self, rank: SpecRank, spec: Spec, env: dict[str, str]) -> None:
@@ -246,7 +246,7 @@ class _Agent:
         return True
 
 
-def _advice(program: str) -> str:
+def advice(program: str) -> str:
     """What may be meant by a command that cannot be started."""
     if program.endswith(".py"):
         return f"; Python runs a script: slipstream run ... -- python {program}"
@@ -258,7 +258,8 @@ def _advice(program: str) -> str:
 def main() -> int:
     """Runs the agent of one host, and its guard, until its ranks are gone."""
     if "--local" in sys.argv[1:]:
-        die_with_parent(signal.SIGTERM, os.getppid())
+        # If the launcher dies, standard input closes, and a guard that is stopped has to wake to see it.
+        die_with_parent(signal.SIGCONT, os.getppid())
     return guarded(lambda: _Agent().run())
 
 

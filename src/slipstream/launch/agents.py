@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from slipstream.launch import wire
 from slipstream.launch.hosts import Placed
 from slipstream.launch.reducers import StartedReducer, python_path
+from slipstream.launch.sweep import mark_of
 from slipstream.launch.wire import Frames, Spec, frame
 
 __all__ = ["Agent", "Remote", "sweep_up"]
@@ -94,10 +96,14 @@ class Agent:
         spec: Spec,
         selector: selectors.BaseSelector,
         on_output: Callable[[int, int], None],
+        secret: bytes,
         reducer: StartedReducer | None = None,
     ) -> Agent:
-        """Starts one on ``host``, here if ``remote`` is None, and sends it ``spec``; ValueError without the command."""
-        module = [sys.executable, "-m", "slipstream.launch.agent"]
+        """Starts one on ``host``, here if ``remote`` is None, and sends it ``spec``; ValueError without the command.
+
+        ``secret``: the job's, by which a `sweep` finds what is left.
+        """
+        module = [sys.executable, "-m", "slipstream.launch.agent", mark_of(secret)]
         env = dict(os.environ)
         if remote is None:
             # not where a file of the user's could stand in for a module
@@ -228,8 +234,10 @@ class Agent:
                 self._selector.unregister(self._stdin)
 
     def hang_up(self) -> None:
-        """Closes our end of its standard input, which makes it kill whatever is left."""
+        """Closes our end of its standard input, which makes it kill whatever is left; wakes it if it is stopped."""
         assert self.process.stdin is not None
+        if self.local:
+            self.process.send_signal(signal.SIGCONT)
         if not self.process.stdin.closed:
             if self._stdin in self._selector.get_map():
                 self._selector.unregister(self._stdin)

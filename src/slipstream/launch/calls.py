@@ -8,6 +8,7 @@ input ends with this process, and the ranks with it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -29,9 +30,11 @@ from slipstream.base.spans import format_spans
 from slipstream.launch.hosts import Host, place
 from slipstream.launch.launcher import JobOptions, run_job
 from slipstream.launch.reducers import python_path
+from slipstream.launch.terminal import harmless
 
 __all__ = ["RankTraceback", "run"]
 
+_CURE = "pip install cloudpickle, or put it into a module that can be imported"
 _ENDING = 20.0  # seconds for the launcher to end all ranks after an interrupt
 
 
@@ -60,10 +63,10 @@ def run(
         totals = slipstream.run(work, args=[2.0], np=2)  # one result a rank, in order of rank
 
     ``fn`` joins the job by itself, by `slipstream.init`, ``hvd.init`` or ``torch.distributed``, as a script under
-    ``slipstream run`` does. ``args``, ``kwargs`` and the results are pickled. With cloudpickle installed it may be
-    any function, such as one of a notebook; without it, one that can be imported. What the ranks print appears
-    here, each line with its rank. ``env``: variables for the ranks. ``start_timeout``: seconds for them to find
-    each other, default 60.
+    ``slipstream run`` does. ``args``, ``kwargs`` and the results are pickled. With cloudpickle (the extra
+    ``notebook``) it may be any function, such as one of a notebook; without it, one that can be imported. What the
+    ranks print appears here, each line with its rank. ``env``: variables for the ranks. ``start_timeout``: seconds
+    for them to find each other, default 60.
 
     Raises what ``fn`` raised on a rank, the first that was not just told of another's failure; its cause is that
     rank's traceback. Raises ValueError for a function that cannot be sent, SlipstreamError when ranks end without
@@ -87,9 +90,7 @@ def _pickled_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             raise pickle.PicklingError("it is defined in __main__")
         function = pickler.dumps((fn, args, kwargs))
     except Exception as error:
-        cure = (
-            "" if any_function else ": pip install cloudpickle, or put it into a module that can be imported"
-        )
+        cure = "" if any_function else f": {_CURE}"
         raise ValueError(f"{fn!r:.200} cannot be sent to the ranks: {error}{cure}") from None
     return pickle.dumps((sys.path, function))
 
@@ -152,9 +153,18 @@ def _environment() -> dict[str, str]:
 
 
 def _show(pipe: Any, out: TextIO) -> None:
+    """Copies all lines to ``out``. What that does not take is lost and counted: an unread pipe would stop the job."""
+    lost, why = 0, ""
     for line in pipe:
-        out.write(line.decode(errors="replace"))
-        out.flush()
+        try:
+            out.write((harmless(line) if out.isatty() else line).decode(errors="replace"))
+            out.flush()
+        except Exception as error:  # of whatever stands in for a stream
+            lost += len(line)
+            why = str(error)
+    if lost:
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"slipstream: warning: {lost} bytes of output were lost: {why}\n")
 
 
 def _results(folder: Path, np: int, code: int) -> list[Any]:
@@ -235,6 +245,8 @@ def _described(error: BaseException) -> dict[str, Any]:
     except Exception:  # it cannot be sent: its text can
         pickled = None
     summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+    if isinstance(error, SystemExit):  # which would end the caller, silently with code 0
+        pickled, summary = None, f"the function called sys.exit({error.code!r}), so that it has no result"
     told = isinstance(error, SlipstreamError)
     return {"traceback": text, "error": pickled, "summary": summary, "told": told, "time": time.monotonic()}
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
 
-__all__ = ["Causes", "Failure"]
+__all__ = ["Causes", "Failure", "advice", "how_and_why", "named"]
 
 _TRACEBACK = b"Traceback (most recent call last):"
+_LOST = re.compile(r"\bPeerLost: rank (\d+)\b")
 _FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
 _MOST = 8000
 
@@ -25,6 +27,12 @@ class Failure:
     how: str
     grade: int
     error: str = ""
+
+    @property
+    def lost(self) -> int | None:
+        """The rank whose loss made this one fail, if its error names one."""
+        match = _LOST.search(self.error)
+        return None if match is None else int(match[1])
 
 
 class Causes:
@@ -40,7 +48,7 @@ class Causes:
             try:
                 told = json.loads(line)
                 found = told["grade"], told["text"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
             if found[0] in (OWN, MIXED, CONSEQUENCE) and isinstance(found[1], str):
                 self._reports[rank] = found[0], found[1][:_MOST]
@@ -69,6 +77,39 @@ class Causes:
             if rank not in ended
         ]
         return min(self._failures + raised, key=lambda one: one.grade)  # the first of the lowest
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 0, 1``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def how_and_why(cause: Failure) -> str:
+    """How the rank ended, with what often is the reason."""
+    if "(SIGKILL)" in cause.how:  # not by us: we kill only once the cause is known
+        return f"{cause.how}, often by the kernel's out-of-memory killer: see dmesg"
+    return cause.how
+
+
+def advice(cause: Failure, finished: Collection[int], program: str | None) -> str:
+    """What its error may mean, and the cure; "" if that is unknown. ``finished``: the ranks that ended with code 0.
+
+    ``program`` is what the rank was started with, if that is a file of this machine.
+    """
+    if cause.lost in finished and "has not joined" not in cause.error:
+        # the error of the rank that waits may have been made before the exit code was known
+        known = "" if "exit code 0" in cause.error else f"rank {cause.lost} finished (exit code 0); "
+        waits = f"rank {cause.rank} still waited for it"
+        return (
+            f"{known}{waits}. If rank {cause.lost} ran fewer steps: give all ranks the same number of batches"
+        )
+    missing = cause.error.startswith("ModuleNotFoundError: No module named 'slipstream'")
+    if missing and program is not None and program != sys.executable:
+        return (
+            f"{program} has no slipstream; the launcher runs with {sys.executable}. Activate that environment, "
+            "or give its python in the command"
+        )
+    return ""
 
 
 def _last_error(tail: Iterable[bytes]) -> str:

@@ -2,8 +2,8 @@
 
 The guard is the process that the launcher or ssh has started; the agent is its child, in a session of its own. Both
 adopt orphans. So when the agent is killed, all that it had started becomes the guard's; and when the guard is killed,
-the kernel tells the agent. Where both are killed, the launcher comes once more (`sweep`). A control group would do the
-same, but few users may make one.
+the kernel tells the agent. A child of the agent's wakes a guard that is stopped when the agent ends. Where both are
+killed, the launcher comes once more (`sweep`). A control group would do the same, but few users may make one.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def _be_agent(run: Callable[[], int], guard: int, blocked: set[signal.Signals]) 
         os.setsid()
         adopt_orphans()
         die_with_parent(signal.SIGTERM, guard)
+        _wake_at_our_end(guard)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         code = run()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -60,6 +61,19 @@ def _be_agent(run: Callable[[], int], guard: int, blocked: set[signal.Signals]) 
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _wake_at_our_end(guard: int) -> None:
+    """Starts a process that outlives this one, the agent, by so much that it wakes the guard."""
+    agent = os.getpid()
+    if os.fork() == 0:  # SIGTERM is blocked here
+        try:
+            os.closerange(0, 3)
+            die_with_parent(signal.SIGTERM, agent)
+            signal.sigwait({signal.SIGTERM})
+            os.kill(guard, signal.SIGCONT)
+        finally:
+            os._exit(0)
 
 
 def _watch(agent: int, reader: int) -> int:

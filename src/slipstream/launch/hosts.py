@@ -98,8 +98,10 @@ def place(count: int, hosts: list[Host]) -> list[Placed]:
     available = sum(host.slots for host in hosts)
     if count > available:
         given = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
+        slots = f"{available} slot{'' if available == 1 else 's'}"
+        one = " (a host without :N has one slot)" if any(host.slots == 1 for host in hosts) else ""
         raise ValueError(
-            f"{count} ranks do not fit the {available} slots given ({given}); raise slots or lower -np"
+            f"{count} ranks do not fit the {slots} given ({given}); raise slots{one} or lower -np"
         )
     taken: list[tuple[str, int]] = []
     left = count

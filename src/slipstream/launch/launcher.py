@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,11 +22,11 @@ from types import FrameType
 from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import Settings
 from slipstream.base.timelines import file_of, objection
-from slipstream.comm.discovery import advertised_addresses, bind_addresses, is_local_host
-from slipstream.comm.store import StoreServer
+from slipstream.comm.rendezvous.discovery import advertised_addresses, bind_addresses, is_local_host
+from slipstream.comm.rendezvous.store import StoreServer
 from slipstream.launch import wire
 from slipstream.launch.agents import Agent, Remote, sweep_up
-from slipstream.launch.causes import Causes, Failure
+from slipstream.launch.causes import Causes, Failure, advice, how_and_why, named
 from slipstream.launch.environment import laid_over, passed_on, rank_variables
 from slipstream.launch.hosts import Placed, shown_names
 from slipstream.launch.master import address_towards, master_address, master_port
@@ -107,6 +108,7 @@ class _Job:
         self.outputs: dict[tuple[int, bool], RankOutput] = {}
         self.exit_code: int | None = None
         self.lost: set[int] = set()  # ranks that the job goes on without
+        self.finished: set[int] = set()  # ranks that ended with code 0 before the job was ended
         self.interrupts = 0
         self.start_deadline: float | None = time.monotonic() + options.start_timeout
         self.end_deadline: float | None = None
@@ -188,9 +190,8 @@ class _Job:
         return (Settings.from_environment(given) if given else self.settings).encrypt
 
     def _say_where(self, host: str, local: bool, placed: list[Placed]) -> None:
-        ranks = ", ".join(str(one.rank) for one in placed)
         way = "here" if local else f"through {self.remote.program}"
-        self.console.say(f"host {self.names[host]}: rank {ranks}, started {way}")
+        self.console.say(f"host {self.names[host]}: {named([one.rank for one in placed])}, started {way}")
 
     def _store_for(self, host: str, local: bool) -> str:
         assert self.server is not None
@@ -254,7 +255,7 @@ class _Job:
     ) -> None:
         remote = None if local else self.remote
         agent = Agent.start(
-            host, self.names[host], remote, placed, spec, self.selector, self._on_agent, reducer
+            host, self.names[host], remote, placed, spec, self.selector, self._on_agent, self.secret, reducer
         )
         self.agents.append(agent)
         self.by_fd |= dict.fromkeys(agent.open, agent)
@@ -332,8 +333,8 @@ class _Job:
             self.outputs[rank, kind == wire.ERR].feed(payload)
         elif kind == wire.STARTED:
             if sum(len(a.started) for a in self.agents if a.reducer is None) == self.size:
-                self.start_deadline = None
-                if self.options.verbose:
+                waited, self.start_deadline = self.start_deadline is not None, None
+                if self.options.verbose and waited:  # else it has been said
                     self.console.say(f"ranks started: {self.size} of {self.size}")
         elif kind == wire.FAILED:
             self._rank_failed(agent, rank, 127, payload.decode(errors="replace"))
@@ -345,7 +346,10 @@ class _Job:
                 self.server.rank_ended(rank, "finished (exit code 0)" if code == 0 else how_it_ended(code))
             if code != 0:
                 self._rank_failed(agent, rank, code if code > 0 else 128 - code, how_it_ended(code))
-            elif self.settle_deadline is not None and self._all_ended():
+                return
+            if self.exit_code is None:
+                self.finished.add(rank)
+            if self.settle_deadline is not None and self._all_ended():
                 self._settle()
             elif self.linger_deadline is None and not self._all_ended():
                 self.linger_deadline = time.monotonic() + self.linger
@@ -409,11 +413,15 @@ class _Job:
         if cause is None or self.interrupts:
             return
         host = next(one.host for one in self.options.placed if one.rank == cause.rank)
-        what = f"rank {cause.rank} on host {self.names[host]} {cause.how}"
+        what = f"rank {cause.rank} on host {self.names[host]} {how_and_why(cause)}"
         tail = self.outputs[cause.rank, True].tail
         if cause.error:
             lines = [line.encode(errors="replace") for line in cause.error.splitlines()]
             self.console.say(f"{what}:\n{_indented(lines)}")
+            program = shutil.which(self.options.argv[0], path=self.options.env.get("PATH"))
+            more = advice(cause, self.finished, program if is_local_host(host) else None)
+            if more:
+                self.console.say(more)
             return
         self.console.say(what)
         if tail:
@@ -455,9 +463,8 @@ class _Job:
             return  # all of it has been said
         if self.exit_code is None and not self.interrupts:
             code = agent.process.wait(_LAST)
-            ranks = ", ".join(map(str, left))
             what = "its agent" if agent.local else f"the connection ({self.remote.program})"
-            self.console.say(f"host {agent.name}: {what} ended with code {code}; lost rank {ranks}")
+            self.console.say(f"host {agent.name}: {what} ended with code {code}; lost {named(left)}")
             if agent.noise and not agent.started:
                 self.console.say(f"host {agent.name}: it printed {agent.noise[-500:]!r}")
             if self._goes_on_without(set(left)):
@@ -488,10 +495,10 @@ class _Job:
     def _start_failed(self) -> None:
         late = [agent for agent in self.agents if len(agent.started) < len(agent.placed)]
         for agent in late:
-            ranks = ", ".join(str(one.rank) for one in agent.placed if one.rank not in agent.started)
+            ranks = named([one.rank for one in agent.placed if one.rank not in agent.started])
             seconds = self.options.start_timeout
             self.console.say(
-                f"host {agent.name} did not start rank {ranks} within {seconds:g} s (--start-timeout)"
+                f"host {agent.name} did not start {ranks} within {seconds:g} s (--start-timeout)"
             )
         self._fail(1)
         for agent in late:
@@ -507,7 +514,6 @@ class _Job:
             for fd in list(agent.open):
                 self.selector.unregister(fd)
             agent.open.clear()
-            agent.done = True
 
     # ---- signals ----
 

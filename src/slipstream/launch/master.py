@@ -9,7 +9,7 @@ import random
 import socket
 from collections.abc import Mapping
 
-from slipstream.comm.discovery import advertised_addresses
+from slipstream.comm.rendezvous.discovery import advertised_addresses
 
 __all__ = ["PORTS", "address_towards", "master_address", "master_port"]
 

@@ -174,6 +174,16 @@ def _fit(text: bytes, used: int) -> bytes:
     return shown[: max(width, 0)].encode()
 
 
+def _folder_of(directory: Path, rank: int) -> Path:
+    """Makes the folder of a rank's output, closed to others; OSError if that is impossible."""
+    folder = directory / f"rank.{rank}"
+    if not directory.exists():
+        directory.mkdir(mode=0o700, parents=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)  # one of an earlier job, perhaps
+    return folder
+
+
 class RankOutput:
     """One stream of one rank: cut into lines for the console, kept raw in a file, its end remembered."""
 
@@ -187,12 +197,11 @@ class RankOutput:
         self._progress = False  # this stream has used carriage returns
         self._file: _Sink | None = None
         if directory is not None:
-            folder = directory / f"rank.{rank}"
-            if not directory.exists():
-                directory.mkdir(mode=0o700, parents=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            folder.chmod(0o700)  # one of an earlier job, perhaps
-            self._file = console.sink(folder / ("stderr" if error else "stdout"))
+            try:
+                self._file = console.sink(_folder_of(directory, rank) / ("stderr" if error else "stdout"))
+            except OSError as failure:
+                text = f"--output-dir {directory}: cannot write {failure.filename}: {failure.strerror}"
+                raise ValueError(text) from None
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes; an empty chunk is the end of the stream."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
-from slipstream.comm.secret import reducer_secret
+from slipstream.comm.rendezvous.secret import reducer_secret
 from slipstream.launch.environment import passed_on
 from slipstream.launch.wire import Spec, SpecRank
 
@@ -45,7 +45,7 @@ class StartedReducer:
             text = line.decode(errors="replace").strip()
             try:
                 found = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = None
             if not isinstance(found, dict):
                 self.warnings += [text] if text else []

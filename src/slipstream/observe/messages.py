@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from typing import Any
 
 from slipstream import __version__, _core
 from slipstream.base.settings import Settings
 from slipstream.base.spans import format_spans
-from slipstream.comm.discovery import advertised_addresses
+from slipstream.comm.rendezvous.discovery import advertised_addresses
 
 __all__ = ["banner", "follow"]
 
@@ -26,9 +25,11 @@ def follow(job: Any, settings: Settings) -> None:
         _log.propagate = False
     _handler.setFormatter(logging.Formatter(f"slipstream: rank {job.rank}: %(message)s"))
     if job.rank == 0:
-        for line in banner(job, settings):
+        if settings.log == "warning" and settings.reducers and job.size > 1 and not job.ranks_are_apart:
+            _log.warning("the reducers %s", _reducers(job, settings))  # `info` has it in the banner
+        for line in banner(job, settings) if _log.isEnabledFor(logging.INFO) else []:
             _log.info("%s", line)
-    _log.debug("process %d on %s, CPUs %s", os.getpid(), socket.gethostname(), _cpus())
+    _log.debug("process %d on %s, CPUs %s", os.getpid(), job.names[job.rank], _cpus())
 
 
 def banner(job: Any, settings: Settings) -> list[str]:
@@ -75,7 +76,10 @@ def _reducers(job: Any, settings: Settings) -> str:
     if job.size == 1:
         return f"{named} are not used: this is a job of one rank"
     if not job.ranks_are_apart:
-        return f"{named} are not used: they take part where each rank has a host of its own, and here ranks share one"
+        return (
+            f"{named} are not used: they take part where each rank has a host of its own, and here ranks share one. "
+            "Start one rank a host (-H host1:1,host2:1), or leave the reducers out"
+        )
     there = [
         one["name"] if one["incarnation"] else f"{one['name']} (not reached, and asked again every second)"
         for one in job.reducers

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
-from slipstream.base.timelines import file_of
-from slipstream.comm.job import Job, current
+from slipstream.base.timelines import file_of, objection
+from slipstream.comm.membership.job import Job, current
 from slipstream.observe import chrome
 
 __all__ = ["Timeline", "follow", "start_timeline", "stop_timeline"]
@@ -42,7 +41,7 @@ class Timeline:
         self._begun = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
-        self._write(chrome.introduction(job.rank, socket.gethostname()))
+        self._write(chrome.introduction(job.rank, job.names[job.rank]))
         job.session.start_trace(capacity)
         self._thread.start()
 
@@ -92,8 +91,14 @@ def _begin(job: Job, template: str) -> None:
     path = file_of(template, job.rank)
     timeline = None
     if path is not None:
-        times = _written[path] = _written.get(path, 0) + 1
-        timeline = Timeline(job, path if times == 1 else f"{path}.{times}")
+        times = _written.get(path, 0) + 1
+        file = path if times == 1 else f"{path}.{times}"
+        try:
+            timeline = Timeline(job, file)
+        except OSError as error:
+            why = objection(file) or error.strerror
+            raise type(error)(f"rank {job.rank} cannot write its timeline {file}: {why}") from None
+        _written[path] = times
     _running[job] = timeline
     job.when_left(lambda: _end(job))
 

@@ -1,6 +1,6 @@
 """The control side of a reducer: gives jobs sessions, keeps to limits, frees what is left. The data never comes here.
 
-A job asks at an authenticated port (`slipstream.comm.reducers`); each gets a native session of its own: own port,
+A job asks at an authenticated port (`comm/reducers/client.py`); each gets a native session of its own: own port,
 own secret, own engine thread, own memory, and a thread here that looks twice a second whether it is over. So jobs
 cannot see, slow down or break one another but through the machine's processor and network. A host whose job breaks
 the rules, or leaves without one finished work, waits until its next one is taken: longer each time (`penalties`). So
@@ -21,8 +21,8 @@ from typing import Any
 
 from slipstream import _core
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm.reducers import JOB, Reply, Request
-from slipstream.comm.store import StoreServer
+from slipstream.comm.reducers.client import JOB, Reply, Request
+from slipstream.comm.rendezvous.questions import QuestionServer
 from slipstream.plan.reducers import reducer as reducer_plan
 from slipstream.reducer.admission import Bounds, Decision, admit
 from slipstream.reducer.penalties import Penalties
@@ -123,7 +123,9 @@ class Reducer:
         self._penalties = Penalties()
         self._log_credit, self._log_time = float(_REFUSALS_LOGGED), time.monotonic()
         self._stop = threading.Event()
-        self._server = StoreServer(bind, secret, JOB, port, self._answer, encrypt=True if encrypt else None)
+        self._server = QuestionServer(
+            bind, secret, JOB, port, self._answer, encrypt=True if encrypt else None
+        )
         self.address = self._server.address
 
     def close(self) -> None:

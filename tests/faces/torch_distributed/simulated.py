@@ -24,6 +24,9 @@ from contextlib import contextmanager
 
 import torch
 
+from slipstream.faces.torch_distributed.devices import host_buffer
+from slipstream.staging.device import HostBuffer
+
 POISON = 0xA5
 PATIENCE = 30.0  # seconds a queue waits for a gate
 
@@ -176,8 +179,8 @@ class Simulated:
 
     # ---- Device
 
-    def pinned(self, nbytes: int) -> torch.Tensor:
-        return torch.full((nbytes,), POISON, dtype=torch.uint8)
+    def pinned(self, nbytes: int) -> HostBuffer:
+        return host_buffer(torch.full((nbytes,), POISON, dtype=torch.uint8))
 
     def ready(self) -> Event:
         if not self._inline:

@@ -23,8 +23,10 @@ import slipstream
 from faces.persistent import load
 from faces.torch_distributed.simulated import Simulated
 from slipstream.base.errors import Mismatch, PeerLost
-from slipstream.faces.torch_distributed import devices, operations, staging
-from slipstream.faces.torch_distributed.staging import Limits, Pending, Stager
+from slipstream.faces.torch_distributed import devices, operations
+from slipstream.staging import process
+from slipstream.staging.segments import StagedWork
+from slipstream.staging.stager import Limits, Stager
 
 SMALL = Limits(segment=1 << 10, window=4 << 10)
 LIMIT = 60.0  # seconds an operation may take
@@ -63,8 +65,8 @@ class Bench:
         """What the tensor will have been once the current queue has come that far."""
         return self.device.values(tensor) if self.kind == "simulated" else tensor.cpu()
 
-    def stage(self, task: operations.Task, group: slipstream.Group) -> Pending:
-        return self.stager.stage(self.device, task, group)
+    def stage(self, operation: operations.Operation, group: slipstream.Group) -> StagedWork:
+        return self.stager.stage(operations.transfer(self.device, operation, group))
 
     def close(self) -> None:
         """Checks that nothing is left over."""
@@ -93,7 +95,7 @@ def bench(kind: str, limits: Limits = SMALL) -> Iterator[Bench]:
 class Expected:
     """An operation, the tensor it writes to, and what must be there afterwards."""
 
-    task: operations.Task
+    operation: operations.Operation
     result: torch.Tensor
     values: torch.Tensor
 
@@ -163,8 +165,8 @@ def messages(b: Bench, group: Any, n: int, dtype: torch.dtype) -> Iterator[Expec
     to, source = (rank + 1) % size, (rank - 1) % size
     outs = {salt: b.tensor(torch.zeros(n, dtype=dtype)) for salt in (0, 1, 2)}
     for salt, tag in ((2, 5), (0, 4), (1, 4)):
-        task = operations.recv(group, outs[salt], source, tag, LIMIT)
-        yield Expected(task, outs[salt], values(source, n, dtype, salt))
+        receive = operations.recv(group, outs[salt], source, tag, LIMIT)
+        yield Expected(receive, outs[salt], values(source, n, dtype, salt))
     for salt, tag in ((0, 4), (1, 4), (2, 5)):
         x = b.tensor(values(rank, n, dtype, salt))
         yield Expected(operations.send(group, x, to, tag, LIMIT), x, values(rank, n, dtype, salt))
@@ -172,13 +174,13 @@ def messages(b: Bench, group: Any, n: int, dtype: torch.dtype) -> Iterator[Expec
 
 def run(b: Bench, group: Any, expected: Sequence[Expected], where: object) -> None:
     """Stages all before it waits for any, and computes with the results at once."""
-    pendings = [b.stage(e.task, group) for e in expected]
+    pendings = [b.stage(e.operation, group) for e in expected]
     for pending, e in zip(reversed(pendings), reversed(expected), strict=True):
         pending.wait(LIMIT)
         b.double(e.result)
     for e in expected:
         got = b.values(e.result)
-        assert torch.equal(got, e.values * 2), f"{e.task.call.name} {where}: {got} is not {e.values * 2}"
+        assert torch.equal(got, e.values * 2), f"{e.operation.call.name} {where}: {got} is not {e.values * 2}"
 
 
 def check_operations(kind: str, counts: Sequence[int]) -> None:
@@ -199,7 +201,7 @@ def check_groups(kind: str) -> None:
     rank = groups[0].rank
     op = dist.ReduceOp(dist.ReduceOp.SUM)
     with bench(kind) as b:
-        under_way: list[tuple[Pending, torch.Tensor, torch.Tensor]] = []
+        under_way: list[tuple[StagedWork, torch.Tensor, torch.Tensor]] = []
         for i in range(len(groups)):
             group = groups[(i + rank) % len(groups)]
             for n in (1, 3000, 10, 700):
@@ -262,7 +264,7 @@ def check_own_thread(kind: str) -> None:
     wide = torch.zeros(2, n).to("cpu" if kind == "simulated" else kind)
     x = wide[:, ::2]  # strided: what comes has to be brought there
     x.copy_(base)
-    pending = staging.stage(device, operations.all_reduce(group, x, op, LIMIT), group)
+    pending = process.stage(operations.transfer(device, operations.all_reduce(group, x, op, LIMIT), group))
     called = threading.Event()
     pending.add_done_callback(lambda _: called.set())
     pending.wait(LIMIT)
@@ -275,7 +277,7 @@ def check_own_thread(kind: str) -> None:
         device.close()
         child = os.fork()
         if child == 0:
-            os._exit(0 if staging._stager is None else 1)
+            os._exit(0 if process._stager is None else 1)
         assert os.waitpid(child, 0)[1] == 0
 
 
@@ -314,7 +316,7 @@ def check_training(kind: str) -> None:
 # ---- failures; each ends its session
 
 
-def error_of(pending: Pending, kind: type[BaseException]) -> Any:
+def error_of(pending: StagedWork, kind: type[BaseException]) -> Any:
     """What `wait` raises, which must be of this kind."""
     try:
         pending.wait(LIMIT)
@@ -344,12 +346,12 @@ def fails_when_a_rank_dies(kind: str) -> None:
         if group.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         y = b.tensor(values(0, 10, torch.float32))
-        tasks = [
+        started = [
             operations.all_reduce(group, x, op, LIMIT),
             operations.all_to_all(group, [y.clone()], [y], [5, 5], [5, 5], LIMIT),
-            operations.recv(group, y, 1, 0, LIMIT),
+            operations.recv(group, y.clone(), 1, 0, LIMIT),
         ]
-        for pending in [b.stage(task, group) for task in tasks]:
+        for pending in [b.stage(one, group) for one in started]:
             assert error_of(pending, PeerLost).rank == 1
 
 

@@ -159,6 +159,6 @@ def test_graphs_are_refused() -> None:
 def test_pinned_memory_is_pinned() -> None:
     device = Cuda(torch.device("cuda", torch.cuda.current_device()))
     buffer = device.pinned(5000)
-    assert buffer.is_pinned()
-    assert buffer.dtype == torch.uint8
-    assert buffer.numel() == 5000
+    assert buffer.array.is_pinned()
+    assert buffer.array.dtype == torch.uint8
+    assert buffer.nbytes == 5000

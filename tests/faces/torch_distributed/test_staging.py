@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,161 +22,25 @@ from hypothesis import strategies as st  # noqa: E402
 from comm.ranks import started  # noqa: E402
 from faces.torch_distributed import staging_rank  # noqa: E402
 from faces.torch_distributed.simulated import POISON, Simulated  # noqa: E402
+from faces.torch_distributed.staging_rig import (  # noqa: E402
+    PATIENCE,
+    ROW,
+    SMALL,
+    Completions,
+    Members,
+    Network,
+    Rig,
+    rows,
+    transfer,
+)
 from slipstream.base.errors import Aborted, PeerLost, Timeout  # noqa: E402
 from slipstream.faces.torch_distributed import devices  # noqa: E402
-from slipstream.faces.torch_distributed.calls import Call  # noqa: E402
 from slipstream.faces.torch_distributed.devices.cpu import Cpu  # noqa: E402
-from slipstream.faces.torch_distributed.devices.pool import Pool  # noqa: E402
-from slipstream.faces.torch_distributed.segments import columns, pairs  # noqa: E402
-from slipstream.faces.torch_distributed.staging import Limits, Stager  # noqa: E402
-
-ROW = 64  # elements; segments are whole rows of these in the tests of states
-SMALL = Limits(segment=ROW * 4, window=4 * ROW * 4)
-PATIENCE = 20.0
-
-
-# ---- a network whose operations end when a test says so
-
-
-@dataclass
-class NetworkWork:
-    """What `Call.issue` returns; also its own native handle."""
-
-    label: str
-    src: int
-    dst: int
-    counts: tuple[list[int], list[int]]
-    over: bool = False
-    error: Exception | None = None
-
-    @property
-    def native(self) -> NetworkWork:
-        return self
-
-    def wait(self) -> None:
-        assert self.over
-        if self.error is not None:
-            raise self.error
-
-
-@dataclass
-class Network:
-    """All that was issued, in its order. Operations leave memory as it is: what is sent comes back."""
-
-    works: list[NetworkWork] = field(default_factory=list)
-
-    def issuer(self, label: str) -> Callable[..., Any]:
-        def issue(
-            src: int, dst: int, sent: Sequence[int], received: Sequence[int], keep: object, sync: bool
-        ) -> NetworkWork:
-            assert not sync
-            self.works.append(NetworkWork(label, src, dst, (list(sent), list(received))))
-            return self.works[-1]
-
-        return issue
-
-    def labels(self) -> list[str]:
-        return [work.label for work in self.works]
-
-
-class Members:
-    """A group, as far as staging looks at it without the network: it can be ended."""
-
-    def __init__(self) -> None:
-        self.rank = 0
-        self.session = self
-        self.aborted: list[str] = []
-
-    def abort(self, why: str) -> None:
-        self.aborted.append(why)
-
-
-class Completions:
-    """`_core.Completions` for works of a `Network`."""
-
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self._works: dict[int, NetworkWork] = {}
-
-    def add(self, work: NetworkWork, token: int) -> None:
-        self._works[token] = work
-
-    def post(self, token: int) -> None:
-        self._tokens.append(token)
-
-    def close(self) -> None:
-        self._tokens.insert(0, -1)
-
-    def wait(self, timeout: float | None) -> int | None:
-        self._tokens += [token for token, work in self._works.items() if work.over]
-        self._works = {token: work for token, work in self._works.items() if not work.over}
-        if not self._tokens:
-            time.sleep(min(timeout or 0.0, 1e-4))
-        return self._tokens.pop(0) if self._tokens else None
-
-
-@dataclass
-class Job:
-    """An operation to stage."""
-
-    call: Call
-    src: Any
-    dst: Any
-    finish: Callable[[], None] | None = None
-    channel: object = None
-    uneven: bool = False
-    serial: bool = False
-
-
-class Rig:
-    """A stager that a test drives turn by turn, with a simulated device and a network."""
-
-    def __init__(self, limits: Limits = SMALL) -> None:
-        self.device = Simulated()
-        self.network = Network()
-        self.members = Members()
-        self.stager = Stager(limits, Completions())
-
-    def stage(self, label: str, src: Any, dst: Any, channel: object = None, **options: Any) -> Any:
-        sent = [src.numel()] if src is not None else []
-        received = [dst.numel()] if dst is not None else []
-        call = Call(
-            label,
-            4,
-            sent,
-            received,
-            self.network.issuer(label),
-            reads=src is not None,
-            writes=dst is not None,
-        )
-        return self.stager.stage(self.device, Job(call, src, dst, channel=channel, **options), self.members)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Lets the stager turn until the condition holds."""
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, f"not reached; issued so far: {self.network.labels()}"
-            self.stager.turn()
-
-    def rest(self) -> None:
-        """Lets the stager do all that it can do without another event."""
-        for _ in range(50):
-            self.stager.turn()
-
-    def end(self, *works: NetworkWork, error: Exception | None = None) -> None:
-        for work in works:
-            work.error, work.over = error, True
-
-    def end_all(self, pending: Any) -> None:
-        def step() -> bool:
-            self.end(*self.network.works)
-            return bool(pending.done())
-
-        self.until(step)
-
-    def close(self) -> None:
-        self.until(lambda: self.stager.pool.lent_bytes == 0)
-        self.device.close()
+from slipstream.faces.torch_distributed.devices.memory import TensorMemory, host_buffer  # noqa: E402
+from slipstream.staging.calls import Call  # noqa: E402
+from slipstream.staging.pool import Pool  # noqa: E402
+from slipstream.staging.segments import strips  # noqa: E402
+from slipstream.staging.stager import Stager  # noqa: E402
 
 
 @pytest.fixture
@@ -184,10 +48,6 @@ def rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.close()
-
-
-def rows(count: int, start: float = 0.0) -> Any:
-    return torch.arange(count * ROW, dtype=torch.float32) + start
 
 
 # ---- states
@@ -256,7 +116,7 @@ def test_calls_of_a_lane_are_issued_in_their_order_even_if_the_second_is_ready_f
         a = rig.stage("a", x, x)
         with rig.device.using(other):
             b = rig.stage("b", y, y)
-            c = rig.stage("c", z, z, channel="another lane")
+            c = rig.stage("c", z, z, ends="another lane")
         rig.until(lambda: rig.network.labels() == ["c"])
         rig.end_all(c)
         rig.rest()
@@ -267,6 +127,61 @@ def test_calls_of_a_lane_are_issued_in_their_order_even_if_the_second_is_ready_f
     rig.until(b.done)
     assert not a.done()
     rig.end_all(a)
+
+
+def test_a_call_on_memory_that_an_earlier_one_uses_begins_when_that_has_landed(rig: Rig) -> None:
+    x = rows(6)
+    a = rig.stage("a", x, x)
+    b = rig.stage("b", x[ROW:], x[ROW:])
+    rig.until(lambda: len(rig.network.works) == 4)
+    rig.end(*rig.network.works)
+    rig.until(lambda: len(rig.network.works) == 6)
+    with rig.device.into.held():
+        rig.end(*rig.network.works)
+        rig.until(a.done)
+        rig.rest()
+        assert rig.network.labels() == ["a"] * 6, "copied out before the result was copied in"
+    rig.end_all(b)
+    b.wait()
+    assert rig.network.labels() == ["a"] * 6 + ["b"] * 5
+
+
+def test_a_call_that_only_reads_what_earlier_ones_only_read_does_not_wait(rig: Rig) -> None:
+    x = rows(1)
+    pendings = [rig.stage(label, x, None) for label in "ab"]
+    rig.until(lambda: rig.network.labels() == ["a", "b"])
+    rig.end_all(pendings[-1])
+
+
+def test_columns_of_one_matrix_do_not_overlap(rig: Rig) -> None:
+    matrix, flat = torch.zeros(ROW, 2), [rows(1), rows(1)]
+    for i in range(2):
+        finish = functools.partial(matrix[:, i].copy_, flat[i])
+        rig.stage(str(i), flat[i], flat[i], tensors=[matrix[:, i]], finish=finish)
+    rig.until(lambda: rig.network.labels() == ["0", "1"])
+    rig.end(*rig.network.works)
+    rig.until(lambda: not rig.stager.pool.lent_bytes)
+
+
+def test_a_call_of_another_lane_on_memory_in_use_is_refused(rig: Rig) -> None:
+    x = rows(1)
+    a = rig.stage("a", x, x)
+    with pytest.raises(Aborted, match="rank 0 called b on memory that a of another group"):
+        rig.stage("b", x, x, ends="another lane")
+    assert len(rig.members.aborted) == 1
+    rig.end_all(a)
+
+
+def test_a_call_of_another_lane_waits_for_the_device_alone(rig: Rig) -> None:
+    x = rows(1)
+    a = rig.stage("a", x, x)
+    with rig.device.into.held():
+        rig.end_all(a)
+        b = rig.stage("b", x, x, ends="another lane")
+        rig.rest()
+        assert rig.network.labels() == ["a"]
+    rig.end_all(b)
+    b.wait()
 
 
 def test_the_window_is_shared_by_the_calls_of_a_lane(rig: Rig) -> None:
@@ -295,8 +210,8 @@ def test_a_receive_does_not_wait_for_compute_but_its_copy_in_does(rig: Rig) -> N
 
 def test_a_receive_that_nobody_answers_holds_up_no_other_lane(rig: Rig) -> None:
     x, y = rows(8), rows(1)
-    silent = rig.stage("recv", None, x, channel=("recv", 1, 0))
-    sent = rig.stage("send", y, None, channel=("send", 1, 0))
+    silent = rig.stage("recv", None, x, ends=("recv", 1, 0))
+    sent = rig.stage("send", y, None, ends=("send", 1, 0))
     rig.until(lambda: "send" in rig.network.labels())
     rig.end(*[work for work in rig.network.works if work.label == "send"])
     rig.until(sent.done)
@@ -325,10 +240,11 @@ def test_an_error_does_not_free_memory_that_is_being_copied_to(rig: Rig) -> None
     x = rows(4)
     with rig.device.out.held():
         a = rig.stage("a", x, x)
+        rig.until(lambda: rig.stager.pool.lent_bytes > 0)  # the device is ready: all of it that may goes out
         rig.rest()
         rig.device.fails.add("out")
         y = rows(1)
-        b = rig.stage("b", y, y, channel="other")
+        b = rig.stage("b", y, y, ends="other")
         rig.rest()
         assert rig.stager.pool.lent_bytes > 0
         rig.until(b.done)
@@ -354,7 +270,7 @@ def test_an_error_of_issuing_is_that_of_the_call(rig: Rig) -> None:
         raise ValueError("no such operation")
 
     x = rows(6)
-    pending = rig.stager.stage(rig.device, Job(Call("a", 4, [6 * ROW], [6 * ROW], refuse), x, x), rig.members)
+    pending = rig.stage_call(Call("a", 4, [6 * ROW], [6 * ROW], refuse), x, x)
     rig.until(pending.done)
     with pytest.raises(ValueError, match="no such operation"):
         pending.wait()
@@ -400,9 +316,9 @@ def test_an_empty_call_is_one_operation(rig: Rig) -> None:
 
 
 def test_in_place_uses_one_buffer_and_else_two(rig: Rig) -> None:
-    x, y = rows(1), rows(1)
+    x, y, z = rows(1), rows(1), rows(1)
     rig.stage("a", x, x)
-    rig.stage("b", x, y)
+    rig.stage("b", y, z)
     rig.until(lambda: len(rig.network.works) == 2)
     assert [work.src == work.dst for work in rig.network.works] == [True, False]
     rig.end(*rig.network.works)
@@ -442,14 +358,14 @@ def test_closing_fails_what_is_under_way_and_ends_the_thread() -> None:
     thread.start()
     with device.main.held():
         call = Call("a", 4, [x.numel()], [x.numel()], network.issuer("a"))
-        pending = stager.stage(device, Job(call, x, x), Members())
+        pending = stager.stage(transfer(device, Members(), call, x, x))
         stager.close()
         thread.join(PATIENCE)
         assert not thread.is_alive()
     with pytest.raises(Aborted):
         pending.wait(PATIENCE)
     with pytest.raises(Aborted):
-        stager.stage(device, Job(call, x, x), Members())
+        stager.stage(transfer(device, Members(), call, x, x))
     device.close()
 
 
@@ -467,7 +383,7 @@ def test_the_cpu_as_a_device() -> None:
         return work
 
     call = Call("a", 4, [src.numel()], [dst.numel()], issue)
-    pending = stager.stage(Cpu(torch.device("cpu")), Job(call, src, dst), Members())
+    pending = stager.stage(transfer(Cpu(torch.device("cpu")), Members(), call, src, dst))
     end = time.monotonic() + PATIENCE
     while not pending.done() and time.monotonic() < end:
         stager.turn()
@@ -486,33 +402,33 @@ def test_columns_cover_every_element_once(counts: list[int], width: int, equal: 
     flat = torch.arange(sum(counts), dtype=torch.int16)
     blocks = flat.split(counts)
     seen = torch.zeros_like(flat)
-    buffer = torch.empty(flat.numel() * 2, dtype=torch.uint8)
+    buffer = host_buffer(torch.empty(flat.numel() * 2, dtype=torch.uint8))
     for start in range(0, max(counts, default=0), width):
         wanted = torch.cat([block[start : start + width] for block in blocks])
-        nbytes = wanted.numel() * 2
-        for memory, host in pairs(flat, counts, buffer, nbytes, start, start + width):
+        cut = strips(counts, start, start + width)
+        for memory, host in TensorMemory(flat).views(cut, buffer):
             host.copy_(memory)
-        assert torch.equal(buffer[:nbytes].view(torch.int16), wanted)
-        for view in columns(seen, counts, start, start + width):
+        assert torch.equal(buffer.array[: wanted.numel() * 2].view(torch.int16), wanted)
+        for view, _ in TensorMemory(seen).views(cut, buffer):
             view += 1
     assert torch.equal(seen, torch.ones_like(seen))
 
 
 def test_equal_blocks_are_one_copy() -> None:
-    assert len(columns(torch.zeros(12), [4, 4, 4], 1, 3)) == 1
-    assert len(columns(torch.zeros(12), [4, 4, 4], 0, 4)) == 1
-    assert len(columns(torch.zeros(12), [4, 2, 6], 1, 3)) == 3
+    assert len(strips([4, 4, 4], 1, 3)) == 1
+    assert len(strips([4, 4, 4], 0, 4)) == 1
+    assert len(strips([4, 2, 6], 1, 3)) == 3
 
 
 def test_idle_buffers_are_used_again_and_bounded() -> None:
     device = Cpu(torch.device("cpu"))
     pool = Pool(64 << 10)
     first = pool.take(device, 5000)
-    assert first.numel() == 8192
+    assert first.nbytes == 8192
     assert pool.lent_bytes == 8192
     pool.give(device, first)
     assert pool.take(device, 8192) is first
-    assert pool.take(device, 8193).numel() == 16384
+    assert pool.take(device, 8193).nbytes == 16384
     taken = [pool.take(device, 0) for _ in range(4)]
     pool.give(device, first)
     for buffer in taken:
@@ -520,7 +436,7 @@ def test_idle_buffers_are_used_again_and_bounded() -> None:
     pool.give(device, pool.take(device, 60_000))
     assert pool.idle_bytes == 64 << 10
     assert pool.take(device, 5000) is not first  # the size used least lately went
-    pool.give(device, torch.empty(1 << 20, dtype=torch.uint8))
+    pool.give(device, device.pinned(1 << 20))
     assert pool.idle_bytes <= 64 << 10
 
 

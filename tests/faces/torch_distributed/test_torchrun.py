@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.launch.master import master_port
+
 pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).with_name("elastic_rank.py")
@@ -92,6 +94,7 @@ def report(folder: Path, attempt: int, size: int) -> None:
         assert max(seconds) < FORMING
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(agents: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     size, victim = 3, 1
@@ -116,11 +119,10 @@ def test_a_worker_that_dies_is_replaced(agents: list[subprocess.Popen[bytes]], t
     assert len(set(ended.values())) == 1
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_node_that_dies_leaves_a_smaller_job(agents: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = master_port(local=True)
     options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d"]
     options += ["--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "job", "--local-addr", "localhost"]
     options += ["--rdzv-conf", "last_call_timeout=10,join_timeout=100"]

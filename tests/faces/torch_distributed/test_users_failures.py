@@ -197,7 +197,7 @@ def late_pair_check() -> tuple[str, float]:
 
 def test_a_peer_that_does_not_come_is_a_time_out(c10d: Any) -> None:
     text, seconds = c10d(late_pair_check, timeout=3.0, fresh=True, patience=40)[0]
-    assert 2.5 < seconds < 10, (text, seconds)
+    assert 2.5 < seconds < 40, (text, seconds)
 
 
 def leaving_check(name: str) -> None:

@@ -17,7 +17,7 @@ import slipstream
 from slipstream.bench.collectives import COLLECTIVES
 from slipstream.bench.contenders.interface import Bound, Call, Contender, Place, Unsupported
 from slipstream.bench.gathering import broadcast_object
-from slipstream.comm.discovery import advertised_addresses, interfaces
+from slipstream.comm.rendezvous.discovery import advertised_addresses, interfaces
 
 __all__ = ["gloo_interface", "join_torch", "open_contender"]
 

@@ -1,6 +1,6 @@
 """Who exchanges the gradients: each contender wraps a replica of the model in its own way.
 
-``plain`` exchanges nothing. DDP contenders are `DistributedDataParallel` over a back end of `torch.distributed`, all
+``plain`` exchanges nothing. DDP contenders are `DistributedDataParallel` over a backend of `torch.distributed`, all
 with the same bucket size; Horovod's kind has an optimizer that reduces, with buckets of its own. ``slipstream-ring`` is
 slipstream without the reducers that the job may have.
 """
@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from slipstream import _core, comm
+from slipstream.base.dtypes import DType
 from slipstream.base.settings import Settings
 from slipstream.bench.train.options import PLAIN, RING
 from slipstream.bench.train.workloads import Workload
-from slipstream.comm import job
-from slipstream.comm.discovery import advertised_addresses, interfaces
-from slipstream.comm.group import Group
+from slipstream.comm.membership import job
+from slipstream.comm.membership.group import Group
+from slipstream.comm.rendezvous.discovery import advertised_addresses, interfaces
+from slipstream.gradients.buckets import Parameter, cut
 from slipstream.plan.choose import choose
 
 __all__ = ["NAMES", "Contender", "build", "leave", "missing", "mpi_ranks", "reducers"]
@@ -165,14 +167,12 @@ def _horovod(
 
 def _slipstream_buckets(shapes: Sequence[torch.Size]) -> list[int]:
     """Bytes of the buckets that slipstream's own optimizer cuts gradients into, in this order."""
-    from slipstream.faces.torch.buckets import Cell, cut
-
-    cells = [Cell(number, shape, torch.float32) for number, shape in enumerate(shapes)]
-    return [sum(cell.nbytes for cell in part) for part in cut(cells)]
+    parameters = [Parameter(number, shape.numel(), DType.F32) for number, shape in enumerate(shapes)]
+    return [sum(parameter.nbytes for parameter in part) for part in cut(parameters)]
 
 
 def _group(name: str, nbytes: int) -> Any:
-    """The process group of a back end; the default group is slipstream's, and made first.
+    """The process group of a backend; the default group is slipstream's, and made first.
 
     ``nbytes``: of a bucket, for which the ring's chunks are chosen.
     """

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from slipstream.faces.torch.compression import (
-    Compression,
-    Compressor,
-)
-from slipstream.faces.torch.handles import (
+from slipstream.faces.horovod.handles import (
     poll,
     synchronize,
 )
-from slipstream.faces.torch.job import (
+from slipstream.faces.horovod.job import (
     HorovodInternalError,
     ccl_built,
     cross_rank,
@@ -35,9 +31,27 @@ from slipstream.faces.torch.job import (
     start_timeline,
     stop_timeline,
 )
-from slipstream.faces.torch.objects import (
+from slipstream.faces.horovod.objects import (
     allgather_object,
     broadcast_object,
+)
+from slipstream.faces.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from slipstream.faces.horovod.reduce_ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+)
+from slipstream.faces.torch.compression import (
+    Compression,
+    Compressor,
 )
 from slipstream.faces.torch.operations import (
     allgather,
@@ -67,20 +81,6 @@ from slipstream.faces.torch.operations import (
 )
 from slipstream.faces.torch.optimizer import (
     DistributedOptimizer,
-)
-from slipstream.faces.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from slipstream.faces.torch.reductions import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
 )
 from slipstream.faces.torch.state import (
     broadcast_optimizer_state,

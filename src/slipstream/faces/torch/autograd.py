@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from slipstream.faces.torch.exchanges import start_all_gather, start_all_to_all, start_broadcast
-from slipstream.faces.torch.process_sets import ProcessSet
-from slipstream.faces.torch.reductions import (
-    Average,
-    Sum,
+from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.horovod.reduce_ops import Average, Sum
+from slipstream.faces.torch.data_movement import start_all_gather, start_all_to_all, start_broadcast
+from slipstream.faces.torch.reduction_collectives import (
     start_all_reduce,
     start_grouped_all_reduce,
     start_reduce_scatter,

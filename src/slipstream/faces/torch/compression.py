@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from slipstream.faces.torch_tensors import DTYPES
+from slipstream.gradients.compression import BF16, FP16, Cast
+
 __all__ = [
     "BF16Compressor",
     "CastCompressor",
@@ -45,13 +48,15 @@ class NoneCompressor(Compressor):
 
 
 class CastCompressor(Compressor):
-    """Base of the compressions that only cast: `wire` is the dtype that travels."""
+    """Base of the compressions that only cast."""
 
-    wire: torch.dtype
+    cast: Cast
 
 
-def _shrink(tensor: torch.Tensor, wire: torch.dtype) -> tuple[torch.Tensor, Any]:
-    return (tensor.to(wire) if tensor.dtype.is_floating_point else tensor), tensor.dtype
+def _shrink(tensor: torch.Tensor, cast: Cast) -> tuple[torch.Tensor, Any]:
+    if cast.wire is None or not tensor.dtype.is_floating_point:
+        return tensor, tensor.dtype
+    return tensor.to(DTYPES[cast.wire]), tensor.dtype
 
 
 def _restore(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -61,12 +66,12 @@ def _restore(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
 class FP16Compressor(CastCompressor):
     """Sends floating-point tensors as float16 (sums are still formed in float32)."""
 
-    wire = torch.float16
+    cast = FP16
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Returns ``tensor`` as float16, and its dtype; what is not floating point stays as it is."""
-        return _shrink(tensor, torch.float16)
+        return _shrink(tensor, FP16)
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -77,12 +82,12 @@ class FP16Compressor(CastCompressor):
 class BF16Compressor(CastCompressor):
     """Sends floating-point tensors as bfloat16: the range of float32 with 8 bits of precision."""
 
-    wire = torch.bfloat16
+    cast = BF16
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Returns ``tensor`` as bfloat16, and its dtype; what is not floating point stays as it is."""
-        return _shrink(tensor, torch.bfloat16)
+        return _shrink(tensor, BF16)
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:

@@ -10,13 +10,17 @@ another device: then they are copied to the host and back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from slipstream.comm import raw
-from slipstream.comm.together import Together
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.membership.group import world
+from slipstream.faces.horovod.handles import Grouped, claim_name, give, synchronize, unclaim_name
+from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
+from slipstream.faces.horovod.reduce_ops import Average, Sum, choose_op
 from slipstream.faces.torch.autograd import (
     AllGather,
     AllReduce,
@@ -26,22 +30,18 @@ from slipstream.faces.torch.autograd import (
     ReduceScatter,
 )
 from slipstream.faces.torch.compression import Compression, Compressor
-from slipstream.faces.torch.exchanges import (
+from slipstream.faces.torch.data_movement import (
     start_all_gather,
     start_all_to_all,
     start_broadcast,
     start_grouped_all_gather,
 )
-from slipstream.faces.torch.handles import Grouped, claim_name, give, synchronize, unclaim_name
-from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
-from slipstream.faces.torch.reductions import (
-    Average,
-    Sum,
-    choose_op,
+from slipstream.faces.torch.reduction_collectives import (
     start_all_reduce,
     start_grouped_all_reduce,
     start_reduce_scatter,
 )
+from slipstream.faces.torch_tensors import await_tensor
 
 __all__ = [
     "allgather",
@@ -70,7 +70,32 @@ __all__ = [
     "sparse_allreduce_async",
 ]
 
+_whole = whole(lambda *_, **__: world())
 
+
+def _expect(tensor: object, operation: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{operation} takes a torch.Tensor, not {type(tensor).__name__}")
+
+
+def _expect_all(tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:
+    found = list(tensors)
+    for tensor in found:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{operation} takes a list of torch.Tensor, not of {type(tensor).__name__}")
+    return found
+
+
+def _compressed(
+    tensor: torch.Tensor, name: str, compression: type[Compressor], process_set: ProcessSet
+) -> tuple[torch.Tensor, Any]:
+    """What travels, made when no earlier operation writes to the tensor any more."""
+    if compression is not Compression.none:
+        await_tensor(process_set.group, name, tensor, writes=False)
+    return compression.compress(tensor)
+
+
+@_whole
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -86,19 +111,21 @@ def allreduce(
     ``op`` defaults to Average (integers truncate toward zero); ``average`` is its deprecated forerunner. The
     factors multiply what goes in and what comes out. Differentiable for Average and Sum.
     """
+    _expect(tensor, "allreduce")
     op = choose_op(op, average)
     if compression is Compression.none and not tensor.requires_grad:
         pending = start_all_reduce(
             tensor, False, name, op, prescale_factor, postscale_factor, process_set, sync=True
         )
         return pending.wait()  # type: ignore[no-any-return]
-    small, ctx = compression.compress(tensor)
+    small, ctx = _compressed(tensor, "allreduce", compression, process_set)
     result = AllReduce.apply(  # type: ignore[no-untyped-call]
         small, name, op, prescale_factor, postscale_factor, process_set
     )
     return compression.decompress(result, ctx)
 
 
+@_whole
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -109,10 +136,12 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts `allreduce`; the tensor must not change until the handle is synchronised."""
+    _expect(tensor, "allreduce_async")
     op = choose_op(op, average)
     return give(start_all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
 
 
+@_whole
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -123,6 +152,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks, in place; returns it. Not differentiable."""
+    _expect(tensor, "allreduce_")
     op = choose_op(op, average)
     pending = start_all_reduce(
         tensor, True, name, op, prescale_factor, postscale_factor, process_set, sync=True
@@ -130,6 +160,7 @@ def allreduce_(
     return pending.wait()  # type: ignore[no-any-return]
 
 
+@_whole
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -140,10 +171,12 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts `allreduce_`."""
+    _expect(tensor, "allreduce_async_")
     op = choose_op(op, average)
     return give(start_all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
 
 
+@_whole
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -155,14 +188,16 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduces several tensors at once; returns the list of results. Otherwise as `allreduce`."""
+    tensors = _expect_all(tensors, "grouped_allreduce")
     op = choose_op(op, average)
-    small = [compression.compress(tensor) for tensor in tensors]
+    small = [_compressed(tensor, "grouped_allreduce", compression, process_set) for tensor in tensors]
     results = GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
         name, op, prescale_factor, postscale_factor, process_set, *(tensor for tensor, _ in small)
     )
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
 
+@_whole
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -173,12 +208,14 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts `grouped_allreduce`; one handle stands for all tensors."""
+    tensors = _expect_all(tensors, "grouped_allreduce_async")
     op = choose_op(op, average)
     return give(
         start_grouped_all_reduce(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
+@_whole
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -189,6 +226,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduces several tensors at once, in place; returns the list of them."""
+    tensors = _expect_all(tensors, "grouped_allreduce_")
     op = choose_op(op, average)
     grouped = start_grouped_all_reduce(
         tensors, True, name, op, prescale_factor, postscale_factor, process_set
@@ -196,6 +234,7 @@ def grouped_allreduce_(
     return grouped.wait()  # type: ignore[no-any-return]
 
 
+@_whole
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -206,12 +245,14 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts `grouped_allreduce_`."""
+    tensors = _expect_all(tensors, "grouped_allreduce_async_")
     op = choose_op(op, average)
     return give(
         start_grouped_all_reduce(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
+@_whole
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
@@ -220,6 +261,7 @@ def sparse_allreduce_async(
     ``name`` is accepted for Horovod's sake. Indices and values are gathered, and those of equal place are
     added.
     """
+    _expect(tensor, "sparse_allreduce_async")
     if op not in (Sum, Average):
         raise ValueError("sparse tensors can be reduced with Sum and Average only")
     sparse = tensor.detach().coalesce()
@@ -236,6 +278,7 @@ def sparse_allreduce_async(
     return finish
 
 
+@_whole
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -244,34 +287,42 @@ def allgather(
 
     Differentiable: each rank gets the average over the ranks of the gradient of its rows.
     """
+    _expect(tensor, "allgather")
     if tensor.requires_grad:
         return AllGather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
     return start_all_gather(tensor, name, process_set).wait()  # type: ignore[no-any-return]
 
 
+@_whole
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts `allgather`; returns when all ranks have started it, since it takes their sizes to begin."""
+    _expect(tensor, "allgather_async")
     return give(start_all_gather(tensor, name, process_set))
 
 
+@_whole
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """Runs `allgather` for several tensors; returns the list of results."""
+    tensors = _expect_all(tensors, "grouped_allgather")
     if any(tensor.requires_grad for tensor in tensors):
         return [allgather(tensor, None, process_set) for tensor in tensors]
     return start_grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
 
 
+@_whole
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts `grouped_allgather`; one handle stands for all tensors."""
+    tensors = _expect_all(tensors, "grouped_allgather_async")
     return give(start_grouped_all_gather(tensors, name, process_set))
 
 
+@_whole
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -283,11 +334,13 @@ def broadcast(
     ValueError when ``root_rank`` is not in the set. Differentiable: the root gets the average of the
     gradients.
     """
+    _expect(tensor, "broadcast")
     if tensor.requires_grad:
         return Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
     return start_broadcast(tensor, False, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
 
 
+@_whole
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -295,9 +348,11 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts `broadcast`."""
+    _expect(tensor, "broadcast_async")
     return give(start_broadcast(tensor, False, root_rank, name, process_set))
 
 
+@_whole
 def broadcast_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -305,9 +360,11 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Overwrites a tensor with the values it has on ``root_rank``; returns it. Not differentiable."""
+    _expect(tensor, "broadcast_")
     return start_broadcast(tensor, True, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
 
 
+@_whole
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -315,9 +372,11 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts `broadcast_`."""
+    _expect(tensor, "broadcast_async_")
     return give(start_broadcast(tensor, True, root_rank, name, process_set))
 
 
+@_whole
 def alltoall(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,
@@ -329,6 +388,7 @@ def alltoall(
     ``splits``: how many rows each rank gets, in order; default equal shares. Returns the tensor, or with
     ``splits`` the pair (tensor, received splits). ValueError when the splits do not fit. Differentiable.
     """
+    _expect(tensor, "alltoall")
     if tensor.requires_grad:
         result, received = AllToAll.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     else:
@@ -336,6 +396,7 @@ def alltoall(
     return result if splits is None else (result, received)
 
 
+@_whole
 def alltoall_async(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,
@@ -343,6 +404,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts `alltoall`, whose result `synchronize` returns; waits until all ranks have started it."""
+    _expect(tensor, "alltoall_async")
     started = start_all_to_all(tensor, splits, name, process_set)
     if splits is None:
         pair = started.collect
@@ -350,6 +412,7 @@ def alltoall_async(
     return give(started)
 
 
+@_whole
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -363,7 +426,8 @@ def reducescatter(
 
     ValueError for 0-dim tensors. Differentiable for Average and Sum.
     """
-    small, ctx = compression.compress(tensor)
+    _expect(tensor, "reducescatter")
+    small, ctx = _compressed(tensor, "reducescatter", compression, process_set)
     if tensor.requires_grad:
         result = ReduceScatter.apply(  # type: ignore[no-untyped-call]
             small, name, op, prescale_factor, postscale_factor, process_set
@@ -375,6 +439,7 @@ def reducescatter(
     return compression.decompress(result, ctx)
 
 
+@_whole
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -384,9 +449,11 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts `reducescatter`."""
+    _expect(tensor, "reducescatter_async")
     return give(start_reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
 
 
+@_whole
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -397,12 +464,13 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Runs `reducescatter` for several tensors; returns the list of results."""
+    tensors = _expect_all(tensors, "grouped_reducescatter")
     if any(tensor.requires_grad for tensor in tensors):
         return [
             reducescatter(tensor, None, compression, op, process_set, prescale_factor, postscale_factor)
             for tensor in tensors
         ]
-    small = [compression.compress(tensor) for tensor in tensors]
+    small = [_compressed(tensor, "grouped_reducescatter", compression, process_set) for tensor in tensors]
     handle = grouped_reducescatter_async(
         [tensor for tensor, _ in small], name, op, process_set, prescale_factor, postscale_factor
     )
@@ -410,6 +478,7 @@ def grouped_reducescatter(
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
 
+@_whole
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -419,6 +488,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts `grouped_reducescatter`; one handle stands for all tensors."""
+    tensors = _expect_all(tensors, "grouped_reducescatter_async")
     key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
     try:
         with Together(process_set.group, "grouped_reducescatter"):
@@ -432,6 +502,7 @@ def grouped_reducescatter_async(
     return give(Grouped(parts, key))
 
 
+@_whole
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank of the set has called it."""
-    raw.barrier(process_set.group, sync=True)
+    addresses.barrier(process_set.group, sync=True)

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
+from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import Compression, Compressor
-from slipstream.faces.torch.gradients import GradientExchange
-from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
-from slipstream.faces.torch.reductions import Average, engine_op
+from slipstream.faces.torch.gradients import exchange_gradients
+from slipstream.gradients.exchange import GradientExchange
 
 __all__ = ["DistributedOptimizer"]
 
@@ -44,7 +45,7 @@ class _Distributed:
         groups = _as_indices(params, settings.pop("groups"), settings.pop("num_groups"))
         known = settings.pop("names")
         settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
-        self._exchange = GradientExchange(
+        self._exchange = exchange_gradients(
             params, groups=groups, passes=self.backward_passes_per_step, **settings
         )
 

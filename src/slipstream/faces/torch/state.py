@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from slipstream.comm.together import Together
-from slipstream.faces.torch.agreement import check_agreement, description
-from slipstream.faces.torch.exchanges import start_broadcast
-from slipstream.faces.torch.objects import broadcast_object
-from slipstream.faces.torch.process_sets import ProcessSet, global_process_set
+from slipstream.comm.collectives.interruption import Together
+from slipstream.faces.horovod.objects import broadcast_object
+from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
+from slipstream.faces.torch.data_movement import start_broadcast
+from slipstream.faces.torch_tensors import describe
+from slipstream.gradients.agreement import check_agreement
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -36,7 +37,7 @@ def broadcast_parameters(
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
     tensors = [(name, entry) for name, entry in entries if isinstance(entry, torch.Tensor)]
-    check_agreement("broadcast", [description(name, tensor) for name, tensor in tensors], process_set)
+    check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], process_set.group)
     _broadcast_all(tensors, root_rank, process_set)
 
 

@@ -14,7 +14,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Makes the back end known to `torch.distributed`, and lets it stand in for those in SLIPSTREAM_REPLACE.
+    """Makes the backend known to `torch.distributed`, and lets it stand in for those in SLIPSTREAM_REPLACE.
 
     Warns (RuntimeWarning) where this PyTorch is not as expected: ``import torch`` must not fail because of us.
     """
@@ -22,7 +22,7 @@ def register() -> None:
         _register()
     except Exception as error:
         text = (
-            f"the back end slipstream of torch.distributed is not available: {type(error).__name__}: {error}"
+            f"the backend slipstream of torch.distributed is not available: {type(error).__name__}: {error}"
         )
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 

@@ -10,8 +10,8 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from slipstream.base.settings import PREFIX, Settings
-from slipstream.comm.group import Group
-from slipstream.comm.job import Job, enter
+from slipstream.comm.membership.group import Group
+from slipstream.comm.membership.job import Job, enter
 from slipstream.faces.torch_distributed import compiling, functional
 from slipstream.faces.torch_distributed.group import SlipstreamGroup
 from slipstream.faces.torch_distributed.patches import devices_of_others
@@ -26,7 +26,7 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     """The group that ``options`` (c10d's DistributedBackendOptions) describes.
 
     The default group enters a job of its ranks. Later groups of the same ranks' are groups in that job; where the
-    default group belongs to another back end, each of ours is a job of its own. All members of a group call this.
+    default group belongs to another backend, each of ours is a job of its own. All members of a group call this.
     """
     functional.install()
     compiling.skip((SlipstreamGroup, *WORKS))
@@ -57,7 +57,7 @@ def _enter(options: Any) -> Job:
 
 
 def _make_other(device: str, backend: str, options: Any) -> Any:
-    """A group of another back end for one kind of device, beside ours."""
+    """A group of another backend for one kind of device, beside ours."""
     store = _c10d.PrefixStore(f"{device}/", options.store)
     group = _c10d.ProcessGroup(store, options.group_rank, options.group_size)
     if backend == c10d.Backend.GLOO:
@@ -73,7 +73,7 @@ def _make_other(device: str, backend: str, options: Any) -> Any:
         native = _c10d.ProcessGroupNCCL(store, options.group_rank, options.group_size, nccl)
         kind = _c10d.ProcessGroup.BackendType.NCCL
     else:
-        raise ValueError(f"slipstream cannot stand beside the back end {backend!r} (for {device})")
+        raise ValueError(f"slipstream cannot stand beside the backend {backend!r} (for {device})")
     group._set_default_backend(kind)
     group._register_backend(torch.device(device), kind, native)
     return group

@@ -1,7 +1,7 @@
 """Functional collectives that do not reach a process group written in Python.
 
 C++ calls a Python group by the methods of PyTorch's trampoline; two operations that torch.compile may emit use others.
-For them kernels are put in front that do what the C++ ones do, for groups of every back end.
+For them kernels are put in front that do what the C++ ones do, for groups of every backend.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ def install() -> None:
     global _library
     if _library is not None:
         return
-    import torch.distributed._functional_collectives
-
     library: Any = torch.library.Library
     _library = library("_c10d_functional", "IMPL")
     for device in ("CPU", "CUDA"):

@@ -15,17 +15,19 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
-from slipstream.comm import raw
-from slipstream.comm.group import Group
-from slipstream.comm.job import Job
-from slipstream.comm.together import Together
-from slipstream.faces.torch_distributed import devices, operations, sparse, staging
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.interruption import Together, abort_broken_off, begun, whole
+from slipstream.comm.membership.group import Group
+from slipstream.comm.membership.job import Job
+from slipstream.faces.torch_distributed import devices, operations, sparse
+from slipstream.faces.torch_distributed.dispatching import dispatched
 from slipstream.faces.torch_distributed.monitor import monitored_barrier
-from slipstream.faces.torch_distributed.operations import Task
+from slipstream.faces.torch_distributed.operations import Operation
 from slipstream.faces.torch_distributed.profiling import recorded
-from slipstream.faces.torch_distributed.reductions import reduction
+from slipstream.faces.torch_distributed.reduce_ops import reduction
 from slipstream.faces.torch_distributed.works import FinishedWork, JoinedWork, PendingWork
-from slipstream.faces.torch_tensors import is_plain
+from slipstream.faces.torch_tensors import is_plain, landing
+from slipstream.staging.process import stage
 
 __all__ = ["SlipstreamGroup"]
 
@@ -43,6 +45,10 @@ def _second(_: Any, tensors: Tensors, *__: Any) -> Tensors:
     return tensors
 
 
+_whole = whole(lambda self, *_, **__: self.members)
+
+
+@dispatched
 class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     """A c10d process group over ``members``.
 
@@ -79,7 +85,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         return "slipstream"
 
     def name(self) -> str:
-        """The name of the back end."""
+        """The name of the backend."""
         return "slipstream"
 
     def get_group_store(self) -> Any:
@@ -135,41 +141,44 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         return seconds if seconds > 0 else self._limit
 
     def _other(self, tensor: torch.Tensor) -> Any:
-        """The group of another back end that serves the tensor's device."""
+        """The group of another backend that serves the tensor's device."""
         return self._others.get(tensor.device.type) if self._others else None
 
     def _of(self, tensor: torch.Tensor) -> Group:
         """The members, as the group that operations on such tensors use: staging wants one of its own."""
         return self.members if devices.for_tensor(tensor) is None else self._staged
 
-    def _run(self, task: Task, options: Any = None) -> Any:
-        sync = self._batch is None and (self._alone or (options is not None and not options.asyncOp))
-        memory = task.dst if task.dst is not None else task.src
+    def _run(self, operation: Operation, options: Any = None) -> Any:
+        call, src, dst, finish = operation.call, operation.src, operation.dst, operation.finish
+        memory = dst if dst is not None else src
         assert memory is not None
         device = devices.for_tensor(memory)
-        if device is None:
-            src = task.src.data_ptr() if task.src is not None else 0
-            dst = task.dst.data_ptr() if task.dst is not None else 0
-            call = task.call
-            running: Any = call.issue(src, dst, call.sent, call.received, (task.src, task.dst), sync)
-            if sync:
-                if task.finish is not None:
-                    task.finish()
-                return FinishedWork(task.tensors)
-        else:
-            return self._started(PendingWork(staging.stage(device, task, self._staged), task.tensors))
-        return self._started(PendingWork(running, task.tensors, task.finish))
+        if device is not None:
+            staged = stage(operations.transfer(device, operation, self._staged))
+            return self._started(PendingWork(staged, operation.tensors))
+        sync = self._batch is None and (self._alone or (options is not None and not options.asyncOp))
+        addresses = src.data_ptr() if src is not None else 0, dst.data_ptr() if dst is not None else 0
+        running = call.issue(*addresses, call.sent, call.received, (src, dst), sync)
+        if sync:
+            if finish is not None:
+                finish()
+            return FinishedWork(operation.tensors)
+        landed: Any = None
+        if finish is not None:
+            channel = 0 if call.ends is None else self.members.channel(*call.ends)
+            landed = landing(running, self.members, call.name, operation.tensors, finish, channel)
+        return self._started(PendingWork(running, operation.tensors, landed))
 
     def _started(self, work: Any) -> Any:
         if self._batch is not None:
             self._batch.append(work)
         return work
 
-    def _all(self, tasks: Sequence[Task], options: Any) -> Any:
-        if len(tasks) == 1:
-            return self._run(tasks[0], options)
-        with Together(self.members, tasks[0].call.name):
-            return JoinedWork([self._run(task) for task in tasks])
+    def _all(self, ready: Sequence[Operation], options: Any) -> Any:
+        if len(ready) == 1:
+            return self._run(ready[0], options)
+        with Together(self.members, ready[0].call.name):
+            return JoinedWork([self._run(operation) for operation in ready])
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._batch = []
@@ -182,6 +191,15 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduces ``tensors[0]`` in place; more tensors are as many operations."""
+        before = begun()  # as `whole`, which would cost this one a fiftieth
+        try:
+            return self._allreduce(tensors, opts)
+        except BaseException as error:
+            if begun() == before:
+                abort_broken_off(error, "all_reduce", lambda: self.members)
+            raise
+
+    def _allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         opts = _c10d.AllreduceOptions() if opts is None else opts
         tensor = tensors[0]
         if len(tensors) > 1 or profiler._is_profiler_enabled:
@@ -195,7 +213,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         sync = self._batch is None and (self._alone or not opts.asyncOp)
         limit = self._limit if self._alone else self._limit_of(opts)
         count = tensor.numel()
-        running = raw.all_reduce(
+        running = addresses.all_reduce(
             self.members, address, address, count, code, op, keep=tensor, sync=sync, timeout=limit
         )
         if sync:
@@ -214,6 +232,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             return self._started(FinishedWork([tensor]))
         return self._run(operations.all_reduce(self._of(tensor), tensor, opts.reduceOp, limit), opts)
 
+    @_whole
     @recorded("all_reduce", _first)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduces each tensor in place; one Work for all."""
@@ -230,6 +249,9 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     def _allreduce_copies(self, tensors: Tensors, opts: Any) -> Any:
         """For tensors that share memory: each is reduced as it was before the call. Waits, also if it need not."""
+        for tensor in tensors:
+            by = self._of(tensor), "all_reduce", self._limit_of(opts), None
+            operations.await_earlier(tensor, by, writes=True)
         copies = [tensor.detach().clone() for tensor in tensors]
         batch, self._batch = self._batch, None
         try:
@@ -240,15 +262,17 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             tensor.detach().copy_(copy)
         return self._started(FinishedWork(list(tensors)))
 
+    @_whole
     @recorded("reduce", _first)
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """Reduces ``tensors[0]`` onto ``opts.rootRank``; elsewhere it stays as it is."""
         if (other := self._other(tensors[0])) is not None:
             return other.reduce(list(tensors), opts)
         limit = self._limit_of(opts)
-        task = operations.reduce(self._of(tensors[0]), tensors[0], opts.reduceOp, opts.rootRank, limit)
-        return self._run(task, opts)
+        ready = operations.reduce(self._of(tensors[0]), tensors[0], opts.reduceOp, opts.rootRank, limit)
+        return self._run(ready, opts)
 
+    @_whole
     @recorded("reduce_scatter", lambda _, inputs, *__: inputs[0])
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
         """``outputs[i]`` = this rank's block of the reduction of the list ``inputs[i]``, one block per rank."""
@@ -256,11 +280,11 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         if (other := self._other(outputs[0])) is not None:
             return other.reduce_scatter(list(outputs), [list(i) for i in inputs], opts)
         limit = self._limit_of(opts)
-        tasks = [
+        ready = [
             operations.reduce_scatter(self._of(out), out, ins, opts.reduceOp, limit)
             for out, ins in zip(outputs, inputs, strict=True)
         ]
-        return self._all(tasks, opts)
+        return self._all(ready, opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """``output`` = this rank's block of the reduction of ``input``, which holds all blocks."""
@@ -279,6 +303,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     # ---- moving data
 
+    @_whole
     @recorded("broadcast", _first)
     def broadcast(self, tensors: Tensors, opts: Any) -> Any:
         """``tensors[0]`` = that of ``opts.rootRank``."""
@@ -287,6 +312,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         limit = self._limit_of(opts)
         return self._run(operations.broadcast(self._of(tensors[0]), tensors[0], opts.rootRank, limit), opts)
 
+    @_whole
     @recorded("all_gather", _second)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """``outputs[i][r]`` = rank r's ``inputs[i]``; ranks may differ in size."""
@@ -294,12 +320,13 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         if (other := self._other(inputs[0])) is not None:
             return other.allgather([list(o) for o in outputs], list(inputs), opts)
         limit = self._limit_of(opts)
-        tasks = [
+        ready = [
             operations.all_gather(self._of(tensor), outs, tensor, limit)
             for outs, tensor in zip(outputs, inputs, strict=True)
         ]
-        return self._all(tasks, opts)
+        return self._all(ready, opts)
 
+    @_whole
     @recorded("all_gather", _second)
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """``outputs[r][i]`` = rank r's ``inputs[i]``."""
@@ -320,6 +347,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @_whole
     @recorded("gather", _second)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
         """``outputs[0][r]`` on ``opts.rootRank`` = rank r's ``inputs[0]``."""
@@ -329,6 +357,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         limit = self._limit_of(opts)
         return self._run(operations.gather(self._of(inputs[0]), outs, inputs[0], opts.rootRank, limit), opts)
 
+    @_whole
     @recorded("scatter", lambda _, inputs, *__: inputs[0] if inputs else [])
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
         """``outputs[0]`` = this rank's of the list ``inputs[0]`` on ``opts.rootRank``."""
@@ -340,6 +369,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             operations.scatter(self._of(outputs[0]), outputs[0], ins, opts.rootRank, limit), opts
         )
 
+    @_whole
     @recorded("all_to_all", _second)
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """``inputs[p]`` goes to rank p; ``outputs[p]`` comes from it."""
@@ -355,6 +385,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             operations.all_to_all(self._of(inputs[0]), outputs, inputs, received, sent, limit), opts
         )
 
+    @_whole
     @recorded("all_to_all", lambda _, input, *__: [input])
     def all_to_all_single(
         self,
@@ -395,6 +426,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     # ---- between two ranks
 
+    @_whole
     @recorded("send", _first)
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         """Sends ``tensors[0]`` to rank ``dst`` of the group."""
@@ -402,6 +434,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             return other.send(list(tensors), dst, tag)
         return self._run(operations.send(self._of(tensors[0]), tensors[0], dst, tag, self._limit))
 
+    @_whole
     @recorded("recv", _first)
     def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
         """Receives into ``tensors[0]`` what rank ``src`` of the group sends with this tag."""
@@ -409,6 +442,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             return other.recv(list(tensors), src, tag)
         return self._run(operations.recv(self._of(tensors[0]), tensors[0], src, tag, self._limit))
 
+    @_whole
     @recorded("recvAnySource", _first)
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         """Receives into ``tensors[0]`` what the first rank sends with this tag; the Work tells which."""
@@ -418,6 +452,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     # ---- barriers, and the end
 
+    @_whole
     @recorded("barrier", lambda *_: [])
     def barrier(self, opts: Any = None) -> Any:
         """Done once every rank has called it."""
@@ -426,7 +461,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         if device is not None and device.type in self._others:
             return self._others[device.type].barrier(opts)
         sync = self._batch is None and (self._alone or not opts.asyncOp)
-        running = raw.barrier(self.members, sync=sync, timeout=self._limit_of(opts))
+        running = addresses.barrier(self.members, sync=sync, timeout=self._limit_of(opts))
         if sync:
             return FinishedWork([])
         return self._started(PendingWork(running, []))

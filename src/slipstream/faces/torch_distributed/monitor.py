@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm.group import Group
+from slipstream.comm.membership.group import Group
 
 __all__ = ["monitored_barrier"]
 

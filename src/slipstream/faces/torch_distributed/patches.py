@@ -1,10 +1,10 @@
-"""The functions of PyTorch that are wrapped, because they do not let another back end do its work.
+"""The functions of PyTorch that are wrapped, because they do not let another backend do its work.
 
-``_new_process_group_helper`` does not tell a back end the whole string it was asked for. A back end in Python stands
+``_new_process_group_helper`` does not tell a backend the whole string it was asked for. A backend in Python stands
 for the whole group, so in ``"cpu:slipstream,cuda:nccl"`` ours must serve CUDA as well: for that it has to know who was
-to. The wrapper also lets slipstream stand in for the back ends named in SLIPSTREAM_REPLACE. ``monitored_barrier``
+to. The wrapper also lets slipstream stand in for the backends named in SLIPSTREAM_REPLACE. ``monitored_barrier``
 insists on the name gloo, ``split_group`` on an accelerator: groups of ours can do both. Everything is as it was for
-groups of other back ends. ``_extract_tensors`` pickles what a future is given to find its tensors, which takes longer
+groups of other backends. ``_extract_tensors`` pickles what a future is given to find its tensors, which takes longer
 than a small all-reduce; for a list of tensors the answer is known.
 """
 
@@ -14,11 +14,14 @@ import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from slipstream import _core
 
 __all__ = ["devices_of_others", "install"]
 
@@ -29,12 +32,12 @@ _devices: ContextVar[dict[str, str]] = ContextVar("devices of the group being ma
 
 
 def devices_of_others() -> dict[str, str]:
-    """Device type to back end, for those of the group being made that slipstream does not serve."""
+    """Device type to backend, for those of the group being made that slipstream does not serve."""
     return {device: backend for device, backend in _devices.get().items() if backend != _OURS}
 
 
 def install(replaced: frozenset[str]) -> None:
-    """Wraps the functions; ``replaced`` are the back ends that slipstream stands in for."""
+    """Wraps the functions; ``replaced`` are the backends that slipstream stands in for."""
     _c10d._new_process_group_helper = _noting(_c10d._new_process_group_helper, replaced)
     for name, wrap in (("monitored_barrier", _monitored_barrier), ("split_group", _split_group)):
         if hasattr(_c10d, name):
@@ -84,7 +87,7 @@ def _parse(backend: Any) -> dict[str, Any]:
 
 
 def _masquerade(group: Any, wanted: Any, label: str) -> None:
-    """Lets c10d believe that ``group`` is of the back end that was asked for, and the profiler show its name."""
+    """Lets c10d believe that ``group`` is of the backend that was asked for, and the profiler show its name."""
     registered = _c10d._world.pg_map.get(group)
     if registered is not None:
         group.label = label
@@ -142,12 +145,5 @@ def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _extracting(original: Callable[..., Any]) -> Callable[..., Any]:
-    def extract_tensors(value: Any) -> Any:
-        if type(value) is not list:
-            return original(value)
-        for item in value:
-            if type(item) is not torch.Tensor:
-                return original(value)
-        return value
-
-    return _wraps(original, extract_tensors)
+    # No Python code, where a signal's handler could run: PyTorch makes a RuntimeError of what it raises.
+    return _wraps(original, partial(_core.list_of, torch.Tensor, original))

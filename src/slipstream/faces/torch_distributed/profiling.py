@@ -1,4 +1,4 @@
-"""Events of PyTorch's profiler for operations, as c10d's own back ends make them: ``slipstream:all_reduce``.
+"""Events of PyTorch's profiler for operations, as c10d's own backends make them: ``slipstream:all_reduce``.
 
 An event lasts from the call to the end of the operation, which must be told on another thread than the caller's for
 the profiler to count it as asynchronous. Nothing of this happens while no profiler is running.

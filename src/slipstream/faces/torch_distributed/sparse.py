@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from slipstream.comm.group import Group
-from slipstream.comm.together import Together
+from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import operations
-from slipstream.faces.torch_distributed.operations import Task
+from slipstream.faces.torch_distributed.operations import Operation
 
 __all__ = ["all_reduce"]
 
@@ -47,10 +47,12 @@ def _gathered(group: Group, rows: torch.Tensor, counts: torch.Tensor, limit: flo
     return torch.cat(outputs)
 
 
-def _run(task: Task) -> None:
-    assert task.src is not None
-    assert task.dst is not None
-    addresses = task.src.data_ptr(), task.dst.data_ptr()
-    task.call.issue(*addresses, task.call.sent, task.call.received, (task.src, task.dst), True)
-    if task.finish is not None:
-        task.finish()
+def _run(operation: Operation) -> None:
+    assert operation.src is not None
+    assert operation.dst is not None
+    addresses = operation.src.data_ptr(), operation.dst.data_ptr()
+    operation.call.issue(
+        *addresses, operation.call.sent, operation.call.received, (operation.src, operation.dst), True
+    )
+    if operation.finish is not None:
+        operation.finish()

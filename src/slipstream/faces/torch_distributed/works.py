@@ -24,7 +24,7 @@ _c10d: Any = torch._C._distributed_c10d
 
 
 class Running(Protocol):
-    """An operation under way: `slipstream.comm.work.Work`, or one staged through host memory."""
+    """An operation under way: `slipstream.comm.collectives.work.Work`, or one staged through host memory."""
 
     def done(self) -> bool:
         """True once `wait` would not block."""

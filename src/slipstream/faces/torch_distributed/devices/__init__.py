@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import torch
 
-from slipstream.faces.torch_distributed.devices.device import Copies, Device, Event
+from slipstream.faces.torch_distributed.devices.memory import host_buffer
+from slipstream.staging.device import Device
 
-__all__ = ["Copies", "Device", "Event", "available", "for_tensor", "register"]
+__all__ = ["Device", "available", "for_tensor", "host_buffer", "register"]
 
 Factory = Callable[[torch.device], Device]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from slipstream.faces.torch_distributed.devices.device import Copies, Event
+from slipstream.faces.torch_distributed.devices.memory import host_buffer
+from slipstream.staging.device import Copies, Event, HostBuffer
 
 __all__ = ["Cpu"]
 
@@ -26,9 +27,9 @@ class Cpu:
     def __init__(self, device: torch.device) -> None:
         """``device`` is the CPU; there is but one."""
 
-    def pinned(self, nbytes: int) -> torch.Tensor:
+    def pinned(self, nbytes: int) -> HostBuffer:
         """Ordinary memory."""
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return host_buffer(torch.empty(nbytes, dtype=torch.uint8))
 
     def ready(self) -> Event:
         """Everything has been done."""
@@ -36,15 +37,17 @@ class Cpu:
 
     def copy_out(self, copies: Copies) -> Event:
         """Copies now."""
-        for target, source in copies:
-            target.copy_(source)
+        with torch.inference_mode():
+            for target, source in copies:
+                target.copy_(source)
         return _Done()
 
     copy_in = copy_out
 
     def finish(self, work: Callable[[], None]) -> Event:
         """Calls ``work`` now."""
-        work()
+        with torch.inference_mode():
+            work()
         return _Done()
 
     def wait_for(self, event: Event) -> None:

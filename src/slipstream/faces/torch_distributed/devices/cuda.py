@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from slipstream.faces.torch_distributed.devices.device import Copies, Event
+from slipstream.faces.torch_distributed.devices.memory import host_buffer
+from slipstream.staging.device import Copies, Event, HostBuffer
 
 __all__ = ["Cuda"]
 
@@ -26,10 +27,10 @@ class Cuda:
         self._out = torch.cuda.Stream(device, priority=_HIGH_PRIORITY)  # type: ignore[no-untyped-call]
         self._in = torch.cuda.Stream(device, priority=_HIGH_PRIORITY)  # type: ignore[no-untyped-call]
 
-    def pinned(self, nbytes: int) -> torch.Tensor:
+    def pinned(self, nbytes: int) -> HostBuffer:
         """Page-locked memory of PyTorch's own allocator for it."""
         with torch.cuda.device(self._device):
-            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            return host_buffer(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True))
 
     def ready(self) -> Event:
         """An event on the current stream; RuntimeError while that is being captured into a graph."""
@@ -48,7 +49,7 @@ class Cuda:
 
     def finish(self, work: Callable[[], None]) -> Event:
         """On the stream that leads in."""
-        with torch.cuda.stream(self._in):
+        with torch.inference_mode(), torch.cuda.stream(self._in):
             work()
         return _record(self._in)
 
@@ -59,7 +60,8 @@ class Cuda:
 
 
 def _copy(stream: torch.cuda.Stream, copies: Copies) -> Event:
-    with torch.cuda.stream(stream):
+    # tensors made in inference mode can be written to only there, others also there
+    with torch.inference_mode(), torch.cuda.stream(stream):
         for target, source in copies:
             target.copy_(source, non_blocking=True)
     return _record(stream)

@@ -1,0 +1,37 @@
+"""The tables of the pages say what the newest records say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import allreduce
+import lanes
+import network
+import protection
+import reducers
+from readme import ROOT, newest
+
+PAGES = {
+    "allreduce": lambda: allreduce.page([newest("all_reduce-np2"), newest("all_reduce-np4")]),
+    "network": lambda: network.all_reduce_page(newest("all_reduce-lab")),
+    "links": lambda: network.links_page(newest("links")),
+    "train": lambda: network.train_page(
+        {model: newest(f"train-{model}-lab") for model in ("resnet50", "bert-base")}
+    ),
+    "lanes": lambda: lanes.page(newest("lanes")),
+    "protection": lambda: protection.page(newest("protection")),
+    "reducers": lambda: reducers.page(newest("reducers")),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_stands_between_the_marks_is_what_the_record_says(name: str) -> None:
+    page = ROOT / "docs" / ("reducers.md" if name == "reducers" else "benchmarks.md")
+    text = page.read_text(encoding="utf-8")
+    shown = text.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
+    assert shown == PAGES[name]()

@@ -1,0 +1,134 @@
+#include "engine/channels.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace slipstream {
+
+namespace {
+
+constexpr size_t kSmallBytes = 4 << 10;  // of a work that begins at once, whatever its channel is busy with
+constexpr int kBulkAtOnce = 2;           // bulk works of one channel under way together
+
+bool is_small(const Request& request) {
+  uint64_t most = 0;
+  for (const Layout& space : request.spaces)
+    most = std::max(most, space.offsets.empty() ? space.count : space.offsets.back());
+  return most * size_of(request.elements ? request.elements->dtype : request.signature.dtype) <= kSmallBytes;
+}
+
+}  // namespace
+
+Channels::Overlap Channels::overlap(const Work& work) const {
+  Overlap found;
+  memory_.conflicts(work, [&](const Work& other) {
+    found.any = true;
+    if (other.request.channel != work.request.channel) found.elsewhere = &other;
+    return found.elsewhere == nullptr;
+  });
+  return found;
+}
+
+Channels::Channel& Channels::at(uint64_t id) {
+  const auto [it, created] = channels_.try_emplace(id);
+  if (created) in_turn_.push_back(id);
+  return it->second;
+}
+
+bool Channels::enter(Channel& channel, const WorkPtr& work, bool overlaps) {
+  memory_.add(*work);
+  // A small work never waits behind bulk; but offers go out in order.
+  if (!overlaps && is_small(work->request) && work->request.offer.empty()) return true;
+  if (work->request.timed) due_ = std::min(due_, work->due());
+  channel.waiting_.push_back(work);
+  return false;
+}
+
+// False while a work that has begun needs the same memory. Those in line before `work` have begun.
+bool Channels::may_begin(const Work& work) const {
+  bool may = true;
+  memory_.conflicts(work, [&](const Work& other) {
+    may = !other.begun.load(std::memory_order_relaxed);
+    return may;
+  });
+  return may;
+}
+
+WorkPtr Channels::next(Channel& channel) {
+  auto& waiting = channel.waiting_;
+  if (waiting.empty() || channel.bulk_ >= kBulkAtOnce || !may_begin(*waiting.front())) return nullptr;
+  WorkPtr work = std::move(waiting.front());
+  waiting.pop_front();
+  return work;
+}
+
+void Channels::ended(Channel& channel, const Work& work, bool bulk) {
+  channel.used_ = true;
+  channel.newest_ = std::max(channel.newest_, work.request.seq);
+  channel.history_.push_back({work.request.seq, work.request.signature, coarse_now()});
+  if (channel.history_.size() > kHistory) channel.history_.pop_front();
+  if (bulk) --channel.bulk_;
+  memory_.remove(work);
+}
+
+// A program may use each tag and each group once, without end. The ledger's numbers stay: both sides count.
+void Channels::forget_idle() {
+  for (int looks = 0; looks < 4 && channels_.size() > kChannels; ++looks) {  // each work adds at most one channel
+    const uint64_t id = in_turn_.front();
+    in_turn_.pop_front();
+    const auto it = channels_.find(id);
+    Channel& channel = it->second;
+    const bool used = std::exchange(channel.used_, false);
+    if (used || channel.bulk_ > 0 || !channel.waiting_.empty())
+      in_turn_.push_back(id);
+    else
+      channels_.erase(it);
+  }
+}
+
+std::vector<WorkPtr> Channels::clear() {
+  std::vector<WorkPtr> works;
+  for (auto& [id, channel] : channels_) {
+    for (WorkPtr& work : channel.waiting_) works.push_back(std::move(work));
+    channel.waiting_.clear();
+    channel.bulk_ = 0;
+  }
+  memory_.clear();
+  return works;
+}
+
+size_t Channels::waiting() const {
+  size_t count = 0;
+  for (const auto& [id, channel] : channels_) count += channel.waiting_.size();
+  return count;
+}
+
+const Work* Channels::overdue(Time now) {
+  if (now < due_) return nullptr;
+  due_ = Time::max();
+  const Work* found = nullptr;
+  each_waiting([&](const Work& work) {
+    if (!work.request.timed) return;
+    const Time due = work.due();
+    if (now >= due && found == nullptr) found = &work;
+    due_ = std::min(due_, due);
+  });
+  return found;
+}
+
+const Channels::Past* Channels::past(uint64_t id, uint32_t seq) const {
+  const auto it = channels_.find(id);
+  if (it == channels_.end() || seq > it->second.newest_) return nullptr;
+  const auto& history = it->second.history_;
+  const auto found = std::find_if(history.begin(), history.end(), [seq](const Past& past) { return past.seq == seq; });
+  return found == history.end() ? nullptr : &*found;
+}
+
+const Channels::Past* Channels::latest(uint64_t id) const {
+  const auto it = channels_.find(id);
+  if (it == channels_.end() || it->second.history_.empty()) return nullptr;
+  return &*std::max_element(it->second.history_.begin(), it->second.history_.end(),
+                            [](const Past& a, const Past& b) { return a.seq < b.seq; });
+}
+
+}  // namespace slipstream

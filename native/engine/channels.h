@@ -1,0 +1,86 @@
+// The order of the works of each channel: which may begin now, which wait for their turn, and which are done.
+//
+// At most two bulk works of a channel are under way together. A small work begins at once. A work that needs memory of
+// an earlier one waits until that is done, and so do those behind it. Driver's thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/memory_in_use.h"
+#include "engine/work.h"
+
+namespace slipstream {
+
+class Channels {
+ public:
+  struct Past {  // a work that is done
+    uint32_t seq;
+    Signature signature;
+    Time at;
+  };
+  // One channel. References stay good while the channel has works.
+  class Channel {
+   private:
+    friend class Channels;
+    std::deque<WorkPtr> waiting_;
+    int bulk_ = 0;         // bulk works under way
+    bool used_ = false;    // since forget_idle() saw it last
+    uint32_t newest_ = 0;  // the highest number in history_, and before
+    std::deque<Past> history_;
+  };
+
+  // The works whose memory a new work needs, and that are not done.
+  struct Overlap {
+    bool any = false;
+    const Work* elsewhere = nullptr;  // one of another channel
+  };
+  Overlap overlap(const Work& work) const;
+
+  Channel& at(uint64_t id);
+  // Takes in a work. True if it may begin at once; else it is the last in line.
+  bool enter(Channel& channel, const WorkPtr& work, bool overlaps);
+  // The next work of the line, which begins now; null if none may.
+  WorkPtr next(Channel& channel);
+  // A work that could not begin is the first in line again.
+  void put_back(Channel& channel, WorkPtr work) { channel.waiting_.push_front(std::move(work)); }
+  void began(Channel& channel, bool bulk) { channel.bulk_ += bulk ? 1 : 0; }
+  // The work is done. Call next() then.
+  void ended(Channel& channel, const Work& work, bool bulk);
+  // Its memory is not needed any more.
+  void release_memory(const Work& work) { memory_.remove(work); }
+  // Forgets channels without works, a few a call, if there are very many.
+  void forget_idle();
+  // Empties all lines; returns the works in them.
+  std::vector<WorkPtr> clear();
+
+  // Works in line, of all channels.
+  size_t waiting() const;
+  template <class F>
+  void each_waiting(F f) const {
+    for (const auto& [id, channel] : channels_)
+      for (const WorkPtr& work : channel.waiting_) f(*work);
+  }
+  // A work in line whose own time is up; null if there is none.
+  const Work* overdue(Time now);
+  // A work that is done and not forgotten yet, by its number; null if there is none.
+  const Past* past(uint64_t id, uint32_t seq) const;
+  // Of these the one with the highest number.
+  const Past* latest(uint64_t id) const;
+
+ private:
+  static constexpr size_t kHistory = 64;     // works that are done, of one channel
+  static constexpr size_t kChannels = 1024;  // channels without works
+
+  bool may_begin(const Work& work) const;
+
+  std::unordered_map<uint64_t, Channel> channels_;
+  std::deque<uint64_t> in_turn_;  // the same: whom forget_idle() looks at next
+  MemoryInUse memory_;            // of the works that have been taken in and are not done
+  Time due_ = Time::max();        // when the first work in line may be out of time
+};
+
+}  // namespace slipstream

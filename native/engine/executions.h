@@ -1,0 +1,48 @@
+// The executions of a session: found by their works' names, and kept in the order in which they began. Driver's thread
+// only.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/execution.h"
+#include "engine/work_key.h"
+
+namespace slipstream {
+
+class Executions {
+ public:
+  void add(std::unique_ptr<Execution> execution) {
+    const Request& request = execution->work()->request;
+    in_order_.push_back(execution.get());
+    by_key_.emplace(WorkKey{request.channel, request.seq}, std::move(execution));
+  }
+  // Null if that work is not under way.
+  Execution* find(const WorkKey& key) const {
+    const auto it = by_key_.find(key);
+    return it == by_key_.end() ? nullptr : it->second.get();
+  }
+  // Destroys the execution in_order()[index]; returns its work.
+  WorkPtr remove(size_t index) {
+    WorkPtr work = in_order_[index]->work();
+    in_order_.erase(in_order_.begin() + static_cast<ptrdiff_t>(index));
+    by_key_.erase(WorkKey{work->request.channel, work->request.seq});
+    return work;
+  }
+  void clear() {
+    in_order_.clear();
+    by_key_.clear();
+  }
+
+  const std::vector<Execution*>& in_order() const { return in_order_; }
+  size_t size() const { return in_order_.size(); }
+  bool empty() const { return in_order_.empty(); }
+
+ private:
+  std::unordered_map<WorkKey, std::unique_ptr<Execution>, WorkKey::Hash> by_key_;
+  std::vector<Execution*> in_order_;
+};
+
+}  // namespace slipstream

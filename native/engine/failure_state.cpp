@@ -1,0 +1,80 @@
+#include "engine/failure_state.h"
+
+#include <span>
+
+#include "base/log.h"
+#include "engine/abort_frame.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr size_t kMostGoodbye = 1000;  // bytes of words
+
+}  // namespace
+
+void FailureState::suspect(const Error& error, Time due) {
+  if (suspicion_) return;
+  suspicion_ = error;
+  suspicion_due_ = due;
+}
+
+void FailureState::fail(const Error& error, const std::set<int>& concerned) {
+  ended_ = true;
+  suspicion_ = {};
+  reason_ = encode_error(error);
+  for (const int rank : concerned) {
+    const bool lost = fabric_.gone(rank) || (error.code == Code::peer_lost && error.rank == rank);
+    if (rank != rank_ && !lost && fabric_.up(rank) == nullptr) untold_.insert(rank);
+  }
+  fabric_.broadcast(abort_frame(), reason_);
+  if (spreads_) spread(error);
+}
+
+void FailureState::leave(const std::string& words) {
+  suspicion_ = {};
+  if (ended_) return;
+  ended_ = true;
+  WorkHeader frame;
+  frame.type = MessageType::goodbye;
+  const std::string said = words.substr(0, kMostGoodbye);
+  frame.length = static_cast<uint32_t>(said.size());
+  fabric_.broadcast(frame, std::as_bytes(std::span(said.data(), said.size())));
+}
+
+WorkHeader FailureState::abort_frame() const {
+  WorkHeader frame;
+  frame.type = MessageType::abort;
+  frame.length = static_cast<uint32_t>(reason_.size());
+  return frame;
+}
+
+// Ranks without a link to us learn of the failure too: they may wait for a rank that is busy and knows nothing. Each
+// rank tells those at distances 1, 2, 4, ... from its own, and these do the same: all know after log(size) hops.
+void FailureState::spread(const Error& error) {
+  const int size = fabric_.size();
+  for (int distance = 1; distance < size; distance *= 2) {
+    const int rank = (rank_ + distance) % size;
+    const bool lost = error.code == Code::peer_lost && error.rank == rank;
+    if (lost || fabric_.up(rank) != nullptr) continue;
+    try {
+      if (fabric_.reach_out(rank)) untold_.insert(rank);
+    } catch (const std::exception& e) {  // no file descriptor is left, say; the others spread it, too
+      log_warning(rank_, fabric_.who(rank) + " is not told why the session failed: " + e.what());
+    }
+  }
+}
+
+void FailureState::tell(Link& link) {
+  untold_.erase(link.peer());
+  link.send(abort_frame(), reason_.data(), 0);
+  link.close();
+}
+
+void FailureState::dial_back(int rank) {
+  if (rank < rank_) return;  // it only asks whether we live
+  fabric_.forget(rank);      // whatever we thought of it: it lives, and waits to be told
+  if (fabric_.reach_out(rank)) untold_.insert(rank);
+}
+
+}  // namespace slipstream

@@ -1,0 +1,170 @@
+#include "engine/frame_dispatch.h"
+
+#include <utility>
+#include <vector>
+
+#include "engine/abort_frame.h"
+#include "engine/texts.h"
+
+namespace slipstream {
+
+namespace {
+
+std::string text_of(const Payload& payload) { return {reinterpret_cast<const char*>(payload.data), payload.size}; }
+
+Error broken_rules(int peer, std::string text) { return Error{Code::internal, peer, {}, std::move(text)}; }
+
+}  // namespace
+
+Events::Landing FrameDispatch::land(const Link& link, const Frame& f) const {
+  const WorkHeader frame = WorkHeader::of(f);
+  Execution* execution = executions_.find({frame.channel, frame.seq});
+  if (execution == nullptr) return {};
+  const int index = execution->peer_index(link.peer());
+  if (index < 0 || frame.signature != execution->work()->request.signature_hash) return {};
+  return execution->land(index, frame);
+}
+
+// True if a reducer's worker sends more control frames that no work needs than a sound worker does: it could go on for
+// ever.
+bool FrameDispatch::floods(int peer, MessageType type) {
+  switch (type) {
+    case MessageType::ping:
+    case MessageType::pong:
+    case MessageType::describe:
+    case MessageType::status:
+    case MessageType::announce:
+      break;
+    default:
+      return false;
+  }
+  return !unneeded_[peer].take(coarse_now(), 1, kUnneededPerSecond);
+}
+
+Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload) {
+  const WorkHeader frame = WorkHeader::of(f);
+  const int peer = link.peer();
+  if (host_ != nullptr && floods(peer, frame.type)) {
+    link.release(payload);
+    return broken_rules(peer, fabric_.who(peer) + " sends more than " + std::to_string(kUnneededPerSecond) +
+                                  " control frames a second that no work needs");
+  }
+  switch (frame.type) {
+    case MessageType::ping: {
+      WorkHeader pong;
+      pong.type = MessageType::pong;
+      link.send(pong, nullptr, 0);
+      return {};
+    }
+    case MessageType::credit:
+      fabric_.repaid(peer, frame.chunk);
+      return {};
+    case MessageType::abort:
+      if (auto error = decode_error({payload.data, payload.size})) return std::move(*error);
+      return broken_rules(peer, fabric_.who(peer) + " aborted with an unreadable reason");
+    case MessageType::describe:
+      return questions_.described(peer, frame, text_of(payload));
+    case MessageType::status:
+      questions_.answered(peer, frame, text_of(payload));
+      return {};
+    case MessageType::offer:
+      if (host_ == nullptr) return broken_rules(peer, fabric_.who(peer) + " takes this rank for a reducer");
+      host_->offered(peer, frame, {payload.data, payload.size});
+      return {};
+    case MessageType::announce:  // only of use to a receive that has no number yet
+      if (frame.seq < ledger_.next(frame.channel)) return {};
+      return for_work(link, frame, payload);
+    case MessageType::data:
+    case MessageType::ready:
+    case MessageType::request:
+      return for_work(link, frame, payload);
+    case MessageType::pong:
+    case MessageType::goodbye:
+    default:  // of the transport's own types
+      break;
+  }
+  return {};
+}
+
+Error FrameDispatch::for_work(Link& link, const WorkHeader& frame, const Payload& payload) {
+  if (Execution* execution = executions_.find({frame.channel, frame.seq}))
+    return for_execution(*execution, link, frame, payload);
+  if (const Channels::Past* past = channels_.past(frame.channel, frame.seq))
+    return for_past(*past, link, frame, payload);
+  return keep_early(link, frame, payload);
+}
+
+// This rank is done with the work; at best the peer still wants an answer.
+Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const WorkHeader& frame, const Payload& payload) {
+  link.release(payload);
+  if (past.signature.hash() != frame.signature) {
+    questions_.describe({frame.channel, frame.seq}, past.signature, link.peer());
+    return {};
+  }
+  if (host_ == nullptr || frame.type != MessageType::data) return {};
+  return broken_rules(link.peer(), twice_text(fabric_.who(link.peer()), past.signature));  // it could send for ever
+}
+
+Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Payload& payload) {
+  const int peer = link.peer();
+  std::vector<std::byte> copied(payload.data, payload.data + payload.size);
+  if (!link.intact(payload)) return {};
+  link.release(payload);
+  // Whoever takes part in a work that is offered offers it first.
+  if (host_ != nullptr && frame.seq >= ledger_.next(frame.channel))
+    return broken_rules(peer, fabric_.who(peer) + " sent a frame of a work that it has not offered");
+  switch (early_.keep(peer, frame, std::move(copied))) {
+    case EarlyFrames::Limit::works:
+      return broken_rules(peer, fabric_.who(peer) + " is over a million operations ahead");
+    case EarlyFrames::Limit::bytes:
+      return broken_rules(peer, fabric_.who(peer) + " sent more than " + std::to_string(early_.most_bytes() >> 10) +
+                                    " KiB for works that have not begun");
+    case EarlyFrames::Limit::none:
+      break;
+  }
+  return {};
+}
+
+Error FrameDispatch::deliver_early(Execution& execution) {
+  const Request& request = execution.work()->request;
+  for (const EarlyFrame& early : early_.take({request.channel, request.seq})) {
+    Link* link = fabric_.up(early.peer);
+    if (link == nullptr) link = &fabric_.past(early.peer);
+    const Payload payload{early.payload.data(), early.frame.length, true, 0};
+    if (Error error = for_execution(execution, *link, early.frame, payload)) return error;
+  }
+  return {};
+}
+
+Error FrameDispatch::for_execution(Execution& execution, Link& link, const WorkHeader& frame, const Payload& payload) {
+  const Request& request = execution.work()->request;
+  if (frame.signature != request.signature_hash) {
+    link.release(payload);
+    questions_.describe({request.channel, request.seq}, request.signature, link.peer());
+    return {};
+  }
+  const int index = execution.peer_index(link.peer());
+  if (index < 0) {
+    link.release(payload);
+    return broken_rules(link.peer(), fabric_.who(link.peer()) + " sent a frame for " + request.signature.describe() +
+                                         ", in which it has no part");
+  }
+  switch (frame.type) {
+    case MessageType::data:
+      return execution.arrived(index, link, frame, payload);
+    case MessageType::ready:
+      execution.peer_ready(index, link, {payload.data, payload.size});
+      return {};
+    case MessageType::announce:
+      return {};
+    default: {  // request
+      WorkHeader ready = frame;
+      ready.type = MessageType::ready;
+      ready.length = 0;
+      link.send(ready, nullptr, 0);
+      return {};
+    }
+  }
+}
+
+}  // namespace slipstream

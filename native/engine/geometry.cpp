@@ -1,0 +1,51 @@
+#include "engine/geometry.h"
+
+#include "transport/frame.h"
+
+namespace slipstream {
+
+Geometry::Geometry(const Request& request)
+    : plan_(*request.plan),
+      layouts_(request.spaces),
+      dtype_(request.elements ? request.elements->dtype : request.signature.dtype),
+      element_(size_of(dtype_)),
+      chunk_elements_(slipstream::chunk_elements(request)) {
+  const auto& steps = plan_.steps();
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const Step& step = steps[s];
+    const Space space = step.kind == StepKind::send ? step.src : step.dst;
+    if (one_piece(space, step)) {
+      merged_.resize(steps.size());
+      merged_[s] = 1;
+    }
+    for (int b = step.block; b < step.block + step.count; ++b)
+      largest_block_ = std::max(largest_block_, block(space, b + 1) - block(space, b));
+  }
+  chunks_ = std::max<uint64_t>(1, (largest_block_ + chunk_elements_ - 1) / chunk_elements_);
+}
+
+// True if all blocks of a step travel as one piece. Both ends of a message must decide alike: only what both know of it
+// counts, the sizes of its blocks, and nothing that a rank sees in the other steps of its own plan.
+bool Geometry::one_piece(Space space, const Step& step) const {
+  if (step.count < 2 || elements(space, step) * element_ > kMaxPayload) return false;
+  for (int b = step.block; b < step.block + step.count; ++b)
+    if (block(space, b + 1) - block(space, b) > chunk_elements_) return false;
+  return true;
+}
+
+std::pair<uint64_t, uint64_t> Geometry::traffic(const Plan::Peer& peer) const {
+  uint64_t out = 0, in = 0;
+  for (const uint32_t s : peer.sends) out += elements(plan_.steps()[s].src, plan_.steps()[s]) * element_;
+  for (const uint32_t s : peer.recvs) in += elements(plan_.steps()[s].dst, plan_.steps()[s]) * element_;
+  return {out, in};
+}
+
+uint64_t Geometry::received(uint64_t chunk) const {
+  uint64_t elements = 0;
+  for (const Step& step : plan_.steps())
+    if (step.kind == StepKind::recv || step.kind == StepKind::recv_reduce)
+      for (uint32_t j = 0; j < pieces(step); ++j) elements += piece(step.dst, step, chunk, j).count;
+  return elements * element_;
+}
+
+}  // namespace slipstream

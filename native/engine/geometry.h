@@ -1,0 +1,81 @@
+// How the data of a work is cut, in elements: spaces into blocks, blocks into chunks. Pure: it knows no memory.
+//
+// Step s of a plan handles chunk k of each of its blocks in one go. What it handles of one block is a *piece*, and
+// travels as one data frame. Where all blocks of a step are small, they are one piece together, in chunk 0.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "engine/work.h"
+
+namespace slipstream {
+
+class Geometry {
+ public:
+  struct Extent {
+    uint64_t offset;  // elements into the space
+    uint64_t count;   // elements
+  };
+
+  // Refers to the request, and to its plan.
+  explicit Geometry(const Request& request);
+
+  DType dtype() const { return dtype_; }
+  size_t element_bytes() const { return element_; }
+  uint64_t chunk_elements() const { return chunk_elements_; }
+  uint64_t chunk_bytes() const { return chunk_elements_ * element_; }
+  uint64_t chunks() const { return chunks_; }
+  uint64_t largest_block() const { return largest_block_; }
+
+  // Where a block begins.
+  uint64_t block(Space space, int index) const {
+    const Layout& layout = layouts_[static_cast<size_t>(space)];
+    if (!layout.offsets.empty()) return layout.offsets[static_cast<size_t>(index)];
+    return layout.count * static_cast<uint64_t>(index) / static_cast<uint64_t>(plan_.blocks());
+  }
+  // Elements of all blocks of a step ...
+  uint64_t elements(Space space, const Step& step) const {
+    return block(space, step.block + step.count) - block(space, step.block);
+  }
+  // ... and of a whole space.
+  uint64_t elements(Space space) const {
+    const Layout& layout = layouts_[static_cast<size_t>(space)];
+    return layout.offsets.empty() ? layout.count : layout.offsets.back();
+  }
+  uint32_t pieces(const Step& step) const { return merged(step) ? 1u : static_cast<uint32_t>(step.count); }
+  Extent piece(Space space, const Step& step, uint64_t chunk, uint32_t index) const {
+    if (merged(step)) return {block(space, step.block), chunk == 0 ? elements(space, step) : 0};
+    const int b = step.block + static_cast<int>(index);
+    const uint64_t begin = block(space, b);
+    const uint64_t size = block(space, b + 1) - begin;
+    const uint64_t from = std::min(size, chunk * chunk_elements_);
+    return {begin + from, std::min(size - from, chunk_elements_)};
+  }
+
+  // Bytes to and from a peer of the plan, in all.
+  std::pair<uint64_t, uint64_t> traffic(const Plan::Peer& peer) const;
+  // Bytes of a chunk that come from peers.
+  uint64_t received(uint64_t chunk) const;
+
+ private:
+  bool one_piece(Space space, const Step& step) const;
+  bool merged(const Step& step) const {
+    return !merged_.empty() && merged_[static_cast<size_t>(&step - plan_.steps().data())] != 0;
+  }
+
+  const Plan& plan_;
+  const std::array<Layout, 3>& layouts_;
+  DType dtype_;
+  size_t element_;
+  uint64_t chunk_elements_;
+  uint64_t chunks_ = 1;
+  uint64_t largest_block_ = 0;
+  std::vector<uint8_t> merged_;  // by step: one_piece(); empty if no step has two blocks
+};
+
+}  // namespace slipstream

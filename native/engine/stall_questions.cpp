@@ -1,0 +1,138 @@
+#include "engine/stall_questions.h"
+
+#include <algorithm>
+#include <span>
+
+#include "engine/texts.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr int kAnswersPerSecond = 32;  // to one rank
+constexpr double kPassOnSeconds = 1;   // news of one rank are passed on this often
+constexpr size_t kMostAnswerText = 500;
+constexpr size_t kMostDescription = 1000;
+constexpr uint8_t kTakesPart = 1;                      // flag of a status
+constexpr uint8_t kAskOnly = 1;                        // flag of a description: do not compare
+constexpr uint64_t kPointToPoint = uint64_t{1} << 63;  // set in the channels of sends and receives
+
+}  // namespace
+
+void StallQuestions::describe(const WorkKey& work, const Signature& signature, int peer, bool compare) {
+  const std::string text = signature.describe().substr(0, kMostDescription);
+  WorkHeader frame;
+  frame.type = MessageType::describe;
+  frame.flags = compare ? 0 : kAskOnly;
+  frame.channel = work.channel;
+  frame.seq = work.seq;
+  frame.signature = signature.hash();
+  frame.length = static_cast<uint32_t>(text.size());
+  fabric_.send(peer, frame, std::as_bytes(std::span(text.data(), text.size())));
+}
+
+Error StallQuestions::described(int peer, const WorkHeader& frame, const std::string& theirs) {
+  if ((frame.flags & kAskOnly) == 0) {
+    const Signature* ours = nullptr;
+    if (const Execution* execution = executions_.find({frame.channel, frame.seq}))
+      ours = &execution->work()->request.signature;
+    else if (const Channels::Past* past = channels_.past(frame.channel, frame.seq))
+      ours = &past->signature;
+    if (ours != nullptr && ours->hash() != frame.signature) return mismatch(frame.seq, *ours, peer, theirs);
+  }
+  answer(peer, frame);
+  return {};
+}
+
+Error StallQuestions::mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const {
+  return Error{Code::mismatch,
+               peer,
+               {},
+               "operation #" + std::to_string(seq) + " differs between ranks: " + fabric_.who(peer) + " called " +
+                   theirs + ", " + fabric_.who(rank_) + " called " + ours.describe() +
+                   "; all ranks of a group must call the same operations, in the same order, with the same shape, "
+                   "dtype and op"};
+}
+
+void StallQuestions::answer(int peer, const WorkHeader& asked) {
+  const Time t = now();
+  if (!may_answer(peer, t)) return;
+  Execution* execution = executions_.find({asked.channel, asked.seq});
+  if (execution == nullptr) {
+    if (const std::string text = absence(asked, t); !text.empty()) send_answer(peer, asked, rank_, false, text);
+    return;
+  }
+  Stall& stall = execution->stall;
+  stall.askers.insert(peer);
+  send_answer(peer, asked, rank_, true, "is in it, and waits for " + report_.who(execution->waiting_on()));
+  for (const auto& [rank, said] : stall.answers)
+    if (!said.takes_part && rank != peer) send_answer(peer, asked, rank, false, said.text);
+}
+
+bool StallQuestions::may_answer(int peer, Time now) { return answers_[peer].take(now, 1, kAnswersPerSecond); }
+
+void StallQuestions::send_answer(int to, const WorkHeader& asked, int subject, bool takes_part,
+                                 const std::string& text) {
+  const std::string bounded = text.substr(0, kMostAnswerText);
+  WorkHeader frame;
+  frame.type = MessageType::status;
+  frame.flags = takes_part ? kTakesPart : 0;
+  frame.channel = asked.channel;
+  frame.seq = asked.seq;
+  frame.chunk = static_cast<uint32_t>(subject);
+  frame.length = static_cast<uint32_t>(bounded.size());
+  fabric_.send(to, frame, std::as_bytes(std::span(bounded.data(), bounded.size())));
+}
+
+// Who waits in the work that an answer is about, if its group has the rank `subject`.
+Stall* StallQuestions::stall_of(const WorkHeader& frame, int subject) {
+  const auto member = [subject](const Work& work) {
+    const auto& ranks = work.request.group->ranks;
+    return std::find(ranks.begin(), ranks.end(), subject) != ranks.end();
+  };
+  if (Execution* execution = executions_.find({frame.channel, frame.seq}))
+    return member(*execution->work()) ? &execution->stall : nullptr;
+  Receives::Receive* first = receives_.first(frame.channel);
+  return first != nullptr && member(*first->work) ? &first->stall : nullptr;
+}
+
+void StallQuestions::answered(int peer, const WorkHeader& frame, const std::string& text) {
+  const auto subject = static_cast<int>(std::min<uint32_t>(frame.chunk, INT32_MAX));
+  Stall* stall = stall_of(frame, subject);
+  if (stall == nullptr || subject == rank_) return;
+  const Time t = now();
+  const bool takes_part = (frame.flags & kTakesPart) != 0;
+  Answer& known = stall->answers[subject];
+  const bool fresh = !known.text.empty() && t - known.at < seconds(kPassOnSeconds);
+  if (fresh && peer != subject) return;
+  const bool passed_on = fresh && !known.takes_part;
+  known = {t, takes_part, text.substr(0, kMostAnswerText)};
+  if (takes_part || passed_on) return;
+  for (const int asker : stall->askers)
+    if (asker != peer && asker != subject && may_answer(asker, t))
+      send_answer(asker, frame, subject, false, known.text);
+}
+
+// Why this rank is not in the work it is asked for; empty if it has been.
+std::string StallQuestions::absence(const WorkHeader& asked, Time now) const {
+  const bool direct = (asked.channel & kPointToPoint) != 0;
+  if (asked.seq < ledger_.next(asked.channel)) return {};
+  std::string last;
+  uint32_t last_seq = 0;
+  if (const Channels::Past* past = channels_.latest(asked.channel)) {
+    last_seq = past->seq;
+    last = numbered(past->signature, past->seq) + ", done " + seconds_text(now - past->at) + " ago";
+  }
+  for (const Execution* execution : executions_.in_order()) {
+    const Request& request = execution->work()->request;
+    if (request.channel != asked.channel || (!last.empty() && request.seq < last_seq)) continue;
+    last_seq = request.seq;
+    last = numbered(request.signature, request.seq) + ", not done yet";
+  }
+  const std::string what = direct ? "has not called its side of #" : "has not called #";
+  std::string text = what + std::to_string(asked.seq) + (direct ? " of these sends and receives" : " of this group");
+  text += last.empty() ? ", and none before it" : ": its last one there is " + last;
+  return text + "; now it " + report_.occupation(now);
+}
+
+}  // namespace slipstream

@@ -1,0 +1,58 @@
+// Ranks ask each other about works that do not move. Driver's thread only.
+//
+// A rank asks by describing its work (`describe`). A rank that is in another work of that number says so (mismatch);
+// all others answer with a `status`. Ranks that wait in the work too pass on what they hear of ranks that do not take
+// part, so that every rank knows these at its time-out, whomever it waits for itself.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "engine/channels.h"
+#include "engine/executions.h"
+#include "engine/fabric.h"
+#include "engine/ledger.h"
+#include "engine/quota.h"
+#include "engine/receives.h"
+#include "engine/wait_report.h"
+
+namespace slipstream {
+
+class StallQuestions {
+ public:
+  StallQuestions(int rank, Fabric& fabric, const Executions& executions, Receives& receives, const Channels& channels,
+                 const Ledger& ledger, const WaitReport& report)
+      : rank_(rank),
+        fabric_(fabric),
+        executions_(executions),
+        receives_(receives),
+        channels_(channels),
+        ledger_(ledger),
+        report_(report) {}
+
+  // Describes a work to `peer`, which compares it with its own work of that number, or only answers.
+  void describe(const WorkKey& work, const Signature& signature, int peer, bool compare = true);
+  // A peer has described a work. An error if it is another work than this rank's of that number.
+  [[nodiscard]] Error described(int peer, const WorkHeader& frame, const std::string& theirs);
+  // A peer has answered, for itself or for the rank `frame.chunk`.
+  void answered(int peer, const WorkHeader& frame, const std::string& text);
+
+ private:
+  Error mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const;
+  void answer(int peer, const WorkHeader& asked);
+  bool may_answer(int peer, Time now);
+  void send_answer(int to, const WorkHeader& asked, int subject, bool takes_part, const std::string& text);
+  Stall* stall_of(const WorkHeader& frame, int subject);
+  std::string absence(const WorkHeader& asked, Time now) const;
+
+  int rank_;
+  Fabric& fabric_;
+  const Executions& executions_;
+  Receives& receives_;
+  const Channels& channels_;
+  const Ledger& ledger_;
+  const WaitReport& report_;
+  std::unordered_map<int, Quota> answers_;  // by rank that asked
+};
+
+}  // namespace slipstream

@@ -1,0 +1,155 @@
+#include "engine/stall_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/texts.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr double kAskAgainSeconds = 5;
+constexpr int kMostQuestions = 100;  // in kAskAgainSeconds: about the works that have waited longest
+constexpr int kMostWarnings = 8;     // in `warn_seconds`
+
+}  // namespace
+
+bool StallWatch::just_left(int rank, Time now) const {
+  const Time left = fabric_.left(rank);
+  return left != Time::min() && now < left + seconds(options_.farewell_seconds);
+}
+
+Error StallWatch::tick(Time now) {
+  if (Error error = watch_executions(now)) return error;
+  for (Receives::Receive& receive : receives_.all())
+    if (Error error = watch(receive, now)) return error;
+  if (Error error = watch_line(now)) return error;
+  warn_of_the_rest(now);
+  return {};
+}
+
+// The oldest works each time. Of very many, the others take turns: the tick would take longer than what lies between.
+Error StallWatch::watch_executions(Time now) {
+  constexpr size_t kOldest = 64, kMost = 4096;
+  const auto& running = executions_.in_order();
+  for (size_t i = 0; i < std::min(kOldest, running.size()); ++i)
+    if (Error error = watch(*running[i], now)) return error;
+  for (size_t n = std::min(kMost, running.size()); n > kOldest; --n) {
+    next_ = std::max(next_ < running.size() ? next_ : 0, kOldest);
+    if (Error error = watch(*running[next_++], now)) return error;
+  }
+  return {};
+}
+
+Error StallWatch::watch(Execution& execution, Time now) {
+  Stall& stall = execution.stall;
+  if (execution.progress() != stall.progress_seen) {
+    stall.progress_seen = execution.progress();
+    stall.progress_at = now;
+    stall.answers.clear();
+  }
+  const bool late = now >= stall.deadline;
+  if (!late && now - stall.progress_at < seconds(kTickSeconds)) return {};
+  const Request& request = execution.work()->request;
+  const std::vector<int> ranks = execution.waiting_on();
+  for (const int rank : ranks)
+    if (fabric_.gone(rank) && (late || !just_left(rank, now))) return report_.still_waits(fabric_.gone(rank), request);
+  if (late) return expired(stall, ranks, report_.wait_of(execution, now));
+  const bool ask = must_ask(stall, now);
+  for (const int rank : ranks) {
+    if (fabric_.gone(rank)) continue;
+    if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, request);
+    if (ask && fabric_.up(rank) != nullptr)
+      questions_.describe({request.channel, request.seq}, request.signature, rank);
+  }
+  if (ask) {
+    stall.asked_at = now;
+    execution.nudge();
+  }
+  warn(stall, now, [&] { return report_.wait_of(execution, now); });
+  return {};
+}
+
+// Works that have not begun, because of others of their channel.
+Error StallWatch::watch_line(Time now) {
+  const Work* work = channels_.overdue(now);
+  if (work == nullptr) return {};
+  std::string wait = numbered(work->request.signature, work->request.seq) + " has waited " +
+                     seconds_text(now - work->submitted) + " for its turn";
+  for (const Execution* execution : executions_.in_order()) {
+    if (execution->work()->request.channel != work->request.channel) continue;
+    wait += ", behind " + report_.wait_of(*execution, now);
+    return expired(execution->stall, execution->waiting_on(), wait);
+  }
+  return expired(wait);
+}
+
+Error StallWatch::watch(Receives::Receive& receive, Time now) {
+  const Request& request = receive.work->request;
+  Stall& stall = receive.stall;
+  const auto global = [&](const Candidate& c) { return request.group->ranks[static_cast<size_t>(c.source())]; };
+  std::vector<int> alive;
+  bool just_gone = false;
+  for (const Candidate& candidate : receive.candidates())
+    if (!fabric_.gone(global(candidate)))
+      alive.push_back(global(candidate));
+    else
+      just_gone |= just_left(global(candidate), now);
+  if (alive.empty() && just_gone && now < stall.deadline) return {};
+  if (alive.empty()) return report_.still_waits(fabric_.gone(global(receive.candidates().front())), request);
+  if (now >= stall.deadline) return expired(stall, alive, report_.wait_of(receive, now));
+  const bool ask = must_ask(stall, now);
+  for (const Candidate& candidate : receive.candidates()) {
+    const int rank = global(candidate);
+    if (fabric_.gone(rank)) continue;
+    if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, request);
+    if (ask && fabric_.up(rank) != nullptr && receives_.first(candidate.channel) == &receive)
+      questions_.describe({candidate.channel, ledger_.next(candidate.channel)}, request.signature, rank, false);
+  }
+  if (ask) stall.asked_at = now;
+  warn(stall, now, [&] { return report_.wait_of(receive, now); });
+  return {};
+}
+
+// Now and then while nothing moves, and once in time before the deadline.
+bool StallWatch::must_ask(const Stall& stall, Time now) {
+  const auto patience = seconds(options_.ask_seconds);
+  const Time last_chance = stall.deadline - std::min(patience, stall.limit / 2);
+  const bool last = now >= last_chance && stall.asked_at < last_chance;
+  const bool again = now - stall.progress_at >= patience && now - stall.asked_at >= seconds(kAskAgainSeconds);
+  return (last || again) && asked_.take(now, kAskAgainSeconds, kMostQuestions);
+}
+
+Error StallWatch::expired(const Stall& stall, const std::vector<int>& waiting_on, const std::string& wait) const {
+  int culprit = waiting_on.empty() ? -1 : waiting_on.front();
+  for (const auto& [rank, said] : stall.answers)
+    if (!said.takes_part) {
+      culprit = rank;
+      break;
+    }
+  return Error{Code::timeout,
+               culprit,
+               {},
+               wait + report_.dissent(stall, now()) + " Timed out on rank " + std::to_string(rank_) +
+                   " (SLIPSTREAM_TIMEOUT sets the limit)"};
+}
+
+void StallWatch::warn(Stall& stall, Time now, const std::function<std::string()>& wait) {
+  if (now - stall.progress_at < seconds(options_.warn_seconds)) return;
+  if (stall.warned_at > stall.progress_at && now - stall.warned_at < seconds(options_.warn_again_seconds)) return;
+  stall.warned_at = now;
+  if (warned_.take(now, options_.warn_seconds, kMostWarnings))
+    log_warning(rank_, wait() + report_.dissent(stall, now));
+  else
+    ++not_warned_of_;
+}
+
+void StallWatch::warn_of_the_rest(Time now) {
+  if (not_warned_of_ == 0 || now - warned_.since < seconds(options_.warn_seconds)) return;
+  log_warning(rank_, std::to_string(std::exchange(not_warned_of_, 0)) + " more operations have waited for " +
+                         seconds_text(seconds(options_.warn_seconds)) + " or longer");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,78 @@
+// Watches the works that do not move: asks the ranks they wait for, warns people, and finds those that have to fail.
+// Driver's thread only.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/channels.h"
+#include "engine/executions.h"
+#include "engine/fabric.h"
+#include "engine/ledger.h"
+#include "engine/quota.h"
+#include "engine/receives.h"
+#include "engine/stall_questions.h"
+#include "engine/wait_report.h"
+
+namespace slipstream {
+
+struct StallOptions {
+  double ask_seconds = 2;          // without progress: ask the ranks that are waited for
+  double warn_seconds = 10;        // without progress: tell people who is waited for ...
+  double warn_again_seconds = 60;  // ... and again each time
+  // Works that wait for a rank that left in good order fail the session only after this time. The others of its last
+  // collective may still be in it, and what waits may be a daemon thread's work, which their own leaving will end.
+  double farewell_seconds = 2;
+};
+
+class StallWatch {
+ public:
+  static constexpr double kTickSeconds = 0.1;  // how often tick() is to be called while works wait
+
+  StallWatch(int rank, Fabric& fabric, const Executions& executions, Receives& receives, Channels& channels,
+             const Ledger& ledger, StallQuestions& questions, const WaitReport& report, StallOptions options)
+      : rank_(rank),
+        fabric_(fabric),
+        executions_(executions),
+        receives_(receives),
+        channels_(channels),
+        ledger_(ledger),
+        questions_(questions),
+        report_(report),
+        options_(options) {}
+
+  // Looks at the works that wait. An error if the session has to fail.
+  [[nodiscard]] Error tick(Time now);
+  // The error of a work that has waited for too long, as `wait` says.
+  Error expired(const std::string& wait) const { return expired(Stall{}, {}, wait); }
+  // True if a rank left in good order so short a time ago that works that wait for it do not fail yet.
+  bool just_left(int rank, Time now) const;
+
+ private:
+  Error watch_executions(Time now);
+  Error watch(Execution& execution, Time now);
+  Error watch(Receives::Receive& receive, Time now);
+  Error watch_line(Time now);
+  Error expired(const Stall& stall, const std::vector<int>& waiting_on, const std::string& wait) const;
+  bool must_ask(const Stall& stall, Time now);
+  void warn(Stall& stall, Time now, const std::function<std::string()>& wait);
+  void warn_of_the_rest(Time now);
+
+  int rank_;
+  Fabric& fabric_;
+  const Executions& executions_;
+  Receives& receives_;
+  Channels& channels_;
+  const Ledger& ledger_;
+  StallQuestions& questions_;
+  const WaitReport& report_;
+  StallOptions options_;
+  size_t next_ = 0;           // of executions_: who is looked at next
+  Quota asked_, warned_;      // for all works that wait
+  size_t not_warned_of_ = 0;  // works that wait too long, beyond the quota
+};
+
+}  // namespace slipstream

@@ -1,0 +1,58 @@
+// Hands works from the threads that submit them to the driver, until the session ends.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/work.h"
+
+namespace slipstream {
+
+class SubmitQueue {
+ public:
+  // Any thread. Queues the work and returns Code::ok; or, once closed, leaves it with the caller and returns why.
+  Error push(WorkPtr& work) {
+    std::lock_guard lock(mutex_);
+    if (!closed_) {
+      works_.push_back(std::move(work));
+      size_.store(works_.size(), std::memory_order_release);
+    }
+    return closed_;
+  }
+  // Driver. All works that are queued.
+  std::deque<WorkPtr> take() {
+    std::deque<WorkPtr> taken;
+    std::lock_guard lock(mutex_);
+    taken.swap(works_);
+    size_.store(0, std::memory_order_release);
+    return taken;
+  }
+  // Driver. As take(); push() refuses works from now on. The first reason stays.
+  std::deque<WorkPtr> close(const Error& why) {
+    std::deque<WorkPtr> taken;
+    std::lock_guard lock(mutex_);
+    if (!closed_) closed_ = why;
+    taken.swap(works_);
+    size_.store(0, std::memory_order_release);
+    return taken;
+  }
+
+  // Any thread. Why it is closed; Code::ok if it is open.
+  Error closed() const {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+  size_t size(std::memory_order order = std::memory_order_acquire) const { return size_.load(order); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::deque<WorkPtr> works_;  // guarded by mutex_
+  Error closed_;               // guarded by mutex_
+  std::atomic<size_t> size_{0};
+};
+
+}  // namespace slipstream

@@ -1,0 +1,124 @@
+#include "engine/wait_report.h"
+
+#include <algorithm>
+
+#include "engine/texts.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr size_t kMostNamed = 8;       // ranks
+constexpr size_t kMostDissent = 2000;  // bytes of one text, about
+
+std::string state_of(const Ledger::Entry& entry, Time now) {
+  const Work& work = *entry.work;
+  const std::string age = seconds_text(now - work.submitted);
+  if (!work.done()) {
+    if (!entry.numbered) return "waits for a sender, called " + age + " ago";
+    return (work.begun.load() ? "running, called " : "waits for its turn, called ") + age + " ago";
+  }
+  const std::string taken = seconds_text(work.finished - work.submitted);
+  return (work.error() ? "failed after " : "done after ") + taken + ", " + seconds_text(now - work.finished) + " ago";
+}
+
+}  // namespace
+
+std::string WaitReport::who(const std::vector<int>& ranks) const {
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) text += (i > 0 ? ", " : "") + fabric_.who(ranks[i]);
+  if (ranks.size() > kMostNamed) text += " and " + std::to_string(ranks.size() - kMostNamed) + " more";
+  return text;
+}
+
+std::string WaitReport::members(const Group& group) {
+  const auto& ranks = group.ranks;
+  std::string text = "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return ranks.size() > kMostNamed ? text + ", ... (" + std::to_string(ranks.size()) + " of them)" : text;
+}
+
+std::string WaitReport::wait_of(const Execution& execution, Time now) const {
+  const Request& request = execution.work()->request;
+  return numbered(request.signature, request.seq) + " has waited " + seconds_text(now - execution.stall.progress_at) +
+         " for " + who(execution.waiting_on());
+}
+
+std::string WaitReport::wait_of(const Receives::Receive& receive, Time now) const {
+  const Request& request = receive.work->request;
+  std::vector<int> sources;
+  for (const Candidate& candidate : receive.candidates())
+    sources.push_back(request.group->ranks[static_cast<size_t>(candidate.source())]);
+  return request.signature.describe() + " has waited " + seconds_text(now - receive.stall.progress_at) +
+         " for any of " + who(sources) + " to send";
+}
+
+std::string WaitReport::dissent(const Stall& stall, Time now) const {
+  std::string text;
+  size_t left = 0;
+  for (const auto& [rank, said] : stall.answers) {
+    if (said.takes_part) continue;
+    if (text.size() > kMostDissent)
+      ++left;
+    else
+      text += ". " + fabric_.who(rank) + " " + said.text + " (so it said " + seconds_text(now - said.at) + " ago)";
+  }
+  if (text.empty())
+    return ", alive but not taking part: has a branch been taken on some ranks only, or are they still computing?";
+  return text + (left > 0 ? ". " + std::to_string(left) + " more ranks do not take part." : ".");
+}
+
+std::string WaitReport::occupation(Time now) const {
+  for (const Execution* execution : executions_.in_order())
+    if (!execution->finished())
+      return "waits in " + numbered(execution->work()->request.signature, execution->work()->request.seq) +
+             " of the group of " + members(*execution->work()->request.group) + " for " + who(execution->waiting_on()) +
+             ", since " + seconds_text(now - execution->stall.progress_at);
+  if (!receives_.empty()) return wait_of(receives_.all().front(), now);
+  return "is in no operation: it computes, waits for something else, or has left the loop";
+}
+
+Error WaitReport::still_waits(const Error& error, const Request& request) const {
+  return gone_error(error, rank_, request.signature, request.seq);
+}
+
+Error WaitReport::still_waits(const Error& error) const {
+  const Execution* found = nullptr;
+  for (const Execution* execution : executions_.in_order()) {
+    if (execution->finished()) continue;
+    const std::vector<int> ranks = execution->waiting_on();
+    const bool waits = std::find(ranks.begin(), ranks.end(), error.rank) != ranks.end();
+    if (found == nullptr || waits) found = execution;
+    if (waits) break;
+  }
+  return found == nullptr ? error : still_waits(error, found->work()->request);
+}
+
+std::string WaitReport::full(const Error& failure) const {
+  const Time t = now();
+  const std::string us = fabric_.who(rank_);
+  std::string text;
+  const auto add = [&](const Stall& stall, const std::string& wait, const Group& group) {
+    text += "\n  waits: " + wait + " (group of " + members(group) + ")";
+    for (const auto& [rank, said] : stall.answers)
+      text += "\n    " + fabric_.who(rank) + " " + said.text + " (so it said " + seconds_text(t - said.at) + " ago)";
+  };
+  size_t shown = 0;
+  for (const Execution* execution : executions_.in_order())
+    if (!failure && !execution->finished() && ++shown <= Ledger::kRemembered)
+      add(execution->stall, wait_of(*execution, t), *execution->work()->request.group);
+  for (const auto& receive : receives_.all())
+    if (++shown <= Ledger::kRemembered) add(receive.stall, wait_of(receive, t), *receive.work->request.group);
+  const auto latest = ledger_.latest();
+  text += "\n  last " + std::to_string(latest.size()) + " operations, newest first:";
+  for (const Ledger::Entry& entry : latest)
+    text += "\n    " +
+            (entry.numbered ? numbered(entry.work->request.signature, entry.seq)
+                            : entry.work->request.signature.describe()) +
+            " of " + members(*entry.work->request.group) + ": " + state_of(entry, t);
+  const std::string head = shown == 0 ? " waits for no operation" : ": operations under way: " + std::to_string(shown);
+  return us + head + (failure ? "; the session has failed: " + failure.text : "") + text;
+}
+
+}  // namespace slipstream

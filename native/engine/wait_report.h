@@ -1,0 +1,49 @@
+// Describes in words what this rank waits for, from whom and since when. Driver's thread only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/executions.h"
+#include "engine/fabric.h"
+#include "engine/ledger.h"
+#include "engine/receives.h"
+
+namespace slipstream {
+
+class WaitReport {
+ public:
+  WaitReport(int rank, const Fabric& fabric, const Executions& executions, const Receives& receives,
+             const Ledger& ledger)
+      : rank_(rank), fabric_(fabric), executions_(executions), receives_(receives), ledger_(ledger) {}
+
+  // "rank 1 (host a), rank 2 (host b)"
+  std::string who(const std::vector<int>& ranks) const;
+  // "ranks 0, 1, 2"
+  static std::string members(const Group& group);
+
+  std::string wait_of(const Execution& execution, Time now) const;
+  std::string wait_of(const Receives::Receive& receive, Time now) const;
+  // What other ranks do instead of taking part, as far as they have said so; to be put behind a wait.
+  std::string dissent(const Stall& stall, Time now) const;
+  // What this rank does at the moment: "waits in ...".
+  std::string occupation(Time now) const;
+  // All that this rank waits for, and its last operations. Several lines. `failure`: why the session has failed.
+  std::string full(const Error& failure) const;
+
+  // `error`, which names a rank that is gone, with the work that waits for that rank: `request`, ...
+  Error still_waits(const Error& error, const Request& request) const;
+  // ... or the oldest one that waits for it, or else the oldest of all.
+  Error still_waits(const Error& error) const;
+
+ private:
+  int rank_;
+  const Fabric& fabric_;
+  const Executions& executions_;
+  const Receives& receives_;
+  const Ledger& ledger_;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,34 @@
+// Where the spaces of a work lie: in the caller's memory, or in memory of the work's own.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "engine/geometry.h"
+#include "engine/work.h"
+
+namespace slipstream {
+
+class WorkMemory {
+ public:
+  // A windowed work has one ring for all its spaces, as large as `window` chunks; others have their own temporary
+  // space.
+  WorkMemory(const Request& request, const Geometry& geometry, uint64_t window);
+
+  std::byte* at(Space space, uint64_t element) const {
+    if (ring_elements_ != 0) element %= ring_elements_;
+    return spaces_[static_cast<size_t>(space)] + element * element_;
+  }
+  // Elements of the ring; 0 if there is none.
+  uint64_t ring_elements() const { return ring_elements_; }
+
+ private:
+  size_t element_;
+  uint64_t ring_elements_ = 0;
+  std::array<std::byte*, 3> spaces_{};
+  std::unique_ptr<std::byte[]> own_;  // the ring, or the temporary space
+};
+
+}  // namespace slipstream

@@ -1,0 +1,142 @@
+// The order of works in a channel, without an engine.
+#include "engine/channels.h"
+
+#include <memory>
+#include <vector>
+
+#include "tests/check.h"
+#include "tests/plans.h"
+
+namespace {
+
+using namespace slipstream;
+
+constexpr uint64_t kBulk = 1 << 20, kSmall = 16;  // floats
+
+std::shared_ptr<const Plan> any_plan() {
+  testing::PlanBuilder b(0, 2, 1);
+  b.add(StepKind::send, 1, 0, {}, Space::in);
+  b.add(StepKind::recv, 1, 0);
+  return b.build();
+}
+
+// A work whose input and output begin at `data`, which is never touched.
+WorkPtr work(uint64_t channel, uint32_t seq, uint64_t data, uint64_t floats) {
+  Request request;
+  request.plan = any_plan();
+  request.channel = channel;
+  request.seq = seq;
+  for (Layout& space : request.spaces) space = {reinterpret_cast<std::byte*>(data), floats, {}};
+  return std::make_shared<Work>(std::move(request));
+}
+
+// What the engine does with a work that is submitted. True if it has begun.
+bool submit(Channels& channels, const WorkPtr& work, bool bulk = true) {
+  const Channels::Overlap overlap = channels.overlap(*work);
+  CHECK(overlap.elsewhere == nullptr);
+  Channels::Channel& channel = channels.at(work->request.channel);
+  WorkPtr begins = channels.enter(channel, work, overlap.any) ? work : channels.next(channel);
+  if (!begins) return false;
+  CHECK(begins == work);
+  begins->begun.store(true);
+  channels.began(channel, bulk);
+  return true;
+}
+
+// The work is done. Returns the one that begins because of that.
+WorkPtr end(Channels& channels, const WorkPtr& work, bool bulk = true) {
+  Channels::Channel& channel = channels.at(work->request.channel);
+  channels.ended(channel, *work, bulk);
+  WorkPtr next = channels.next(channel);
+  if (next) next->begun.store(true);
+  return next;
+}
+
+TEST(two_bulk_works_of_a_channel_at_once) {
+  Channels channels;
+  std::vector<WorkPtr> works;
+  for (uint32_t i = 0; i < 4; ++i) works.push_back(work(7, i, uint64_t{i + 1} << 32, kBulk));
+  CHECK(submit(channels, works[0]));
+  CHECK(submit(channels, works[1]));
+  CHECK(!submit(channels, works[2]));
+  CHECK(!submit(channels, works[3]));
+  CHECK_EQ(channels.waiting(), size_t{2});
+  CHECK(submit(channels, work(8, 0, uint64_t{9} << 32, kBulk)));  // another channel has its own two
+  CHECK(end(channels, works[1]) == works[2]);
+  CHECK_EQ(channels.waiting(), size_t{1});
+}
+
+TEST(a_small_work_passes_bulk_but_not_its_own_memory) {
+  Channels channels;
+  const WorkPtr bulk[] = {work(7, 0, 1 << 30, kBulk), work(7, 1, 2u << 30, kBulk)};
+  for (const WorkPtr& each : bulk) CHECK(submit(channels, each));
+  CHECK(submit(channels, work(7, 2, 3u << 30, kSmall), false));
+  const WorkPtr same = work(7, 3, (1 << 30) + 64, kSmall);
+  CHECK(!submit(channels, same, false));
+  CHECK(end(channels, bulk[1]) == nullptr);
+  CHECK(end(channels, bulk[0]) == same);
+}
+
+TEST(overlap_with_another_channel_is_told) {
+  Channels channels;
+  const WorkPtr first = work(7, 0, 1 << 30, kBulk);
+  CHECK(submit(channels, first));
+  const Channels::Overlap found = channels.overlap(*work(8, 0, 1 << 30, kBulk));
+  CHECK(found.any);
+  CHECK(found.elsewhere == first.get());
+  CHECK(!channels.overlap(*work(8, 0, 2u << 30, kBulk)).any);
+}
+
+TEST(works_that_are_done_are_found_by_number) {
+  Channels channels;
+  const WorkPtr works[] = {work(7, 0, 1 << 30, kBulk), work(7, 1, 2u << 30, kBulk)};
+  for (const WorkPtr& each : works) CHECK(submit(channels, each));
+  CHECK(channels.past(7, 0) == nullptr);
+  CHECK(channels.latest(7) == nullptr);
+  end(channels, works[1]);  // they may end in any order
+  end(channels, works[0]);
+  CHECK(channels.past(7, 0) != nullptr);
+  CHECK_EQ(channels.past(7, 1)->seq, 1u);
+  CHECK(channels.past(7, 2) == nullptr);
+  CHECK_EQ(channels.latest(7)->seq, 1u);
+}
+
+TEST(a_work_in_line_may_run_out_of_its_own_time) {
+  Channels channels;
+  for (uint32_t i = 0; i < 2; ++i) CHECK(submit(channels, work(7, i, uint64_t{i + 1} << 32, kBulk)));
+  const WorkPtr timed = work(7, 2, uint64_t{3} << 32, kBulk);
+  timed->request.timed = true;
+  timed->request.timeout_seconds = 10;
+  timed->submitted = now();
+  CHECK(!submit(channels, timed));
+  CHECK(channels.overdue(timed->submitted + seconds(9)) == nullptr);
+  CHECK(channels.overdue(timed->submitted + seconds(10)) == timed.get());
+}
+
+TEST(a_work_that_could_not_begin_is_the_first_in_line) {
+  Channels channels;
+  const WorkPtr works[] = {work(7, 0, 1 << 30, kBulk), work(7, 1, 2u << 30, kBulk)};
+  Channels::Channel& channel = channels.at(7);
+  for (const WorkPtr& each : works) CHECK(!channels.enter(channel, each, false));
+  WorkPtr first = channels.next(channel);
+  channels.put_back(channel, first);
+  CHECK(channels.clear() == std::vector<WorkPtr>({works[0], works[1]}));
+  CHECK_EQ(channels.waiting(), size_t{0});
+}
+
+TEST(channels_without_works_are_forgotten_if_they_are_very_many) {
+  Channels channels;
+  constexpr uint64_t kMany = 5000;
+  for (uint64_t id = 0; id < kMany; ++id) {
+    const WorkPtr one = work(id, 0, 1 << 30, kSmall);
+    CHECK(submit(channels, one, false));
+    end(channels, one, false);
+    channels.forget_idle();
+  }
+  uint64_t known = 0;
+  for (uint64_t id = 0; id < kMany; ++id) known += channels.past(id, 0) != nullptr ? 1 : 0;
+  CHECK(known >= 1000);
+  CHECK(known < kMany / 2);
+}
+
+}  // namespace

@@ -1,0 +1,65 @@
+// What a rank says of works that do not move: of a few, however many there are.
+#include <array>
+
+#include "tests/check.h"
+#include "tests/plans.h"
+#include "tests/ranks.h"
+#include "tests/standard_error.h"
+
+namespace slipstream::testing {
+
+namespace {
+
+size_t lines_of(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+
+}  // namespace
+
+TEST(many_operations_that_wait_are_reported_by_a_few_lines) {
+  constexpr size_t kWorks = 1000;
+  MemoryHub hub(2);
+  EngineOptions options;
+  options.stalls.warn_seconds = 0.05;
+  MemoryRank waits(hub, 0, 2, {}, options), late(hub, 1, 2);
+  std::vector<std::array<float, 2>> data(kWorks);
+  const auto reduce = [](MemoryRank& rank, int number, std::array<float, 2>& value) {
+    auto group = std::make_shared<Group>();
+    group->id = 12;
+    group->ranks = {0, 1};
+    group->rank = number;
+    Request request;
+    request.plan = ring_all_reduce(number, 2);
+    request.group = std::move(group);
+    request.signature.operation = "all_reduce/test";
+    request.signature.reduces = true;
+    request.signature.count = value.size();
+    for (const size_t space : {0, 1})
+      request.spaces[space] = {reinterpret_cast<std::byte*>(value.data()), value.size(), {}};
+    request.spaces[2] = {nullptr, value.size(), {}};
+    WorkPtr work = rank.prepare(std::move(request), 0);
+    rank.submit(work);
+    return work;
+  };
+  std::vector<WorkPtr> works;
+  {
+    StandardError said;
+    for (auto& value : data) works.push_back(reduce(waits, 0, value));
+    const Time limit = now() + seconds(60);
+    while (!said.have(" more operations have waited for ") && now() < limit) std::this_thread::yield();
+    CHECK(said.have(" more operations have waited for "));
+    CHECK(said.have("#0 has waited "));
+    CHECK(lines_of(said.text()) < kWorks / 4);
+  }
+  std::vector<std::array<float, 2>> others(kWorks);
+  std::vector<WorkPtr> theirs;
+  for (auto& value : others) theirs.push_back(reduce(late, 1, value));
+  for (size_t i = 0; i < kWorks; ++i) {
+    CHECK(waits.wait(*works[i], now() + seconds(60)));
+    CHECK(late.wait(*theirs[i], now() + seconds(60)));
+    CHECK(!works[i]->error() && !theirs[i]->error());
+  }
+  std::thread other([&] { late.leave(); });
+  waits.leave();
+  other.join();
+}
+
+}  // namespace slipstream::testing

@@ -1,0 +1,428 @@
+#include "transport/shm/link.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "base/log.h"
+
+namespace slipstream {
+
+namespace {
+
+enum RecordKind : uint32_t { kFrame = 1, kDescriptor = 2, kReleased = 3, kDropped = 4 };
+enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
+
+constexpr double kCopySeconds = 0.005;
+constexpr auto kLookAgain = std::chrono::microseconds(50);
+
+struct DescriptorBody {
+  Frame frame;
+  uint64_t offset;
+};
+
+std::string in_seconds(double duration) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g s", duration);
+  return text;
+}
+
+Error lost(int peer, const std::string& how) {
+  return Error{Code::peer_lost, peer, {}, "rank " + std::to_string(peer) + " " + how};
+}
+
+}  // namespace
+
+ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string listener)
+    : Link(peer, Kind::shm),
+      home_(std::move(home)),
+      handshake_(Handshake::client(home_->identity, Purpose::shm, peer, 0, 0)),
+      dialler_(true),
+      deadline_(now() + seconds(home_->connect_seconds)),
+      listener_(std::move(listener)) {
+  dial();
+  home_->links.push_back(this);
+}
+
+ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake)
+    : Link(peer, Kind::shm),
+      home_(std::move(home)),
+      socket_(std::move(socket)),
+      handshake_(std::move(handshake)),
+      dialler_(false),
+      phase_(Phase::setup),
+      deadline_(now() + seconds(home_->connect_seconds)) {
+  home_->poller.add(socket_.get(), EPOLLIN, this);
+  home_->links.push_back(this);
+}
+
+void ShmLink::dial() {
+  again_ = Time::max();
+  int error = 0;
+  socket_ = connect_unix(listener_, error);
+  if (socket_) {
+    handshake_ = Handshake::client(home_->identity, Purpose::shm, peer_, 0, 0);
+    home_->poller.add(socket_.get(), EPOLLIN | EPOLLOUT, this);
+  } else if (error == EAGAIN) {
+    dial_again("too many others connect to it at the same time");
+  } else {  // the listener has gone with its process; the caller has to hold the link before Events::down names it
+    refusal_ = lost(peer_, error == ECONNREFUSED ? "has ended, or died: nothing listens there any more"
+                                                 : "is gone: " + errno_text("connect", error));
+    deadline_ = now();
+  }
+}
+
+void ShmLink::dial_again(std::string why) {
+  home_->poller.remove(socket_.get(), this);
+  socket_.reset();
+  why_ = std::move(why);
+  again_ = now() + seconds(kDialPause);
+}
+
+ShmLink::~ShmLink() {
+  close();
+  std::erase(home_->links, this);
+}
+
+void ShmLink::close() {
+  if (!open_) return;
+  if (!messages_.empty()) {  // the peer will not learn of these regions, but of the reason why we close
+    messages_.clear();
+    std::erase_if(backlog_, [](const Queued& queued) { return queued.kind == kDescriptor; });
+  }
+  if (phase_ == Phase::up) flush_backlog();
+  open_ = false;
+  up_ = false;
+  if (phase_ == Phase::up) take_back();
+  home_->poller.remove(socket_.get(), this);
+  socket_.reset();
+  if (peer_bell_) peer_bell_->ring();
+}
+
+void ShmLink::take_back() {
+  access_.take_back();
+  // A chunk takes a millisecond at most. A peer that has not ended by then may be stopped, for as long as it likes.
+  const Time limit = now() + seconds(kCopySeconds);
+  while (access_.written() && now() < limit && !peer_has_closed()) std::this_thread::sleep_for(kLookAgain);
+  const auto place = access_.written();
+  if (!place || peer_has_closed()) return;
+  try {
+    home_->regions.part(place->region, place->offset, place->bytes);
+  } catch (const Failure& failure) {
+    log_warning(home_->identity.rank,
+                "rank " + std::to_string(peer_) + " may still write to memory of this rank: " + failure.error().text);
+  }
+}
+
+// It has closed its end on purpose, or died: either way it copies nothing.
+bool ShmLink::peer_has_closed() const {
+  pollfd socket{socket_.get(), 0, 0};
+  return ::poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+void ShmLink::fail(Error error) {
+  if (!open_) return;
+  close();
+  home_->events.down(*this, error);
+}
+
+Time ShmLink::tick(Time now) {
+  if (!open_ || phase_ == Phase::up) return Time::max();
+  if (refusal_) {
+    fail(refusal_);
+    return Time::max();
+  }
+  if (now < deadline_) {
+    if (now >= again_) dial();
+    return std::min(deadline_, again_);
+  }
+  if (why_.empty())
+    fail(lost(peer_, "does not answer (no handshake within " + in_seconds(home_->connect_seconds) +
+                         "; is the process stopped?)"));
+  else
+    fail(lost(peer_, "could not be reached for " + in_seconds(home_->connect_seconds) + " (" + why_ + ")"));
+  return Time::max();
+}
+
+// ---- the unix socket: handshake, set-up, regions, and the peer's death
+
+void ShmLink::ready(uint32_t) {
+  if (phase_ == Phase::handshake) continue_handshake();
+  auto received = Received::message;
+  while (open_ && phase_ != Phase::handshake && received == Received::message) received = receive_message();
+  if (open_ && received == Received::end) peer_is_gone();
+}
+
+void ShmLink::continue_handshake() {
+  switch (handshake_.advance(socket_.get())) {
+    case Handshake::State::going:
+      home_->poller.modify(socket_.get(), EPOLLIN | (handshake_.wants_write() ? EPOLLOUT : 0u), this);
+      return;
+    case Handshake::State::failed:
+      // If it has died, nobody listens any more; else it may have had too many to greet.
+      if (handshake_.closed()) return dial_again(handshake_.why());
+      return fail(Error{Code::refused,
+                        peer_,
+                        {},
+                        "rank " + std::to_string(peer_) + ": " + handshake_.why() +
+                            "; all ranks need the same SLIPSTREAM_SECRET and SLIPSTREAM_JOB"});
+    case Handshake::State::done:
+      home_->poller.modify(socket_.get(), EPOLLIN, this);
+      phase_ = Phase::setup;
+      offer_setup();
+  }
+}
+
+void ShmLink::offer_setup() {
+  memory_fd_ = make_memfd("slipstream-link", sizeof(Pair));
+  messages_.send(socket_, {kSetup, 0, sizeof(Pair)}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
+}
+
+void ShmLink::accept_setup(const Message& message, std::vector<Fd> fds) {
+  if (phase_ != Phase::setup || fds.size() != (dialler_ ? 2u : 3u) || (!dialler_ && message.size != sizeof(Pair)))
+    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed set-up message"});
+  if (dialler_) return become_up(std::move(memory_fd_), std::move(fds[0]), std::move(fds[1]));
+  messages_.send(socket_, {kSetup, 0, 0}, {home_->bell.page_fd(), home_->bell.event_fd()});
+  if (open_) become_up(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
+}
+
+void ShmLink::become_up(Fd link_memory, Fd bell_page, Fd bell_event) {
+  try {
+    memory_ = Mapping(link_memory.get(), sizeof(Pair));
+    peer_bell_ = std::make_unique<Bell>(std::move(bell_event), std::move(bell_page));
+  } catch (const Failure& failure) {
+    return cannot_map(failure);
+  }
+  auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
+  outgoing_ = Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor);
+  incoming_ = Ring(dialler_ ? &pair->from_acceptor : &pair->from_dialler);
+  access_ = dialler_ ? Access(&pair->dialler, &pair->acceptor) : Access(&pair->acceptor, &pair->dialler);
+  phase_ = Phase::up;
+  up_ = true;
+  last_heard_ = now();
+  home_->events.up(*this);
+}
+
+ShmLink::Received ShmLink::receive_message() {
+  Message message{};
+  std::vector<Fd> fds;
+  const auto read = DescriptorChannel::read(socket_, message, fds);
+  if (read == DescriptorChannel::Read::nothing) return Received::nothing;
+  if (read == DescriptorChannel::Read::end) return Received::end;
+  last_heard_ = now();
+  if (read == DescriptorChannel::Read::no_descriptors)
+    throw Failure(Code::internal, "rank " + std::to_string(home_->identity.rank) +
+                                      " cannot take shared memory of rank " + std::to_string(peer_) +
+                                      ": it has run out of file descriptors (ulimit -n)");
+  if (read == DescriptorChannel::Read::malformed || (message.kind != kRegion && message.kind != kSetup) ||
+      (message.kind == kRegion && fds.size() != 1)) {
+    fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed message"});
+    return Received::nothing;
+  }
+  if (message.kind == kSetup) {
+    accept_setup(message, std::move(fds));
+    return Received::message;
+  }
+  try {
+    peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
+  } catch (const Failure& failure) {
+    cannot_map(failure);
+    return Received::nothing;
+  }
+  return Received::message;
+}
+
+void ShmLink::cannot_map(const Failure& failure) {
+  fail(Error{Code::internal, peer_, {}, "memory of rank " + std::to_string(peer_) + ": " + failure.error().text});
+}
+
+void ShmLink::peer_is_gone() {
+  while (open_ && poll()) {  // what it sent before it went still counts
+  }
+  if (peer_said_goodbye_) return fail(Error{Code::aborted, peer_, {}, farewell(peer_, goodbye_words_)});
+  if (phase_ != Phase::up) return fail(lost(peer_, "died or closed the connection while it was being set up"));
+  fail(lost(peer_, "closed its connection (the process died or was killed)"));
+}
+
+// ---- the rings
+
+bool ShmLink::try_push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  std::byte* body = outgoing_.reserve(kind, value, a_bytes + b_bytes);
+  if (body == nullptr) return false;
+  if (a_bytes > 0) std::memcpy(body, a, a_bytes);
+  if (b_bytes > 0) std::memcpy(body + a_bytes, b, b_bytes);
+  outgoing_.commit();
+  return true;
+}
+
+void ShmLink::push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  if (!open_ || phase_ != Phase::up) return;
+  if (backlog_.empty() && messages_.empty() && try_push(kind, value, a, a_bytes, b, b_bytes)) {
+    peer_bell_->ring();
+    return;
+  }
+  Queued queued{kind, value, std::vector<std::byte>(a_bytes + b_bytes)};
+  if (a_bytes > 0) std::memcpy(queued.body.data(), a, a_bytes);
+  if (b_bytes > 0) std::memcpy(queued.body.data() + a_bytes, b, b_bytes);
+  backlog_.push_back(std::move(queued));
+}
+
+bool ShmLink::flush_backlog() {
+  messages_.flush(socket_);
+  if (!messages_.empty()) return false;
+  bool moved = false;
+  while (!backlog_.empty()) {
+    const auto& q = backlog_.front();
+    if (!try_push(q.kind, q.value, q.body.data(), q.body.size(), nullptr, 0)) break;
+    backlog_.pop_front();
+    moved = true;
+  }
+  if (moved) peer_bell_->ring();
+  return moved;
+}
+
+bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
+  if (!open_) return true;  // Events::down has been told
+  count(frame.length, 0);
+  if (frame.length <= kEagerBytes) {
+    push(kFrame, 0, &frame, sizeof(frame), data, frame.length);
+    return true;
+  }
+  const auto region = home_->regions.find(data, frame.length);
+  if (!region) throw Failure(Code::internal, "a bulk send over shared memory from memory that is not in a region");
+  announce(region);
+  const uint32_t ticket = tickets_.take(cookie);
+  const uint64_t offset = static_cast<uint64_t>(data - region->memory.data());
+  push(kDescriptor, uint64_t{ticket} << 32 | region->id, &frame, sizeof(frame), &offset, sizeof(offset));
+  return false;
+}
+
+void ShmLink::announce(const std::shared_ptr<const Region>& region) {
+  if (announced_.insert(region->id).second)
+    messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
+}
+
+const Mapping* ShmLink::find_region(uint32_t id) {
+  auto it = peer_regions_.find(id);
+  // An end of the stream is left to ready(): this may be called while a record of the ring is being handled.
+  while (it == peer_regions_.end() && open_ && receive_message() == Received::message) it = peer_regions_.find(id);
+  return open_ && it != peer_regions_.end() ? &it->second : nullptr;
+}
+
+std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) {
+  const auto region = home_->regions.find(data, bytes);
+  if (!region || !open_) return std::nullopt;
+  announce(region);
+  return Shared{region->id, static_cast<uint64_t>(data - region->memory.data())};
+}
+
+std::byte* ShmLink::remote(const Shared& shared, size_t bytes) {
+  const Mapping* region = find_region(static_cast<uint32_t>(shared.region));
+  if (region == nullptr || bytes > region->size() || shared.offset > region->size() - bytes) return nullptr;
+  return region->data() + shared.offset;
+}
+
+std::byte* ShmLink::begin_write(const Shared& shared, size_t bytes) {
+  std::byte* to = remote(shared, bytes);
+  if (to == nullptr || !access_.begin_write({static_cast<uint32_t>(shared.region), shared.offset, bytes}))
+    return nullptr;
+  return to;
+}
+
+void ShmLink::release(const Payload& payload) {
+  if (payload.hold != 0) push(kReleased, payload.hold - 1, nullptr, 0, nullptr, 0);
+}
+
+void ShmLink::drop_region(uint32_t id) {
+  if (announced_.erase(id) != 0) push(kDropped, id, nullptr, 0, nullptr, 0);
+}
+
+bool ShmLink::poll() {
+  if (open_) messages_.flush(socket_);
+  if (!open_ || phase_ != Phase::up) return false;
+  bool moved = flush_backlog();
+  for (int i = 0; i < 32 && open_; ++i) {
+    Ring::Record record{};
+    const std::byte* body = nullptr;
+    const auto found = incoming_.peek(record, body);
+    if (found == Ring::Peek::none) break;
+    if (found == Ring::Peek::damaged || !handle(record, body)) {
+      fail(Error{
+          Code::internal, peer_, {}, "the shared-memory ring from rank " + std::to_string(peer_) + " is damaged"});
+      return true;
+    }
+    moved = true;
+  }
+  if (moved) last_heard_ = now();
+  return moved;
+}
+
+bool ShmLink::handle(const Ring::Record& record, const std::byte* body) {
+  const size_t bytes = record.size - sizeof(record);
+  switch (record.kind) {
+    case kFrame:
+      if (bytes < sizeof(Frame) || bytes > sizeof(Frame) + kEagerBytes) return false;
+      handle_frame(record, body);
+      return true;
+    case kDescriptor:
+      if (bytes != sizeof(Frame) + sizeof(uint64_t)) return false;
+      handle_descriptor(record, body);
+      return true;
+    case kReleased: {
+      incoming_.pop();
+      const auto cookie = tickets_.give_back(record.value);
+      if (!cookie) return false;
+      home_->events.sent(*this, *cookie);
+      return true;
+    }
+    case kDropped:
+      incoming_.pop();
+      peer_regions_.erase(static_cast<uint32_t>(record.value));
+      return true;
+    default:
+      return false;
+  }
+}
+
+void ShmLink::handle_frame(const Ring::Record& record, const std::byte* body) {
+  Frame frame;
+  std::memcpy(&frame, body, sizeof(frame));
+  const size_t length = record.size - sizeof(record) - sizeof(frame);
+  if (frame.length != length || frame.type < FrameType::data || static_cast<uint8_t>(frame.type) > kLastFrameType)
+    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed frame"});
+  if (frame.type == FrameType::goodbye) {
+    peer_said_goodbye_ = true;
+    goodbye_words_.assign(reinterpret_cast<const char*>(body) + sizeof(frame), frame.length);
+    incoming_.pop();
+    return;
+  }
+  count(0, frame.length);
+  home_->events.arrived(*this, frame, Payload{body + sizeof(frame), frame.length, true, 0});
+  if (phase_ == Phase::up) incoming_.pop();
+}
+
+void ShmLink::handle_descriptor(const Ring::Record& record, const std::byte* body) {
+  DescriptorBody descriptor{};
+  std::memcpy(&descriptor.frame, body, sizeof(Frame));
+  std::memcpy(&descriptor.offset, body + sizeof(Frame), sizeof(uint64_t));
+  incoming_.pop();
+  const auto id = static_cast<uint32_t>(record.value);
+  const auto ticket = record.value >> 32;
+  const Mapping* region = find_region(id);
+  if (!open_) return;
+  const Frame& frame = descriptor.frame;
+  if (region == nullptr || frame.type != FrameType::data || frame.length > kMaxPayload ||
+      frame.length > region->size() || descriptor.offset > region->size() - frame.length)
+    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed descriptor"});
+  count(0, frame.length);
+  home_->events.arrived(*this, frame, Payload{region->data() + descriptor.offset, frame.length, false, ticket + 1});
+}
+
+}  // namespace slipstream

@@ -1,0 +1,150 @@
+// One shared-memory link; see shm.h. Private to this folder.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "transport/handshake.h"
+#include "transport/shm/access.h"
+#include "transport/shm/descriptor_channel.h"
+#include "transport/shm/ring.h"
+#include "transport/shm/tickets.h"
+#include "transport/shm/transport.h"
+
+namespace slipstream {
+
+class ShmLink final : public Link, private Handler {
+ public:
+  // We dial.
+  ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string listener);
+  // The peer has dialled us and is authenticated.
+  ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake);
+  ~ShmLink() override;
+
+  bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
+  void release(const Payload& payload) override;
+  bool needs_shared_memory() const override { return true; }
+  std::optional<Shared> share(const std::byte* data, size_t bytes) override;
+  std::byte* remote(const Shared& shared, size_t bytes) override;
+  std::byte* begin_write(const Shared& shared, size_t bytes) override;
+  void end_write() override { access_.end_write(); }
+  bool intact(const Payload& payload) const override { return payload.hold == 0 || access_.intact(); }
+  void close() override;
+
+  bool poll();
+  bool pending() const { return open_ && up_ && !incoming_.empty(); }
+  bool congested() const { return open_ && (!backlog_.empty() || !messages_.empty()); }
+  void drop_region(uint32_t id);
+  // Dials again, or fails a link that did not come up in time; returns when to look again.
+  Time tick(Time now);
+
+  struct Pair {  // what the link's mapping holds
+    Ring::Shared from_dialler;
+    Ring::Shared from_acceptor;
+    Access::End dialler;
+    Access::End acceptor;
+  };
+
+ private:
+  using Message = DescriptorChannel::Message;
+  struct Queued {
+    uint32_t kind;
+    uint64_t value;
+    std::vector<std::byte> body;
+  };
+  enum class Phase { handshake, setup, up };
+
+  void ready(uint32_t events) override;
+  // One attempt; tick() makes the next.
+  void dial();
+  void dial_again(std::string why);
+  void continue_handshake();
+  void offer_setup();
+  enum class Received { nothing, message, end };  // nothing: also if the link has failed
+  // Reads one message with its descriptors.
+  Received receive_message();
+  void accept_setup(const Message& message, std::vector<Fd> fds);
+  void become_up(Fd link_memory, Fd bell_page, Fd bell_event);
+  void announce(const std::shared_ptr<const Region>& region);
+  // The peer's region, or null; reads its announcement if that is still in the socket.
+  const Mapping* find_region(uint32_t id);
+  void cannot_map(const Failure& failure);
+  void peer_is_gone();
+  // Afterwards the peer neither writes to our memory nor counts what it reads of it.
+  void take_back();
+  bool peer_has_closed() const;
+  void fail(Error error);
+
+  void push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes);
+  bool try_push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes);
+  bool flush_backlog();
+  bool handle(const Ring::Record& record, const std::byte* body);
+  void handle_frame(const Ring::Record& record, const std::byte* body);
+  void handle_descriptor(const Ring::Record& record, const std::byte* body);
+
+  std::shared_ptr<ShmTransport::Impl> home_;
+  Fd socket_;
+  Handshake handshake_;
+  bool dialler_;
+  bool open_ = true;
+  bool peer_said_goodbye_ = false;
+  std::string goodbye_words_;
+  Phase phase_ = Phase::handshake;
+  Time deadline_;
+  std::string listener_;      // of the peer, if we dial
+  Time again_ = Time::max();  // when to dial again
+  std::string why_;           // the last attempt was in vain
+  Error refusal_;             // the link fails with it at the next tick
+
+  Fd memory_fd_;
+  Mapping memory_;
+  Ring incoming_;
+  Ring outgoing_;
+  Access access_;
+  std::unique_ptr<Bell> peer_bell_;
+  DescriptorChannel messages_;  // on the unix socket, after the handshake
+  std::deque<Queued> backlog_;  // records wait while messages wait: they may need the regions
+  std::unordered_map<uint32_t, Mapping> peer_regions_;
+  std::unordered_set<uint32_t> announced_;
+  Tickets tickets_;
+};
+
+// A connection to a rank's unix socket under way, or an errno.
+Fd connect_unix(const std::string& name, int& error);
+
+inline constexpr double kDialPause = 0.02;  // seconds
+
+struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::Impl> {
+  Impl(Poller& p, Events& e, Arrivals& a, Identity i, Regions& r, Bell& b, double c);
+  ~Impl() override;
+
+  // A connection that has not proved who it is.
+  struct Greeting;
+  // A knock of ours that has not been answered.
+  struct Knock;
+
+  void ready(uint32_t events) override;
+  void greeted(Greeting& greeting);
+  void forget(const Greeting& greeting);
+  void answered(Knock& knock, bool alive, std::string why);
+  void accept_again();
+
+  Poller& poller;
+  Events& events;
+  Arrivals& arrivals;
+  Identity identity;
+  Regions& regions;
+  Bell& bell;
+  double connect_seconds;
+  Fd listener;
+  Time accepts_at = Time::max();  // when to listen again after the process has run out of descriptors
+  std::vector<ShmLink*> links;
+  std::deque<std::unique_ptr<Greeting>> greetings;
+  std::vector<std::unique_ptr<Knock>> knocks;
+};
+
+}  // namespace slipstream

@@ -1,0 +1,273 @@
+#include "transport/shm/transport.h"
+
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/shm/link.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr double kGreetingSeconds = 5;
+constexpr size_t kMaxGreetings = 512;  // of this user's processes; ranks of one host may all come at once
+constexpr int kAcceptsPerTurn = 64;
+constexpr double kAcceptPause = 0.1;
+
+// An abstract address: no file, gone with its socket, one name space per network namespace.
+socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const size_t n = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), n);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+}
+
+Fd unix_socket() {
+  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd)
+    throw Failure(Code::internal, "this process has no more resources: " + errno_text("socket") + " (ulimit -n)");
+  return fd;
+}
+
+}  // namespace
+
+Fd connect_unix(const std::string& name, int& error) {
+  Fd fd = unix_socket();
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
+  error = errno;
+  return {};
+}
+
+struct ShmTransport::Impl::Greeting : Handler {
+  Greeting(Impl& h, Fd f)
+      : home(h),
+        socket(std::move(f)),
+        handshake(Handshake::server(h.identity, {Purpose::shm, Purpose::knock})),
+        deadline(now() + seconds(kGreetingSeconds)) {
+    home.poller.add(socket.get(), EPOLLIN, this);
+  }
+  ~Greeting() override {
+    if (socket) home.poller.remove(socket.get(), this);
+  }
+  void ready(uint32_t) override { home.greeted(*this); }
+
+  Impl& home;
+  Fd socket;
+  Handshake handshake;
+  Time deadline;
+};
+
+struct ShmTransport::Impl::Knock : Handler {
+  Knock(Impl& h, int p, std::string n, KnockDone& d)
+      : home(h),
+        peer(p),
+        name(std::move(n)),
+        handshake(Handshake::client(h.identity, Purpose::knock, p, 0, 0)),
+        done(d),
+        deadline(now() + seconds(h.connect_seconds)) {
+    attempt();
+  }
+  ~Knock() override {
+    if (socket) home.poller.remove(socket.get(), this);
+  }
+  // The outcome is told by ready() or tick(), never from here.
+  void attempt() {
+    again = Time::max();
+    int error = 0;
+    socket = connect_unix(name, error);
+    if (socket) {
+      handshake = Handshake::client(home.identity, Purpose::knock, peer, 0, 0);
+      home.poller.add(socket.get(), EPOLLIN | EPOLLOUT, this);
+    } else {
+      why = error == ECONNREFUSED ? "it has ended, or died: nothing listens there any more"
+                                  : errno_text("connect", error);
+      (error == EAGAIN ? again : deadline) = now() + seconds(error == EAGAIN ? kDialPause : 0);
+    }
+  }
+  void ready(uint32_t) override {
+    switch (handshake.advance(socket.get())) {
+      case Handshake::State::going:
+        return home.poller.modify(socket.get(), EPOLLIN | (handshake.wants_write() ? EPOLLOUT : 0u), this);
+      case Handshake::State::failed:
+        if (!handshake.closed()) return home.answered(*this, false, handshake.why());
+        // If it has died, nobody listens any more; else it may have had too many to greet.
+        why = handshake.why();
+        home.poller.remove(socket.get(), this);
+        socket.reset();
+        again = now() + seconds(kDialPause);
+        return;
+      case Handshake::State::done:
+        return home.answered(*this, true, "");
+    }
+  }
+
+  Impl& home;
+  int peer;
+  std::string name;
+  Fd socket;
+  Handshake handshake;
+  KnockDone& done;
+  Time deadline;
+  Time again = Time::max();
+  std::string why = "it does not answer";
+};
+
+ShmTransport::Impl::Impl(Poller& p, Events& e, Arrivals& a, Identity i, Regions& r, Bell& b, double c)
+    : poller(p), events(e), arrivals(a), identity(std::move(i)), regions(r), bell(b), connect_seconds(c) {}
+
+ShmTransport::Impl::~Impl() = default;
+
+ShmTransport::ShmTransport(Poller& poller, Events& events, Arrivals& arrivals, Identity identity, Regions& regions,
+                           Bell& bell, double connect_seconds)
+    : impl_(std::make_shared<Impl>(poller, events, arrivals, std::move(identity), regions, bell, connect_seconds)) {}
+
+ShmTransport::~ShmTransport() { stop_listening(); }
+
+void ShmTransport::stop_listening() {
+  impl_->knocks.clear();
+  impl_->greetings.clear();
+  if (impl_->listener) impl_->poller.remove(impl_->listener.get(), impl_.get());
+  impl_->listener.reset();
+}
+
+std::string ShmTransport::listen() {
+  uint64_t random[2];
+  if (::getrandom(random, sizeof(random), 0) != sizeof(random)) throw Failure(Code::internal, errno_text("getrandom"));
+  char name[64];
+  std::snprintf(name, sizeof(name), "slipstream-%016llx%016llx", static_cast<unsigned long long>(random[0]),
+                static_cast<unsigned long long>(random[1]));
+  Fd fd = unix_socket();
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 || ::listen(fd.get(), 1024) != 0)
+    throw Failure(Code::internal, errno_text("listening on a unix socket"));
+  impl_->listener = std::move(fd);
+  impl_->poller.add(impl_->listener.get(), EPOLLIN, impl_.get());
+  return name;
+}
+
+std::unique_ptr<Link> ShmTransport::dial(int peer, const std::string& name) {
+  return std::make_unique<ShmLink>(impl_, peer, name);
+}
+
+void ShmTransport::knock(int peer, const std::string& name, KnockDone& done) {
+  impl_->knocks.push_back(std::make_unique<Impl::Knock>(*impl_, peer, name, done));
+}
+
+bool ShmTransport::poll() {
+  bool moved = false;
+  for (const uint32_t id : impl_->regions.take_destroyed())
+    for (ShmLink* link : impl_->links) link->drop_region(id);
+  for (size_t i = 0; i < impl_->links.size(); ++i) moved |= impl_->links[i]->poll();
+  return moved;
+}
+
+bool ShmTransport::pending() const {
+  return std::any_of(impl_->links.begin(), impl_->links.end(), [](const ShmLink* link) { return link->pending(); });
+}
+
+bool ShmTransport::congested() const {
+  return std::any_of(impl_->links.begin(), impl_->links.end(), [](const ShmLink* link) { return link->congested(); });
+}
+
+Time ShmTransport::tick(Time now) {
+  if (impl_->accepts_at <= now) impl_->accept_again();
+  Time next = impl_->accepts_at;
+  while (!impl_->greetings.empty() && impl_->greetings.front()->deadline <= now) {
+    impl_->arrivals.stranger("a process of this host", "no handshake within 5 s");
+    impl_->greetings.pop_front();
+  }
+  if (!impl_->greetings.empty()) next = std::min(next, impl_->greetings.front()->deadline);
+  for (size_t i = 0; i < impl_->links.size(); ++i) next = std::min(next, impl_->links[i]->tick(now));
+  for (size_t i = 0; i < impl_->knocks.size();) {
+    Impl::Knock& knock = *impl_->knocks[i];
+    if (knock.deadline <= now) {
+      impl_->answered(knock, false, knock.why);
+      continue;
+    }
+    if (knock.again <= now) knock.attempt();
+    next = std::min({next, knock.deadline, knock.again});
+    ++i;
+  }
+  return next;
+}
+
+// The listener.
+void ShmTransport::Impl::ready(uint32_t) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    Fd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      // The connection stays in the backlog, so the poller would call at once, again and again.
+      arrivals.stranger("a process of this host", errno_text("accept"));
+      poller.remove(listener.get(), this);
+      accepts_at = now() + seconds(kAcceptPause);
+      return;
+    }
+    // All ranks that share memory are the same user's (Python: host_id). Nobody else may take a place among them.
+    ucred peer{};
+    socklen_t size = sizeof(peer);
+    if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) {
+      arrivals.stranger("a process of this host", "it belongs to another user");
+      continue;
+    }
+    if (greetings.size() >= kMaxGreetings) {
+      arrivals.stranger("a process of this host", "too many unauthenticated connections");
+      greetings.pop_front();
+    }
+    greetings.push_back(std::make_unique<Greeting>(*this, std::move(fd)));
+  }
+}
+
+void ShmTransport::Impl::accept_again() {
+  accepts_at = Time::max();
+  poller.add(listener.get(), EPOLLIN, this);
+}
+
+void ShmTransport::Impl::greeted(Greeting& greeting) {
+  const auto state = greeting.handshake.advance(greeting.socket.get());
+  if (state == Handshake::State::going) {
+    poller.modify(greeting.socket.get(), EPOLLIN | (greeting.handshake.wants_write() ? EPOLLOUT : 0u), &greeting);
+    return;
+  }
+  if (state == Handshake::State::failed) {
+    arrivals.stranger("a process of this host", greeting.handshake.why());
+  } else {
+    const int peer = static_cast<int>(greeting.handshake.hello().rank);
+    if (greeting.handshake.hello().purpose == Purpose::knock) {
+      arrivals.knocked(peer);
+      return forget(greeting);
+    }
+    poller.remove(greeting.socket.get(), &greeting);
+    arrivals.accepted(
+        std::make_unique<ShmLink>(shared_from_this(), peer, std::move(greeting.socket), std::move(greeting.handshake)));
+  }
+  forget(greeting);
+}
+
+// `why` is a copy: it may be the knock's own text, and the knock goes before the outcome is told.
+void ShmTransport::Impl::answered(Knock& knock, bool alive, std::string why) {
+  const int peer = knock.peer;
+  auto& done = knock.done;
+  std::erase_if(knocks, [&](const auto& k) { return k.get() == &knock; });
+  done.knock_done(
+      peer, alive,
+      alive ? Error{} : Error{Code::peer_lost, peer, {}, "rank " + std::to_string(peer) + " is gone: " + why});
+}
+
+void ShmTransport::Impl::forget(const Greeting& greeting) {
+  const auto it = std::find_if(greetings.begin(), greetings.end(), [&](const auto& g) { return g.get() == &greeting; });
+  if (it != greetings.end()) greetings.erase(it);
+}
+
+}  // namespace slipstream

@@ -1,0 +1,221 @@
+#include "transport/tcp/acceptor.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "transport/tcp/link.h"
+
+namespace slipstream {
+namespace {
+
+constexpr int kAcceptsPerTurn = 64;
+constexpr double kAcceptPause = 0.1;  // seconds, when the process has run out of file descriptors
+
+}  // namespace
+
+class Acceptor::Listener final : private Handler, private Timed {
+ public:
+  Listener(Acceptor& acceptor, Fd fd) : acceptor_(acceptor), fd_(std::move(fd)) {
+    acceptor_.core_->poller.add(fd_.get(), EPOLLIN, this);
+  }
+  ~Listener() override {
+    acceptor_.core_->timers.cancel(*this);
+    acceptor_.core_->poller.remove(fd_.get(), this);
+  }
+
+ private:
+  void ready(uint32_t) override {
+    for (int i = 0; i < kAcceptsPerTurn; ++i) {
+      Fd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd) {
+        acceptor_.accept(std::move(fd));
+        continue;
+      }
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      // The connection stays in the backlog, so the poller would call at once, again and again.
+      acceptor_.arrivals_.stranger("listener", errno_text("accept"));
+      acceptor_.core_->poller.remove(fd_.get(), this);
+      acceptor_.core_->timers.set(*this, now() + seconds(kAcceptPause));
+      return;
+    }
+  }
+  void due(Time) override { acceptor_.core_->poller.add(fd_.get(), EPOLLIN, this); }
+
+  Acceptor& acceptor_;
+  Fd fd_;
+};
+
+// A connection that has not proved who it is.
+class Acceptor::Unauthenticated final : private Handler, private Timed {
+ public:
+  Unauthenticated(Acceptor& acceptor, Fd socket)
+      : who(peer_name(socket.get())),
+        fd(std::move(socket)),
+        handshake(Handshake::server(acceptor.core_->identity, {Purpose::link, Purpose::lane, Purpose::knock})),
+        acceptor_(acceptor) {
+    handshake.has = [&core = *acceptor.core_](const Hello& hello) {  // for all but the first control lane of a link
+      if (hello.purpose != Purpose::link || hello.lane == 0) return true;
+      return core.accepted.contains({static_cast<int>(hello.rank), hello.token});
+    };
+    acceptor_.core_->poller.add(fd.get(), EPOLLIN, this);
+    acceptor_.core_->timers.set(*this, now() + seconds(acceptor_.core_->options.handshake_seconds));
+  }
+  ~Unauthenticated() override { leave(); }
+
+  // Out of the poller and the timers; the socket stays.
+  void leave() {
+    acceptor_.core_->timers.cancel(*this);
+    if (fd) acceptor_.core_->poller.remove(fd.get(), this);
+  }
+
+  const std::string who;
+  Fd fd;
+  Handshake handshake;
+
+ private:
+  void ready(uint32_t) override {
+    switch (handshake.advance(fd.get())) {
+      case Handshake::State::going:
+        acceptor_.core_->poller.modify(fd.get(), handshake.wants_write() ? EPOLLOUT : EPOLLIN, this);
+        return;
+      case Handshake::State::failed:
+        if (handshake.lacking()) return (void)acceptor_.take(*this);  // no stranger
+        return acceptor_.reject(*this, handshake.why());
+      case Handshake::State::done:
+        return acceptor_.authenticated(*this);
+    }
+  }
+  void due(Time) override { acceptor_.reject(*this, "was silent for too long"); }
+
+  Acceptor& acceptor_;
+};
+
+// A bulk lane that is here before its link.
+class Acceptor::EarlyLane final : private Timed {
+ public:
+  EarlyLane(Acceptor& acceptor, const Hello& hello, Connection c)
+      : rank(static_cast<int>(hello.rank)),
+        token(hello.token),
+        number(hello.lane - 1),
+        connection(std::move(c)),
+        acceptor_(acceptor) {
+    acceptor_.core_->timers.set(*this, now() + seconds(acceptor_.core_->options.handshake_seconds));
+  }
+  ~EarlyLane() { acceptor_.core_->timers.cancel(*this); }
+  EarlyLane(const EarlyLane&) = delete;
+  EarlyLane& operator=(const EarlyLane&) = delete;
+
+  const int rank;
+  const uint64_t token;
+  const uint32_t number;
+  Connection connection;
+
+ private:
+  void due(Time) override {
+    std::erase_if(acceptor_.early_lanes_, [this](const auto& early) { return early.get() == this; });
+  }
+
+  Acceptor& acceptor_;
+};
+
+Acceptor::Acceptor(std::shared_ptr<TcpCore> core, Arrivals& arrivals) : core_(std::move(core)), arrivals_(arrivals) {}
+
+Acceptor::~Acceptor() = default;
+
+void Acceptor::close() {
+  listeners_.clear();
+  unauthenticated_.clear();
+  early_lanes_.clear();
+}
+
+uint16_t Acceptor::listen(const std::vector<std::string>& addresses) {
+  auto [sockets, port] = listen_tcp(addresses);
+  for (Fd& fd : sockets) listeners_.push_back(std::make_unique<Listener>(*this, std::move(fd)));
+  return port;
+}
+
+void Acceptor::accept(Fd fd) {
+  if (static_cast<int>(unauthenticated_.size()) >= std::max(1, core_->options.max_unauthenticated))
+    reject(*unauthenticated_.front(), "had to make room: too many connections that have not authenticated");
+  unauthenticated_.push_back(std::make_unique<Unauthenticated>(*this, std::move(fd)));
+}
+
+std::unique_ptr<Acceptor::Unauthenticated> Acceptor::take(Unauthenticated& one) {
+  const auto it =
+      std::find_if(unauthenticated_.begin(), unauthenticated_.end(), [&](const auto& g) { return g.get() == &one; });
+  std::unique_ptr<Unauthenticated> taken = std::move(*it);
+  unauthenticated_.erase(it);
+  taken->leave();
+  return taken;
+}
+
+void Acceptor::reject(Unauthenticated& one, const std::string& why) {
+  const auto taken = take(one);
+  taken->fd.reset();
+  arrivals_.stranger(taken->who, why);
+}
+
+void Acceptor::authenticated(Unauthenticated& one) {
+  const auto taken = take(one);
+  const Hello& hello = taken->handshake.hello();
+  Connection connection{std::move(taken->fd), taken->handshake.records()};
+  switch (hello.purpose) {
+    case Purpose::link:
+      tune_tcp(connection.fd.get(), core_->socket_options());
+      return open_link(hello, taken->who, std::move(connection));
+    case Purpose::lane:
+      tune_tcp(connection.fd.get(), core_->socket_options());
+      return add_lane(hello, taken->who, std::move(connection));
+    default:
+      connection.fd.reset();
+      return knocked(hello);
+  }
+}
+
+void Acceptor::knocked(const Hello& hello) {
+  const auto link = core_->dialled.find({static_cast<int>(hello.rank), hello.token});
+  if (link != core_->dialled.end()) return link->second->control_connection().wanted(hello.lane);
+  arrivals_.knocked(static_cast<int>(hello.rank));
+}
+
+void Acceptor::open_link(const Hello& hello, const std::string& who, Connection connection) {
+  const int rank = static_cast<int>(hello.rank);
+  const std::pair<int, uint64_t> key{rank, hello.token};
+  const auto known = core_->accepted.find(key);
+  if (hello.lane > 0) {  // it takes the place of a control lane that broke
+    if (known != core_->accepted.end()) known->second->control_connection().replace(std::move(connection), hello.lane);
+    return;
+  }
+  if (known != core_->accepted.end()) return arrivals_.stranger(who, "opened the same link twice");
+  auto link = std::make_unique<TcpLink>(core_, rank, hello.token, std::move(connection));
+  for (auto it = early_lanes_.begin(); it != early_lanes_.end();) {
+    if ((*it)->rank != rank || (*it)->token != hello.token) {
+      ++it;
+      continue;
+    }
+    link->bulk().add(std::move((*it)->connection), (*it)->number);
+    it = early_lanes_.erase(it);
+  }
+  TcpLink* raw = link.get();
+  arrivals_.accepted(std::move(link));
+  // The owner may have thought better of it.
+  const auto kept = core_->accepted.find(key);
+  if (kept != core_->accepted.end() && kept->second == raw) raw->come_up();
+}
+
+void Acceptor::add_lane(const Hello& hello, const std::string& who, Connection connection) {
+  const auto link = core_->accepted.find({static_cast<int>(hello.rank), hello.token});
+  if (link != core_->accepted.end()) {
+    if (!link->second->bulk().add(std::move(connection), hello.lane - 1))
+      arrivals_.stranger(who, "opened too many lanes");
+    return;
+  }
+  if (static_cast<int>(early_lanes_.size()) >= std::max(1, core_->options.max_unauthenticated))
+    early_lanes_.pop_front();
+  early_lanes_.push_back(std::make_unique<EarlyLane>(*this, hello, std::move(connection)));
+}
+
+}  // namespace slipstream

@@ -1,0 +1,207 @@
+#include "transport/tcp/bulk_lanes.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "transport/tcp/link.h"
+
+namespace slipstream {
+namespace {
+
+constexpr double kAtOnce = 0.05;      // seconds; who makes lanes that break so soon, again and again, pauses as long
+constexpr int kMostHasty = 20;        // so many in a row
+constexpr double kReasonDelay = 0.5;  // seconds that a link without bulk lanes waits for a reason on the control lane
+constexpr double kLanesPause = 0.25;  // seconds between attempts to get a lane while there is none
+constexpr double kFindSeconds = 0.5;
+constexpr double kMoveSeconds = 1;     // between two moves to a path that has become free
+constexpr double kEnlargeSeconds = 2;  // between two lanes that get larger packets: the first is judged before that
+
+}  // namespace
+
+BulkLanes::BulkLanes(TcpLink& link, const std::vector<std::string>& addresses)
+    : link_(link), placement_(addresses, [this](size_t number) { return is_open(number); }) {}
+
+bool BulkLanes::alive() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return l->writable() && !l->ended(); });
+}
+
+bool BulkLanes::dialling() const {
+  return std::any_of(dials_.begin(), dials_.end(), [](const auto& d) { return d != nullptr; });
+}
+
+bool BulkLanes::ended() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return l->ended() || !l->is_open(); });
+}
+
+bool BulkLanes::spreads() const { return lanes_.size() > 1 && !link_.context().core->options.round_robin; }
+
+// ---- connections
+
+void BulkLanes::dial_all() {
+  dials_.resize(static_cast<size_t>(std::clamp(link_.context().core->options.lanes, 1, kMaxLanes)));
+  placement_.set_lanes(dials_.size());
+  for (size_t i = 0; i < dials_.size(); ++i) dial(i);
+}
+
+void BulkLanes::dial_missing(bool all) {
+  for (size_t i = 0; i < dials_.size(); ++i)
+    if (!dials_[i] && (all || !is_open(i))) dial(i);
+}
+
+bool BulkLanes::may_dial(size_t number) const {
+  return !link_.context().accepted && number < dials_.size() && !dials_[number];
+}
+
+void BulkLanes::dial(size_t number) { dial(number, placement_.pick(number, now())); }
+
+void BulkLanes::dial(size_t number, size_t path, double delay) {
+  const LinkContext& at = link_.context();
+  placement_.dials(number, path);
+  // Where there is another path, a silent one may not keep the lane waiting.
+  const bool others = placement_.paths().usable(now(), path);
+  dials_[number] = std::make_unique<Dial>(
+      at.core, TcpTarget{at.peer(), {placement_.paths().address(path)}, at.target.port}, Purpose::lane,
+      static_cast<uint32_t>(number) + 1, at.token, [this, number](Dial::Result r) { dialled(number, std::move(r)); },
+      DialTerms{others ? Dial::kImpatience : at.core->options.connect_seconds,
+                delay,
+                link_.mtu_detection().mtu().segment(),
+                {}});
+}
+
+void BulkLanes::dialled(size_t number, Dial::Result result) {
+  const LinkContext& at = link_.context();
+  const int segment = dials_[number]->segment();
+  dials_[number].reset();
+  if (result.connection.fd) {
+    link_.heard();
+    placement_.connected(number);
+    link_.mtu_detection().mtu().connected(number, segment);
+    add(std::move(result.connection), static_cast<uint32_t>(number));
+    return;
+  }
+  placement_.unreachable(number, now());
+  if (is_open(number)) return;  // it was to take that one's place
+  if (!at.goodbye && !at.closing && placement_.paths().usable(now())) return dial(number);
+  // One lane less; without any the link is of no use.
+  if (alive() || dialling() || at.goodbye) return;
+  if (at.closing) return link_.settle();
+  none_left(std::move(result.error), result.gone);
+}
+
+void BulkLanes::stop_dialling() {
+  for (auto& dial : dials_) dial.reset();
+}
+
+bool BulkLanes::add(Connection connection, uint32_t number) {
+  LinkContext& at = link_.context();
+  if (at.finished || number >= static_cast<uint32_t>(kMaxLanes)) return false;
+  while (lanes_.size() <= number) lanes_.push_back(std::make_unique<BulkLane>(link_, static_cast<int>(lanes_.size())));
+  BulkLane& lane = *lanes_[number];
+  if (lane.is_open()) drop(lane);  // the peer gave the old one up
+  lane.open(std::move(connection));
+  if (lane.previous().family != 0) at.note(TraceEvent::Kind::lane_reopened, lane, number + 1);
+  if (at.shut_write) lane.finish_writing();
+  if (!at.closing) {
+    at.losses.lanes = {};
+    at.losses.dial_lanes_again = Time::max();
+    link_.time_losses();
+    lane.pump();
+    link_.sender().kick();
+  }
+  lane.update();
+  return true;
+}
+
+void BulkLanes::drop(BulkLane& lane) {
+  const bool doubt = link_.promotion().in_doubt(lane);
+  link_.sender().outbox().lost(lane.number());
+  lane.shut();
+  link_.receiver().acknowledge_again();
+  // The peer may have made it its control lane: another one ends the doubt.
+  if (doubt) link_.control_connection().renew();
+}
+
+void BulkLanes::broke(BulkLane& lane, int error) {
+  LinkContext& at = link_.context();
+  const bool at_once = now() - lane.opened_at() < seconds(kAtOnce);
+  hasty_ = at_once ? hasty_ + 1 : 0;
+  drop(lane);
+  if (at.goodbye) return link_.settle();
+  const auto number = static_cast<size_t>(lane.number());
+  at.note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
+  ++at.lost;
+  if (at.repairs() && may_dial(number)) {
+    if (error == EBADMSG) placement_.broken(number, now());
+    dial(number, placement_.pick(number, now()), hasty_ > kMostHasty ? kAtOnce : 0);
+  }
+  link_.sender().kick();
+  if (alive() || dialling()) return;
+  if (at.repairs() && at.accepted) return;  // the peer dials, or its control lane tells
+  std::string text = at.name() + " closed its connections";
+  if (error != 0) text += std::string(": ") + std::strerror(error);
+  none_left({Code::peer_lost, at.peer(), {}, std::move(text)}, true);
+}
+
+// There is no bulk lane. `gone`: nor is there anybody to dial; else ways may come back.
+void BulkLanes::none_left(Error error, bool gone) {
+  LinkContext& at = link_.context();
+  const bool wait = !gone && at.repairs() && !at.accepted;
+  Losses::Loss& loss = at.losses.lanes;
+  if (!loss) loss.due = now() + seconds(at.core->options.patience_seconds);
+  if (!wait) loss.due = std::min(loss.due, now() + seconds(kReasonDelay));
+  if (wait) error.text += ", and no other way was found " + at.within_patience();
+  loss.error = std::move(error);
+  if (wait) at.losses.dial_lanes_again = now() + seconds(kLanesPause);
+  link_.time_losses();
+}
+
+// The side that dialled dials again; the other one sees the end and does the same.
+void BulkLanes::replace(size_t number, Time now) {
+  LinkContext& at = link_.context();
+  BulkLane& lane = *lanes_[number];
+  if (++at.replaced == 1)
+    at.warn("lane " + std::to_string(number + 1) + " to " + at.name() +
+            " is far slower than the others: a new connection takes its place");
+  at.note(TraceEvent::Kind::lane_replaced, lane, static_cast<uint32_t>(number) + 1);
+  if (!at.accepted) placement_.too_slow(number, now);
+  drop(lane);
+  if (may_dial(number)) dial(number);
+  link_.sender().kick();
+}
+
+void BulkLanes::spread(Time now) {
+  if (now >= next_find_) {
+    next_find_ = now + seconds(kFindSeconds);
+    std::vector<uint64_t> carried;
+    for (const auto& lane : lanes_) carried.push_back(lane->carried());
+    placement_.measure(carried, now);
+    dial_missing(false);
+  }
+  if (now < next_move_ || dialling()) return;
+  const auto move = placement_.move(now);
+  if (!move) return;
+  next_move_ = now + seconds(kMoveSeconds);
+  dial(move->lane, move->path);  // it takes the old one's place when it is there
+}
+
+void BulkLanes::enlarge(Time now) {
+  if (now < next_move_ || dialling()) return;
+  const auto lane = link_.mtu_detection().mtu().lane_to_enlarge([this](size_t number) { return is_open(number); });
+  if (!lane) return;
+  next_move_ = now + seconds(kEnlargeSeconds);
+  dial(*lane);  // as above
+}
+
+// ---- events
+
+void BulkLanes::resume() {
+  for (size_t i = 0; i < lanes_.size() && !link_.context().ends(); ++i) lanes_[i]->resume();
+}
+
+void BulkLanes::update() {
+  for (const auto& lane : lanes_) lane->update();
+}
+
+}  // namespace slipstream

@@ -1,0 +1,57 @@
+// The bulk messages that come over a link: where they lie until their owner has a place, and what has been
+// acknowledged. Private to this folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+#include "transport/link.h"
+#include "transport/tcp/blocks.h"
+#include "transport/tcp/inbox.h"
+#include "transport/tcp/timers.h"
+#include "transport/tcp/watermark.h"
+
+namespace slipstream {
+
+class TcpLink;
+
+class Receiver final : private Timed {
+ public:
+  explicit Receiver(TcpLink& link) : link_(link) {}
+
+  Inbox& inbox() { return inbox_; }
+  uint64_t repeated() const { return inbox_.repeated(); }  // bytes that came again
+
+  enum class Place { found, full, none };  // none: the link ends
+  // Where the payload of a segment goes; null: it is dropped.
+  Place place(const SegmentHeader& segment, std::byte*& into);
+  // All of a segment is in its place.
+  void complete(const SegmentHeader& segment);
+  // The owner gives the memory of a message back.
+  void release(const Payload& payload);
+
+  // Messages have been acknowledged by segments that may be lost: they are acknowledged once more.
+  void acknowledge_again();
+  // Nothing follows: what waits for a segment to be acknowledged by is acknowledged now.
+  void acknowledge_rest();
+
+  void stop();  // no acknowledgements any more
+  void clear() { inbox_.clear(); }
+
+ private:
+  void due(Time) override { acknowledge(); }
+  void complete(uint64_t message);
+  void took(uint64_t message, bool soon);
+  void acknowledge();
+  void acknowledge_later();
+
+  TcpLink& link_;
+  Inbox inbox_;
+  Blocks blocks_;
+  std::unordered_map<uint64_t, uint64_t> kept_;  // messages in blocks that the owner has: by block
+  Watermark taken_;                              // the messages that have come and need no block any more
+  bool waits_ = false;                           // acknowledgements wait for a segment of ours
+};
+
+}  // namespace slipstream

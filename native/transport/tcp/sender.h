@@ -1,0 +1,55 @@
+// The bulk messages that go out over a link: which lane takes which segment, and when one is sent a second time.
+// Private to this folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "transport/link.h"
+#include "transport/tcp/bulk_lane.h"
+#include "transport/tcp/outbox.h"
+#include "transport/tcp/pacing.h"
+#include "transport/tcp/timers.h"
+
+namespace slipstream {
+
+class TcpLink;
+
+class Sender final : private Timed {
+ public:
+  Sender(TcpLink& link, Dealing dealing) : link_(link), outbox_(dealing) {}
+
+  Outbox& outbox() { return outbox_; }
+  const Outbox& outbox() const { return outbox_; }
+
+  void push(const Frame& frame, const std::byte* data, uint64_t cookie);
+  // Idle lanes take what there is; busy ones come back for more.
+  void kick();
+  // A lane can send: its next segment, if there is one for it.
+  std::optional<Outbox::Out> pull(BulkLane& lane, Time now);
+  // The peer has acknowledged messages `first` to `last`. False: the link ends, or closes.
+  bool acknowledged(uint64_t first, uint64_t last);
+
+  // Bytes that the owner should have under way, and bytes a second that the lanes achieve.
+  size_t window() const;
+  double rate() const;
+
+  void stop();  // no maintenance any more
+
+ private:
+  // Maintenance, while something waits that no lane takes.
+  void due(Time now) override;
+  void maintain_soon(Time now);
+  bool too_slow(BulkLane& lane, uint32_t size, Time now);
+  void repeat_late(Time now);
+  void replace_slow(Time now);
+
+  TcpLink& link_;
+  Outbox outbox_;
+  Pacing pacing_;
+  size_t last_ = 0;          // the lane used last
+  bool maintained_ = false;  // the timer is set
+};
+
+}  // namespace slipstream

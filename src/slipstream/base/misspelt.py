@@ -1,0 +1,17 @@
+"""What was probably meant by a name that is not there."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean"]
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The one of ``names`` that is most like ``name``, as a question; "" if none is."""
+    if name.startswith("__"):
+        return ""
+    ours = {one.lower(): one for one in names}
+    close = importlib.import_module("difflib").get_close_matches(name.lower(), ours, n=1)
+    return f"; did you mean {ours[close[0]]}?" if close else ""

@@ -1,0 +1,1 @@
+"""Collectives: on addresses for the faces of frameworks, on arrays for users."""

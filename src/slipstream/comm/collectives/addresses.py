@@ -1,0 +1,598 @@
+"""Collectives on addresses: what the faces of the frameworks stand on.
+
+``src`` and ``dst`` are addresses of CPU memory, equal for an operation in place; counts are in elements; ``dtype`` and
+``op`` are the codes of `slipstream.base.dtypes`. What is read and what is written must be the same memory or have none
+in common (ValueError). This rank's block of all_gather and gather may lie in its place in ``dst``, and that of scatter
+in its place in ``src``; reduce_scatter and all_to_all do not work in place. ``keep`` holds objects that must live until
+the work is done: whatever owns the memory at these addresses. It does so for synchronous calls too: an exception of a
+signal handler (KeyboardInterrupt, say) may end the call, but not the work. ``timeout``: seconds the operation may take,
+0 for the session's limit. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
+finished work.
+
+Every function raises ValueError for arguments that are wrong on this rank, and the session's error if it has
+failed; errors of the operation itself are raised by ``Work.wait``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.base.dtypes import DType, Op, itemsize
+from slipstream.comm.collectives.landings import OPEN, any_source, settle, settle_tables
+from slipstream.comm.collectives.work import DONE, Received, Work
+from slipstream.comm.membership.group import Compiled, Group
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "recv_any",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+]
+
+_POINT_TO_POINT_CHUNK = 256 << 10
+_AVG = int(Op.AVG)
+
+
+def _issue(
+    group: Group,
+    compiled: Compiled,
+    dtype: int,
+    op: int,
+    src: int,
+    dst: int,
+    count: int,
+    keep: Any,
+    sync: bool,
+    name: str | None,
+    timeout: float,
+    **options: Any,
+) -> Work:
+    if OPEN:
+        settle_tables(group, compiled.operation, itemsize(dtype), src, dst, count, options)
+    call = group.session.run if sync else group.session.submit
+    native = call(
+        group.native,
+        compiled.native,
+        _scaled(compiled, options.get("prescale", 1.0), options.get("postscale", 1.0)),
+        dtype,
+        op,
+        src,
+        dst,
+        count,
+        compiled.chunk_bytes,
+        name=name or "",
+        timeout=timeout,
+        keep=keep,
+        **options,
+    )
+    return DONE if native is None else Work(native)
+
+
+def _offsets(counts: Sequence[int]) -> list[int]:
+    return [0, *accumulate(counts)]
+
+
+def _only(counts: Sequence[int], rank: int) -> list[int]:
+    """The table of a buffer that holds this rank's block alone."""
+    return [0] * (rank + 1) + [counts[rank]] * (len(counts) - rank)
+
+
+def _place(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
+    """Where the rank's block begins among all, and its size: bytes."""
+    return sum(counts[:rank]) * itemsize(dtype), counts[rank] * itemsize(dtype)
+
+
+def _digest(counts: Sequence[int]) -> int:
+    return zlib.crc32(np.asarray(counts, dtype="<i8").tobytes())
+
+
+def _scales(prescale: float, postscale: float) -> int:
+    if prescale == 1.0 and postscale == 1.0:
+        return 0
+    return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
+
+
+def _scaled(compiled: Compiled, prescale: float, postscale: float) -> str:
+    """The operation's name with its scales, so that ranks that differ in them read what differs."""
+    scales = [("prescale", prescale), ("postscale", postscale)]
+    text = ", ".join(f"{name}={value!r}" for name, value in scales if value != 1.0)
+    if not text:
+        return compiled.operation
+    kind, slash, rest = compiled.operation.partition("/")
+    return f"{kind}[{text}]{slash}{rest}"
+
+
+def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
+    if len(counts) != group.size:
+        raise ValueError(f"{what} has {len(counts)} entries for {group.size} ranks")
+    if min(counts) < 0:
+        raise ValueError(f"{what} has a negative entry")
+
+
+def _check_apart(operation: str, src: int, src_bytes: int, dst: int, dst_bytes: int) -> None:
+    if src < dst + dst_bytes and dst < src + src_bytes and src_bytes and dst_bytes:
+        raise ValueError(
+            f"{operation}: input and output overlap in part; give memory of their own to them, or one array for both "
+            f"where the operation works in place"
+        )
+
+
+def _check_root(group: Group, root: int) -> None:
+    if not 0 <= root < group.size:
+        raise ValueError(f"root {root} is not in 0..{group.size - 1}")
+
+
+def all_reduce(
+    group: Group,
+    src: int,
+    dst: int,
+    count: int,
+    dtype: int,
+    op: int,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """dst = reduction of every rank's src, ``count`` elements each."""
+    nbytes = count * itemsize(dtype)
+    if src != dst:
+        _check_apart("all_reduce", src, nbytes, dst, nbytes)
+    if OPEN:
+        settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
+    compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
+    call = group.session.run if sync else group.session.submit
+    native = call(
+        group.native,
+        compiled.native,
+        compiled.operation
+        if prescale == 1.0 and postscale == 1.0
+        else _scaled(compiled, prescale, postscale),
+        dtype,
+        op,
+        src,
+        dst,
+        count,
+        compiled.chunk_bytes,
+        -1,
+        name or "",
+        prescale,
+        postscale,
+        group.size if op == _AVG else 1,
+        None,
+        None,
+        count,
+        0 if prescale == 1.0 and postscale == 1.0 else _scales(prescale, postscale),
+        timeout,
+        0,
+        None,
+        None,
+        keep,
+    )
+    return DONE if native is None else Work(native)
+
+
+def _unite(
+    group: Group,
+    way: Compiled,
+    part: NDArray[np.uint8],
+    mine: tuple[int, int, int] | None,
+    dst: int,
+    extra: int,
+    root: int,
+    keep: Any,
+    sync: bool,
+    name: str | None,
+    timeout: float,
+) -> Work:
+    """dst = the bytes of all ranks' parts; where one has its own, the others have zeros. For few bytes.
+
+    ``mine``: from where, and to which byte of ``part``, how many bytes are copied when the work begins.
+    """
+    options: dict[str, Any] = {"signed_count": part.size, "extra": extra, "root": root, "copy_in": mine}
+    address = part.ctypes.data
+    return _issue(group, way, DType.U8, Op.BOR, address, dst, part.size, keep, sync, name, timeout, **options)
+
+
+def reduce_scatter(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    op: int,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
+    _check_counts(group, counts, "counts")
+    total, size = sum(counts), itemsize(dtype)
+    if src != dst or counts[group.rank] != total:
+        _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
+    options: dict[str, Any] = {
+        "prescale": prescale,
+        "postscale": postscale,
+        "divisor": group.size if op == _AVG else 1,
+        "signed_count": total,
+        "extra": _digest(counts) ^ _scales(prescale, postscale),
+    }
+    if (compiled := group.through_reducers("reduce_scatter", total * size)) is not None:
+        whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
+        options["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
+        dst, keep = whole.ctypes.data, (keep, whole)
+    else:
+        compiled = group.compiled("reduce_scatter", total * size)
+        options |= {"in_offsets": _offsets(counts), "out_offsets": _only(counts, group.rank)}
+    return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **options)
+
+
+def all_gather(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    *,
+    name: str | None = None,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
+    _check_counts(group, counts, "counts")
+    total = sum(counts)
+    begin, own = _place(counts, group.rank, dtype)
+    if src != dst + begin:
+        _check_apart("all_gather", src, own, dst, total * itemsize(dtype))
+    if (way := group.through_reducers("all_gather", total * itemsize(dtype))) is not None:
+        parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
+        extra = _digest(counts) ^ dtype << 33
+        return _unite(
+            group, way, parts, (src, begin, own), dst, extra, -1, (keep, parts), sync, name, timeout
+        )
+    return _issue(
+        group,
+        group.compiled("all_gather", total * itemsize(dtype)),
+        dtype,
+        -1,
+        src,
+        dst,
+        total,
+        keep,
+        sync,
+        name,
+        timeout,
+        in_offsets=_only(counts, group.rank),
+        out_offsets=_offsets(counts),
+        signed_count=total,
+        extra=_digest(counts),
+    )
+
+
+def broadcast(
+    group: Group,
+    src: int,
+    dst: int,
+    count: int,
+    dtype: int,
+    root: int,
+    *,
+    name: str | None = None,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """dst = the root's src (which other ranks do not read), ``count`` elements."""
+    _check_root(group, root)
+    nbytes = count * itemsize(dtype)
+    if src != dst:
+        _check_apart("broadcast", src, nbytes, dst, nbytes)
+    if (way := group.through_reducers("broadcast", nbytes)) is not None:
+        part = np.zeros(nbytes, dtype=np.uint8)
+        mine = (src, 0, nbytes) if group.rank == root else None
+        return _unite(group, way, part, mine, dst, dtype << 33, root, (keep, part), sync, name, timeout)
+    compiled = group.compiled("broadcast", nbytes, root)
+    return _issue(
+        group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, root=root, signed_count=count
+    )
+
+
+def reduce(
+    group: Group,
+    src: int,
+    dst: int,
+    count: int,
+    dtype: int,
+    op: int,
+    root: int,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
+    _check_root(group, root)
+    if src != dst:
+        _check_apart("reduce", src, count * itemsize(dtype), dst, count * itemsize(dtype))
+    return _issue(
+        group,
+        group.compiled("reduce", count * itemsize(dtype), root),
+        dtype,
+        op,
+        src,
+        dst,
+        count,
+        keep,
+        sync,
+        name,
+        timeout,
+        root=root,
+        prescale=prescale,
+        postscale=postscale,
+        divisor=group.size if op == _AVG else 1,
+        signed_count=count,
+        extra=_scales(prescale, postscale),
+    )
+
+
+def gather(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    root: int,
+    *,
+    name: str | None = None,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """dst on the root = every rank's src, one after another; rank r sends ``counts[r]`` elements."""
+    _check_root(group, root)
+    _check_counts(group, counts, "counts")
+    total = sum(counts)
+    begin, own = _place(counts, group.rank, dtype)
+    if group.rank == root and src != dst + begin:
+        _check_apart("gather", src, own, dst, total * itemsize(dtype))
+    return _issue(
+        group,
+        group.compiled("gather", total * itemsize(dtype), root),
+        dtype,
+        -1,
+        src,
+        dst,
+        total,
+        keep,
+        sync,
+        name,
+        timeout,
+        root=root,
+        in_offsets=_only(counts, group.rank),
+        out_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
+        signed_count=total,
+        extra=_digest(counts),
+    )
+
+
+def scatter(
+    group: Group,
+    src: int,
+    dst: int,
+    counts: Sequence[int],
+    dtype: int,
+    root: int,
+    *,
+    name: str | None = None,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """dst = this rank's block of the root's src, ``counts[r]`` elements for rank r."""
+    _check_root(group, root)
+    _check_counts(group, counts, "counts")
+    total = sum(counts)
+    begin, own = _place(counts, group.rank, dtype)
+    if group.rank == root and dst != src + begin:
+        _check_apart("scatter", src, total * itemsize(dtype), dst, own)
+    return _issue(
+        group,
+        group.compiled("scatter", total * itemsize(dtype), root),
+        dtype,
+        -1,
+        src,
+        dst,
+        total,
+        keep,
+        sync,
+        name,
+        timeout,
+        root=root,
+        in_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
+        out_offsets=_only(counts, group.rank),
+        signed_count=total,
+        extra=_digest(counts),
+    )
+
+
+def all_to_all(
+    group: Group,
+    src: int,
+    dst: int,
+    send_counts: Sequence[int],
+    recv_counts: Sequence[int],
+    dtype: int,
+    *,
+    name: str | None = None,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """Block p of src goes to rank p; block p of dst comes from rank p. Counts are elements per rank."""
+    _check_counts(group, send_counts, "send_counts")
+    _check_counts(group, recv_counts, "recv_counts")
+    size = itemsize(dtype)
+    _check_apart("all_to_all", src, sum(send_counts) * size, dst, sum(recv_counts) * size)
+    if send_counts[group.rank] != recv_counts[group.rank]:
+        raise ValueError("send_counts and recv_counts disagree about this rank's own block")
+    return _issue(
+        group,
+        # ranks may hold different totals, so nothing that depends on the size may choose the plan
+        group.compiled("all_to_all", 1 << 20),
+        dtype,
+        -1,
+        src,
+        dst,
+        0,
+        keep,
+        sync,
+        name,
+        timeout,
+        in_offsets=_offsets(send_counts),
+        out_offsets=_offsets(recv_counts),
+    )
+
+
+def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeout: float = 0.0) -> Work:
+    """Done once every rank of the group has called it."""
+    address = group.token.ctypes.data
+    return all_reduce(
+        group,
+        address,
+        address,
+        1,
+        DType.U8,
+        Op.BOR,
+        name=name or "barrier",
+        keep=group,
+        sync=sync,
+        timeout=timeout,
+    )
+
+
+def send(
+    group: Group,
+    src: int,
+    count: int,
+    dtype: int,
+    target: int,
+    tag: int = 0,
+    *,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """Sends ``count`` elements to rank ``target`` of the group, which must `recv` as many with this tag."""
+    return _point_to_point(group, "send", src, count, dtype, target, tag, keep, sync, timeout)
+
+
+def recv(
+    group: Group,
+    dst: int,
+    count: int,
+    dtype: int,
+    source: int,
+    tag: int = 0,
+    *,
+    keep: Any,
+    sync: bool = False,
+    timeout: float = 0.0,
+) -> Work:
+    """Receives what rank ``source`` of the group sends with this tag, in its order."""
+    return _point_to_point(group, "recv", dst, count, dtype, source, tag, keep, sync, timeout)
+
+
+def recv_any(
+    group: Group,
+    dst: int,
+    count: int,
+    dtype: int,
+    tag: int = 0,
+    *,
+    keep: Any,
+    timeout: float = 0.0,
+) -> Received:
+    """Receives what the first other rank of the group to send with this tag sends; ``source()`` tells which.
+
+    Messages of one rank are taken in its order: a `recv` posted after this one does not overtake it. Ranks that
+    have left are passed over; PeerLost is raised if there is no other. A rank cannot send to itself.
+    """
+    if group.size < 2:
+        raise ValueError("cannot recv: there is no other rank in the group")
+    settle(group, any_source(group, tag), "recv", (dst, count * itemsize(dtype), None))
+    sources = [rank for rank in range(group.size) if rank != group.rank]
+    compiled = [group.point_to_point("recv", source, _POINT_TO_POINT_CHUNK) for source in sources]
+    native = group.session.receive_any(
+        group.native,
+        [plan.native for plan in compiled],
+        [group.channel(source, group.rank, tag) for source in sources],
+        compiled[0].operation,
+        dtype,
+        dst,
+        count,
+        compiled[0].chunk_bytes,
+        count,
+        tag & 0xFFFFFFFF,
+        timeout,
+        keep,
+    )
+    return Received(native)
+
+
+def _point_to_point(
+    group: Group,
+    kind: str,
+    address: int,
+    count: int,
+    dtype: int,
+    peer: int,
+    tag: int,
+    keep: Any,
+    sync: bool,
+    timeout: float,
+) -> Work:
+    if not 0 <= peer < group.size or peer == group.rank:
+        raise ValueError(f"cannot {kind}: {peer} is not another rank of a group of {group.size}")
+    ends = (group.rank, peer) if kind == "send" else (peer, group.rank)
+    return _issue(
+        group,
+        group.point_to_point(kind, peer, _POINT_TO_POINT_CHUNK),
+        dtype,
+        -1,
+        address,
+        address,
+        count,
+        keep,
+        sync,
+        None,
+        timeout,
+        signed_count=count,
+        extra=tag & 0xFFFFFFFF,
+        channel=group.channel(*ends, tag),
+    )

@@ -1,0 +1,479 @@
+"""Collectives on arrays: NumPy, PyTorch's tensors, any buffer, DLPack.
+
+Each takes ``group`` (default: all ranks), ``async_op`` (return a `Work` at once; its ``wait`` gives the
+result) and ``name``. All members of a group call the same operations in the same order. ``out`` may be the
+input itself, or this rank's place in it (reduce_scatter, scatter), or the input may be its place in ``out``
+(all_gather, gather). Other overlaps are a ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.base.dtypes import DType, Op, as_op
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.buffers import Buffer, contiguous, tensors_too, writable
+from slipstream.comm.collectives.interruption import Together, found_by_all, whole
+from slipstream.comm.collectives.work import Work
+from slipstream.comm.membership.group import Group, world
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+]
+
+_whole = whole(lambda *_, **__: world())
+
+
+def _finish(work: Work, result: Any, async_op: bool) -> Any:
+    return work.giving(result) if async_op else result
+
+
+def _rows(array: NDArray[Any]) -> tuple[int, int]:
+    """(rows in dim 0, elements per row); a scalar is one row."""
+    if array.ndim == 0:
+        return 1, 1
+    return array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
+
+
+def _row_counts(group: Group, operation: str, array: NDArray[Any], dtype: int) -> list[int]:
+    """Every rank's number of rows; dtypes and the other dimensions must agree, which the ranks check here."""
+    rows, width = _rows(array)
+    mine = np.array([rows, width, dtype], dtype=np.int64)
+    everyone = np.empty((group.size, 3), dtype=np.int64)
+    memory = mine.ctypes.data, everyone.ctypes.data
+    addresses.all_gather(group, *memory, [3] * group.size, DType.I64, keep=(mine, everyone), sync=True)
+    first = everyone[0]
+    for r in range(group.size):
+        if everyone[r, 1] != first[1] or everyone[r, 2] != first[2]:
+            raise found_by_all(
+                ValueError(
+                    f"{operation}: rank {r} of the group has rows of {_described(everyone[r])}, rank 0 of "
+                    f"{_described(first)}: dtypes, and all dimensions but the first, must agree"
+                )
+            )
+    return [int(n) for n in everyone[:, 0]]
+
+
+def _described(entry: NDArray[np.int64]) -> str:
+    return f"{entry[1]} elements of {DType(entry[2]).name}"
+
+
+@_whole
+@tensors_too
+def all_reduce(
+    x: Buffer,
+    op: Op | str = Op.SUM,
+    *,
+    out: Buffer | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> Any:
+    """Reduces ``x`` over the group, element by element; every rank gets the whole result, with the same bits.
+
+        total = slipstream.all_reduce(numpy.ones(4))  # 4 times the number of ranks
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
+    its name ("max"). ``out``: takes the result, may be ``x`` itself; default: a new array, or tensor where ``x``
+    is one. ``prescale``, ``postscale``: factors of every rank's ``x``, and of the result. ``group``: the ranks
+    that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the result.
+    ``name``: what errors and the timeline call the operation. Returns the result. Raises TypeError or ValueError
+    for arguments that do not fit, a SlipstreamError when the operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "all_reduce")
+    result = np.empty_like(array) if out is None else writable(out, array.shape, array)
+    source = array.ctypes.data
+    work = addresses.all_reduce(
+        group,
+        source,
+        source if result is array else result.ctypes.data,
+        array.size,
+        dtype,
+        as_op(op),
+        name=name,
+        prescale=prescale,
+        postscale=postscale,
+        keep=(array, result),
+        sync=not async_op,
+    )
+    return _finish(work, result, async_op)
+
+
+@_whole
+@tensors_too
+def reduce_scatter(
+    x: Buffer,
+    op: Op | str = Op.SUM,
+    *,
+    out: Buffer | None = None,
+    counts: Sequence[int] | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> Any:
+    """Reduces ``x`` over the group, element by element, and leaves each rank with some rows of the result.
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
+    its name ("max"). ``counts``: how many rows of dim 0 each rank gets, default as even as possible. ``out``:
+    takes this rank's rows; default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``:
+    factors of every rank's ``x``, and of the result. ``group``: the ranks that take part, default all.
+    ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
+    timeline call the operation. Returns this rank's rows. Raises TypeError or ValueError for arguments that do not
+    fit, a SlipstreamError when the operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "reduce_scatter")
+    rows, width = _rows(array)
+    if counts is None:
+        counts = [rows // group.size + (r < rows % group.size) for r in range(group.size)]
+    if len(counts) != group.size or sum(counts) != rows:
+        raise ValueError(f"counts {list(counts)} do not divide {rows} rows among {group.size} ranks")
+    shape = (counts[group.rank], *array.shape[1:])
+    result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+    begin = sum(counts[: group.rank]) * width * array.itemsize
+    if result.ctypes.data == array.ctypes.data + begin:  # its place in x, as NCCL has it in place
+        array = array.copy()
+    work = addresses.reduce_scatter(
+        group,
+        array.ctypes.data,
+        result.ctypes.data,
+        [n * width for n in counts],
+        dtype,
+        as_op(op),
+        name=name,
+        prescale=prescale,
+        postscale=postscale,
+        keep=(array, result),
+        sync=not async_op,
+    )
+    return _finish(work, result, async_op)
+
+
+@_whole
+@tensors_too
+def all_gather(
+    x: Buffer,
+    *,
+    out: Buffer | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Joins every rank's ``x`` along dim 0, in order of rank; every rank gets all of it.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``out``: takes the result;
+    default: a new array, or tensor where ``x`` is one. ``group``: the ranks that take part, default all.
+    ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
+    timeline call the operation. Returns the result. Raises TypeError or ValueError for arguments that do not fit,
+    a SlipstreamError when the operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "all_gather")
+    with Together(group, "all_gather"):
+        counts = _row_counts(group, "all_gather", array, dtype)
+        shape = (sum(counts), *array.shape[1:])
+        result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+        width = _rows(array)[1]
+        work = addresses.all_gather(
+            group,
+            array.ctypes.data,
+            result.ctypes.data,
+            [n * width for n in counts],
+            dtype,
+            name=name,
+            keep=(array, result),
+            sync=not async_op,
+        )
+    return _finish(work, result, async_op)
+
+
+@_whole
+@tensors_too
+def broadcast(
+    x: Buffer,
+    root: int = 0,
+    *,
+    out: Buffer | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Gives every rank the root's ``x``.
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks; only the root's values
+    count. ``root``: the rank of the group whose values all get. ``out``: takes them, may be ``x`` itself; default:
+    a new array, or tensor where ``x`` is one. ``group``: the ranks that take part, default all. ``async_op``:
+    return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the timeline call the
+    operation. Returns the root's values. Raises TypeError or ValueError for arguments that do not fit, a
+    SlipstreamError when the operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "broadcast")
+    result = np.empty_like(array) if out is None else writable(out, array.shape, array)
+    work = addresses.broadcast(
+        group,
+        array.ctypes.data,
+        result.ctypes.data,
+        array.size,
+        dtype,
+        root,
+        name=name,
+        keep=(array, result),
+        sync=not async_op,
+    )
+    return _finish(work, result, async_op)
+
+
+@_whole
+@tensors_too
+def reduce(
+    x: Buffer,
+    root: int = 0,
+    op: Op | str = Op.SUM,
+    *,
+    out: Buffer | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> Any:
+    """Reduces ``x`` over the group, element by element, onto one rank.
+
+    ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``root``: the rank of the
+    group that gets the result. ``op``: the reduction, or its name ("max"). ``out``: takes the result on the root;
+    default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``: factors of every rank's ``x``,
+    and of the result. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once,
+    whose ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the
+    result on the root, None on other ranks. Raises TypeError or ValueError for arguments that do not fit, a
+    SlipstreamError when the operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "reduce")
+    mine = group.rank == root
+    result = writable(out, array.shape, array) if out is not None and mine else np.empty_like(array)
+    work = addresses.reduce(
+        group,
+        array.ctypes.data,
+        result.ctypes.data,
+        array.size,
+        dtype,
+        as_op(op),
+        root,
+        name=name,
+        prescale=prescale,
+        postscale=postscale,
+        keep=(array, result),
+        sync=not async_op,
+    )
+    return _finish(work, result if mine else None, async_op)
+
+
+@_whole
+@tensors_too
+def gather(
+    x: Buffer,
+    root: int = 0,
+    *,
+    out: Buffer | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Joins every rank's ``x`` along dim 0, in order of rank, on one rank.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``root``: the rank of the group
+    that gets the result. ``out``: takes the result on the root; default: a new array, or tensor where ``x`` is
+    one. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()``
+    gives the result. ``name``: what errors and the timeline call the operation. Returns the result on the root,
+    None on other ranks. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
+    operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "gather")
+    with Together(group, "gather"):
+        counts = _row_counts(group, "gather", array, dtype)
+        mine = group.rank == root
+        shape = (sum(counts) if mine else 0, *array.shape[1:])
+        result = (
+            writable(out, shape, array) if out is not None and mine else np.empty(shape, dtype=array.dtype)
+        )
+        width = _rows(array)[1]
+        work = addresses.gather(
+            group,
+            array.ctypes.data,
+            result.ctypes.data,
+            [n * width for n in counts],
+            dtype,
+            root,
+            name=name,
+            keep=(array, result),
+            sync=not async_op,
+        )
+    return _finish(work, result if mine else None, async_op)
+
+
+@_whole
+@tensors_too
+def scatter(
+    x: Buffer,
+    root: int = 0,
+    *,
+    out: Buffer,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Divides the root's ``x`` along dim 0: each rank gets the rows its ``out`` has space for.
+
+    ``x``: a NumPy array, CPU tensor or buffer, read on the root alone (pass anything, ``out`` itself say,
+    elsewhere). ``root``: the rank of the group whose rows are divided. ``out``: takes this rank's rows. ``group``:
+    the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the
+    result. ``name``: what errors and the timeline call the operation. Returns ``out``. Raises TypeError or
+    ValueError for arguments that do not fit, a SlipstreamError when the operation fails.
+    """
+    group = group or world()
+    target, dtype = contiguous(out)
+    result = writable(out, target.shape, target)
+    with Together(group, "scatter"):
+        counts = _row_counts(group, "scatter", result, dtype)
+        source = result
+        if group.rank == root:
+            source, given = contiguous(x, group, "scatter")
+            if given != dtype or _rows(source) != (sum(counts), _rows(result)[1]):
+                raise ValueError(f"the root's x has {_rows(source)[0]} rows, the outs {sum(counts)}")
+        width = _rows(result)[1]
+        work = addresses.scatter(
+            group,
+            source.ctypes.data,
+            result.ctypes.data,
+            [n * width for n in counts],
+            dtype,
+            root,
+            name=name,
+            keep=(source, result),
+            sync=not async_op,
+        )
+    return _finish(work, result, async_op)
+
+
+@_whole
+@tensors_too
+def all_to_all(
+    x: Buffer,
+    *,
+    splits: Sequence[int] | None = None,
+    out: Buffer | None = None,
+    group: Group | None = None,
+    async_op: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Sends some rows of ``x`` to each rank, and gets theirs, in order of rank.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``splits``: how many rows of
+    dim 0 go to each rank, default equally many. ``out``: takes what comes; default: a new array, or tensor where
+    ``x`` is one. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose
+    ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the rows from
+    all ranks. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the operation
+    fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "all_to_all")
+    rows, width = _rows(array)
+    if splits is None:
+        if rows % group.size:
+            raise ValueError(f"{rows} rows do not divide equally among {group.size} ranks: give splits")
+        splits = [rows // group.size] * group.size
+    if len(splits) != group.size or sum(splits) != rows or min(splits) < 0:
+        raise ValueError(f"splits {list(splits)} do not divide {rows} rows among {group.size} ranks")
+    sent = np.array(splits, dtype=np.int64)
+    received = np.empty_like(sent)
+    ones = [1] * group.size
+    with Together(group, "all_to_all"):
+        memory = sent.ctypes.data, received.ctypes.data
+        addresses.all_to_all(group, *memory, ones, ones, DType.I64, keep=(sent, received), sync=True)
+        shape = (int(received.sum()), *array.shape[1:])
+        result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+        if np.may_share_memory(array, result):
+            array = array.copy()
+        work = addresses.all_to_all(
+            group,
+            array.ctypes.data,
+            result.ctypes.data,
+            [int(n) * width for n in sent],
+            [int(n) * width for n in received],
+            dtype,
+            name=name,
+            keep=(array, result),
+            sync=not async_op,
+        )
+    return _finish(work, result, async_op)
+
+
+@_whole
+def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
+    """Returns once every rank of the group has called it.
+
+    ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()``
+    returns then. Raises a SlipstreamError when a rank is lost or does not come in time.
+    """
+    return _finish(addresses.barrier(group or world(), sync=not async_op), None, async_op)
+
+
+@_whole
+@tensors_too
+def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async_op: bool = False) -> Any:
+    """Sends ``x`` to one rank, which calls `recv`.
+
+    ``x``: a NumPy array, CPU tensor or buffer; the receiver takes as many elements of its dtype. ``dst``: the rank
+    of the group that gets it. ``tag``: tells messages between two ranks apart; those of one tag keep their order.
+    ``group``: the ranks that ``dst`` counts in, default all. ``async_op``: return a `Work` at once; ``x`` is free
+    after its ``wait()``. Returns None once ``x`` may be changed. Raises TypeError or ValueError for arguments that
+    do not fit, a SlipstreamError when the operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x, group, "send", (group.rank, dst, tag))
+    work = addresses.send(
+        group, array.ctypes.data, array.size, dtype, dst, tag, keep=array, sync=not async_op
+    )
+    return _finish(work, None, async_op)
+
+
+@_whole
+@partial(tensors_too, fills_x=True)
+def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async_op: bool = False) -> Any:
+    """Receives what one rank sends by `send`.
+
+    ``x``: a NumPy array, CPU tensor or buffer that takes it; writable, C-contiguous, as many elements of the same
+    dtype as are sent. ``src``: the rank of the group that sends. ``tag``: the tag it sends with. ``group``: the
+    ranks that ``src`` counts in, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives ``x``.
+    Returns ``x``. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
+    operation fails.
+    """
+    group = group or world()
+    array, dtype = contiguous(x)
+    result = writable(x, array.shape, array)
+    work = addresses.recv(
+        group, result.ctypes.data, result.size, dtype, src, tag, keep=result, sync=not async_op
+    )
+    return _finish(work, result, async_op)

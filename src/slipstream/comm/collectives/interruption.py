@@ -1,0 +1,120 @@
+"""Calls that the other ranks wait for to their end: what becomes of them when an exception breaks one off."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+from collections.abc import Callable
+from types import CodeType, TracebackType
+from typing import Any, TypeVar
+
+from slipstream._core import begun
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership.group import Group
+
+__all__ = ["Together", "abort_broken_off", "begun", "found_by_all", "whole"]
+
+_MARK = "_slipstream_found_by_all"
+_E = TypeVar("_E", bound=Exception)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def found_by_all(error: _E) -> _E:
+    """Marks an error that every rank of the group raises at this point, so that none waits for another."""
+    setattr(error, _MARK, True)
+    return error
+
+
+def _abort(group: Group, how: str) -> None:
+    rank = group.native.ranks[group.rank]
+    group.session.abort(
+        f"rank {rank} {how}, which the other ranks can not complete without it: leave the job and join it anew"
+    )
+
+
+def _interrupted(error: BaseException, operation: str) -> str:
+    return f"was interrupted inside {operation} ({type(error).__name__})"
+
+
+class Together:
+    """``with Together(group, "all_gather"):`` around operations that belong together.
+
+    An exception between them would leave the other ranks waiting for the rest, or taking this rank's next operation
+    for it. That may be KeyboardInterrupt, what another signal handler raises, or an argument that is wrong on this
+    rank alone. So it ends the session on all ranks, with the reason, and goes on. These end nothing: errors of the
+    session, errors that `found_by_all` marks, and wrong arguments (ValueError, TypeError) before the first operation.
+    """
+
+    __slots__ = ("_begun", "_group", "_operation")
+
+    def __init__(self, group: Group, operation: str) -> None:
+        self._group = group
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        self._begun = begun()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, SlipstreamError) or getattr(error, _MARK, False):
+            return
+        how = _interrupted(error, self._operation)
+        if isinstance(error, ValueError | TypeError):
+            if begun() == self._begun:
+                return
+            how = f"gave up inside {self._operation} ({type(error).__name__}: {error})"
+        _abort(self._group, how)
+
+
+def whole(group_of: Callable[..., Group]) -> Callable[[_F], _F]:
+    """Decorates an operation that users call: a signal handler may break it off before the engine has it.
+
+    Arguments are checked and copied first, and that can take long. The operation would then be missing on this rank
+    alone, and its next one would be taken for it. So the session ends on all ranks, as by `Together`. Once the engine
+    has the operation it goes on, whatever becomes of the call. ``group_of``: the group, from the call's arguments.
+    """
+
+    def decorate(operation: _F) -> _F:
+        @functools.wraps(operation)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before = begun()
+            try:
+                return operation(*args, **kwargs)
+            except BaseException as error:
+                if begun() == before:
+                    abort_broken_off(error, operation.__name__, lambda: group_of(*args, **kwargs))
+                raise
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def abort_broken_off(error: BaseException, operation: str, group: Callable[[], Group]) -> None:
+    """Ends the session if ``error`` came from outside the call: it is no Exception, or a signal handler raised it."""
+    if not isinstance(error, Exception) or _by_handler(error):
+        with contextlib.suppress(SlipstreamError):  # there is no session
+            _abort(group(), _interrupted(error, operation))
+
+
+def _by_handler(error: BaseException) -> bool:
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code(handler: Any) -> CodeType | None:
+    """What a signal handler runs: a function, a method, a partial of one, or an object that can be called."""
+    if isinstance(handler, signal.Handlers):
+        return None  # SIG_DFL, SIG_IGN
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not hasattr(handler, "__code__"):
+        handler = getattr(handler, "__func__", None) or vars(type(handler)).get("__call__")
+    return getattr(handler, "__code__", None)

@@ -1,0 +1,215 @@
+"""Groups of ranks, and the plans each group has made so far."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import _core
+from slipstream.base.spans import format_spans
+from slipstream.comm.membership import job as jobs
+from slipstream.plan.choose import choose
+from slipstream.plan.registry import build
+from slipstream.plan.steps import Kind, Space
+from slipstream.plan.topology import Topology
+
+__all__ = ["Compiled", "Group", "world"]
+
+_log = logging.getLogger("slipstream.plans")
+
+_SPLIT_MAGNITUDE = 15  # all-reduces of 32 KiB and more are split between reducers and the ring
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan ready to run: ``operation`` is "collective/algorithm"."""
+
+    native: _core.Plan
+    operation: str
+    chunk_bytes: int
+
+
+class Group:
+    """An ordered set of ranks that run collectives together.
+
+    ``ranks``: global ranks, default all; ``job``: default the one of `slipstream.init`. Every member makes the
+    group, in the same order as its other groups with the same members. Raises ValueError if this rank is not a
+    member or a rank is unknown or named twice.
+    """
+
+    def __init__(self, ranks: Sequence[int] | None = None, job: jobs.Job | None = None) -> None:
+        current = self.job = job or jobs.current()
+        self.ranks = tuple(range(current.size) if ranks is None else (int(r) for r in ranks))
+        if len(set(self.ranks)) != len(self.ranks):
+            raise ValueError(f"a rank is named twice in {list(self.ranks)}")
+        self.session = current.session
+        self.native = current.session.make_group(current.next_group_id(self.ranks), list(self.ranks))
+        self.id = self.native.id
+        self.rank = self.native.rank
+        self.size = len(self.ranks)
+        hosts = [current.hosts[r] for r in self.ranks]
+        numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
+        self.topology = Topology(tuple(numbers[host] for host in hosts))
+        self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
+        self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
+        self._forced: dict[str, tuple[str, int]] = {}
+        self.authenticated = (
+            itertools.count()
+        )  # operations so far: see `slipstream.comm.rendezvous.authentication`
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Group of ranks {format_spans(self.ranks)}: this is rank {self.rank} of {self.size}>"
+
+    def abort(self, reason: str) -> None:
+        """Ends the job's operations on all its ranks: those that run and all later ones raise Aborted with ``reason``.
+
+        Any rank and thread may call it, at any time. It is not for this group alone: all groups of the job end. The
+        processes live on, and may go on together by `shrink`.
+        """
+        self.session.abort(f"rank {self.job.rank} aborted the job: {reason}")
+
+    def shrink(self, timeout: float = 60.0, at_least: int | None = None) -> Group:
+        """After a failure: a new job of the ranks that live, and its group of all of them.
+
+        Every survivor calls it, on any group of the job, typically when an operation has raised PeerLost. They
+        agree who is left; ranks keep their order and are numbered anew from 0. If this is the job of
+        `slipstream.init`, then `slipstream.rank`, `slipstream.world` and the like tell of the new one from then on.
+        ``former_ranks`` of the new group says which rank of the old job each was. Operations and groups of the old
+        job fail; smaller groups are made anew, with the new numbers. A rank that lives but does not call it within
+        ``timeout`` seconds is left behind. Calling it without a failure aborts the job on all ranks.
+
+        Raises Aborted if fewer than ``at_least`` ranks are left, or if the others have given this rank up; Timeout
+        if the survivors do not meet in time. The default of ``at_least`` does not make two jobs of one, also if the
+        network falls apart: it is more than half of the ranks, or half of them if rank 0 is among them or the
+        processes of all others are known to have ended.
+        """
+        from slipstream.comm.membership.shrink import shrink  # it starts jobs, whose groups these are
+
+        new = shrink(self.job, timeout, at_least)
+        group = Group(job=new)
+        new.world = group
+        return group
+
+    @property
+    def former_ranks(self) -> tuple[int, ...]:
+        """After `shrink`, for each rank of the new job: its rank in the job before. Else empty."""
+        return self.job.former_ranks
+
+    def compiled(self, collective: str, nbytes: int, root: int = 0) -> Compiled:
+        """The plan for ``nbytes`` of data, chosen and compiled once per power of two."""
+        key = (collective, nbytes.bit_length(), root)
+        found = self.plans.get(key)
+        if found is None:
+            with self._lock:
+                found = self.plans[key] = self._compile(*key)
+            _log.debug(
+                "%s below %d bytes: %s, in chunks of %d bytes",
+                collective,
+                1 << key[1],
+                found.operation,
+                found.chunk_bytes,
+            )
+        return found
+
+    def _compile(self, collective: str, magnitude: int, root: int) -> Compiled:
+        forced = self._forced.get(collective)
+        if forced is not None:
+            return self.compile_as(collective, *forced, root)
+        choice = choose(collective, (1 << magnitude) >> 1, self.topology)
+        if collective == "all_reduce" and self._has_reducers():
+            if magnitude > _SPLIT_MAGNITUDE:
+                return self._split(collective, "ring", choice.chunk_bytes)
+            if self._reducer_pays(collective, (1 << magnitude) >> 1):
+                return self._split(collective, choice.algorithm, choice.chunk_bytes)
+        return self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
+
+    def take_reducers(self) -> None:
+        """Has this group's reductions go through the job's reducers, if there are any.
+
+        One group of a job may: what reducers are given must come in one order on all ranks, and that of two groups is
+        left open. Raises ValueError if there is one already, or if this is not all ranks in their order.
+        """
+        if self.job.reducing not in (None, self) or list(self.ranks) != list(range(self.job.size)):
+            raise ValueError("one group of a job, of all ranks in their order, may use its reducers")
+        self.job.reducing = self
+
+    def _has_reducers(self) -> bool:
+        return bool(self.job.reducers) and self.job.reducing is self and self.job.ranks_are_apart
+
+    def _reducer_pays(self, collective: str, nbytes: int) -> bool:
+        costs = self.job.small_costs
+        return costs is not None and costs.reducer_pays(nbytes, collective)
+
+    def _split(self, collective: str, algorithm: str, chunk_bytes: int) -> Compiled:
+        plan = build("all_reduce", algorithm, self.rank, self.size, hosts=self.topology.hosts)
+        native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
+        return Compiled(native, f"{collective}/reducers", chunk_bytes)
+
+    def through_reducers(self, collective: str, nbytes: int) -> Compiled | None:
+        """How an all-reduce stands in for a small ``collective``, if that is quicker by way of a reducer."""
+        magnitude = nbytes.bit_length()
+        if self.job.small_costs is None or not nbytes or magnitude > _SPLIT_MAGNITUDE:
+            return None
+        key = (f"{collective}/reducers", magnitude, 0)
+        found = self.plans.get(key)
+        if found is None:
+            pays = self._has_reducers() and self._reducer_pays(collective, (1 << magnitude) >> 1)
+            if not pays or collective in self._forced:
+                return None
+            with self._lock:
+                found = self.plans[key] = self._split(collective, "recursive_doubling", 16 << 10)
+        return found
+
+    def compile_as(self, collective: str, algorithm: str, chunk_bytes: int, root: int = 0) -> Compiled:
+        """Compiles a named algorithm, for tests and benchmarks."""
+        plan = build(collective, algorithm, self.rank, self.size, root=root, hosts=self.topology.hosts)
+        rows, deps = plan.encode()
+        native = _core.Plan.compile(self.rank, self.size, plan.blocks, rows, deps)
+        return Compiled(native, f"{collective}/{algorithm}", chunk_bytes)
+
+    def use(self, collective: str, algorithm: str, chunk_bytes: int) -> None:
+        """Runs ``collective`` by this algorithm and chunk size from now on, whatever the size.
+
+        For tests and benchmarks; every member must do the same.
+        """
+        with self._lock:
+            self.plans = {key: plan for key, plan in self.plans.items() if key[0] != collective}
+            self._forced[collective] = (algorithm, chunk_bytes)
+
+    def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
+        """The one-step plan of a send to, or a receive from, ``peer``."""
+        key = (kind, peer, 0)
+        found = self.plans.get(key)
+        if found is None:
+            step = [Kind.SEND if kind == "send" else Kind.RECV, peer, 0, 1, Space.IN, Space.OUT, 0]
+            rows = np.array([step], dtype=np.int32)
+            native = _core.Plan.compile(self.rank, self.size, 1, rows, np.empty(0, dtype=np.int32))
+            found = self.plans[key] = Compiled(native, "send_recv", chunk_bytes)
+        return found
+
+    def channel(self, source: int, target: int, tag: int) -> int:
+        """The id of a point-to-point channel between two ranks of the group."""
+        text = f"{self.id}/{source}/{target}/{tag}"
+        return _stable_hash(text) | 1 << 63
+
+
+def _stable_hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def world() -> Group:
+    """The group of all ranks."""
+    current = jobs.current()
+    if current.world is None:
+        current.world = Group()
+        current.world.take_reducers()
+    group: Group = current.world
+    return group

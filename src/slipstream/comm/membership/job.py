@@ -1,0 +1,457 @@
+"""Jobs: `enter` joins one, `init` makes one the process's own, and the rest says who is who in that.
+
+A process is in one job by `init`; the torch backend enters more, one for every default process group.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import secrets
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipstream import _core
+from slipstream.base import errors
+from slipstream.base.entrances import attendants
+from slipstream.base.files import raise_file_limit
+from slipstream.base.settings import Settings
+from slipstream.comm.membership.affinity import chosen_cpus
+from slipstream.comm.membership.failures import last_words, make_error, parting_words
+from slipstream.comm.membership.meeting import Meeting, Place
+from slipstream.comm.reducers.calibration import SmallCosts, calibrate
+from slipstream.comm.reducers.client import Keeper, Request, reducer_secret
+from slipstream.comm.rendezvous.authentication import combined_nonce
+from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
+from slipstream.comm.rendezvous.join import Membership, exchange, given_up, join
+from slipstream.plan.reducers import worker
+from slipstream.plan.registry import build
+
+__all__ = [
+    "Job",
+    "cross_rank",
+    "cross_size",
+    "current",
+    "enter",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "replace",
+    "shutdown",
+    "size",
+    "succeed",
+]
+
+_SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
+_core.set_error_factory(make_error)
+
+
+@dataclass(eq=False, repr=False)
+class Job:
+    """A process's membership in a set of processes that share a session."""
+
+    membership: Membership
+    session: _core.Session
+    hosts: tuple[str, ...]  # per rank: what can share memory has the same
+    names: tuple[str, ...] = ()  # per rank: what its host calls itself
+    nonce: bytes = field(default=b"", repr=False)  # of this start; every rank has contributed to it
+    reducers: tuple[dict[str, Any], ...] = ()  # name, addresses and incarnation of each
+    keeper: Keeper | None = None  # rank 0's, if there are reducers
+    small_costs: SmallCosts | None = None  # of small all-reduces, if reducers take part
+    settings: Settings = field(default_factory=Settings)
+    meeting: Meeting | None = None  # for the survivors of a failure, if there are other ranks
+    left_open: list[Meeting] = field(default_factory=list)  # of the jobs before, for who comes too late
+    former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
+    world: Any = (
+        None  # the Group of all ranks, made on first use: see `slipstream.comm.membership.group.world`
+    )
+    reducing: Any = None  # the Group whose reductions go through the reducers
+    _farewells: list[Callable[[], None]] = field(default_factory=list)
+    _groups: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.membership.job!r}: this is rank {self.rank} of {self.size}>"
+
+    @property
+    def rank(self) -> int:
+        """This process's number."""
+        return self.membership.rank
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return self.membership.size
+
+    @property
+    def ranks_are_apart(self) -> bool:
+        """No two ranks share memory. Reducers take part only then."""
+        return len(set(self.hosts)) == self.size
+
+    def next_group_id(self, ranks: Sequence[int | str]) -> int:
+        """The same number on every member: from the ranks, and how often they have made a group."""
+        members: tuple[int | str, ...] = tuple(ranks)
+        self._groups[members] += 1
+        text = f"{self.membership.epoch}/{members}/{self._groups[members]}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & ~(1 << 63)
+
+    def close(self, *, tell: bool = True) -> None:
+        """Leaves in good order; operations that still run fail with Aborted. Closing again does nothing.
+
+        A failed job waits up to 2 s for ranks that do not know yet why, unless they need not be told (``tell``).
+        """
+        _entered.discard(self)
+        if self.keeper is not None:
+            self.keeper.stop()
+        self.close_meeting()
+        self.session.close(parting_words(), tell)
+        while self._farewells:
+            self._farewells.pop()()
+        self.world = self.reducing = (
+            None  # they know this job: the session's files go with the last reference
+        )
+
+    def close_meeting(self) -> None:
+        """Listens no more for survivors, nor for ranks that a shrink has left behind."""
+        if self.meeting is not None:
+            self.meeting.close()
+        while self.left_open:
+            self.left_open.pop().close()
+
+    def when_left(self, farewell: Callable[[], None]) -> None:
+        """Has ``farewell`` called once this process has left the job."""
+        self._farewells.append(farewell)
+
+
+_job: Job | None = None
+_entered: set[Job] = set()
+_lock = threading.RLock()
+
+
+def _forget_after_fork() -> None:
+    """A forked child (a data loader's worker, say) is no rank: it has its parent's sockets but not its threads."""
+    global _job, _lock
+    _lock = threading.RLock()
+    for job in _entered:
+        job.close_meeting()
+        _core.leak(job.session)
+    _entered.clear()
+    _job = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def current() -> Job:
+    """The running job; SlipstreamError if `init` has not been called."""
+    if _job is None:
+        raise errors.SlipstreamError("slipstream is not initialized: call slipstream.init() first")
+    return _job
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Leaves in good order at the end of the process, whatever its daemon threads still wait for."""
+    if _entered:
+        _say_nothing_of_aborted_threads()
+    words = last_words()
+    for job in list(_entered):
+        if words:  # the others learn it whether they wait for this rank or not
+            job.session.abandon(words)
+        job.close()
+
+
+def _say_nothing_of_aborted_threads() -> None:
+    """A daemon thread whose operation ends with the process is no failure, and Python ends it without a word, too.
+
+    Text that a daemon thread writes at this moment can even end the process: with SIGABRT, if the interpreter finds
+    the stream's lock taken when it flushes it.
+    """
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, errors.Aborted):
+            before(args)
+
+    threading.excepthook = hook
+
+
+def init(
+    *, rank: int | None = None, size: int | None = None, store: Any = None, settings: Settings | None = None
+) -> None:
+    """Joins the job that this process was started for; a second call does nothing.
+
+    ``rank``, ``size``: this process's number and how many there are. Default: what the environment says, as set by
+    ``slipstream run``, torchrun, Open MPI or Slurm, or by SLIPSTREAM_RENDEZVOUS; without any of these the job is this
+    process alone. ``store``: a ``torch.distributed`` store to meet through, with ``rank`` and ``size``. ``settings``:
+    instead of those of the SLIPSTREAM_* variables.
+    Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong secret.
+    """
+    global _job
+    with _lock:
+        if _job is None:
+            _job = enter(rank=rank, size=size, store=store, settings=settings)
+
+
+def enter(
+    *, rank: int | None = None, size: int | None = None, store: Any = None, settings: Settings | None = None
+) -> Job:
+    """Joins a job, beside those this process is in.
+
+    Rank, size and meeting point come from the environment (``slipstream run``, torchrun, Open MPI, Slurm, a
+    shared file; docs/settings.md) unless ``rank`` and ``size`` are given; ``store`` is a
+    ``torch.distributed`` store to meet through. Without any of these the job is this process alone.
+    Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong
+    secret.
+    """
+    settings = settings or Settings.from_environment()
+    member = join(settings, rank=rank, size=size, torch_store=store)
+    try:
+        job = _start(settings, member)
+    except BaseException as error:
+        member.close(given_up(error))
+        raise
+    member.close()
+    _attend(job)
+    return job
+
+
+def _attend(job: Job) -> None:
+    _entered.add(job)
+    try:
+        for attendant in attendants():
+            attendant(job, job.settings)
+    except BaseException:
+        job.close()
+        raise
+
+
+def replace(old: Job, member: Membership) -> Job:
+    """Starts the job of ``member`` in the place of ``old``, which has failed and stays open."""
+    job = _start(old.settings, member)
+    _attend(job)
+    return job
+
+
+def succeed(old: Job, new: Job) -> None:
+    """Closes ``old``, all but its meeting place; if it was the process's own job, ``new`` is from now on.
+
+    The place shows those that come to it late that the others have gone on, not ended. Less than half of a job's ranks
+    cannot go on in any case, so the places of jobs that more than half have left are closed. That of ``old`` stays till
+    the next time: it is not certain that all of ``new`` have left it.
+    """
+    global _job
+    for meeting in old.left_open:
+        if len(meeting.places) < 2 * new.size:
+            meeting.close()
+        else:
+            new.left_open.append(meeting)
+    old.left_open = []
+    if old.meeting is not None:
+        new.left_open.append(old.meeting.move())
+    with _lock:
+        if _job is old:
+            _job = new
+    old.close(tell=False)
+
+
+def _start(settings: Settings, member: Membership) -> Job:
+    raise_file_limit()  # torchrun and others leave it at what the shell had, often 1024
+    cores = len(os.sched_getaffinity(0))
+    session = _core.Session(
+        member.rank,
+        member.size,
+        f"{member.job}/{member.epoch}",
+        member.secret,
+        heartbeat=settings.heartbeat,
+        timeout=settings.timeout,
+        lanes=settings.lanes,
+        round_robin=settings.dealing == "round_robin",
+        zero_copy=settings.zero_copy != "off",
+        lend_from=settings.zero_copy if isinstance(settings.zero_copy, int) else 0,
+        threads=settings.threads,
+        congestion=settings.congestion,
+        checksums=settings.checksum,
+        encrypt=settings.encrypt,
+        cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
+        spin_us=_SPIN_US if member.local_size <= cores else 0,
+    )
+    keeper = None
+    if settings.reducers and member.size > 1 and member.rank == 0:
+        request = Request(f"{member.job}/{member.epoch}", member.size, _reducer_lanes(settings))
+        keeper = Keeper(
+            settings.reducers, reducer_secret(settings, member.secret), request, encrypt=settings.encrypt
+        )
+    meeting = _open_meeting(settings, member)
+    try:
+        hosts, names, nonce, reducers = _open(settings, member, session, keeper, meeting)
+    except BaseException:
+        session.close()
+        if meeting is not None:
+            meeting.close()
+        raise
+    job = Job(member, session, hosts, names, nonce, reducers, keeper, settings=settings, meeting=meeting)
+    if reducers:
+        try:
+            _use_reducers(job, settings)
+        except BaseException:
+            job.close()
+            raise
+    return job
+
+
+def _reducer_lanes(settings: Settings) -> int:
+    """Connections to each reducer: all together as many as to one other worker."""
+    return -(-settings.lanes // len(settings.reducers))
+
+
+def _use_reducers(job: Job, settings: Settings) -> None:
+    """Has the session split all-reduces between the workers and the reducers."""
+    member = job.membership
+    group = job.session.make_group(job.next_group_id(["reducers"]), list(range(job.size)))
+    small = build("all_reduce", "recursive_doubling", job.rank, job.size)
+    star = worker(job.rank, job.size)
+    _core.use_reducers(
+        job.session,
+        group,
+        f"{member.job}/{member.epoch}",
+        reducer_secret(settings, member.secret),
+        [(one["name"], one["addresses"], one["incarnation"]) for one in job.reducers],
+        _core.Plan.compile(star.rank, star.size, star.blocks, *star.encode()),
+        _core.Plan.compile(small.rank, small.size, small.blocks, *small.encode()),
+        settings.reducer_heartbeat,
+        _reducer_lanes(settings),
+    )
+    if job.ranks_are_apart:
+        job.small_costs = calibrate(job.session, group, job.rank, job.size)
+    if job.keeper is not None:
+        job.keeper.watch(job.session)
+
+
+def _open_meeting(settings: Settings, member: Membership) -> Meeting | None:
+    if member.size == 1:
+        return None
+    one_host = len(set(member.host_ids)) == 1
+    bind = bind_addresses(settings.interface, one_host=one_host)
+    return Meeting(bind, bind if one_host else reachable_addresses(settings.address, settings.interface))
+
+
+def _open(
+    settings: Settings,
+    member: Membership,
+    session: _core.Session,
+    keeper: Keeper | None,
+    meeting: Meeting | None,
+) -> tuple[tuple[str, ...], tuple[str, ...], bytes, tuple[dict[str, Any], ...]]:
+    """Listens, tells the other ranks where, and starts the engine.
+
+    Returns who shares memory, the names of the hosts, the job's nonce, and the reducers.
+    """
+    one_host = len(set(member.host_ids)) == 1
+    if settings.transport == "shm" and not one_host:
+        raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
+    use_shm = settings.transport != "tcp"
+    use_tcp = member.size > 1 and not (use_shm and one_host)
+    mine: dict[str, Any] = {
+        "host": settings.host_name or socket.gethostname(),
+        "shm": "",
+        "addresses": [],
+        "port": 0,
+    }
+    if use_shm and member.size > 1:
+        mine["shm"] = session.listen_shm()
+    if use_tcp:
+        bind = bind_addresses(settings.interface, one_host=one_host)
+        mine["port"] = session.listen_tcp(bind)
+        mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
+    mine["transport"] = settings.transport
+    if meeting is not None:
+        mine["meeting"] = [meeting.place.addresses, meeting.place.port]
+    mine["nonce"] = secrets.token_hex(16)
+    mine["reducers"] = keeper.register_all() if keeper is not None else []
+    lacking = "every rank has come, but not all have said where they listen"
+    everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode(), lacking)]
+    _check_transports([one["transport"] for one in everyone])
+    peers = [
+        (
+            one["host"],
+            use_shm and host == member.host_ids[member.rank],
+            one["shm"],
+            one["addresses"],
+            one["port"],
+        )
+        for one, host in zip(everyone, member.host_ids, strict=True)
+    ]
+    if meeting is not None:
+        meeting.places = tuple(
+            Place(tuple(found), port) for found, port in (one["meeting"] for one in everyone)
+        )
+    session.start(peers)
+    hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
+    nonces = [one["nonce"] for one in everyone]
+    nonces[member.rank] = mine["nonce"]  # whatever the store says: so it is new
+    nonce = combined_nonce(nonces)
+    names = tuple(one["host"] for one in everyone)
+    return tuple(hosts), names, nonce, tuple(everyone[0]["reducers"])
+
+
+def _check_transports(transports: list[str]) -> None:
+    """Mismatch on all ranks if some may share memory and others may not: they would look for each other in vain."""
+    tcp = [rank for rank, transport in enumerate(transports) if transport == "tcp"]
+    others = [rank for rank, transport in enumerate(transports) if transport != "tcp"]
+    if tcp and others:
+        raise errors.Mismatch(
+            f"SLIPSTREAM_TRANSPORT differs between ranks: rank {tcp[0]} has tcp, rank {others[0]} has "
+            f"{transports[others[0]]}; it must be the same on all"
+        )
+
+
+def shutdown() -> None:
+    """Leaves the job; operations that still run fail with Aborted. May be followed by another `init`."""
+    global _job
+    with _lock:
+        job, _job = _job, None
+    if job is not None:
+        job.close()
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a job."""
+    return _job is not None
+
+
+def rank() -> int:
+    """This process's number in the job, from 0."""
+    return current().membership.rank
+
+
+def size() -> int:
+    """Number of processes in the job."""
+    return current().membership.size
+
+
+def local_rank() -> int:
+    """This process's number on its host."""
+    return current().membership.local_rank
+
+
+def local_size() -> int:
+    """Number of the job's processes on this host."""
+    return current().membership.local_size
+
+
+def cross_rank() -> int:
+    """The number of this host among the hosts that have this local rank."""
+    return current().membership.cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have this local rank."""
+    return current().membership.cross_size

@@ -1,0 +1,1 @@
+"""A job's reducers, as its workers see them."""

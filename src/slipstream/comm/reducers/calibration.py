@@ -1,0 +1,170 @@
+"""What a job's reducers are worth, measured once when it starts: their links' rates, and what small messages take.
+
+Every rank runs the same few all-reduces, and all agree on the slowest rank's times. Afterwards the session splits
+by these rates, and `slipstream.comm.membership.group` chooses for small messages by these times.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import _core
+from slipstream.base.dtypes import DType, Op
+from slipstream.plan.registry import build
+from slipstream.plan.sizing import measured_rates
+from slipstream.plan.steps import Plan
+
+__all__ = ["SmallCosts", "calibrate"]
+
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 16 << 20
+_LEAST_SECONDS = 0.06  # a shorter all-reduce is mostly latency
+_LARGE_TURNS = 5
+_SMALL_TURNS = 9
+_SMALL_BYTES = (64, 16 << 10)
+_CHUNK = 256 << 10
+
+_log = logging.getLogger("slipstream.reducers")
+
+
+@dataclass(frozen=True)
+class SmallCosts:
+    """Seconds that 64 bytes and 16 KiB take: an all-reduce among the workers, and through a reducer.
+
+    ``others``: other collectives among the workers; an all-reduce through a reducer can stand in for them.
+    """
+
+    workers: tuple[float, float]
+    reducer: tuple[float, float]
+    others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def reducer_pays(self, nbytes: int, collective: str = "all_reduce") -> bool:
+        """Whether the reducer's way is the shorter one for ``nbytes``, along straight lines."""
+        workers = self.workers if collective == "all_reduce" else self.others.get(collective)
+        if workers is None:
+            return False
+        low, high = _SMALL_BYTES
+        part = (nbytes - low) / (high - low)
+        ours, theirs = (a + (b - a) * part for a, b in (workers, self.reducer))
+        return theirs < ours
+
+
+def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) -> SmallCosts | None:
+    """Agrees on the reducers that all ranks reach, and on what they are worth. None: there are none.
+
+    Collective over ``group``, all ranks; about a second, less where links are fast.
+    """
+    runs = _Runs(session, group, rank, size)
+    states = _core.reducer_states(session)
+    reached = runs.agree(np.array([state["ready"] for state in states], dtype=np.float64), Op.MIN) > 0
+    if not reached.any():
+        _core.set_reducer_rates(session, [-1.0] * len(states), 1.0)
+        return None
+    nbytes = runs.size_for(_LEAST_SECONDS)
+    ring = _of_bytes(*(min(runs.large(n) for _ in range(_LARGE_TURNS)) for n in (nbytes // 4, nbytes)))
+    worker = 2 * (size - 1) / size * nbytes / ring
+
+    def turn(nbytes: int) -> NDArray[np.float64]:
+        # Together as fast as all workers, so that their own ring has no part; anew, as slow ones are given less.
+        _core.set_reducer_rates(session, [float(size) if up else -1.0 for up in reached], worker)
+        return runs.through_reducers(nbytes)
+
+    turns = [
+        np.min([turn(n) for _ in range(_LARGE_TURNS)], axis=0)  # each at its best: what is slower is noise
+        for n in (nbytes // 4, nbytes)
+    ]
+    seconds = [_of_bytes(few, all_) for few, all_ in zip(*turns, strict=True)]
+    # One that is lost meanwhile had no part.
+    rates = measured_rates(
+        size, ring, [s if up and s else None for s, up in zip(seconds, reached, strict=True)]
+    )
+    _core.set_reducer_rates(session, [-1.0 if rate is None else rate for rate in rates], worker)
+    if rank == 0:
+        found = ", ".join(
+            f"{s['name']} {'not measured' if r is None else f'{r:.2f}'}"
+            for s, r in zip(states, rates, strict=True)
+        )
+        _log.info("rates of reducers' links, relative to a worker's: %s", found)
+    low, high = _SMALL_BYTES
+    small = {name: (runs.small(low, name), runs.small(high, name)) for name in runs.small_plans}
+    return SmallCosts(small.pop("all_reduce"), small.pop("reducer"), small)
+
+
+def _of_bytes(quarter: float, whole: float) -> float:
+    """Seconds that bytes take, without what any all-reduce takes; from those of a quarter of them, and of all."""
+    return max(4 / 3 * (whole - quarter), whole / 2)
+
+
+class _Runs:
+    """All-reduces of zeros; every rank makes the same calls."""
+
+    def __init__(self, session: _core.Session, group: _core.Group, rank: int, size: int) -> None:
+        self._session, self._group = session, group
+        ring = build("all_reduce", "ring", rank, size)
+        doubling = build("all_reduce", "recursive_doubling", rank, size)
+        self._ring, self._split = _compiled(ring), _compiled(ring, split=True)
+        self._doubling = _compiled(doubling)
+        self.small_plans = {
+            "all_reduce": self._doubling,
+            "reducer": _compiled(doubling, split=True),
+            "broadcast": _compiled(build("broadcast", "binomial", rank, size, root=0)),
+            "all_gather": _compiled(build("all_gather", "direct", rank, size)),
+            "reduce_scatter": _compiled(build("reduce_scatter", "direct", rank, size)),
+        }
+        self._data: NDArray[np.float32] = np.zeros(_MOST_BYTES // 4, dtype=np.float32)
+
+    def agree(self, values: NDArray[np.float64], op: Op) -> NDArray[np.float64]:
+        """The same array on all ranks."""
+        result = np.array(values, dtype=np.float64)
+        self._run(self._doubling, result, DType.F64, op)
+        return result
+
+    def size_for(self, seconds: float) -> int:
+        """The bytes whose ring takes at least so long, within bounds."""
+        nbytes = _LEAST_BYTES
+        while self.large(nbytes) < seconds and nbytes < _MOST_BYTES:
+            nbytes *= 4
+        return nbytes
+
+    def large(self, nbytes: int) -> float:
+        """Seconds of an all-reduce over the workers' ring."""
+        took = self._time(lambda: self._run(self._ring, self._data[: nbytes // 4], DType.F32, Op.SUM))
+        return float(self.agree(np.array([took]), Op.MAX)[0])
+
+    def through_reducers(self, nbytes: int) -> NDArray[np.float64]:
+        """Seconds of each reducer's part of one that they take alone, in equal parts."""
+        self._run(self._split, self._data[: nbytes // 4], DType.F32, Op.SUM)
+        return self.agree(np.array(_core.reducer_seconds(self._session)[1:]), Op.MAX)
+
+    def small(self, nbytes: int, way: str) -> float:
+        """Seconds of a small operation by one of `small_plans`, the median."""
+        plan, data = self.small_plans[way], self._data[: nbytes // 4]
+        operation = "all_reduce" if way == "reducer" else way
+
+        times = []
+        for _ in range(_SMALL_TURNS):
+            self._run(self._doubling, data[:1], DType.F32, Op.SUM)  # all begin at the same time
+            times.append(self._time(lambda: self._run(plan, data, DType.F32, Op.SUM, operation)))
+        return float(self.agree(np.array([np.median(times)]), Op.MAX)[0])
+
+    @staticmethod
+    def _time(run: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        run()
+        return time.perf_counter() - begin
+
+    def _run(
+        self, plan: _core.Plan, data: NDArray[np.generic], dtype: DType, op: Op, operation: str = "all_reduce"
+    ) -> None:
+        address = data.ctypes.data
+        what = f"{operation}/measured"
+        self._session.run(self._group, plan, what, dtype, op, address, address, data.size, _CHUNK, keep=data)
+
+
+def _compiled(plan: Plan, split: bool = False) -> _core.Plan:
+    return _core.Plan.compile(plan.rank, plan.size, plan.blocks, *plan.encode(), split=split)

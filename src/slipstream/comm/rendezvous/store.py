@@ -1,0 +1,380 @@
+"""The job's key-value store, as its ranks see it; `StoreServer` serves it.
+
+Ranks use it to find each other at the start: it never carries tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
+from slipstream.comm.rendezvous import handshake, questions, server, store_server
+from slipstream.comm.rendezvous.store_server import StoreServer
+from slipstream.comm.rendezvous.store_starts import pack_entry
+
+if TYPE_CHECKING:
+    from slipstream._core import Records
+
+__all__ = ["LONGER", "Called", "Store", "StoreServer", "connect_any"]
+
+_SILENT_TRIES = 6  # an honest server hangs up on a good caller only when it is flooded
+# Ends the error of a start that took too long.
+LONGER = "; `slipstream run --start-timeout SECONDS`, or SLIPSTREAM_START_TIMEOUT, waits longer"
+_READ = 1 << 18  # bytes at once, of an encrypted connection
+_SILENT = (
+    "it is stopped, or the network cuts or drops what it sends (packets of 576 bytes at most: set the MTU of the "
+    "interfaces to what the network between them carries)"
+)
+_ANSWER_SECONDS = 30.0  # beyond the time a request may wait in the server
+
+
+@dataclass(frozen=True)
+class Called:
+    """What errors call a server (by host and port), and the cure if it has another secret, is mute, or is not there."""
+
+    name: str = "the store at {} port {}"
+    secret: str = (
+        "all ranks must have the same SLIPSTREAM_SECRET (or SLIPSTREAM_SECRET_FILE) and SLIPSTREAM_JOB"
+    )
+    mute: str = (
+        "it belongs to another job or version (compare SLIPSTREAM_JOB), or something else listens there"
+    )
+    absent: str = LONGER
+
+
+_STORE = Called()
+
+
+class _Process:
+    """What tells this process from every other one."""
+
+    token = secrets.token_bytes(16)
+
+    @classmethod
+    def renew(cls) -> None:
+        cls.token = secrets.token_bytes(16)
+
+
+os.register_at_fork(after_in_child=_Process.renew)
+
+
+class Store:
+    """A connection to the store at ``host:port``; may be shared by threads.
+
+    ``secret`` is the raw key, ``timeout`` (seconds) bounds connecting and is the default for waiting.
+    ``encrypt``: the connection is encrypted, which the server must want, too. ``called``: what errors call the server.
+    Connecting is retried until then, as the server may start later. Raises Timeout when nothing answers,
+    Refused when the secret or the job is another. A request cut short (by an exception such as
+    KeyboardInterrupt) closes the connection; the next one opens a new one.
+    ``server`` is for errors: what to call rank 0, if that one serves the store.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret: bytes,
+        job: str,
+        timeout: float,
+        *,
+        rank: int | None = None,
+        encrypt: bool = False,
+        called: Called = _STORE,
+    ) -> None:
+        self.host, self.port = host, port
+        self.server = ""
+        self._called = called
+        self.timeout = timeout
+        self._secret = secret
+        self._job = job
+        self._rank = handshake.NOBODY if rank is None else rank
+        self._encrypt = encrypt
+        self._lock = threading.Lock()
+        self._entered = False
+        self._sock: _Wire | None = _connect(
+            lambda: [(host, port)], secret, self._hello, time.monotonic() + timeout, called=called
+        )
+
+    @property
+    def _hello(self) -> handshake.Hello:
+        return handshake.Hello(
+            handshake.PURPOSE_STORE, handshake.job_id(self._job), rank=self._rank, encrypt=self._encrypt
+        )
+
+    @property
+    def _place(self) -> str:
+        return self._called.name.format(self.host, self.port)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Stores up to 16 MiB under ``key``, replacing what was there."""
+        name = _encode(key)
+        if len(value) > store_server.MAX_VALUE:
+            limit = store_server.MAX_VALUE
+            raise ValueError(f"store: the value of {key!r} has {len(value)} bytes, more than {limit}")
+        self._request(store_server.SET, store_server.SET_HEAD.pack(len(name)) + name + value, 0.0)
+
+    def get(self, key: str, timeout: float | None = None) -> bytes:
+        """The value under ``key``, waiting up to ``timeout`` seconds until there is one; raises Timeout."""
+        wait = self._wait(timeout)
+        body = store_server.GET_HEAD.pack(_milliseconds(wait)) + _encode(key)
+        status, value = self._request(store_server.GET, body, wait)
+        if status == server.LATE:
+            raise Timeout(f"store: nobody has set {key!r} within {wait:g} s")
+        return value
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to the number under ``key`` (0 at first) and returns the sum; atomic."""
+        body = store_server.ADD_HEAD.pack(amount) + _encode(key)
+        _, value = self._request(store_server.ADD, body, 0.0)
+        total: int = store_server.ADD_HEAD.unpack(value)[0]
+        return total
+
+    def gather(self, prefix: str, n: int, timeout: float | None = None, lacking: str = "") -> list[bytes]:
+        """The values of ``prefix/0`` ... ``prefix/(n-1)``, in order; raises Timeout naming those missing.
+
+        ``lacking``: what the error says that they have not done.
+        """
+        if not 0 < n <= store_server.MAX_GATHER:
+            raise ValueError(f"store: cannot gather {n} keys")
+        wait = self._wait(timeout)
+        body = store_server.GATHER_HEAD.pack(_milliseconds(wait), n) + _encode(prefix)
+        status, value = self._request(store_server.GATHER, body, wait)
+        if status == server.LATE:
+            missing = struct.unpack(f"<{len(value) // 4}I", value)
+            shown = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
+            what = "rank" if len(missing) == 1 else "ranks"
+            tail = f": {lacking}" if lacking else ""
+            raise Timeout(f"{what} {shown} of {n} did not come within {wait:g} s{tail}{LONGER}")
+        values, at = [], 0
+        for _ in range(n):
+            (length,) = store_server.LENGTH.unpack_from(value, at)
+            at += store_server.LENGTH.size
+            values.append(value[at : at + length])
+            at += length
+        return values
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Removes every key that starts with ``prefix``; returns how many there were."""
+        _, value = self._request(store_server.DELETE, _encode(prefix), 0.0)
+        count: int = store_server.LENGTH.unpack(value)[0]
+        return count
+
+    def enter(self, start: str, rank: int, host: str | None = None) -> str:
+        """Comes to a start as ``rank``; returns its nonce, the same for all ranks.
+
+        ``host`` is this one's name, for people. If this connection ends without `leave`, those who wait for ranks of
+        the start get PeerLost. Raises Refused if another process holds the rank.
+        """
+        body = pack_entry(
+            start, rank, _Process.token, f"process {os.getpid()} on host {host or socket.gethostname()}"
+        )
+        nonce = self._request(store_server.ENTER, body, 0.0)[1].decode()
+        self._entered = True
+        return nonce
+
+    def leave(self, why: str = "") -> None:
+        """Leaves the start, with all that was to be had or because of ``why``, and closes the connection."""
+        if self._entered and self._sock is not None:
+            self._entered = False
+            with contextlib.suppress(SlipstreamError):
+                self._request(store_server.LEAVE, b"\0" + why.encode()[:2000], 0.0, slack=2.0)
+        self.close()
+
+    def ask(self, question: bytes, timeout: float) -> bytes:
+        """What a server that answers says to up to 4 KiB; raises Timeout after ``timeout`` seconds."""
+        if not 0 < len(question) <= questions.MAX_QUESTION:
+            raise ValueError(
+                f"store: a question has 1 to {questions.MAX_QUESTION} bytes, got {len(question)}"
+            )
+        return self._request(questions.ASK, question, timeout, slack=0.0)[1]
+
+    def close(self) -> None:
+        """Closes the connection; a later request opens a new one."""
+        with self._lock:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _wait(self, timeout: float | None) -> float:
+        return max(0.0, self.timeout if timeout is None else timeout)
+
+    def _request(
+        self, op: int, body: bytes, wait: float, *, slack: float = _ANSWER_SECONDS
+    ) -> tuple[int, bytes]:
+        with self._lock:
+            if self._sock is None:
+                self._sock = _connect(
+                    lambda: [(self.host, self.port)],
+                    self._secret,
+                    self._hello,
+                    time.monotonic() + self.timeout,
+                    called=self._called,
+                )
+            sock, whole = self._sock, False
+            try:
+                sock.settimeout(wait + slack)
+                sock.sendall(server.HEADER.pack(op, len(body)) + body)
+                status, length = server.HEADER.unpack(sock.receive(server.HEADER.size))
+                # values and gathered replies with their lengths; more would be a broken server
+                if length > store_server.MAX_REPLY + 4 * store_server.MAX_GATHER:
+                    raise SlipstreamError(f"{self._place}: a reply of {length} bytes")
+                answer = sock.receive(length)
+                whole = True
+            except TimeoutError:
+                raise Timeout(f"{self._place} does not answer: {_SILENT}") from None
+            except OSError as error:
+                text = f"lost the connection to {self._place}: {error}"
+                if not self.server:
+                    raise PeerLost(text, host=self.host) from None
+                raise PeerLost(
+                    f"{self.server}, which serves the store, is gone: {text}", 0, self.host
+                ) from None
+            finally:
+                if not whole:
+                    self._disconnect()
+        if status == server.LOST:
+            (rank,) = store_server.LOST_HEAD.unpack_from(answer)
+            raise PeerLost(answer[store_server.LOST_HEAD.size :].decode(errors="replace"), rank=rank)
+        if status == server.REFUSED:
+            raise Refused(answer.decode(errors="replace"))
+        if status == server.ERROR:
+            raise SlipstreamError(f"{self._place}: {answer.decode(errors='replace')}")
+        return status, answer
+
+
+def connect_any(
+    addresses: Callable[[], Sequence[tuple[str, int]]],
+    secret: bytes,
+    job: str,
+    timeout: float,
+    rank: int,
+    otherwise: str,
+    *,
+    encrypt: bool = False,
+) -> Store:
+    """Connects to the first of the addresses that answers.
+
+    ``addresses`` is asked again before every round, as they may be published (or replaced) only later; the
+    Timeout says ``otherwise`` when it never gave one. Raises as `Store` does.
+    """
+    store = Store.__new__(Store)
+    store.timeout, store._secret, store._job, store._rank = timeout, secret, job, rank
+    store._encrypt, store._called = encrypt, _STORE
+    store._lock = threading.Lock()
+    store._entered = False
+    store.server = ""
+    store._sock = wire = _connect(addresses, secret, store._hello, time.monotonic() + timeout, otherwise)
+    store.host, store.port = wire.sock.getpeername()[:2]
+    return store
+
+
+def _connect(
+    addresses: Callable[[], Sequence[tuple[str, int]]],
+    secret: bytes,
+    hello: handshake.Hello,
+    deadline: float,
+    otherwise: str = "no address is known",
+    called: Called = _STORE,
+) -> _Wire:
+    pause, silent, last = 0.02, 0, otherwise
+    while True:
+        for host, port in addresses():
+            tried = called.name.format(host, port)
+            try:
+                return _dial(host, port, secret, hello, deadline)
+            except handshake.OtherVersion as error:
+                raise Refused(f"{tried}: {error}") from None
+            except handshake.Differs as error:
+                raise Refused(f"{tried} refused this process: {error}") from None
+            except Refused as error:
+                raise Refused(f"{tried} refused this process: {error}; {called.secret}") from None
+            except ConnectionResetError as error:
+                last, silent = f"cannot reach {tried}: {error}", silent + 1
+                if silent >= _SILENT_TRIES:
+                    raise Refused(
+                        f"{tried} closes the connection during the handshake: {called.mute}"
+                    ) from None
+            except OSError as error:
+                last = f"cannot reach {tried}: {error}"
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Timeout(f"{last}{called.absent}") from None
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.6, 0.5)
+
+
+def _dial(host: str, port: int, secret: bytes, hello: handshake.Hello, deadline: float) -> _Wire:
+    left = max(0.05, deadline - time.monotonic())
+    sock = socket.create_connection((host, port), timeout=min(left, 10.0))
+    try:
+        if sock.getsockname() == sock.getpeername():  # TCP can connect an ephemeral port to itself
+            raise ConnectionRefusedError("nobody listens there")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(min(left, 15.0))
+        return _Wire(sock, handshake.call(sock, secret, hello))
+    except BaseException:
+        sock.close()
+        raise
+
+
+class _Wire:
+    """An authenticated connection, encrypted if it has records."""
+
+    def __init__(self, sock: socket.socket, records: Records | None) -> None:
+        self.sock = sock
+        self.settimeout, self.close = sock.settimeout, sock.close
+        self._records = records
+        self._text = bytearray()  # opened, and not received yet
+
+    def sendall(self, data: bytes) -> None:
+        self.sock.sendall(data if self._records is None else self._records.seal(data))
+
+    def receive(self, count: int) -> bytes:
+        """Exactly so many bytes."""
+        if self._records is None:
+            data = bytearray(count)
+            view, at = memoryview(data), 0
+            while at < count:
+                at += self._some(self.sock.recv_into(view[at:]))
+            return bytes(data)
+        while len(self._text) < count:
+            sealed = self.sock.recv(_READ)
+            self._some(len(sealed))
+            try:
+                self._text += self._records.open(sealed)
+            except ValueError as error:
+                raise ConnectionResetError(str(error)) from None
+        text = bytes(self._text[:count])
+        del self._text[:count]
+        return text
+
+    @staticmethod
+    def _some(count: int) -> int:
+        if count == 0:
+            raise ConnectionResetError("closed by the other side")
+        return count
+
+
+def _encode(key: str) -> bytes:
+    name = key.encode()
+    if not 0 < len(name) <= store_server.MAX_KEY:
+        raise ValueError(f"store: a key has 1 to {store_server.MAX_KEY} bytes, got {len(name)}")
+    return name
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(math.ceil(seconds * 1000), 0xFFFFFFFF)

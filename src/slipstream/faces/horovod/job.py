@@ -1,0 +1,183 @@
+"""The job as Horovod scripts see it: start, end, who am I, and what was built in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from slipstream import comm as _comm
+from slipstream.base.errors import SlipstreamError
+from slipstream.faces.horovod import handles as _handles
+from slipstream.faces.horovod import process_sets as _sets
+from slipstream.observe import timeline as _timeline
+
+__all__ = [
+    "HorovodInternalError",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+# Horovod's name for what goes wrong while a job runs; scripts catch it.
+HorovodInternalError = SlipstreamError
+
+
+def init(
+    comm: Any = None, process_sets: Sequence[_sets.ProcessSet | Sequence[int]] | str | None = None
+) -> None:
+    """Joins the job; every rank calls it. Calling it again while initialised does nothing.
+
+    ``comm`` may be None, the list of all ranks, or an mpi4py communicator of the size of the job; the ranks
+    come from the launcher in any case. ``process_sets`` are registered on the way, as by `add_process_set`;
+    "dynamic" is accepted, since process sets always are. Raises ValueError for other arguments,
+    SlipstreamError when the ranks do not find each other.
+    """
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ValueError(f'process_sets must be None, a list or "dynamic", not {process_sets!r}')
+    if _comm.is_initialized():
+        return
+    _comm.init()
+    if comm is not None:
+        wanted = comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
+        if wanted not in (0, size()):
+            _comm.shutdown()
+            raise ValueError("a job on some of its ranks is not possible; use process sets")
+    _sets.start([] if process_sets is None or isinstance(process_sets, str) else process_sets)
+
+
+def shutdown() -> None:
+    """Leaves the job. `init` may be called again afterwards."""
+    _comm.shutdown()
+    _sets.stop()
+    _handles.forget_all()
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called, and `shutdown` not since."""
+    return bool(_comm.is_initialized())
+
+
+def rank() -> int:
+    """Number of this process in the job, from 0; ValueError before `init`, as for all numbers below."""
+    _sets.require_init()
+    return int(_comm.rank())
+
+
+def size() -> int:
+    """Number of processes in the job."""
+    _sets.require_init()
+    return int(_comm.size())
+
+
+def local_rank() -> int:
+    """Number of this process on its host."""
+    _sets.require_init()
+    return int(_comm.local_rank())
+
+
+def local_size() -> int:
+    """Number of processes of the job on this host."""
+    _sets.require_init()
+    return int(_comm.local_size())
+
+
+def cross_rank() -> int:
+    """Number of this host among those that have a process of this local rank."""
+    _sets.require_init()
+    return int(_comm.cross_rank())
+
+
+def cross_size() -> int:
+    """Number of hosts that have a process of this local rank."""
+    _sets.require_init()
+    return int(_comm.cross_size())
+
+
+def is_homogeneous() -> bool:
+    """Whether this rank sees as many processes on its host as an even spread over the hosts would give."""
+    return local_size() * cross_size() == size()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Writes a timeline (docs/timeline.md) from now on; ValueError before `init`.
+
+    ``mark_cycles`` is accepted and changes nothing: there are no cycles.
+    """
+    _sets.require_init()
+    _timeline.start_timeline(file_path)
+
+
+def stop_timeline() -> None:
+    """Ends the timeline, if there is one; ValueError before `init`."""
+    _sets.require_init()
+    _timeline.stop_timeline()
+
+
+def mpi_threads_supported() -> bool:
+    """False: slipstream uses no MPI. Operations may be submitted from any thread all the same."""
+    _sets.require_init()
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: slipstream uses no MPI."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False: slipstream uses no MPI."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """True: scripts that ask mean "does it work without MPI", and it does, on our own engine."""
+    return True
+
+
+def gloo_built() -> bool:
+    """True, for the reason given at `gloo_enabled`."""
+    return True
+
+
+def nccl_built() -> int:
+    """0: slipstream uses no NCCL. (Horovod answers with a version number or 0.)"""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False: slipstream uses no DDL."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: slipstream uses no oneCCL."""
+    return False
+
+
+def cuda_built() -> bool:
+    """False: the engine is for CPUs; CUDA tensors are copied to the host and back."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: the engine is for CPUs."""
+    return False

@@ -1,0 +1,255 @@
+"""All-gather, broadcast and all-to-all, started asynchronously, on `slipstream.comm.collectives.addresses`.
+
+Where ranks may bring different numbers of rows, they first tell each other how many (a few bytes, waited
+for), together with all that must be equal, so that a disagreement is an error on every rank and never
+garbage.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from slipstream.base.dtypes import DType
+from slipstream.base.errors import Mismatch
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.interruption import Together
+from slipstream.faces.horovod.handles import Grouped, Key, Pending, claim_name, unclaim_name
+from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.torch.reduction_collectives import copied, placed
+from slipstream.faces.torch_tensors import await_tensor, dtype_code, is_plain, landing, plain_copy, write_back
+
+__all__ = ["start_all_gather", "start_all_to_all", "start_broadcast", "start_grouped_all_gather"]
+
+_I64 = int(DType.I64)
+# dtype, number of dimensions, the first dimensions after dim 0, a checksum of all of them; then the rows
+_SHOWN = 6
+_FIELDS = _SHOWN + 3
+
+
+def _passport(tensor: torch.Tensor) -> list[int]:
+    tail = list(tensor.shape[1:])
+    shown = [*tail, *([-1] * _SHOWN)][:_SHOWN]
+    return [dtype_code(tensor), max(tensor.dim(), 1), *shown, zlib.crc32(repr(tail).encode())]
+
+
+def _describe(fields: Sequence[int]) -> str:
+    dims = ["*", *(str(size) for size in fields[2 : 1 + min(fields[1], _SHOWN + 1)])]
+    return f"dtype code {fields[0]}, shape ({', '.join(dims)})"
+
+
+def _check_same(operation: str, mine: list[int], others: list[list[int]], process_set: ProcessSet) -> None:
+    for number, theirs in enumerate(others):
+        if theirs != mine:
+            rank = process_set.group.ranks[number]
+            raise Mismatch(
+                f"{operation}: this rank has {_describe(mine)}, rank {rank} has {_describe(theirs)}"
+            )
+
+
+def _gather_numbers(numbers: list[int], process_set: ProcessSet) -> list[list[int]]:
+    group = process_set.group
+    source = torch.tensor(numbers, dtype=torch.int64)
+    target = torch.empty(group.size * len(numbers), dtype=torch.int64)
+    counts = [len(numbers)] * group.size
+    memory = source.data_ptr(), target.data_ptr()
+    addresses.all_gather(group, *memory, counts, _I64, keep=(source, target), sync=True)
+    return target.view(group.size, len(numbers)).tolist()
+
+
+def start_all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> Pending:
+    """Starts an all-gather along dim 0, of which ranks may bring any number of rows (a 0-dim tensor counts as
+    one).
+
+    Waits until all ranks have started it, since only then the size of the result is known.
+    """
+    key = None if name is None else claim_name("allgather", process_set.process_set_id, name)
+    try:
+        return _all_gather([tensor], process_set, key)[0]
+    except BaseException:
+        unclaim_name(key)
+        raise
+
+
+def start_grouped_all_gather(
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet
+) -> Grouped:
+    """Starts all-gathers of several tensors, with one exchange of their sizes."""
+    key = None if name is None else claim_name("allgather", process_set.process_set_id, name)
+    try:
+        return Grouped(_all_gather(tensors, process_set, None), key)
+    except BaseException:
+        unclaim_name(key)
+        raise
+
+
+def _all_gather(tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None) -> list[Pending]:
+    with Together(process_set.group, "allgather"):
+        return _all_gather_together(tensors, process_set, key)
+
+
+def _all_gather_together(
+    tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
+) -> list[Pending]:
+    mine: list[list[int]] = []
+    for tensor in tensors:
+        mine.append([*_passport(tensor), tensor.shape[0] if tensor.dim() else 1])
+    table = _gather_numbers([number for row in mine for number in row], process_set)
+    pendings = []
+    for index, tensor in enumerate(tensors):
+        start = index * (_FIELDS + 1)
+        theirs = [row[start : start + _FIELDS] for row in table]
+        _check_same("allgather", mine[index][:_FIELDS], theirs, process_set)
+        rows = [row[start + _FIELDS] for row in table]
+        pendings.append(_all_gather_rows(tensor, rows, process_set, key))
+    return pendings
+
+
+def _width(tensor: torch.Tensor) -> int:
+    width = 1
+    for size in tensor.shape[1:]:
+        width *= size
+    return width
+
+
+def _all_gather_rows(
+    tensor: torch.Tensor, rows: list[int], process_set: ProcessSet, key: Key | None
+) -> Pending:
+    width = _width(tensor)
+    source = tensor if is_plain(tensor) else copied(tensor, "allgather", process_set)
+    buffer = torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype)
+    counts = [count * width for count in rows]
+    work = addresses.all_gather(
+        process_set.group,
+        source.data_ptr(),
+        buffer.data_ptr(),
+        counts,
+        dtype_code(tensor),
+        name=None if key is None else key[2],
+        keep=(source, buffer),
+    )
+    return placed(work, buffer, tensor.device, key)
+
+
+def start_broadcast(
+    tensor: torch.Tensor,
+    in_place: bool,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    sync: bool = False,
+    label: str | None = None,
+) -> Pending:
+    """Starts (with ``sync``: runs) a broadcast from ``root_rank`` (its number in the job); ValueError when
+    that is not in the set. ``label`` is compared and shown like a name, but need not be unique.
+    """
+    dtype = dtype_code(tensor)
+    group = process_set.group
+    if root_rank not in group.ranks:
+        raise ValueError(f"root_rank {root_rank} is not one of the ranks {list(group.ranks)}")
+    root = list(group.ranks).index(root_rank)
+    finish = None
+    plain = is_plain(tensor)
+    if not plain:
+        await_tensor(group, "broadcast", tensor, writes=in_place)
+    source = tensor if plain else plain_copy(tensor)
+    if in_place:
+        result, buffer = tensor, source
+    else:
+        buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+        result = buffer if tensor.is_cpu else torch.empty_like(tensor)
+    if result is not buffer:
+        target = result
+
+        def finish() -> None:
+            write_back(target, buffer)
+
+    key = None if name is None else claim_name("broadcast", process_set.process_set_id, name)
+    try:
+        work = addresses.broadcast(
+            group,
+            source.data_ptr(),
+            buffer.data_ptr(),
+            source.numel(),
+            dtype,
+            root,
+            name=name or label,
+            keep=(source, buffer),
+            sync=sync,
+        )
+    except BaseException:
+        unclaim_name(key)
+        raise
+    if in_place and finish is not None:
+        finish = landing(work, group, "broadcast", [tensor], finish)
+    return Pending(work, result, key, finish)
+
+
+def _check_splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
+    if tensor.dim() == 0:
+        raise ValueError("alltoall needs a tensor of at least one dimension")
+    rows = tensor.shape[0]
+    if splits is None:
+        if rows % size:
+            raise ValueError(f"{rows} rows cannot be split equally over {size} ranks; give splits")
+        return [rows // size] * size
+    if isinstance(splits, torch.Tensor) and (
+        splits.is_floating_point() or splits.is_complex() or splits.dim() > 1
+    ):
+        raise ValueError("splits must be a list or 1-d tensor of integers")
+    counts = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
+    if len(counts) == 0:
+        return _check_splits(tensor, None, size)
+    if any(isinstance(count, float) or count != int(count) or count < 0 for count in counts):
+        raise ValueError(f"splits must be integers of at least 0, got {counts}")
+    if len(counts) != size or sum(counts) != rows:
+        raise ValueError(f"splits must be {size} numbers that add up to {rows} rows, got {counts}")
+    return [int(count) for count in counts]
+
+
+def start_all_to_all(tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Grouped:
+    """Starts an all-to-all along dim 0; the result is (tensor, received splits), the latter on the CPU or
+    like ``splits``.
+
+    ValueError when ``splits`` does not fit the tensor. Waits until all ranks have started it.
+    """
+    group = process_set.group
+    size = group.size
+    send = _check_splits(tensor, splits, size)
+    mine = _passport(tensor)
+    key = None if name is None else claim_name("alltoall", process_set.process_set_id, name)
+    try:
+        with Together(group, "alltoall"):
+            source_rows = torch.tensor([[*mine, count] for count in send], dtype=torch.int64)
+            rows = torch.empty_like(source_rows)
+            counts = [_FIELDS + 1] * size
+            memory = source_rows.data_ptr(), rows.data_ptr()
+            addresses.all_to_all(group, *memory, counts, counts, _I64, keep=(source_rows, rows), sync=True)
+            table = rows.tolist()
+            _check_same("alltoall", mine, [row[:_FIELDS] for row in table], process_set)
+            receive = [row[_FIELDS] for row in table]
+            width = _width(tensor)
+            source = tensor if is_plain(tensor) else copied(tensor, "alltoall", process_set)
+            buffer = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype)
+            work = addresses.all_to_all(
+                group,
+                source.data_ptr(),
+                buffer.data_ptr(),
+                [count * width for count in send],
+                [count * width for count in receive],
+                dtype_code(tensor),
+                name=name,
+                keep=(source, buffer),
+            )
+    except BaseException:
+        unclaim_name(key)
+        raise
+    like = (
+        splits if isinstance(splits, torch.Tensor) and splits.numel() else torch.empty(0, dtype=torch.int32)
+    )
+    received = torch.tensor(receive, dtype=like.dtype, device=like.device)
+    part = placed(work, buffer, tensor.device, None)
+    return Grouped([part], key, lambda results: (results[0], received))

@@ -1,0 +1,231 @@
+"""All-reduce and reduce-scatter, started asynchronously: Horovod's reductions on addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.interruption import Together
+from slipstream.faces.horovod.handles import Grouped, Key, Pending, claim_name, unclaim_name
+from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.horovod.reduce_ops import ENGINE_OPS, engine_op
+from slipstream.faces.torch_tensors import (
+    await_tensor,
+    dtype_code,
+    is_plain,
+    landing,
+    plain_copy,
+    write_back,
+)
+
+__all__ = [
+    "copied",
+    "placed",
+    "row_counts",
+    "start_all_reduce",
+    "start_grouped_all_reduce",
+    "start_reduce_scatter",
+]
+
+# Tensors of a grouped operation up to this size travel together: below it the price is in the messages, not
+# the bytes.
+PACK_BYTES = 128 << 10
+
+
+def copied(tensor: torch.Tensor, name: str, process_set: ProcessSet) -> torch.Tensor:
+    """A plain copy of what an operation reads, once no earlier one writes to it any more."""
+    await_tensor(process_set.group, name, tensor, writes=False)
+    return plain_copy(tensor)
+
+
+def start_all_reduce(
+    tensor: torch.Tensor,
+    in_place: bool,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    sync: bool = False,
+) -> Pending:
+    """Starts (with ``sync``: runs) an all-reduce of one tensor; the result is ``tensor`` itself or a new one
+    of its shape.
+    """
+    dtype = dtype_code(tensor)
+    code = ENGINE_OPS[op] if op.__class__ is int and (0 <= op < 2 or 2 < op <= 5) else engine_op(op)
+    finish: Callable[[], None] | None = None
+    group = process_set.group
+    plain = is_plain(tensor)
+    if plain:
+        source = tensor
+        result = buffer = tensor if in_place else torch.empty_like(tensor)
+    else:
+        await_tensor(group, "allreduce", tensor, writes=in_place)
+        source = buffer = plain_copy(tensor)
+        result = tensor if in_place else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        if in_place or not is_plain(result):
+            finish = _Finish(result, buffer)
+        else:
+            result = buffer
+    key = None if name is None else claim_name("allreduce", process_set.process_set_id, name)
+    try:
+        work = addresses.all_reduce(
+            group,
+            source.data_ptr(),
+            buffer.data_ptr(),
+            source.numel(),
+            dtype,
+            code,
+            name=name,
+            prescale=prescale,
+            postscale=postscale,
+            keep=(source, buffer),
+            sync=sync,
+        )
+    except BaseException:
+        unclaim_name(key)
+        raise
+    if in_place and not plain:
+        finish = landing(work, group, "allreduce", [tensor], _Finish(tensor, buffer))
+    return Pending(work, result, key, finish)
+
+
+class _Finish:
+    """Copies a result to where it belongs, once its operation is done."""
+
+    __slots__ = ("buffer", "target")
+
+    def __init__(self, target: torch.Tensor, buffer: torch.Tensor) -> None:
+        self.target = target
+        self.buffer = buffer
+
+    def __call__(self) -> None:
+        write_back(self.target, self.buffer)
+
+
+def start_grouped_all_reduce(
+    tensors: Sequence[torch.Tensor],
+    in_place: bool,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Grouped:
+    """Starts an all-reduce of several tensors; the result is the list of theirs.
+
+    Small ones of one dtype travel as one message. How they are packed depends on shapes and dtypes alone, so
+    all ranks agree about it.
+    """
+    packs: dict[torch.dtype, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        dtype_code(tensor)
+        if tensor.layout is torch.strided and tensor.numel() * tensor.element_size() <= PACK_BYTES:
+            packs.setdefault(tensor.dtype, []).append(index)
+    engine_op(op)
+    key: Key | None = None if name is None else claim_name("allreduce", process_set.process_set_id, name)
+    results: list[Any] = [None] * len(tensors)
+    parts: list[Pending] = []
+    packed: set[int] = set()
+    try:
+        with Together(process_set.group, "grouped_allreduce"):
+            for pack in packs.values():
+                if len(pack) < 2:
+                    continue
+                for index in pack:
+                    await_tensor(process_set.group, "grouped_allreduce", tensors[index], writes=in_place)
+                flat = torch.cat([tensors[index].detach().reshape(-1).cpu() for index in pack])
+                pieces = torch.split(flat, [tensors[index].numel() for index in pack])
+                for index, piece in zip(pack, pieces, strict=True):
+                    results[index] = tensors[index] if in_place else piece.view(tensors[index].shape)
+                targets = [results[index] for index in pack]
+                part = start_all_reduce(flat, True, None, op, prescale, postscale, process_set)
+                if in_place:
+                    unpack = _Unpack(targets, pieces)
+                    part.finish = landing(part.work, process_set.group, "grouped_allreduce", targets, unpack)
+                parts.append(part)
+                packed.update(pack)
+            for index, tensor in enumerate(tensors):
+                if index not in packed:
+                    part = start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set)
+                    results[index] = part.result
+                    parts.append(part)
+    except BaseException:
+        unclaim_name(key)
+        raise
+    devices = [tensor.device for tensor in tensors]
+    return Grouped(parts, key, lambda _: [x.to(d) for x, d in zip(results, devices, strict=True)])
+
+
+class _Unpack:
+    """Copies the slices of a packed buffer back to the tensors they came from."""
+
+    __slots__ = ("pieces", "targets")
+
+    def __init__(self, targets: Sequence[torch.Tensor], pieces: Sequence[torch.Tensor]) -> None:
+        self.targets = targets
+        self.pieces = pieces
+
+    def __call__(self) -> None:
+        for target, piece in zip(self.targets, self.pieces, strict=True):
+            write_back(target, piece.view(target.shape))
+
+
+def row_counts(rows: int, size: int) -> list[int]:
+    """How many of ``rows`` each of ``size`` ranks gets: even shares, the first ranks one more."""
+    least, more = divmod(rows, size)
+    return [least + (number < more) for number in range(size)]
+
+
+def start_reduce_scatter(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    sync: bool = False,
+) -> Pending:
+    """Starts (with ``sync``: runs) a reduce-scatter along dim 0; the result is this rank's rows. ValueError
+    for 0-dim tensors.
+    """
+    dtype = dtype_code(tensor)
+    code = engine_op(op)
+    if tensor.dim() == 0:
+        raise ValueError("reducescatter needs a tensor of at least one dimension")
+    group = process_set.group
+    rows = row_counts(tensor.shape[0], group.size)
+    width = tensor[0].numel() if tensor.shape[0] else 0
+    source = tensor if is_plain(tensor) else copied(tensor, "reducescatter", process_set)
+    shape = (rows[group.rank], *tensor.shape[1:])
+    buffer = torch.empty(shape, dtype=tensor.dtype)
+    key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
+    try:
+        work = addresses.reduce_scatter(
+            group,
+            source.data_ptr(),
+            buffer.data_ptr(),
+            [count * width for count in rows],
+            dtype,
+            code,
+            name=name,
+            prescale=prescale,
+            postscale=postscale,
+            keep=(source, buffer),
+            sync=sync,
+        )
+    except BaseException:
+        unclaim_name(key)
+        raise
+    return placed(work, buffer, tensor.device, key)
+
+
+def placed(work: Any, buffer: torch.Tensor, device: torch.device, key: Key | None) -> Pending:
+    """A pending operation whose result is ``buffer``, on the device of the tensor it was made from."""
+    if device.type == "cpu":
+        return Pending(work, buffer, key)
+    result = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+    return Pending(work, result, key, _Finish(result, buffer))

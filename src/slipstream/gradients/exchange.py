@@ -1,0 +1,248 @@
+"""The exchange of gradients: they fill buckets while backward makes them, and full buckets travel while backward
+goes on.
+
+All ranks must launch the same buckets in the same order, and nobody negotiates. So the order is fixed:
+buckets are cut from one list of the parameters, equal on all ranks, and a bucket is launched when it and all
+before it are full. The first step only watches: it sends nothing until backward is over, and then all ranks
+take over the order in which rank 0's gradients became ready. Parameters without a gradient on this rank take
+part with zeros, at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from slipstream.base.dtypes import Op
+from slipstream.comm.collectives import addresses, arrays
+from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.membership.group import Group
+from slipstream.gradients.agreement import check_agreement
+from slipstream.gradients.buckets import Bucket, Parameter, cut
+
+__all__ = ["GradientExchange", "Gradients"]
+
+
+_MOST_SHOWN = 5  # parameters in the name of a bucket
+
+
+class Gradients(Protocol):
+    """The gradients of a framework's parameters, which are numbered from 0 in an order equal on all ranks.
+
+    ``watch`` comes first. ``describe`` and ``sparse`` are asked after the first backward pass, ``parameter`` and
+    ``place`` then for every gradient that is not sparse; the others in every step.
+    """
+
+    def watch(self, ready: Callable[[int], None]) -> None:
+        """Has ``ready`` called with a parameter's number each time backward has accumulated its gradient."""
+
+    def detach(self) -> None:
+        """Ends what `watch` began."""
+
+    def describe(self) -> Sequence[str]:
+        """Each parameter in words, which the ranks compare (`slipstream.gradients.agreement.description`)."""
+
+    def sparse(self) -> Sequence[bool]:
+        """Which gradients travel by themselves, in no bucket (`start_sparse`)."""
+
+    def parameter(self, index: int) -> Parameter:
+        """A parameter, as its gradient travels."""
+
+    def place(self, bucket: Bucket) -> None:
+        """Takes note of where the gradients in ``bucket`` go."""
+
+    def write(self, index: int) -> None:
+        """Copies a gradient to its slot, unless it is there already; zeros if there is none."""
+
+    def read(self, index: int) -> None:
+        """Makes what its slot has now, the reduced gradient, the gradient of the parameter."""
+
+    def start_sparse(self, index: int) -> Callable[[], None]:
+        """Starts the reduction of a sparse gradient; returns what waits for it and takes the result over."""
+
+
+class GradientExchange:
+    """Reduces gradients over a group, again and again.
+
+    ``count``: how many parameters there are. ``group``: gives the group, and is asked anew in each step. ``op`` is
+    the engine's; gradients are multiplied by ``prescale`` before they are reduced, by ``postscale`` afterwards.
+    ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
+    that share a bucket.
+    Backward may run in any thread; `synchronize` runs in the caller's.
+    """
+
+    def __init__(
+        self,
+        gradients: Gradients,
+        count: int,
+        *,
+        group: Callable[[], Group],
+        op: int,
+        prescale: float,
+        postscale: float,
+        passes: int,
+        groups: Sequence[Sequence[int]],
+    ) -> None:
+        self.passes = passes
+        self.touched = False
+        self._gradients = gradients
+        self._count = count
+        self._group = group
+        self._op = op
+        self._scales = prescale, postscale
+        self._groups = groups
+        self._left = [passes] * count
+        self._order: list[int] = []
+        self._buckets: list[Bucket] | None = None
+        self._bucket_of: dict[int, Bucket] = {}
+        self._sparse: list[int] = []
+        self._next = 0
+        self._full: set[int] = set()
+        self._lock = threading.Lock()
+        gradients.watch(_ready(self))
+
+    def detach(self) -> None:
+        """Takes no more notice of backward."""
+        self._gradients.detach()
+
+    def set_passes(self, passes: int) -> None:
+        """From now on ``passes`` backward passes make a gradient."""
+        self.passes = passes
+        self._left = [passes] * self._count
+
+    def reset(self) -> None:
+        """Waits for what is under way and forgets it: the next backward begins a new step."""
+        for bucket in self._buckets or []:
+            if bucket.work is not None:
+                bucket.work.wait()
+        self._begin()
+
+    def ready(self, index: int) -> None:
+        """A parameter's gradient has been accumulated once more."""
+        with self._lock:
+            if self._left[index] <= 0:
+                raise AssertionError(
+                    "Gradients were computed more than backward_passes_per_step times before call to step(). "
+                    "Increase backward_passes_per_step to accumulate gradients locally."
+                )
+            self.touched = True
+            self._left[index] -= 1
+            if self._left[index]:
+                return
+            if self._buckets is None:
+                self._order.append(index)
+            elif index in self._bucket_of:
+                self._fill(index)
+                self._launch()
+
+    def synchronize(self) -> None:
+        """Completes the step: every parameter has the reduced gradient afterwards. Every rank calls it.
+
+        Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
+        """
+        with self._lock:
+            try:
+                with Together(self._group(), "the exchange of gradients"):
+                    self._complete()
+            finally:
+                self._begin()
+
+    def _complete(self) -> None:
+        if self._buckets is None:
+            self._learn()
+        for index in self._bucket_of:
+            if index not in self._full:
+                self._fill(index)
+        self._launch()
+        sparse = [self._gradients.start_sparse(index) for index in self._sparse]
+        for bucket in self._buckets or []:
+            assert bucket.work is not None
+            bucket.work.wait()
+            for slot in bucket.slots:
+                self._gradients.read(slot.parameter.index)
+        for finish in sparse:
+            finish()
+
+    def _begin(self) -> None:
+        self._left = [self.passes] * self._count
+        self._order.clear()
+        self._full.clear()
+        self._next = 0
+        self.touched = False
+        for bucket in self._buckets or []:
+            bucket.waiting = len(bucket.slots)
+            bucket.work = None
+
+    def _learn(self) -> None:
+        """After the first backward: agree on the order and on which gradients are sparse, and cut the
+        buckets.
+        """
+        group = self._group()
+        seen = set(self._order)
+        order = self._order + [index for index in reversed(range(self._count)) if index not in seen]
+        sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
+        check_agreement("optimise", self._gradients.describe(), group)
+        flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
+        agreed = arrays.broadcast(np.array(order, dtype=np.int64), 0, group=group).tolist()
+        self._sparse = [index for index, flag in enumerate(flags) if flag]
+        self._build([index for index in agreed if not flags[index]], group)
+
+    def _build(self, order: Sequence[int], group: Group) -> None:
+        parameters = [self._gradients.parameter(index) for index in order]
+        self._buckets = [Bucket(part, group, _label(part)) for part in cut(parameters, self._groups)]
+        for bucket in self._buckets:
+            self._gradients.place(bucket)
+            for slot in bucket.slots:
+                self._bucket_of[slot.parameter.index] = bucket
+
+    def _fill(self, index: int) -> None:
+        self._gradients.write(index)
+        self._full.add(index)
+        self._bucket_of[index].waiting -= 1
+
+    def _launch(self) -> None:
+        """Launches buckets in order, as far as they are full."""
+        buckets = self._buckets or []
+        while self._next < len(buckets) and not buckets[self._next].waiting:
+            bucket = buckets[self._next]
+            group = self._group()
+            with Together(group, "the exchange of gradients"):
+                bucket.work = addresses.all_reduce(
+                    group,
+                    bucket.address,
+                    bucket.address,
+                    bucket.count,
+                    int(bucket.dtype),
+                    self._op,
+                    prescale=self._scales[0],
+                    postscale=self._scales[1],
+                    keep=bucket.memory,
+                    name=bucket.name,
+                )
+                self._next += 1
+
+
+def _label(parameters: Sequence[Parameter]) -> str:
+    """What a bucket is called: part of what the ranks compare, and for people."""
+    names = [parameter.name for parameter in parameters]
+    if not any(names):
+        return ""
+    shown = ", ".join(names[:_MOST_SHOWN])[:200] + (", ..." if len(names) > _MOST_SHOWN else "")
+    return f"gradients of {shown} ({len(names)}, {zlib.crc32(repr(names).encode()):08x})"
+
+
+def _ready(exchange: GradientExchange) -> Callable[[int], None]:
+    # weak: the parameters may outlive the optimizer, and must not keep its buckets
+    reference = weakref.ref(exchange)
+
+    def ready(index: int) -> None:
+        target = reference()
+        if target is not None:
+            target.ready(index)
+
+    return ready

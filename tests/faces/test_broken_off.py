@@ -1,0 +1,41 @@
+"""Calls that a signal's handler breaks off before the engine has their operation, and DDP's backward pass."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+from slipstream.comm.collectives.interruption import _code
+
+SCRIPT = Path(__file__).with_name("broken_off_rank.py")
+
+
+@pytest.mark.parametrize("face", ["np", "hvd", "c10d"])
+def test_a_call_broken_off_in_its_copy_ends_the_session_on_all_ranks(tmp_path: Path, face: str) -> None:
+    pytest.importorskip("torch")
+    ranks.run(SCRIPT, 2, args=[str(tmp_path), face])
+
+
+def test_what_a_handler_raises_leaves_ddp_s_backward_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ranks.run(SCRIPT, 2, args=[str(tmp_path), "ddp"])
+
+
+class _Handlers:
+    def method(self, *_: object) -> None: ...
+
+    def __call__(self, *_: object) -> None: ...
+
+
+def test_handlers_are_known_by_their_code() -> None:
+    method, call = _Handlers.method.__code__, _Handlers.__call__.__code__
+    assert _code(_Handlers().method) is method
+    assert _code(partial(_Handlers().method, 1)) is method
+    assert _code(_Handlers()) is call
+    assert _code(signal.SIG_DFL) is None
+    assert _code(signal.default_int_handler) is None
+    assert _code(None) is None

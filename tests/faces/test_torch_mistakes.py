@@ -1,0 +1,108 @@
+"""What slipstream.torch says of wrong names and arguments, before `init`, and where PyTorch is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import slipstream.torch as hvd  # noqa: E402
+
+ONE_TENSOR = [
+    hvd.allreduce,
+    hvd.allreduce_,
+    hvd.allreduce_async,
+    hvd.allreduce_async_,
+    hvd.allgather,
+    hvd.allgather_async,
+    hvd.alltoall,
+    hvd.alltoall_async,
+    hvd.reducescatter,
+    hvd.reducescatter_async,
+]
+SEVERAL = [
+    hvd.grouped_allreduce,
+    hvd.grouped_allreduce_,
+    hvd.grouped_allreduce_async,
+    hvd.grouped_allreduce_async_,
+    hvd.grouped_allgather,
+    hvd.grouped_allgather_async,
+    hvd.grouped_reducescatter,
+    hvd.grouped_reducescatter_async,
+]
+ROOTED = [hvd.broadcast, hvd.broadcast_, hvd.broadcast_async, hvd.broadcast_async_]
+
+
+@pytest.mark.parametrize("operation", ONE_TENSOR + ROOTED)
+def test_what_is_no_tensor_is_named(operation: Callable[..., Any]) -> None:
+    more = [0] if operation in ROOTED else []
+    with pytest.raises(TypeError, match=f"^{operation.__name__} takes a torch.Tensor, not list$"):
+        operation([1, 2], *more)
+
+
+@pytest.mark.parametrize("operation", SEVERAL)
+def test_what_is_no_list_of_tensors_is_named(operation: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=f"^{operation.__name__} takes a list of torch.Tensor, not of float$"):
+        operation([torch.ones(2), 1.0])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        hvd.rank,
+        hvd.start_timeline,
+        hvd.barrier,
+        hvd.allreduce,
+        hvd.allgather,
+        hvd.broadcast_,
+        hvd.alltoall,
+        hvd.reducescatter_async,
+        hvd.grouped_allreduce,
+        hvd.grouped_reducescatter,
+    ],
+)
+def test_before_init_everything_says_the_same(call: Callable[..., Any]) -> None:
+    assert not hvd.is_initialized()
+    arguments: dict[str, list[Any]] = {"rank": [], "barrier": [], "start_timeline": ["t.json"]}
+    arguments["broadcast_"] = [torch.ones(2), 0]
+    given = arguments.get(call.__name__, [[torch.ones(2)] if "grouped" in call.__name__ else torch.ones(2)])
+    with pytest.raises(ValueError, match=r"^slipstream has not been initialized: call hvd\.init\(\) first$"):
+        call(*given)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("all_reduce", "did you mean allreduce?"),
+        ("DistributedOptimiser", "did you mean DistributedOptimizer?"),
+        ("join", "does not have it yet; give all ranks the same number of batches"),
+        ("elastic", "does not have it yet; survivors of a failure go on by slipstream.world().shrink()"),
+        ("SyncBatchNorm", "does not have it yet; use torch.nn.GroupNorm"),
+    ],
+)
+def test_a_name_that_is_not_there_is_explained(name: str, hint: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(hvd, name)
+    assert str(caught.value).startswith(f"module 'slipstream.torch' has no attribute '{name}'")
+    assert hint in str(caught.value)
+
+
+def test_a_name_like_no_other_gets_no_guess() -> None:
+    for name in ("qqqq", "__wrapped__"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'$"):
+            getattr(hvd, name)
+
+
+def test_without_pytorch_one_sentence_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None\nimport slipstream.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: slipstream.torch needs PyTorch: pip install torch, "
+        "or pip install '.[torch]' in the clone of slipstream"
+    )

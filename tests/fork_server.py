@@ -1,0 +1,168 @@
+"""Starts Python scripts as forks of a process that has imported what they import: NumPy, slipstream, PyTorch.
+
+A new interpreter spends a third of a second of processor time on these imports, with PyTorch nearly three seconds, and
+the ranks of the tests are thousands. A script that is forked is its process's main module, as usual; it ends as an
+interpreter does, too. What it does not have anew: the command line in /proc, limits of resources (the server's), and
+memory, which holds what was imported for others.
+
+`Process` is the tests' side. Run as a script, this file is the server: fork_server.py MODULE...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+ALWAYS = ("slipstream", "slipstream.comm.membership.job")
+WITH_TORCH = (*ALWAYS, "torch", "torch.distributed", "slipstream.torch")
+_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from)\s+(?:torch|slipstream\.torch)\b", re.MULTILINE)
+_MOST = 1 << 17  # bytes of a request
+
+
+class Process:
+    """A script that runs in a fork of a server, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(
+        self, script: Path, args: Sequence[str], environment: Mapping[str, str], output: int
+    ) -> None:
+        """``output``: the descriptor of a file that gets what the script prints."""
+        imports = WITH_TORCH if _IMPORTS_TORCH.search(script.read_text(encoding="utf-8")) else ALWAYS
+        request = json.dumps([str(script), list(args), dict(environment), os.getcwd()]).encode()
+        self._report, theirs = os.pipe()
+        try:
+            socket.send_fds(_server(imports, os.getpid()), [request], [output, theirs])
+        finally:
+            os.close(theirs)
+        self.pid = self._read()
+        self.returncode: int | None = None
+
+    def _read(self) -> int:
+        text = os.read(self._report, 16)  # the server writes 16 bytes at once
+        if not text:
+            raise RuntimeError("the fork server has ended")
+        return int(text)
+
+    def poll(self) -> int | None:
+        """Its exit status, or minus the signal that ended it; None while it runs."""
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As `poll`, once it has ended; TimeoutExpired if it has not within ``timeout`` seconds."""
+        code = self._wait(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired("a script in a fork", timeout)
+        return code
+
+    def _wait(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._report], [], [], seconds)[0]:
+            self.returncode = self._read()
+            os.close(self._report)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, if it has not ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        self.send_signal(signal.SIGTERM)
+
+
+@functools.cache
+def _server(imports: tuple[str, ...], _owner: int) -> socket.socket:
+    """A server of this process. It ends when this process does, which closes its end of the socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        subprocess.Popen(
+            [sys.executable, __file__, *imports],
+            stdin=theirs,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+    return ours
+
+
+def serve(imports: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Forks a process for each request; in such a process, returns the script and its arguments; None at the end."""
+    requests = socket.socket(fileno=os.dup(0))
+    for name in imports:
+        __import__(name)
+    gc.collect()
+    gc.freeze()  # or the first collection in a fork copies what they share
+    # By the descriptor of a process: its id, and where to report its end.
+    running: dict[int, tuple[int, int]] = {}
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in running:
+                pid, report = running.pop(descriptor)
+                _say(report, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                os.close(report)
+                continue
+            request, descriptors, *_ = socket.recv_fds(requests, _MOST, 2)
+            if not request:
+                return None
+            output, report = descriptors
+            script, args, environment, folder = json.loads(request)
+            pid = os.fork()
+            if pid == 0:
+                _become(environment, folder, output)
+                return script, args
+            os.close(output)
+            _say(report, pid)
+            ended = os.pidfd_open(pid)
+            running[ended] = (pid, report)
+            poll.register(ended, select.POLLIN)
+
+
+def _become(environment: Mapping[str, str], folder: str, output: int) -> None:
+    """In the fork: takes over what the request says, and nothing of the server's but its memory."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2:
+            with contextlib.suppress(OSError):  # that of the listing itself
+                os.close(number)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    np.random.seed()  # or all forks would draw the same numbers
+
+
+def _say(report: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+        os.write(report, b"%16d" % number)
+
+
+if __name__ == "__main__" and (found := serve(sys.argv[1:])) is not None:
+    sys.argv = [found[0], *found[1]]
+    sys.path[0] = str(Path(found[0]).parent)
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    main.__file__ = found[0]
+    exec(compile(Path(found[0]).read_bytes(), found[0], "exec"), main.__dict__)

@@ -1,0 +1,41 @@
+"""The exchange of gradients without any of the frameworks, in a job that is not the process's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+from slipstream.base.dtypes import DType
+from slipstream.gradients.buckets import Parameter
+from slipstream.gradients.compression import BF16, FP16, NONE
+
+SCRIPT = Path(__file__).with_name("exchange_rank.py")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_gradients_of_any_framework_are_averaged(transport: str) -> None:
+    for text in ranks.run(SCRIPT, 3, transport=transport, args=["average"], timeout=60):
+        assert text.strip() == "averaged", text
+
+
+def test_different_parameters_are_named_on_all_ranks() -> None:
+    for text in ranks.run(SCRIPT, 3, args=["differ"], timeout=60):
+        assert "parameter 1 is p1 (3,) float64 on rank 0 and p1 (4,) float64 on rank 1" in text, text
+
+
+def test_a_cast_changes_floating_point_alone() -> None:
+    assert [FP16.dtype(own) for own in (DType.F64, DType.F32, DType.I32, DType.C64)] == [
+        DType.F16,
+        DType.F16,
+        DType.I32,
+        DType.C64,
+    ]
+    assert BF16.dtype(DType.F16) is DType.BF16
+    assert NONE.dtype(DType.F32) is DType.F32
+
+
+@pytest.mark.parametrize(("count", "nbytes"), [(0, 0), (1, 64), (16, 64), (17, 128)])
+def test_a_parameter_ends_at_a_cache_line(count: int, nbytes: int) -> None:
+    assert Parameter(0, count, DType.F32).nbytes == nbytes
