@@ -73,13 +73,10 @@ def test_lanes_carry_what_all_interfaces_can() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     (link,) = found["links"]
     assert subnets(link["lanes"]) == {"10.77": 8, "10.78": 8}
-    # In 16 MiB all-reduces between two ranks each sends 16 MiB: what went over one interface is less than what one
-    # interface can carry, however slow this machine is. Over both it was more.
-    sent = sum(lane["sent"] for lane in link["lanes"])
-    took = found["calls"][-1][1] - found["calls"][0][0]
-    busy = sum(end - start for start, end in found["calls"])
-    assert took >= busy
-    assert 8 * sent / busy > 1.1 * 200e6
+    # In a 16 MiB all-reduce between two ranks each sends 16 MiB: over one interface that takes longer than it took
+    # in the fastest call. Other work on the machine can slow calls down, and never speeds one up.
+    fastest = min(end - start for start, end in found["calls"])
+    assert 8 * (16 << 20) / fastest > 1.1 * 200e6
 
 
 class Job:

@@ -15,10 +15,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -147,25 +148,58 @@ def test_hosts_are_hosts(nothing_stays: None) -> None:
             assert sleeper.wait(10) == -signal.SIGKILL
 
 
+def enough(measurement: Callable[[], dict[Any, float]], least: dict[Any, float]) -> dict[Any, float]:
+    """The rates of the first of five measurements that reach ``least``; of the last one if none does.
+
+    Other work on the machine takes rate away and never adds any, so one measurement that reaches it is proof.
+    """
+    rates: dict[Any, float] = {}
+    for _ in range(5):
+        rates = measurement()
+        if all(rates.get(key, 0.0) > rate for key, rate in least.items()):
+            break
+    return rates
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("n", [4, 8])
 def test_links_have_their_rate(n: int, nothing_stays: None) -> None:
     """A low rate, which a busy machine keeps too; benchmarks/lab.py measures how exactly."""
     with Lab(n, rate="50mbit") as lab:
-        for flow in measure(lab, neighbours(lab.hosts), seconds=1.0):
-            assert 0.5 < flow.rate / 50e6 < 1.05, flow
+        pairs = neighbours(lab.hosts)
+        least = dict.fromkeys(pairs, 0.5 * 50e6)
+
+        def measurement() -> dict[Any, float]:
+            return {(flow.source, flow.target): flow.rate for flow in measure(lab, pairs, seconds=1.0)}
+
+        rates = enough(measurement, least)
+        for pair in pairs:
+            assert least[pair] < rates[pair] < 1.05 * 50e6, rates
 
 
 @pytest.mark.alone
 def test_paths_are_unequal_flow_by_flow(nothing_stays: None) -> None:
     with Lab(2, paths="8mbit,16mbit,32mbit") as lab:
-        flows = measure(lab, [("h1", "h2"), ("h2", "h1")], flows=12, seconds=1.5)
-        by_path: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for flow in flows:
-            by_path[flow.source, flow.path].append(flow.rate)
-        for (source, path), rates in by_path.items():
-            limit = lab.spec.host(source).paths[path - 1]
-            assert 0.4 * limit < sum(rates) < 1.1 * limit, (source, path, rates)
+        seen: set[tuple[str, int]] = set()
+
+        def measurement() -> dict[Any, float]:
+            by_path: dict[Any, float] = defaultdict(float)
+            for flow in measure(lab, [("h1", "h2"), ("h2", "h1")], flows=12, seconds=1.5):
+                by_path[flow.source, flow.path] += flow.rate
+            for (source, path), rate in by_path.items():
+                assert rate < 1.1 * limits[source, path], by_path
+            seen.update(by_path)
+            return {
+                key: by_path.get(key, limits[key]) for key in limits
+            }  # a path that no flow fell on says nothing
+
+        limits = {
+            (host, 1 + i): rate for host in lab.hosts for i, rate in enumerate(lab.spec.host(host).paths)
+        }
+        least = {key: 0.4 * limit for key, limit in limits.items()}
+        rates = enough(measurement, least)
+        assert all(rates[key] > least[key] for key in limits), rates
+        assert len(seen) > 2, "the flows of a host all took one path"
 
 
 def test_interfaces_are_links_of_their_own(nothing_stays: None) -> None:
@@ -202,10 +236,10 @@ def test_a_rate_changes_while_data_flows(nothing_stays: None) -> None:
         lab.rate("h2", "20mbit")
         (slow,) = measure(lab, [("h1", "h2")], seconds=1.0)
         lab.rate("h2", "80mbit")
-        (faster,) = measure(lab, [("h1", "h2")], seconds=1.0)
+        faster = enough(lambda: {"h1": measure(lab, [("h1", "h2")], seconds=1.0)[0].rate}, {"h1": 30e6})["h1"]
         assert free.rate > 200e6
         assert slow.rate < 21e6
-        assert 30e6 < faster.rate < 84e6
+        assert 30e6 < faster < 84e6
         assert lab.spec.host("h2").rate == 80_000_000
 
 
