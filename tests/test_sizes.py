@@ -21,7 +21,6 @@ MAX_PUBLIC_METHODS = 30
 LARGER_FUNCTIONS = {"bind_session": 114}
 LARGER_CLASSES = {
     "Reduction": 782,
-    "_Job": 493,
     "Session": 451,
     "SlipstreamGroup": 436,
     "ShmLink": 417,

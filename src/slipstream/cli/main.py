@@ -24,7 +24,8 @@ from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
 from slipstream.launch.agent import advice
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
-from slipstream.launch.launcher import JobOptions, run_job
+from slipstream.launch.launcher import run_job
+from slipstream.launch.options import JobOptions
 
 __all__ = ["main"]
 

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.launch import wire
-from slipstream.launch.hosts import Placed
-from slipstream.launch.reducers import StartedReducer, python_path
+from slipstream.launch.reducers import python_path
 from slipstream.launch.sweep import mark_of
 from slipstream.launch.wire import Frames, Spec, frame
 
-__all__ = ["Agent", "Remote", "sweep_up"]
+__all__ = ["Agent", "Destination", "Remote", "sweep_up"]
 
 _OF_A_RANK = {wire.STARTED, wire.OUT, wire.ERR, wire.EXITED, wire.FAILED, wire.REPORT}
 _SWEEP_SECONDS = 10.0
+_LAST_SECONDS = 10.0  # for an agent that has closed its pipes to end
 _SIZES = {wire.STARTED: wire.PID.size, wire.EXITED: wire.CODE.size, wire.DONE: 0}
 
 
@@ -57,26 +57,37 @@ class Remote:
         return self.command.split()[0]
 
 
+@dataclass(frozen=True)
+class Destination:
+    """A host to start an agent on: how it is reached, what messages call it, and through what, if it is not here."""
+
+    host: str
+    name: str
+    remote: Remote | None
+
+    def command(self, cwd: str, module: list[str]) -> list[str]:
+        """What runs ``module`` there, with its options; ``cwd``: in which folder of another host."""
+        if self.remote is None:
+            return [*module, "--local"]
+        return self.remote.arguments(self.host, _remote_command(module, cwd, os.environ))
+
+
 class Agent:
     """An agent that was started for a host: its pipes, and what it has said of its ranks so far."""
 
     def __init__(
         self,
-        name: str,
-        local: bool,
-        placed: list[Placed],
+        destination: Destination,
+        spec: Spec,
         process: subprocess.Popen[bytes],
         selector: selectors.BaseSelector,
-        reducer: StartedReducer | None,
     ) -> None:
-        self.name = name  # what messages call its host
-        self.host = ""  # how it is reached, if not here
-        self.cwd = "/"
-        self.local = local
-        self.placed = placed
+        self.destination = destination
+        self.name = destination.name
+        self.local = destination.remote is None
+        self.cwd = spec.cwd
         self.process = process
-        self.reducer = reducer  # instead of ranks
-        self.ranks = {one.rank for one in placed} if reducer is None else {0}
+        self.ranks = {one.rank for one in spec.ranks}
         self.started: set[int] = set()
         self.ended: set[int] = set()
         self.done = False  # it said that every process of its host is gone
@@ -89,28 +100,24 @@ class Agent:
     @classmethod
     def start(
         cls,
-        host: str,
-        name: str,
-        remote: Remote | None,
-        placed: list[Placed],
+        destination: Destination,
         spec: Spec,
+        *,
+        secret: bytes,
         selector: selectors.BaseSelector,
         on_output: Callable[[int, int], None],
-        secret: bytes,
-        reducer: StartedReducer | None = None,
     ) -> Agent:
-        """Starts one on ``host``, here if ``remote`` is None, and sends it ``spec``; ValueError without the command.
+        """Starts one and sends it ``spec``; ValueError if there is no such command.
 
-        ``secret``: the job's, by which a `sweep` finds what is left.
+        ``secret``: the job's, by which a `sweep` finds what is left. ``on_output``: reads a pipe that has something.
         """
-        module = [sys.executable, "-m", "slipstream.launch.agent", mark_of(secret)]
-        env = dict(os.environ)
-        if remote is None:
+        command = destination.command(
+            spec.cwd, [sys.executable, "-m", "slipstream.launch.agent", mark_of(secret)]
+        )
+        env, cwd = dict(os.environ), None
+        if destination.remote is None:
             # not where a file of the user's could stand in for a module
-            command, cwd = [*module, "--local"], "/"
-            env["PYTHONPATH"] = python_path(env.get("PYTHONPATH", ""))
-        else:
-            command, cwd = remote.arguments(host, _remote_command(module, spec.cwd, os.environ)), None
+            env["PYTHONPATH"], cwd = python_path(env.get("PYTHONPATH", "")), "/"
         try:
             process = subprocess.Popen(
                 command,
@@ -124,8 +131,7 @@ class Agent:
             )
         except OSError as error:
             raise ValueError(f"cannot run {command[0]!r}: {error.strerror}") from None
-        agent = cls(name, remote is None, placed, process, selector, reducer)
-        agent.host, agent.cwd = host, spec.cwd
+        agent = cls(destination, spec, process, selector)
         agent._outbox += frame(wire.SPEC, 0, spec.pack())
         os.set_blocking(agent._stdin, False)
         for fd in (agent.stdout, agent.stderr):
@@ -153,6 +159,12 @@ class Agent:
     def noise(self) -> str:
         """What came before its first word: a login shell's greeting, or why there is no agent."""
         return self._frames.noise.decode(errors="replace").strip()
+
+    def how_it_ended(self) -> str:
+        """In words, once its pipes are closed: with what exit code it, or the connection to it, has ended."""
+        remote = self.destination.remote
+        what = "its agent" if remote is None else f"the connection ({remote.program})"
+        return f"{what} ended with code {self.process.wait(_LAST_SECONDS)}"
 
     def hear(self, data: bytes) -> list[tuple[int, int, bytes]]:
         """The frames (kind, rank, payload) that ``data`` completes.
@@ -244,17 +256,28 @@ class Agent:
             self._outbox.clear()
             self.process.stdin.close()
 
+    def terminate(self) -> None:
+        """Hangs up, and ends it though it may not look at its standard input: an ssh that still tries does not."""
+        self.hang_up()
+        self.process.terminate()
 
-def sweep_up(agents: Sequence[Agent], remote: Remote, secret: bytes) -> None:
+    def close(self) -> None:
+        """Closes the pipes that were read."""
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def sweep_up(agents: Sequence[Agent], secret: bytes) -> None:
     """Ends what is left on other hosts whose agents are gone without a last word; gives up after some seconds."""
     module = [sys.executable, "-m", "slipstream.launch.sweep"]
     started = []
     for agent in agents:
-        if agent.local or agent.done or agent.broken or not agent.started:
+        remote = agent.destination.remote
+        if remote is None or agent.done or agent.broken or not agent.started:
             continue
-        command = replace(remote, seconds=_SWEEP_SECONDS / 2).arguments(
-            agent.host, _remote_command(module, agent.cwd, os.environ)
-        )
+        sooner = replace(agent.destination, remote=replace(remote, seconds=_SWEEP_SECONDS / 2))
+        command = sooner.command(agent.cwd, module)
         with contextlib.suppress(OSError):
             process = subprocess.Popen(
                 command,

@@ -28,7 +28,8 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
 from slipstream.base.spans import format_spans
 from slipstream.launch.hosts import Host, place
-from slipstream.launch.launcher import JobOptions, run_job
+from slipstream.launch.launcher import run_job
+from slipstream.launch.options import JobOptions
 from slipstream.launch.reducers import python_path
 from slipstream.launch.terminal import harmless
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
 
-__all__ = ["Causes", "Failure", "advice", "how_and_why", "named"]
+__all__ = ["Causes", "Failure", "advice", "explained", "named"]
 
 _TRACEBACK = b"Traceback (most recent call last):"
 _LOST = re.compile(r"\bPeerLost: rank (\d+)\b")
@@ -84,7 +84,21 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def how_and_why(cause: Failure) -> str:
+def explained(cause: Failure, host: str, tail: Iterable[bytes], cure: str) -> list[str]:
+    """What the launcher says of the cause. ``tail``: the end of the rank's standard error; ``cure``: see `advice`."""
+    what = f"rank {cause.rank} on host {host} {_how_and_why(cause)}"
+    if cause.error:
+        said = [f"{what}:\n{_indented(cause.error.splitlines())}"]
+        return [*said, cure] if cure else said
+    last = _indented([line.decode(errors="replace") for line in tail])
+    return [what, f"the last lines of its standard error:\n{last}"] if last else [what]
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join("    " + line for line in lines)
+
+
+def _how_and_why(cause: Failure) -> str:
     """How the rank ended, with what often is the reason."""
     if "(SIGKILL)" in cause.how:  # not by us: we kill only once the cause is known
         return f"{cause.how}, often by the kernel's out-of-memory killer: see dmesg"

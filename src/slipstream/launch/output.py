@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from slipstream.launch.terminal import harmless
 
-__all__ = ["Console", "RankOutput"]
+__all__ = ["Console", "RankOutput", "RankOutputs", "standard_console"]
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _MAX_LINE = 64 << 10  # a longer line is cut
@@ -163,6 +163,12 @@ class Console:
             )
 
 
+def standard_console(*, prefix: bool, timestamps: bool) -> Console:
+    """The console on this process's standard output and error."""
+    out, err = (open(fd, "wb", buffering=0, closefd=False) for fd in (1, 2))  # noqa: SIM115
+    return Console(out, err, prefix=prefix, timestamps=timestamps)
+
+
 def _fit(text: bytes, used: int) -> bytes:
     """Cuts a transient to the width of the terminal: one that wraps cannot be painted over."""
     # a new terminal may say that it has 0 columns, and Python 3.10 passes that on
@@ -258,3 +264,35 @@ class RankOutput:
             with contextlib.suppress(OSError):
                 self._file.file.close()
             self._file = None
+
+
+class RankOutputs:
+    """Both streams of all ranks of a job."""
+
+    def __init__(self, console: Console, directory: Path | None) -> None:
+        self._console = console
+        self._directory = directory
+        self._all: dict[tuple[int, bool], RankOutput] = {}
+
+    def add(self, rank: int) -> None:
+        """Opens the files of a rank; ValueError if that is impossible."""
+        for error in (False, True):
+            self._all[rank, error] = RankOutput(rank, error, self._console, self._directory)
+
+    def feed(self, rank: int, error: bool, data: bytes) -> None:
+        """Takes the next bytes of a stream; an empty chunk is its end."""
+        self._all[rank, error].feed(data)
+
+    def flush(self, rank: int) -> None:
+        """Ends the lines that a rank has begun."""
+        for error in (False, True):
+            self._all[rank, error].flush()
+
+    def tail(self, rank: int) -> deque[bytes]:
+        """The last lines of a rank's standard error."""
+        return self._all[rank, True].tail
+
+    def close(self) -> None:
+        """Closes all files."""
+        for output in self._all.values():
+            output.close()

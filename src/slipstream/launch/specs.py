@@ -1,0 +1,109 @@
+"""What the agents of a job start: for each host the command, its variables and its ranks, or a reducer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slipstream.base.settings import Settings
+from slipstream.base.timelines import file_of, objection
+from slipstream.comm.rendezvous.discovery import advertised_addresses
+from slipstream.launch.environment import laid_over, passed_on, rank_variables
+from slipstream.launch.hosts import Placed
+from slipstream.launch.master import address_towards, master_address
+from slipstream.launch.options import JobOptions
+from slipstream.launch.reducers import reducer_spec
+from slipstream.launch.wire import Spec, SpecRank
+
+__all__ = ["JobSpecs", "check_timeline", "encrypts"]
+
+
+def check_timeline(options: JobOptions, settings: Settings, local: Mapping[str, bool]) -> None:
+    """ValueError if a rank of this machine cannot write its timeline: else the job would fail only in init.
+
+    ``local``: of every host, whether it is this machine.
+    """
+    template = options.env.get("SLIPSTREAM_TIMELINE", settings.timeline)
+    if template is None:
+        return
+    for placed in options.placed:
+        path = file_of(template, placed.rank)
+        why = objection(os.path.join(options.cwd, path)) if path and local[placed.host] else ""
+        if why:
+            text = f"rank {placed.rank} cannot write its timeline {path}: {why}"
+            raise ValueError(f"--timeline (SLIPSTREAM_TIMELINE): {text}")
+
+
+def encrypts(options: JobOptions, settings: Settings) -> bool:
+    """Whether the ranks are told to encrypt, which ``options.env`` may say otherwise than the environment."""
+    name = "SLIPSTREAM_ENCRYPT"
+    given = {name: options.env[name]} if name in options.env else None
+    return (Settings.from_environment(given) if given else settings).encrypt
+
+
+@dataclass(frozen=True)
+class JobSpecs:
+    """The specs of one job. ``local``: of every host, whether it is this machine; ``names``: what messages call it.
+
+    ``store``: where the job's store listens. ``master_port``: where rank 0 listens for `torch.distributed`.
+    """
+
+    options: JobOptions
+    settings: Settings
+    local: Mapping[str, bool]
+    names: Mapping[str, str]
+    store: tuple[str, int]
+    master_port: int
+    secret: bytes = field(repr=False)
+
+    def of_ranks(self, host: str, placed: list[Placed], reducers: Mapping[str, str]) -> Spec:
+        """What starts the ranks of ``host``; ``reducers``: variables that tell them of reducers."""
+        options, local = self.options, self.local[host]
+        env = passed_on(os.environ, remote=not local)
+        env["MASTER_ADDR"] = master_address(self._first, host, self.local, options.interface)
+        env["MASTER_PORT"] = str(self.master_port)
+        env = laid_over(env, reducers)
+        env["SLIPSTREAM_STORE"] = self._store_for(host)
+        env["SLIPSTREAM_SECRET"] = self.secret.hex()
+        env["SLIPSTREAM_HOST_NAME"] = self.names[host]
+        env["SLIPSTREAM_START_TIMEOUT"] = f"{options.start_timeout:g}"
+        if options.interface is not None:
+            env["SLIPSTREAM_INTERFACE"] = options.interface
+        env |= options.env
+        ranks = [SpecRank(one.rank, rank_variables(one, len(options.placed))) for one in placed]
+        return Spec(options.argv, options.cwd, env, not local, ranks)
+
+    def of_reducer(self, host: str) -> Spec:
+        """What starts a reducer on ``host``."""
+        interface = self.options.interface
+        secret = {"SLIPSTREAM_REDUCER_SECRET": self.secret.hex()}
+        env = laid_over(passed_on(os.environ, remote=not self.local[host]), secret)
+        if interface is not None:
+            env["SLIPSTREAM_INTERFACE"] = interface
+        loopback = all(self.local.values()) and interface is None
+        return reducer_spec(env, local=self.local[host], loopback=loopback)
+
+    def reducer_address(self, host: str) -> str:
+        """Where the ranks reach a reducer that runs on ``host``."""
+        interface = self.options.interface
+        if interface is not None and self.local[host]:
+            return advertised_addresses(interface)[0]
+        return master_address(host, self._first, self.local, interface)
+
+    @property
+    def _first(self) -> str:
+        """The host of rank 0."""
+        return self.options.placed[0].host
+
+    def _store_for(self, host: str) -> str:
+        """Where the ranks of ``host`` reach the store."""
+        address, port = self.store
+        if self.settings.address and not self.local[host]:
+            address = self.settings.address[0]
+        elif address in ("0.0.0.0", "::"):
+            if self.local[host]:
+                address = "127.0.0.1" if address == "0.0.0.0" else "::1"
+            else:
+                address = address_towards(host) or advertised_addresses(self.options.interface)[0]
+        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
