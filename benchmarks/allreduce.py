@@ -12,7 +12,6 @@ code 1 if a result was wrong, 2 if a job failed, and with ``--strict`` 3 if a ta
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +19,13 @@ from typing import Any
 
 import targets
 
-from slipstream.bench.collectives import parse_sizes
+from slipstream.bench.collective.catalogue import parse_sizes
+from slipstream.bench.collective.command import Options, measure, save, wrong_results
+from slipstream.bench.collective.report import report
 from slipstream.bench.jobs import JobFailed, Placement
-from slipstream.bench.measurement import Options, measure, save, wrong_results
-from slipstream.bench.page import render, replace_between
+from slipstream.bench.page import render, renew
+from slipstream.bench.record import write
+from slipstream.bench.verdicts import verdict_table
 from slipstream.bench.view import showing
 
 _HERE = Path(__file__).resolve().parent
@@ -63,21 +65,18 @@ def _options(given: argparse.Namespace, ranks: int) -> Options:
 
 
 def _keep(records: list[dict[str, Any]], given: argparse.Namespace) -> None:
-    text = json.dumps(records, indent=1) + "\n"
-    if given.json == "-":
-        print(text, end="")
-    elif given.json:
-        Path(given.json).write_text(text)
+    if given.json:
+        write(records, given.json)
     if given.save:
         for record in records:
             print(f"saved {save(record, _RESULTS).relative_to(_HERE.parent)}", file=sys.stderr)
         if given.transport == "shm":
-            _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), _MARK, page(records)))
+            renew(_DOCUMENT, _MARK, page(records))
 
 
 def page(records: list[dict[str, Any]]) -> str:
     """What docs/benchmarks.md says of records over shared memory."""
-    return f"{render(records)}\n\n{targets.verdict_table(targets.judge(records))}"
+    return f"{render(records)}\n\n{verdict_table(targets.judge(records))}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for ranks in map(int, given.np.split(",")):
             with showing(out) as show:
-                records.append(measure(_options(given, ranks), show))
+                records.append(measure(_options(given, ranks), lambda found, show=show: show(report(found))))
     except (JobFailed, ValueError) as error:
         print(f"allreduce: {error}", file=sys.stderr)
         return 2
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     verdicts = targets.judge(records) if given.transport == "shm" else []
     if verdicts:
-        print(targets.verdict_table(verdicts), file=out)
+        print(verdict_table(verdicts), file=out)
     _keep(records, given)
     return 3 if given.strict and not all(verdict.met for verdict in verdicts) else 0
 

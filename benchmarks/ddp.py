@@ -14,12 +14,9 @@ slipstream was the slower.
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import importlib
-import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.bench import jobs, machine
+from slipstream.bench.record import head, keep, write
+from slipstream.bench.samples import slowest, times
 from slipstream.bench.table import grid
 
 _HERE = Path(__file__).resolve().parent
@@ -103,17 +102,17 @@ def _measure(trainers: dict[str, _Trainer], text: Any, repeats: int) -> dict[str
     """Seconds per step of every trainer in every repeat."""
     import torch.distributed as dist
 
+    from slipstream.bench.turns import turns
+
     names = list(trainers)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for repeat in range(-2, repeats):  # two to warm up
-        for turn in range(len(names)):
-            name = names[(turn + repeat) % len(names)]  # another one begins each time
-            dist.barrier()
-            start = time.perf_counter()
-            for _ in range(_STEPS):
-                trainers[name].step(text)
-            if repeat >= 0:
-                seconds[name].append((time.perf_counter() - start) / _STEPS)
+    for repeat, _, name in turns(names, repeats, warmup=2):
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(_STEPS):
+            trainers[name].step(text)
+        if repeat >= 0:
+            seconds[name].append((time.perf_counter() - start) / _STEPS)
     return seconds
 
 
@@ -121,8 +120,7 @@ def _summary(results: Sequence[dict[str, Any]], bucket_mb: float) -> dict[str, A
     """One job from the results of its ranks; ``ratio``: the peer's median time per step to ours."""
     rows = {}
     for name in results[0]["seconds"]:
-        samples = [max(each) for each in zip(*(result["seconds"][name] for result in results), strict=True)]
-        rows[name] = {"median": statistics.median(samples), "min": min(samples), "samples": samples}
+        rows[name] = times(slowest([result["seconds"][name] for result in results]))
     return {
         "processes": len(results),
         "bucket_mb": bucket_mb,
@@ -164,14 +162,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _write(record: dict[str, Any], options: argparse.Namespace) -> None:
-    text = json.dumps(record, indent=1) + "\n"
-    if options.json == "-":
-        print(text, end="")
-    elif options.json:
-        Path(options.json).write_text(text)
+    if options.json:
+        write(record, options.json)
     if options.save:
-        path = _HERE / "results" / f"{record['date']}-ddp-{machine.host_class(record['machine'])}.json"
-        path.write_text(text)
+        path = keep(record, "ddp", _HERE / "results")
         print(f"saved {path.relative_to(_HERE.parent)}", file=sys.stderr)
 
 
@@ -181,14 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.rank:
         _rank(options.repeats, float(options.bucket_mb))
         return 0
-    record: dict[str, Any] = {
-        "benchmark": "step time of the text model under DDP, one host",
-        "date": datetime.date.today().isoformat(),
-        "repeats": options.repeats,
-        "steps": _STEPS,
-        "machine": machine.describe(),  # the load before ours
-        "jobs": [],
-    }
+    record: dict[str, Any] = head("step time of the text model under DDP, one host")
+    record |= {"repeats": options.repeats, "steps": _STEPS, "jobs": []}
     for ranks in map(int, options.np.split(",")):
         for bucket_mb in map(float, options.bucket_mb.split(",")):
             given = ["--rank", "--repeats", str(options.repeats), "--bucket-mb", str(bucket_mb)]

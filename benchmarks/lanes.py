@@ -15,27 +15,25 @@ from __future__ import annotations
 
 import argparse
 import bisect
-import datetime
 import itertools
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.bench import machine
-from slipstream.bench.page import replace_between
+from slipstream.bench.page import renew
+from slipstream.bench.record import head, keep, origin
+from slipstream.bench.samples import spread_cells
+from slipstream.bench.shell import SLIPSTREAM, bench_record, in_lab, last_object
 from slipstream.bench.table import grid
 
 _HERE = Path(__file__).resolve().parent
 _RANK = _HERE / "lanes_rank.py"
 _CPU_RANK = _HERE / "lanes_cpu_rank.py"
 _DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
-_SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 _PATHS = "100mbit,200mbit,400mbit,800mbit"
 _SUM = 1500e6
 _BYTES = 64 << 20
@@ -50,7 +48,7 @@ def paths() -> Any:
     shares: dict[str, list[float]] = {"pull": [], "round robin": [], "gloo": []}
     for _ in range(_RUNS):
         for name, dealing in (("pull", "pull"), ("round robin", "round_robin")):
-            record = _bench(["--lanes", "16", "--against", "gloo"], {"SLIPSTREAM_DEALING": dealing})
+            record = _bench(dealing)
             rows = record["sizes"][0]["contenders"]
             shares[name].append(_share(rows["slipstream"]["median"]))
             shares["gloo"].append(_share(rows["gloo"]["median"]))
@@ -58,35 +56,39 @@ def paths() -> Any:
 
 
 def _paths_rows(shares: Mapping[str, Sequence[float]]) -> list[Row]:
-    return [(f"unequal paths, {name}", *_spread(found, "% of the sum")) for name, found in shares.items()]
+    return [
+        (f"unequal paths, {name}", *spread_cells(found, "% of the sum")) for name, found in shares.items()
+    ]
 
 
 def _share(seconds: float) -> float:
     return 100 * 8 * _BYTES / seconds / _SUM
 
 
-def _bench(arguments: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "record.json"
-        bench = ["bench", "all_reduce", "-np", "2", "--sizes", "64M", "--repeats", "5", "--json", str(path)]
-        _lab(["--hosts", "2", "--paths", _PATHS], [*_SLIPSTREAM, *bench, *arguments], env)
-        record: dict[str, Any] = json.loads(path.read_text())
-    return record
-
-
-def _lab(options: Sequence[str], command: Sequence[str], env: Mapping[str, str]) -> str:
-    variables = [f"{name}={value}" for name, value in env.items()]
-    whole = [*_SLIPSTREAM, "lab", "run", "-q", *options, "--", "env", *variables, *command]
-    return subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True).stdout
+def _bench(dealing: str) -> dict[str, Any]:
+    bench = [
+        "all_reduce",
+        "-np",
+        "2",
+        "--sizes",
+        "64M",
+        "--repeats",
+        "5",
+        "--lanes",
+        "16",
+        "--against",
+        "gloo",
+    ]
+    return bench_record(bench, ["--hosts", "2", "--paths", _PATHS], {"SLIPSTREAM_DEALING": dealing})
 
 
 def _watch(
     hosts: int, options: Sequence[str], seconds: float, nbytes: int, *more: str, lanes: int = 16
 ) -> dict[str, Any]:
     rank = [sys.executable, str(_RANK), str(seconds), str(nbytes), *more]
-    run = [*_SLIPSTREAM, "run", "-np", str(hosts), "--no-prefix", "--", *rank]
-    out = _lab(["--hosts", str(hosts), *options], run, {"SLIPSTREAM_LANES": str(lanes)})
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    run = [*SLIPSTREAM, "run", "-np", str(hosts), "--no-prefix", "--", *rank]
+    lab = in_lab(["--hosts", str(hosts), *options], run, {"SLIPSTREAM_LANES": str(lanes)})
+    found: dict[str, Any] = last_object(lab)
     return found
 
 
@@ -102,7 +104,7 @@ def equal() -> Any:
 
 def _equal_rows(samples: Mapping[Any, Sequence[float]]) -> list[Row]:
     return [
-        (f"4 hosts, 500 Mbit/s, {lanes} lanes", *_spread(shares, "% of the limit"))
+        (f"4 hosts, 500 Mbit/s, {lanes} lanes", *spread_cells(shares, "% of the limit"))
         for lanes, shares in samples.items()
     ]
 
@@ -120,7 +122,7 @@ def change() -> Any:
 
 def _change_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
     back = [_recovery(found["calls"]) for found in records]
-    return [("800 to 50 Mbit/s: back at 90 % of the new sum", *_spread(back, "s", 2))]
+    return [("800 to 50 Mbit/s: back at 90 % of the new sum", *spread_cells(back, "s", ".2f"))]
 
 
 def _recovery(calls: Sequence[Sequence[float]], least: float = 0.9 * 750e6 / 8, window: float = 0.5) -> float:
@@ -161,12 +163,8 @@ def _rate(calls: Sequence[Sequence[float]]) -> float:
 
 def loopback() -> Any:
     """2 processes of this host over tcp alone, beside gloo."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "record.json"
-        bench = ["all_reduce", "-np", "2", "--sizes", "4,64M", "--transport", "tcp", "--json", str(path)]
-        subprocess.run([*_SLIPSTREAM, "bench", *bench, "--against", "gloo"], check=True)
-        record = json.loads(path.read_text())
-    return {"bench": record, "cpu": cpu_time(_BYTES, calls=5, repeats=8)}
+    bench = ["all_reduce", "-np", "2", "--sizes", "4,64M", "--transport", "tcp", "--against", "gloo"]
+    return {"bench": bench_record(bench), "cpu": cpu_time(_BYTES, calls=5, repeats=8)}
 
 
 def _loopback_rows(found: Mapping[str, Any]) -> list[Row]:
@@ -180,7 +178,9 @@ def _loopback_rows(found: Mapping[str, Any]) -> list[Row]:
     used = found["cpu"]
     ours, theirs = (statistics.median(used[name]["cpu"]) for name in ("slipstream", "gloo"))
     for name in ("slipstream", "gloo"):
-        rows.append((f"loopback, 64 MiB, CPU seconds per GB, {name}", *_spread(used[name]["cpu"], "s", 2)))
+        rows.append(
+            (f"loopback, 64 MiB, CPU seconds per GB, {name}", *spread_cells(used[name]["cpu"], "s", ".2f"))
+        )
     rows.append(("loopback, 64 MiB, our CPU time / gloo's", f"{ours / theirs:.2f}x", "", ""))
     return rows
 
@@ -188,23 +188,8 @@ def _loopback_rows(found: Mapping[str, Any]) -> list[Row]:
 def cpu_time(nbytes: int, *, calls: int, repeats: int) -> Any:
     """What lanes_cpu_rank.py finds with 2 processes of this host over tcp."""
     rank = [sys.executable, str(_CPU_RANK), str(nbytes), str(calls), str(repeats)]
-    out = subprocess.run(
-        [*_SLIPSTREAM, "run", "-np", "2", "--no-prefix", "--", *rank],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "SLIPSTREAM_TRANSPORT": "tcp"},
-    ).stdout
-    return json.loads(out.splitlines()[-1])
-
-
-def _spread(samples: Sequence[float], unit: str, digits: int = 1) -> tuple[str, str, str]:
-    low, high = min(samples), max(samples)
-    return (
-        f"{statistics.median(samples):.{digits}f} {unit}",
-        f"{low:.{digits}f} to {high:.{digits}f}",
-        f"{len(samples)}",
-    )
+    run = [*SLIPSTREAM, "run", "-np", "2", "--no-prefix", "--", *rank]
+    return last_object(run, {**os.environ, "SLIPSTREAM_TRANSPORT": "tcp"})
 
 
 # What is measured, and the lines that say it.
@@ -219,10 +204,8 @@ _PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Row]]]] = {
 
 def page(record: Mapping[str, Any]) -> str:
     """What docs/benchmarks.md says of a whole record."""
-    host = record["machine"]
-    about = f"{record['date']}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}."
     rows = [row for name, (_, told) in _PARTS.items() if name in record for row in told(record[name])]
-    return f"{about}\n\n{grid(('what', 'median', 'spread', 'runs'), rows)}"
+    return f"{origin(record)}.\n\n{grid(('what', 'median', 'spread', 'runs'), rows)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -234,26 +217,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(given.parts) - set(_PARTS))
     if unknown:
         parser.error(f"no part {', '.join(unknown)}: expected some of {', '.join(_PARTS)}")
-    records = {}
+    record = head("lanes")
     for name in given.parts or _PARTS:
         part, told = _PARTS[name]
         try:
-            records[name] = part()
+            record[name] = part()
         except subprocess.CalledProcessError as error:
             print(f"lanes: {name} failed with code {error.returncode}", file=sys.stderr)
             return 1
-        print("\n".join("  ".join(row) for row in told(records[name])), flush=True)
+        print("\n".join("  ".join(row) for row in told(record[name])), flush=True)
     if given.save:
-        _save(records)
+        keep(record, "lanes", _HERE / "results")
+        renew(_DOCUMENT, "lanes", page(record))
     return 0
-
-
-def _save(records: dict[str, Any]) -> None:
-    host, today = machine.describe(), datetime.date.today().isoformat()
-    path = _HERE / "results" / f"{today}-lanes-{machine.host_class(host)}.json"
-    record = {"date": today, "machine": host, **records}
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "lanes", page(record)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ included, and the time on the clock, both in seconds per GB that a rank puts in.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -18,14 +17,9 @@ import numpy as np
 import torch
 
 import slipstream
-from slipstream.bench.contenders import Place
-from slipstream.bench.contenders.torch_distributed import join_torch
-
-
-def cpu_time() -> float:
-    """Seconds that all threads of this process have run."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+from slipstream.bench.collective.contenders import Place
+from slipstream.bench.collective.contenders.torch_distributed import join_torch
+from slipstream.bench.machine import cpu_seconds
 
 
 def main() -> None:
@@ -45,11 +39,11 @@ def main() -> None:
         for name, call in contenders.items():
             data.fill(1)
             slipstream.barrier()
-            start, used = time.perf_counter(), cpu_time()
+            start, used = time.perf_counter(), cpu_seconds()
             for _ in range(calls):
                 call()
             slipstream.barrier()  # what threads do after a call has returned counts too
-            took = np.array([cpu_time() - used, (time.perf_counter() - start) / n])
+            took = np.array([cpu_seconds() - used, (time.perf_counter() - start) / n])
             if not (data == float(n) ** calls).all():
                 raise SystemExit(f"rank {rank}: {name} has a wrong sum")
             cpu, wall = slipstream.all_reduce(took) / (nbytes * calls / 1e9)

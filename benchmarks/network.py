@@ -12,20 +12,17 @@ Every part is a `slipstream` command, which is printed. Ends with code 1 if a re
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import shlex
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.bench import machine
-from slipstream.bench.page import render, replace_between
+from slipstream.bench.page import render, renew
+from slipstream.bench.record import head, keep, origin
+from slipstream.bench.shell import WrongResult, bench_record
 from slipstream.bench.table import grid
 from slipstream.lab import Lab
 from slipstream.lab.measure import Flow, measure, neighbours
@@ -34,7 +31,6 @@ _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results"
 _DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
 _PLOTS = _HERE.parent / "docs" / "plots"
-_SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 
 _PATHS = "100mbit,200mbit,400mbit,800mbit"
 _LINKS: tuple[dict[str, Any], ...] = (
@@ -65,22 +61,19 @@ def links(save: bool) -> None:
     with Lab(2, paths=_PATHS) as lab:
         flows = measure(lab, [("h1", "h2")], flows=16, seconds=4.0)
     records.append({"paths": _PATHS, "flows": [[flow.path, flow.rate] for flow in flows]})
-    record = {"date": _today(), "machine": machine.describe(), "links": records}
+    record = head("links") | {"links": records}
     print(links_page(record))
     if save:
-        _keep("links", record)
-        _renew("links", links_page(record))
+        keep(record, "links", _RESULTS)
+        renew(_DOCUMENT, "links", links_page(record))
 
 
 def links_page(record: dict[str, Any]) -> str:
     """What docs/benchmarks.md says of a record of links."""
-    host = record["machine"]
-    about = f"{host['cpu']}, {host['cores']} cores, Linux {host['kernel']}; {_REPEATS} repeats of 2 s."
+    about = f"{origin(record)}; {_REPEATS} repeats of 2 s."
     *rates, unequal = record["links"]
-    head = ("hosts", "rate", "packets", "least", "median", "most", "headers leave")
-    return (
-        f"{record['date']}: {about}\n\n{grid(head, [_link_row(one) for one in rates])}\n\n{_unequal(unequal)}"
-    )
+    columns = ("hosts", "rate", "packets", "least", "median", "most", "headers leave")
+    return f"{about}\n\n{grid(columns, [_link_row(one) for one in rates])}\n\n{_unequal(unequal)}"
 
 
 def _link_row(found: dict[str, Any]) -> list[str]:
@@ -114,8 +107,8 @@ def all_reduce(save: bool) -> None:
     bench = ["all_reduce", "-np", "4", "--sizes", _SIZES, "--against", "gloo,mpi", "--repeats", "9"]
     record = _bench(bench, plot if save else None)
     if save:
-        _keep("all_reduce-lab", record)
-        _renew("network", all_reduce_page(record))
+        keep(record, "all_reduce-lab", _RESULTS)
+        renew(_DOCUMENT, "network", all_reduce_page(record))
 
 
 def all_reduce_page(record: dict[str, Any]) -> str:
@@ -131,9 +124,9 @@ def train(save: bool) -> None:
         bench = ["train", "-np", "4", "--model", model, "--compute-time", seconds, "--against", "gloo"]
         records[model] = _bench([*bench, "--repeats", "3", "--steps", "2"], plot if save else None)
         if save:
-            _keep(f"train-{model}-lab", records[model])
+            keep(records[model], f"train-{model}-lab", _RESULTS)
     if save:
-        _renew("train", train_page(records))
+        renew(_DOCUMENT, "train", train_page(records))
 
 
 def train_page(records: dict[str, dict[str, Any]]) -> str:
@@ -146,32 +139,11 @@ def train_page(records: dict[str, dict[str, Any]]) -> str:
 
 def _bench(arguments: Sequence[str], plot: Path | None) -> dict[str, Any]:
     """Runs `slipstream bench` in a lab and returns its record."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "record.json"
-        lab = ["lab", "run", "--hosts", "4", "--rate", "500mbit", "--"]
-        command = [*_SLIPSTREAM, *lab, *_SLIPSTREAM, "bench", *arguments, "--json", str(path)]
-        if plot is not None:
-            plot.parent.mkdir(exist_ok=True)
-            command += ["--plot", str(plot)]
-        print("$", shlex.join(command).replace(shlex.join(_SLIPSTREAM), "slipstream"), flush=True)
-        subprocess.run(command, check=True)
-        record: dict[str, Any] = json.loads(path.read_text())
-    return record
-
-
-def _today() -> str:
-    return datetime.date.today().isoformat()
-
-
-def _keep(name: str, record: dict[str, Any]) -> None:
-    _RESULTS.mkdir(exist_ok=True)
-    path = _RESULTS / f"{_today()}-{name}-{machine.host_class(machine.describe())}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"saved {path.relative_to(_HERE.parent)}")
-
-
-def _renew(mark: str, text: str) -> None:
-    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), mark, text))
+    given = list(arguments)
+    if plot is not None:
+        plot.parent.mkdir(exist_ok=True)
+        given += ["--plot", str(plot)]
+    return bench_record(given, ["--hosts", "4", "--rate", "500mbit"])
 
 
 _PARTS = {"links": links, "all_reduce": all_reduce, "train": train}
@@ -191,8 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in given.parts or _PARTS:
         try:
             _PARTS[name](given.save)
-        except subprocess.CalledProcessError as error:
-            print(f"network: {name} failed with code {error.returncode}", file=sys.stderr)
+        except (WrongResult, subprocess.CalledProcessError) as error:
+            print(f"network: {name}: {error}", file=sys.stderr)
             return 1
     return 0
 

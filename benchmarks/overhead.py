@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
-import json
 import os
 import statistics
 import sys
@@ -30,6 +29,8 @@ import numpy as np
 import slipstream
 from slipstream.bench import jobs, machine
 from slipstream.bench.gathering import gather_objects
+from slipstream.bench.record import head, write
+from slipstream.bench.samples import slowest
 from slipstream.bench.table import grid
 
 _HERE = Path(__file__).resolve().parent
@@ -170,8 +171,8 @@ def _medians(results: Sequence[dict[str, Any]], kind: str) -> dict[str, float]:
     """Microseconds of each of a kind: the median of what the slowest rank took."""
     medians = {}
     for name in results[0]["seconds"][kind]:
-        samples = zip(*(result["seconds"][kind][name] for result in results), strict=True)
-        medians[name] = statistics.median(max(sample) for sample in samples) * 1e6
+        samples = slowest([result["seconds"][kind][name] for result in results])
+        medians[name] = statistics.median(samples) * 1e6
     return medians
 
 
@@ -197,7 +198,7 @@ def main() -> int:
     if options.rank:
         _rank(options.repeats)
         return 0
-    record: dict[str, Any] = {"benchmark": "Python overhead", "machine": machine.describe(), "jobs": []}
+    record: dict[str, Any] = head("Python overhead") | {"jobs": []}
     arguments = ["--rank", "--repeats", str(options.repeats)]
     environment = {"PYTHONPATH": str(_HERE), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     for ranks in map(int, options.np.split(",")):
@@ -214,11 +215,7 @@ def main() -> int:
     if options.json != "-":
         _print(record)
     if options.json:
-        text = json.dumps(record, indent=1) + "\n"
-        if options.json == "-":
-            print(text, end="")
-        else:
-            Path(options.json).write_text(text)
+        write(record, options.json)
     return 0
 
 

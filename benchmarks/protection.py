@@ -12,9 +12,7 @@ if one was wrong or a job failed.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,13 +24,14 @@ from typing import Any
 import numpy as np
 
 import slipstream
-from slipstream.bench import machine
-from slipstream.bench.page import replace_between
+from slipstream.bench.machine import cpu_seconds
+from slipstream.bench.page import renew
+from slipstream.bench.record import head, keep, origin
+from slipstream.bench.shell import SLIPSTREAM, last_object
 from slipstream.bench.table import grid
 
 _HERE = Path(__file__).resolve().parent
 _DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
-_SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 _BYTES = 64 << 20
 _KINDS = {
     "plain": {"SLIPSTREAM_CHECKSUM": "off"},
@@ -41,17 +40,11 @@ _KINDS = {
 }
 _PLACES: dict[str, list[str]] = {
     "loopback": [],
-    "lab": [*_SLIPSTREAM, "lab", "run", "-q", "--hosts", "2", "--"],
-    "1gbit": [*_SLIPSTREAM, "lab", "run", "-q", "--hosts", "2", "--rate", "1gbit", "--"],
+    "lab": [*SLIPSTREAM, "lab", "run", "-q", "--hosts", "2", "--"],
+    "1gbit": [*SLIPSTREAM, "lab", "run", "-q", "--hosts", "2", "--rate", "1gbit", "--"],
 }
 
 Found = dict[str, dict[str, list[float]]]  # by kind: "wall" and "cpu", seconds per GB that a rank puts in
-
-
-def _cpu_time() -> float:
-    """Seconds that all threads of this process have run."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def _rank(seconds: float) -> None:
@@ -61,14 +54,14 @@ def _rank(seconds: float) -> None:
     for _ in range(2):
         slipstream.all_reduce(data, op="avg", out=data)
     calls = 0
-    start, used = time.perf_counter(), _cpu_time()
+    start, used = time.perf_counter(), cpu_seconds()
     while True:
         slipstream.all_reduce(data, op="avg", out=data)
         calls += 1
         took = time.perf_counter() - start
         if slipstream.all_reduce(np.array([took]), op="max")[0] >= seconds:
             break
-    cpu = float(slipstream.all_reduce(np.array([_cpu_time() - used]))[0])
+    cpu = float(slipstream.all_reduce(np.array([cpu_seconds() - used]))[0])
     if not (data == 1).all():
         raise SystemExit(f"rank {slipstream.rank()}: a wrong value")
     if slipstream.rank() == 0:
@@ -81,13 +74,12 @@ def measure(place: str, repeats: int, seconds: float) -> Found:
     """The jobs of all kinds, in turns, at one of `_PLACES`."""
     found: Found = {kind: {"wall": [], "cpu": []} for kind in _KINDS}
     rank = [sys.executable, str(Path(__file__).resolve()), "--rank", "--seconds", str(seconds)]
-    run = [*_SLIPSTREAM, "run", "-np", "2", "--no-prefix", "--", *rank]
+    run = [*SLIPSTREAM, "run", "-np", "2", "--no-prefix", "--", *rank]
     for _ in range(repeats):
         for kind, settings in _KINDS.items():
             variables = [f"{name}={value}" for name, value in settings.items()]
             command = [*_PLACES[place], "env", "SLIPSTREAM_TRANSPORT=tcp", *variables, *run]
-            out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            for what, figure in json.loads(out.splitlines()[-1]).items():
+            for what, figure in last_object(command).items():
                 found[kind][what].append(figure)
     return found
 
@@ -130,35 +122,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(given.places) - set(_PLACES))
     if unknown:
         parser.error(f"no place {', '.join(unknown)}: expected some of {', '.join(_PLACES)}")
-    host = machine.describe()
+    record = head("protection")
     table: list[tuple[str, ...]] = []
-    records: dict[str, Any] = {}
     for place in given.places or _PLACES:
         try:
-            records[place] = measure(place, given.repeats, given.seconds)
+            record[place] = measure(place, given.repeats, given.seconds)
         except subprocess.CalledProcessError as error:
             print(f"protection: a job failed with code {error.returncode}", file=sys.stderr)
             return 1
-        table += rows(place, records[place])
+        table += rows(place, record[place])
     print(grid(_COLUMNS, table))
     if given.save:
-        today = datetime.date.today().isoformat()
-        path = _HERE / "results" / f"{today}-protection-{machine.host_class(host)}.json"
-        record = {"date": today, "machine": host, **records}
-        path.write_text(json.dumps(record, indent=1) + "\n")
-        _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "protection", page(record)))
+        keep(record, "protection", _HERE / "results")
+        renew(_DOCUMENT, "protection", page(record))
     return 0
 
 
 def page(record: Mapping[str, Any]) -> str:
     """What docs/benchmarks.md says of a record."""
-    host = record["machine"]
     places = [place for place in _PLACES if place in record]
     repeats = len(record[places[0]]["plain"]["wall"])
-    about = (
-        f"{record['date']}: {host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, "
-        f"load before the run {host['load_1min']}. {repeats} jobs of each kind, 64 MiB, 2 ranks."
-    )
+    about = f"{origin(record)}. {repeats} jobs of each kind, 64 MiB, 2 ranks."
     table = [row for place in places for row in rows(place, record[place])]
     return f"{about}\n\n{grid(_COLUMNS, table)}"
 

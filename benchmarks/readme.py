@@ -8,7 +8,6 @@ the page is not what the records say.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,24 +16,16 @@ from typing import Any
 
 from slipstream.base.units import format_rate
 from slipstream.bench.page import replace_between
+from slipstream.bench.record import newest
 from slipstream.bench.table import grid
 
-__all__ = ["figures", "main", "newest"]
+__all__ = ["figures", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 _KIB, _MIB = 1 << 10, 1 << 20
 _UNEQUAL = "2 hosts, four unequal paths"
 Row = tuple[str, str, str, str]  # what, against gloo, against Open MPI, the page that has the whole record
-
-
-def newest(kind: str, results: Path = RESULTS) -> dict[str, Any]:
-    """The newest record whose file is named ``DATE-kind-MACHINE.json``; FileNotFoundError if there is none."""
-    found = sorted(results.glob(f"20??-??-??-{kind}-*.json"))
-    if not found:
-        raise FileNotFoundError(f"no record of {kind} in {results}")
-    record: dict[str, Any] = json.loads(found[-1].read_text(encoding="utf-8"))
-    return record
 
 
 def _ratio(record: Mapping[str, Any], nbytes: int, name: str, peer: str) -> float:
@@ -75,10 +66,10 @@ def _network(record: Mapping[str, Any]) -> list[Row]:
 
 
 def _steps(records: Sequence[Mapping[str, Any]]) -> Row:
-    ratios = [float(one["contenders"]["slipstream"]["ratio"]["gloo"]["median"]) for one in records]
+    ratios = [float(one["contenders"]["slipstream"]["ratio"]["gloo"]["value"]) for one in records]
     names = " and ".join(one["options"]["model"] for one in records)
     rate = format_rate(records[0]["limit"]["link_rate"])
-    what = f"**{records[0]['hosts']} hosts, equal links of {rate}: training steps of {names}**"
+    what = f"**{len(set(records[0]['hosts']))} hosts, equal links of {rate}: training steps of {names}**"
     return (what, _text(*ratios), "", "[benchmarks](docs/benchmarks.md)")
 
 
@@ -109,7 +100,7 @@ def _reducers(record: Mapping[str, Any]) -> list[Row]:
     ratios = [median(size, "gloo") / median(size, "reducers-4") for size in lab["sizes"]]
     where = f"{lab['workers']} hosts beside {len(lab['reducer_rates'])} reducers, links of {format_rate(lab['rate'])}"
     steps = record["train"]
-    trained = [float(one["contenders"]["slipstream"]["ratio"]["gloo"]["median"]) for one in steps.values()]
+    trained = [float(one["contenders"]["slipstream"]["ratio"]["gloo"]["value"]) for one in steps.values()]
     return [
         (f"{where}: 16 MiB to 64 MiB", _text(*ratios), "", page),
         (f"{where}: training steps of {' and '.join(steps)}", _text(*trained), "", page),

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import secrets
@@ -38,16 +37,15 @@ import reducers_report as report
 
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
-from slipstream.bench import machine
-from slipstream.bench.collectives import size_text
-from slipstream.bench.page import replace_between
-from slipstream.bench.table import time_text
+from slipstream.bench.page import renew
+from slipstream.bench.record import head, keep, origin, path_of, write
+from slipstream.bench.shell import SLIPSTREAM, WrongResult, bench_record
+from slipstream.bench.table import size_text, time_text
 from slipstream.lab import Lab
 
 _HERE = Path(__file__).resolve().parent
 _RANK = _HERE / "reducers_rank.py"
 _DOCUMENT = _HERE.parent / "docs" / "reducers.md"
-_SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 _RATE, _SLOW = 500_000_000, 100_000_000
 _MIB = 1 << 20
 _LIMIT = 1800.0  # seconds of a job
@@ -55,10 +53,6 @@ _STEPS = 2  # of a turn: the first finds connections that were idle
 _MODELS = ("vgg16", "bert-base")
 
 Record = dict[str, Any]
-
-
-class WrongResult(RuntimeError):
-    """A sum or a gradient was not what it must be."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ def say(text: str) -> None:
 def started(lab: Lab, secret: str) -> Iterator[list[Reducer]]:
     """A reducer on every host of the lab that is marked so, until the end of the block."""
     command = [
-        *_SLIPSTREAM,
+        *SLIPSTREAM,
         "reducer",
         "--port",
         "0",
@@ -140,7 +134,7 @@ def run_ranks(
         "warmup": 1,
     }
     rank = [sys.executable, str(_RANK), json.dumps(task)]
-    run = [*_SLIPSTREAM, "run", "-np", str(workers), "--no-prefix", "-e", "SLIPSTREAM_TRANSPORT=tcp"]
+    run = [*SLIPSTREAM, "run", "-np", str(workers), "--no-prefix", "-e", "SLIPSTREAM_TRANSPORT=tcp"]
     run += ["-e", f"SLIPSTREAM_REDUCER_SECRET={secret}", "--", *rank]
     found = []
     with lab.popen("h1", ["timeout", f"{_LIMIT:g}", *run], stdout=subprocess.PIPE, text=True) as process:
@@ -339,32 +333,15 @@ def train(repeats: int, given: argparse.Namespace) -> Record:
     """A step of each model beside 4 reducers, over our ring and over gloo: `slipstream bench train`."""
     records = {}
     for model in given.models.split(","):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "record.json"
-            bench = ["bench", "train", "-np", "4", "--model", model, "--reducers", "auto"]
-            turns = -(-repeats // _STEPS)  # half a gigabyte a step: few of them, and none too few
-            bench += ["--against", "slipstream-ring,gloo", "--repeats", str(turns), "--steps", str(_STEPS)]
-            bench += ["--worker-price", str(given.worker_price), "--reducer-price", str(given.reducer_price)]
-            lab = ["lab", "run", "-q", "--hosts", "4", "--reducers", "4", "--rate", "500mbit", "--"]
-            command = [
-                *_SLIPSTREAM,
-                *lab,
-                *_SLIPSTREAM,
-                *bench,
-                "--limit",
-                f"{_LIMIT:g}",
-                "--json",
-                str(path),
-            ]
-            say(
-                f"  {model}: {turns} turns of {_STEPS} steps; a large model takes two minutes each, and three to start"
-            )
-            code = subprocess.run(command, check=False, stdout=sys.stderr).returncode
-            if code == 1 and path.exists():
-                raise WrongResult(f"gradients of {model}")
-            if code:
-                raise subprocess.CalledProcessError(code, command[:4])
-            records[model] = json.loads(path.read_text())
+        bench = ["train", "-np", "4", "--model", model, "--reducers", "auto", "--limit", f"{_LIMIT:g}"]
+        turns = -(-repeats // _STEPS)  # half a gigabyte a step: few of them, and none too few
+        bench += ["--against", "slipstream-ring,gloo", "--repeats", str(turns), "--steps", str(_STEPS)]
+        bench += ["--worker-price", str(given.worker_price), "--reducer-price", str(given.reducer_price)]
+        say(
+            f"  {model}: {turns} turns of {_STEPS} steps; a large model takes two minutes each, and three to start"
+        )
+        lab = ["--hosts", "4", "--reducers", "4", "--rate", "500mbit"]
+        records[model] = bench_record(bench, lab, stdout=sys.stderr)
     return records
 
 
@@ -402,7 +379,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the parts that were asked for; returns the exit code."""
     given = _arguments(arguments)
-    host = machine.describe()  # the load before ours
+    about = head("reducers")
     records: Record = {}
     failed = False
     for name in given.only or _PARTS:
@@ -416,35 +393,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"reducers: {name}: {error}", file=sys.stderr)
             failed = True
     print(report.page(records), file=sys.stderr if given.json == "-" else sys.stdout)
-    text = (
-        json.dumps({"date": datetime.date.today().isoformat(), "machine": host, **records}, indent=1) + "\n"
-    )
-    if given.json == "-":
-        print(text, end="")
-    elif given.json:
-        Path(given.json).write_text(text)
+    if given.json:
+        write(about | records, given.json)
     if given.save and records:
-        _save(records, host)
+        _save(about | records)
     if failed:
         return 2
     return 3 if given.strict and not all(verdict.met for verdict in report.judge(records)) else 0
 
 
-def _save(records: Record, host: Record) -> None:
-    """Keeps the records, beside those of other parts of the same day, and renews the page."""
-    today = datetime.date.today().isoformat()
-    path = _HERE / "results" / f"{today}-reducers-{machine.host_class(host)}.json"
+def _save(record: Record) -> None:
+    """Keeps the record, with the other parts of the same day, and renews the page."""
+    folder = _HERE / "results"
+    path = path_of(record, "reducers", folder)
     kept = json.loads(path.read_text()) if path.exists() else {}
-    kept |= {"date": today, "machine": host, **records}
-    path.write_text(json.dumps(kept, indent=1) + "\n")
-    _DOCUMENT.write_text(replace_between(_DOCUMENT.read_text(), "reducers", page(kept)))
+    keep(kept | record, "reducers", folder)
+    renew(_DOCUMENT, "reducers", page(kept | record))
 
 
 def page(record: Record) -> str:
     """What docs/reducers.md says of a record."""
-    host = record["machine"]
-    about = f"{host['cpu']}, {host['cores']} cores, Linux {host['kernel']}, load before {host['load_1min']}."
-    return f"{record['date']}: {about}\n\n{report.page(record)}"
+    return f"{origin(record)}.\n\n{report.page(record)}"
 
 
 if __name__ == "__main__":

@@ -31,12 +31,12 @@ import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import Op
 from slipstream.base.settings import Settings, parse_reducers
-from slipstream.bench.collectives import Shape
-from slipstream.bench.contenders import Bound, Call, Contender, Place, open_contender
+from slipstream.bench.collective.catalogue import Shape
+from slipstream.bench.collective.contenders import Bound, Call, Contender, Place, open_contender
+from slipstream.bench.collective.meter import Meter
+from slipstream.bench.collective.summary import slowest
+from slipstream.bench.collective.task import Task
 from slipstream.bench.gathering import gather_objects
-from slipstream.bench.meter import Meter
-from slipstream.bench.summary import slowest
-from slipstream.bench.task import Task
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group, world
 from slipstream.comm.reducers.calibration import SmallCosts

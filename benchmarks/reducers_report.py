@@ -8,13 +8,12 @@ machine's processor time that nobody used meanwhile: near 0 it was the processor
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from targets import Verdict, verdict_table
-
-from slipstream.bench.collectives import size_text
-from slipstream.bench.table import grid, time_text
+from slipstream.bench.samples import spread_cells
+from slipstream.bench.table import grid, size_text, time_text
+from slipstream.bench.verdicts import Verdict, at_least, verdict_table
 from slipstream.plan.sizing import relative_time
 
 __all__ = [
@@ -134,23 +133,17 @@ def judge(records: Mapping[str, Any]) -> list[Verdict]:
         if part == "four":
             share = 8 * size["bytes"] / ours / lab["rate"]
             verdicts.append(
-                _at_least(f"{where}: algorithm bandwidth, part of the link", share, LINK_SHARE, "")
+                at_least(f"{where}: algorithm bandwidth, part of the link", share, LINK_SHARE, "")
             )
             verdicts += _model(where, lab, size)
         if part == "eight" and "reducers-1" in size["contenders"]:
             speed = _median(size, "ring") / _median(size, "reducers-1")
-            verdicts.append(
-                _at_least(f"{where}: speed with one reducer relative to ring", speed, ONE_REDUCER)
-            )
+            verdicts.append(at_least(f"{where}: speed with one reducer relative to ring", speed, ONE_REDUCER))
         for (of, peer), factor in SPEEDS.items():
             if of == part and peer in size["contenders"]:
                 speed = _median(size, peer) / ours
-                verdicts.append(_at_least(f"{where}: speed relative to {peer}", speed, factor))
+                verdicts.append(at_least(f"{where}: speed relative to {peer}", speed, factor))
     return verdicts + _sums(records.get("sums", {}))
-
-
-def _at_least(text: str, value: float, wanted: float, unit: str = "x") -> Verdict:
-    return Verdict(text, f">= {wanted:g}{unit}", f"{value:.3g}{unit}", value >= wanted)
 
 
 def _model(where: str, lab: Mapping[str, Any], size: Mapping[str, Any]) -> list[Verdict]:
@@ -197,21 +190,23 @@ def sums_rows(records: Mapping[str, Any]) -> list[Row]:
     for kernel in sums.get("kernels", ()):
         size = size_text(kernel["bytes"])
         for key, what in (("sum", f"sum of {kernel['inputs']} inputs, input a second"), ("copy", "memcpy")):
-            rows.append((f"one core, {size}: {what}", *_spread([rate / _GB for rate in kernel[key]], "GB/s")))
+            rows.append(
+                (
+                    f"one core, {size}: {what}",
+                    *spread_cells([rate / _GB for rate in kernel[key]], "GB/s", ".3g"),
+                )
+            )
     for process in sums.get("processes", ()):
         what = f"whole reducers, {process['what']}: CPU seconds for a GB in and a GB out"
-        rows.append((what, *_spread(process["cpu_per_gb"], "s")))
+        rows.append((what, *spread_cells(process["cpu_per_gb"], "s", ".3g")))
         rates = [1 / one for one in process["cpu_per_gb"]]
-        rows.append((f"whole reducers, {process['what']}: input a CPU second", *_spread(rates, "GB")))
+        rows.append(
+            (f"whole reducers, {process['what']}: input a CPU second", *spread_cells(rates, "GB", ".3g"))
+        )
     if sums:
         copies = [_GB / rate for rate in sums["kernels"][-1]["copy"]]
-        rows.append(("memcpy out of cache: CPU seconds for a GB", *_spread(copies, "s")))
+        rows.append(("memcpy out of cache: CPU seconds for a GB", *spread_cells(copies, "s", ".3g")))
     return rows
-
-
-def _spread(samples: Sequence[float], unit: str) -> Row:
-    low, high = min(samples), max(samples)
-    return f"{statistics.median(samples):.3g} {unit}", f"{low:.3g} to {high:.3g}", f"{len(samples)}"
 
 
 def train_rows(records: Mapping[str, Any]) -> list[Row]:
@@ -223,7 +218,7 @@ def train_rows(records: Mapping[str, Any]) -> list[Row]:
             ratio, relative = ours["ratio"].get(name), ours["relative_cost"].get(name)
             label = f"slipstream, {len(record['reducers'])} reducers" if name == "slipstream" else name
             cells = [model, label, time_text(row["step"]["median"]), str(len(row["step"]["samples"]))]
-            cells += [f"{ratio['median']:.2f}x" if ratio else "", f"{row['cost_per_1000_steps']:.4g}"]
+            cells += [f"{ratio['value']:.2f}x" if ratio else "", f"{row['cost_per_1000_steps']:.4g}"]
             rows.append((*cells, f"{100 * relative:.1f} %" if relative else ""))
     return rows
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.bench.collectives import size_text
-from slipstream.bench.table import grid
+from slipstream.bench.table import size_text
+from slipstream.bench.verdicts import Verdict, at_least
 
-__all__ = ["IDLE_PERCENT", "SPEEDS", "Speed", "Verdict", "judge", "verdict_table"]
+__all__ = ["IDLE_PERCENT", "SPEEDS", "Speed", "judge"]
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
@@ -38,18 +38,8 @@ SPEEDS = (
 IDLE_PERCENT = 1.0  # of a core, below which an engine with nothing to do must stay
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A target in words, what is wanted and what was measured, and whether that is enough."""
-
-    text: str
-    wanted: str
-    measured: str
-    met: bool
-
-
 def judge(records: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    """The targets that these records (of `slipstream.bench.measurement`) allow to be judged."""
+    """The targets that these records (of `slipstream.bench.collective.command`) allow to be judged."""
     verdicts = []
     for record in records:
         n = record["ranks"]
@@ -59,17 +49,10 @@ def judge(records: Sequence[Mapping[str, Any]]) -> list[Verdict]:
             ratio = row.get("ratio", {}).get(speed.peer)
             if n in speed.ranks and ratio is not None:
                 text = f"{n} processes, {size_text(speed.nbytes)}: {speed.contender}, speed relative to {speed.peer}"
-                met = ratio["value"] >= speed.factor
-                verdicts.append(Verdict(text, f">= {speed.factor:g}x", f"{ratio['value']:.2f}x", met))
+                verdicts.append(at_least(text, ratio["value"], speed.factor, form=".2f"))
         if record["idle_cpu"] is not None:
             percent = 100 * record["idle_cpu"]
             text = f"{n} processes: idle engine, share of a core"
             met = percent < IDLE_PERCENT
             verdicts.append(Verdict(text, f"< {IDLE_PERCENT:g} %", f"{percent:.2f} %", met))
     return verdicts
-
-
-def verdict_table(verdicts: Sequence[Verdict]) -> str:
-    """The verdicts in Markdown."""
-    rows = [(one.text, one.wanted, one.measured, "met" if one.met else "NOT MET") for one in verdicts]
-    return grid(("target", "wanted", "measured", ""), rows)

@@ -14,18 +14,22 @@ import lanes
 import network
 import protection
 import reducers
-from readme import ROOT, newest
+from readme import RESULTS, ROOT
+
+from slipstream.bench.record import newest
 
 PAGES = {
-    "allreduce": lambda: allreduce.page([newest("all_reduce-np2"), newest("all_reduce-np4")]),
-    "network": lambda: network.all_reduce_page(newest("all_reduce-lab")),
-    "links": lambda: network.links_page(newest("links")),
-    "train": lambda: network.train_page(
-        {model: newest(f"train-{model}-lab") for model in ("resnet50", "bert-base")}
+    "allreduce": lambda: allreduce.page(
+        [newest("all_reduce-np2", RESULTS), newest("all_reduce-np4", RESULTS)]
     ),
-    "lanes": lambda: lanes.page(newest("lanes")),
-    "protection": lambda: protection.page(newest("protection")),
-    "reducers": lambda: reducers.page(newest("reducers")),
+    "network": lambda: network.all_reduce_page(newest("all_reduce-lab", RESULTS)),
+    "links": lambda: network.links_page(newest("links", RESULTS)),
+    "train": lambda: network.train_page(
+        {model: newest(f"train-{model}-lab", RESULTS) for model in ("resnet50", "bert-base")}
+    ),
+    "lanes": lambda: lanes.page(newest("lanes", RESULTS)),
+    "protection": lambda: protection.page(newest("protection", RESULTS)),
+    "reducers": lambda: reducers.page(newest("reducers", RESULTS)),
 }
 
 

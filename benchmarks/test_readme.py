@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import readme
 
+from slipstream.bench.record import newest
+
 PAGE = (readme.ROOT / "README.md").read_text(encoding="utf-8")
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
@@ -30,7 +32,7 @@ def test_there_is_no_figure_of_speed_outside_the_table() -> None:
 def test_where_it_only_matches_stands_beside_where_it_wins() -> None:
     table = PAGE.partition(BEGIN)[2].partition(END)[0]
     (equal,) = [line for line in table.splitlines() if "equal links" in line and "1 MiB to 64 MiB" in line]
-    record = readme.newest("all_reduce-lab")
+    record = newest("all_reduce-lab", readme.RESULTS)
     ratios = [
         size["contenders"]["slipstream"]["ratio"]["gloo"]["value"]
         for size in record["sizes"]
@@ -43,9 +45,9 @@ def test_where_it_only_matches_stands_beside_where_it_wins() -> None:
 def test_the_newest_record_counts(tmp_path: Path) -> None:
     for day in ("2026-01-02", "2026-03-01", "2026-02-03"):
         (tmp_path / f"{day}-lanes-machine.json").write_text(json.dumps({"date": day}))
-    assert readme.newest("lanes", tmp_path) == {"date": "2026-03-01"}
+    assert newest("lanes", tmp_path) == {"date": "2026-03-01"}
     with pytest.raises(FileNotFoundError, match="no record of ddp"):
-        readme.newest("ddp", tmp_path)
+        newest("ddp", tmp_path)
 
 
 def test_a_page_that_is_not_current_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_target_of_sums() -> None:
 
 def test_page_shows_the_formula_beside_what_was_measured() -> None:
     step = {"median": 9.0, "samples": [9.0] * 5}
-    ours = {"step": step, "cost_per_1000_steps": 4.0, "ratio": {"gloo": {"median": 1.5}}}
+    ours = {"step": step, "cost_per_1000_steps": 4.0, "ratio": {"gloo": {"value": 1.5}}}
     train = {
         "options": {"seconds": 0.1, "repeats": 5, "steps": 1, "worker_price": 30.0, "reducer_price": 0.7},
         "bytes": 553e6,
@@ -193,7 +193,7 @@ def test_saving_keeps_other_parts_of_the_day(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(reducers, "_PARTS", {name: lambda *_, record=record: record})
         assert reducers.main(["--save"]) == 0
     (path,) = (tmp_path / "results").iterdir()
-    assert {"date", "machine", "four", "eight"} == set(json.loads(path.read_text()))
+    assert {"benchmark", "date", "machine", "four", "eight"} == set(json.loads(path.read_text()))
     text = document.read_text()
     assert text.startswith("a\n")
     assert text.endswith("b\n")

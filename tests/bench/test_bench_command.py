@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slipstream.bench.collectives import COLLECTIVES
+from slipstream.bench.collective.catalogue import COLLECTIVES
 from slipstream.cli.bench import bench
 
 pytest.importorskip("torch")

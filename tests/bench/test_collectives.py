@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.bench.collectives import (
+from slipstream.bench.collective.catalogue import (
     COLLECTIVES,
     bus_factor,
     check_operation,
@@ -15,8 +15,8 @@ from slipstream.bench.collectives import (
     parse_sizes,
     shape,
     shapes,
-    size_text,
 )
+from slipstream.bench.table import size_text
 
 MIB = 1 << 20
 

@@ -31,7 +31,7 @@ def left() -> list[str]:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if "rank_for_jobs" in line or "slipstream.bench.rank" in line:
+        if "rank_for_jobs" in line or "slipstream.bench.collective.rank" in line:
             found.append(line)
     return found
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from slipstream.bench.collectives import COLLECTIVES
+from slipstream.bench.collective.catalogue import COLLECTIVES
+from slipstream.bench.collective.command import Options, measure, wrong_results
 from slipstream.bench.jobs import JobFailed, Placement
-from slipstream.bench.measurement import Options, measure, wrong_results
+from slipstream.bench.record import Record
 from slipstream.launch.processes import descendants
 
 pytest.importorskip("torch")
@@ -84,7 +85,7 @@ def ranks() -> list[int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[1:3] == [b"-m", b"slipstream.bench.rank"]:
+        if words[1:3] == [b"-m", b"slipstream.bench.collective.rank"]:
             found.append(pid)
     return found
 
@@ -145,7 +146,7 @@ def test_a_peer_that_does_not_see_the_ranks_is_missing(
 
 def test_missing_peers_are_named_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, "raise RuntimeError('built for another torch')\n")
-    monkeypatch.setattr("slipstream.bench.contenders.glob.glob", lambda _: [])
+    monkeypatch.setattr("slipstream.bench.collective.contenders.glob.glob", lambda _: [])
     record = run("all_reduce", sizes=[64], against=("horovod", "nccl"))
     assert record["missing"]["nccl"].startswith("a GPU not found; install: ")
     assert "built for another torch" in record["missing"]["horovod"]
@@ -158,8 +159,8 @@ def test_a_rank_that_dies_ends_the_measurement(against: tuple[str, ...]) -> None
     if against and not HAS_MPI:
         pytest.skip("no mpirun, or no mpi4py")
 
-    def show(_: object, size: object) -> None:
-        if size is not None:
+    def show(record: Record) -> None:
+        if record["sizes"]:
             assert len(ranks()) == 2
             os.kill(ranks()[-1], signal.SIGKILL)
 
@@ -170,7 +171,7 @@ def test_a_rank_that_dies_ends_the_measurement(against: tuple[str, ...]) -> None
 
 
 def test_an_interrupt_leaves_no_process() -> None:
-    def show(_: object, __: object) -> None:
+    def show(_: Record) -> None:
         assert len(ranks()) == 2
         raise KeyboardInterrupt
 

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from slipstream.bench import page, table
-from slipstream.bench.measurement import file_name, save, wrong_results
-from slipstream.bench.plot import bandwidth_lines, check_plot, limit_line, plot
-from slipstream.bench.summary import contender_row, limit_seconds, memory_rates, ratio, summarise_size
+from slipstream.bench.collective.command import kind_name, save, wrong_results
+from slipstream.bench.collective.plot import bandwidth_lines, draw, limit_line
+from slipstream.bench.collective.report import report
+from slipstream.bench.collective.summary import contender_row, limit_seconds, memory_rates, summarise_size
+from slipstream.bench.plot import check_plot
+from slipstream.bench.samples import ratio
 from slipstream.bench.view import showing
 
 MIB = 1 << 20
@@ -31,6 +34,7 @@ def record(**changes: Any) -> dict[str, Any]:
     base |= {"ranks": 2, "dtype": "float32", "op": "sum", "root": None, "in_place": True, "repeats": 3}
     base |= {"warmup": 1, "transport": "auto", "lanes": None, "link_rate": 1e9, "lab": None, "hosts": [0, 1]}
     base |= {"machine": machine, "versions": {"python": "3"}, "missing": {"mpi": "mpirun not found"}}
+    base |= {"contenders": ["slipstream", "gloo", "nccl"]}
     base |= {"peers": ["gloo", "nccl"], "memories": {"nccl": "of the GPU"}, "memory": None, "idle_cpu": None}
     base |= changes
     found = {"slipstream": _found([1.0, 2.0, 1.0], [1.0, 1.0, 3.0]), "gloo": _found([6.0] * 3, [2.0] * 3)}
@@ -78,31 +82,37 @@ def test_limits() -> None:
 
 def test_rows_have_a_cell_for_each_column() -> None:
     one = record()
-    head = table.columns(one)
-    ours, gloo, nccl = table.rows(one, one["sizes"][0])
-    assert len(ours) == len(gloo) == len(head) == len(table.widths(one))
+    shown = report(one)
+    head = shown.head
+    ours, gloo, nccl = shown.lines[:3]
+    assert len(ours) == len(gloo) == len(head) == len(shown.sizes())
     cells = dict(zip(head, ours, strict=True))
     assert (cells["contender"], cells["median"], cells["#wrong"]) == ("slipstream", "2.00 s", "0")
-    assert cells["vs gloo"] == "3.00x [2.50 4.50]"
+    assert cells["vs gloo"] == "3.00x [2.50-4.50]"
     assert cells["limit"] == "32.8 us"
     assert nccl[-1] == "unsupported: no GPU today"
 
 
 def test_narrow_terminals_lose_what_matters_least() -> None:
     head, lines = ["count", "contender", "min", "median"], [["12345", "slipstream", "1.0", "123.4 us"]]
-    wide = table.fitting(head, lines, 34, between=2)
+    dispensable = ["count", "min"]
+    wide = table.fitting(head, lines, 34, 2, dispensable)
     assert [head[at] for at in wide] == head
-    assert [head[at] for at in table.fitting(head, lines, 33, between=2)] == ["contender", "min", "median"]
+    assert [head[at] for at in table.fitting(head, lines, 33, 2, dispensable)] == [
+        "contender",
+        "min",
+        "median",
+    ]
     lines.append(["12345", "nccl", "unsupported: a long story"])
-    assert table.fitting(head, lines, 34, between=2) == wide
-    assert [head[at] for at in table.fitting(head, lines, 5, between=2)] == ["contender", "median"]
+    assert table.fitting(head, lines, 34, 2, dispensable) == wide
+    assert [head[at] for at in table.fitting(head, lines, 5, 2, dispensable)] == ["contender", "median"]
 
 
 @pytest.mark.parametrize(("of", "text"), [("memory", "200 % (cached)"), ("network", "200 % (burst)")])
 def test_more_than_the_limit_is_explained(of: str, text: str) -> None:
     one = record()
     one["sizes"][0]["limit"] = {"seconds": 4.0, "of": of}
-    assert table.rows(one, one["sizes"][0])[0][-1] == text
+    assert report(one).lines[0][-1] == text
 
 
 def test_wrong_results_are_named_and_not_saved(tmp_path: Path) -> None:
@@ -122,10 +132,8 @@ def test_saved_records_are_dated_and_named(tmp_path: Path) -> None:
     path = save(record(), tmp_path / "results")
     assert path.name == "2026-01-02-all_reduce-np2-2-core-some.json"
     assert json.loads(path.read_text()) == record()
-    assert file_name(record(lab="lab-1")) == "2026-01-02-all_reduce-np2-lab-2-core-some.json"
-    assert (
-        file_name(record(transport="tcp", hosts=[0, 0])) == "2026-01-02-all_reduce-np2-tcp-2-core-some.json"
-    )
+    assert kind_name(record(lab="lab-1")) == "all_reduce-np2-lab"
+    assert kind_name(record(transport="tcp", hosts=[0, 0])) == "all_reduce-np2-tcp"
 
 
 def test_a_page_shows_saved_records(tmp_path: Path) -> None:
@@ -161,12 +169,12 @@ def test_rows_are_shown_as_they_come(kind: type[io.StringIO], monkeypatch: pytes
     whole, out = record(), kind()
     partial = whole | {"sizes": []}
     with showing(out) as show:
-        show(partial, None)
+        show(report(partial))
         assert "busbw" in out.getvalue()
         for size in whole["sizes"]:
             assert str(size["bytes"]) not in out.getvalue()
             partial["sizes"].append(size)
-            show(partial, size)
+            show(report(partial))
             assert str(size["bytes"]) in out.getvalue()
     assert "missing: mpi (mpirun not found)" in out.getvalue()
     assert "unsupported: no GPU" in out.getvalue()
@@ -185,13 +193,12 @@ def test_no_line_is_wider_than_the_terminal(
     whole, out = record(peers=peers, collective="reduce_scatter", root=0), kind()
     with showing(out) as show:
         for count in (0, 1, 2):
-            size = whole["sizes"][count - 1] if count else None
-            show(whole | {"sizes": whole["sizes"][:count]}, size)
+            show(report(whole | {"sizes": whole["sizes"][:count]}))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
     assert max(map(len, text.splitlines())) <= width
     for name in ("busbw GB/s", "median", "#wrong", "contender", "vs gloo"):  # as words: no cell was folded
         assert name in text
-    assert ("[2.50 4.50]" in text) == (width == 120 and len(peers) < 3)
+    assert ("[2.50-4.50]" in text) == (width == 120 and len(peers) < 3)
 
 
 def test_lines_of_the_plot() -> None:
@@ -208,11 +215,11 @@ def test_lines_of_the_plot() -> None:
 def test_plots(tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"plot{suffix}"
-    plot(record(), path)
+    draw(record(), path)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
     if suffix == ".svg":
-        plot(record(), tmp_path / "again.svg")
+        draw(record(), tmp_path / "again.svg")
         assert (tmp_path / "again.svg").read_bytes() == data
 
 

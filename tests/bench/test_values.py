@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.bench.collectives import COLLECTIVES, DTYPES, OPS
-from slipstream.bench.values import (
+from slipstream.bench.collective.catalogue import COLLECTIVES, DTYPES, OPS
+from slipstream.bench.collective.values import (
     PERIOD,
     Values,
     expected_pieces,

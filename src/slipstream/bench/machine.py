@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["describe", "host_class", "idle_cpu", "memory_traffic", "versions"]
+__all__ = ["cpu_seconds", "describe", "host_class", "idle_cpu", "memory_traffic", "versions"]
 
 _PROBE_BYTES = 64 << 20  # well beyond what a core's own cache holds
 _PROBES = 5
@@ -70,6 +71,12 @@ def memory_traffic(meet: Callable[[], object]) -> dict[str, Any]:
         "copy": _seconds(lambda: np.copyto(a, b), meet),
         "add": _seconds(lambda: np.add(a, b, out=a), meet),
     }
+
+
+def cpu_seconds() -> float:
+    """Seconds that all threads of this process have run."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def idle_cpu(seconds: float) -> float:

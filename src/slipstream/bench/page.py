@@ -14,19 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slipstream.bench.table import markdown
-from slipstream.bench.train.table import markdown as train_markdown
+from slipstream.bench.kinds import kind_of
 
-__all__ = ["main", "render", "replace_between"]
+__all__ = ["main", "render", "renew", "replace_between"]
 
 
 def render(records: Sequence[Mapping[str, Any]]) -> str:
     """The records in Markdown, one after another; ValueError for one that `slipstream bench` did not make."""
-    kinds = {"collective": markdown, "train": train_markdown}
-    for record in records:
-        if record.get("benchmark") not in kinds:
-            raise ValueError(f"a record of {record.get('benchmark')!r}, not of {' or '.join(kinds)}")
-    return "\n\n".join(kinds[record["benchmark"]](record) for record in records)
+    return "\n\n".join(kind_of(record).page(record).markdown() for record in records)
 
 
 def replace_between(document: str, name: str, text: str) -> str:
@@ -39,6 +34,11 @@ def replace_between(document: str, name: str, text: str) -> str:
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 
+def renew(page: Path, name: str, text: str) -> None:
+    """`replace_between` in a file."""
+    page.write_text(replace_between(page.read_text(encoding="utf-8"), name, text), encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Renews one place of a page; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -47,9 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     page, name, paths = Path(given[0]), given[1], given[2:]
     records = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
-    page.write_text(
-        replace_between(page.read_text(encoding="utf-8"), name, render(records)), encoding="utf-8"
-    )
+    renew(page, name, render(records))
     return 0
 
 

@@ -1,20 +1,17 @@
-"""Bandwidth over size, a line for each contender, as SVG or PNG. Needs matplotlib (the extra ``bench``)."""
+"""Pictures of records, as SVG or PNG. Needs matplotlib (the extra ``bench``)."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slipstream.bench.collectives import bus_factor, size_text
-from slipstream.bench.summary import spread
-
-__all__ = ["Line", "bandwidth_lines", "check_plot", "limit_line", "plot"]
+__all__ = ["check_plot", "picture"]
 
 FORMATS = (".svg", ".png")
-Line = dict[str, list[float]]
 
 
 def check_plot(path: Path) -> None:
@@ -25,59 +22,20 @@ def check_plot(path: Path) -> None:
         raise ValueError("--plot needs matplotlib: pip install matplotlib")
 
 
-def bandwidth_lines(record: Mapping[str, Any]) -> dict[str, Line]:
-    """By contender: ``x`` bytes, ``y`` bus bandwidth of the median, ``low`` and ``high`` of the quartiles (GB/s).
+@contextlib.contextmanager
+def picture(path: Path, width: float, height: float) -> Iterator[Any]:
+    """Gives axes to draw on, ``width`` by ``height`` inches in all, and writes them to ``path`` after the block.
 
-    For a barrier, which has no bytes, there are no lines.
+    The same drawing gives the same file. Raises ValueError as `check_plot` does.
     """
-    ranks = len(record["hosts"])
-    factor = bus_factor(record["collective"], ranks) / 1e9
-    lines: dict[str, Line] = {}
-    for size in record["sizes"]:
-        for name, row in size["contenders"].items():
-            if "median" not in row or not size["bytes"]:
-                continue
-            line = lines.setdefault(name, {"x": [], "y": [], "low": [], "high": []})
-            quick, slow = spread(row["samples"])
-            line["x"].append(size["bytes"])
-            line["y"].append(size["bytes"] * factor / row["median"])
-            line["low"].append(size["bytes"] * factor / slow)
-            line["high"].append(size["bytes"] * factor / quick)
-    return lines
-
-
-def limit_line(record: Mapping[str, Any]) -> Line:
-    """The bus bandwidth (GB/s) that the limit of each size allows, where one is known."""
-    factor = bus_factor(record["collective"], len(record["hosts"])) / 1e9
-    known = [size for size in record["sizes"] if size["limit"] is not None]
-    return {
-        "x": [size["bytes"] for size in known],
-        "y": [size["bytes"] * factor / size["limit"]["seconds"] for size in known],
-    }
-
-
-def plot(record: Mapping[str, Any], path: Path) -> None:
-    """Draws the record into ``path``; the suffix says how. Raises ValueError as `check_plot` does."""
     check_plot(path)
     matplotlib: Any = importlib.import_module("matplotlib")
-    matplotlib.use("agg")
-    matplotlib.rcParams["svg.hashsalt"] = "slipstream"  # the same record gives the same file
-    pyplot: Any = importlib.import_module("matplotlib.pyplot")
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    for name, line in bandwidth_lines(record).items():
-        (drawn,) = axes.plot(line["x"], line["y"], marker="o", markersize=4, label=name)
-        axes.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.2, lw=0)
-    limit = limit_line(record)
-    if limit["x"]:
-        axes.plot(limit["x"], limit["y"], linestyle="--", marker="_", color="black", label="limit")
-    sizes = sorted({size["bytes"] for size in record["sizes"]})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=30 if len(sizes) > 6 else 0)
-    axes.set_xticks([], minor=True)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("bus bandwidth, GB/s")
-    axes.set_title(f"{record['collective']}, {record['ranks']} ranks, {record['dtype']}", fontsize=11)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None, dpi=150)
-    pyplot.close(figure)
+    canvas: Any = importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg
+    figure: Any = importlib.import_module("matplotlib.figure").Figure(
+        figsize=(width, height), layout="constrained"
+    )
+    canvas(figure)
+    yield figure.subplots()
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+    with matplotlib.rc_context({"svg.hashsalt": "slipstream"}):
+        figure.savefig(path, metadata=metadata, dpi=150)

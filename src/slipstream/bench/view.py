@@ -1,4 +1,4 @@
-"""Shows rows as they are measured: a table that grows on a terminal, plain lines anywhere else."""
+"""Shows reports as they are measured: a table that grows on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ import importlib
 import importlib.util
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
-from slipstream.bench.table import columns, heading, narrow, plain_row, rows, widths
+from slipstream.bench.report import Report
+from slipstream.bench.table import is_left, plain_row
 
 __all__ = ["Show", "showing"]
 
-Record = Mapping[str, Any]
-
-
-class Show(Protocol):
-    """Takes what `slipstream.bench.measurement.measure` has to show."""
-
-    def __call__(self, record: Record, size: Record | None) -> None:
-        """``size`` is None once, before any size is measured."""
+Show = Callable[[Report], None]
 
 
 @contextlib.contextmanager
 def showing(out: TextIO) -> Iterator[Show]:
-    """Gives a function that shows records on ``out``: by rich, where that is a terminal and rich is installed."""
+    """Gives a function that shows a report on ``out``, and shows it again whenever it has more lines.
+
+    On a terminal where rich is installed rich does it. Otherwise only what is new is printed.
+    """
     if out.isatty() and importlib.util.find_spec("rich") is not None:
         rich = _Rich()
         console = rich.Console(file=out)
@@ -52,54 +49,52 @@ class _Rich:
 def _plain(out: TextIO) -> Show:
     """Lines of the terminal's width, or COLUMNS, or 80 characters: what does not fit is in the JSON."""
     width = shutil.get_terminal_size().columns
+    shown = 0
 
-    def show(record: Record, size: Record | None) -> None:
-        kept, brief = narrow(record, width)
-        sizes = [widths(record, brief=brief)[at] for at in kept]
-        if size is None:
-            wrapped = [textwrap.wrap(line, width, subsequent_indent="#   ") for line in _comments(record)]
-            lines = [part for parts in wrapped for part in parts]
-            lines.append(plain_row([columns(record)[at] for at in kept], sizes))
-        else:
-            found = rows(record, size, brief=brief)
-            lines = [plain_row([cells[at] for at in kept if at < len(cells)], sizes) for cells in found]
-        print("\n".join(lines), file=out, flush=True)
+    def wrapped(text: str) -> list[str]:
+        return textwrap.wrap(f"# {text}", width, subsequent_indent="#   ")
+
+    def show(report: Report) -> None:
+        nonlocal shown
+        narrow = report.narrowed(width)
+        sizes = narrow.sizes()
+        lines = [plain_row(narrow.head, cells, sizes) for cells in (narrow.head, *narrow.lines)]
+        lines = [part for text in report.heading for part in wrapped(text)] + lines
+        lines += [part for text in report.notes for part in wrapped(text)]
+        print("\n".join(lines[shown:]), file=out, flush=True)
+        shown = len(lines)
 
     return show
 
 
-def _comments(record: Record) -> list[str]:
-    return ["# " + line for line in heading(record)]
-
-
 def _live(rich: _Rich, width: int, live: Any) -> Show:
-    def show(record: Record, size: Record | None) -> None:
-        head = columns(record)
-        kept, brief = narrow(record, width - 2)
-        lines = [(one, cells) for one in record["sizes"] for cells in rows(record, one, brief=brief)]
-        notes = []
+    def show(report: Report) -> None:
+        narrow, notes = report.narrowed(width - 2), list(report.notes)
         table = rich.Table(box=rich.box)
-        for at in kept:
-            left = head[at] in ("type", "redop", "contender")
-            table.add_column(head[at], justify="left" if left else "right")
-        for number, (one, cells) in enumerate(lines):
-            if number and lines[number - 1][0] is not one:
-                table.add_section()
-            name = cells[head.index("contender")]
-            if len(cells) < len(head):  # a text instead of figures, which would widen its column
-                notes.append(f"{cells[0]} B, {name}: {cells.pop()}")
-            shown = [rich.Text(cells[at] if at < len(cells) else "") for at in kept]
-            table.add_row(*shown, style=_style(one, name))
-        texts = [rich.Text(line) for line in heading(record)]
+        for name in narrow.head:
+            table.add_column(name, justify="left" if is_left(name) else "right")
+        previous = ""
+        for cells in narrow.lines:
+            if not is_left(narrow.head[0]):  # lines of one size stand together
+                if previous not in ("", cells[0]):
+                    table.add_section()
+                previous = cells[0]
+            style = _style(narrow.head, cells)
+            full = list(cells)
+            if len(full) < len(narrow.head):  # a text instead of figures, which would widen its column
+                notes.append(f"{full[0]} B, {full[-2]}: {full.pop()}")
+                full += [""] * (len(narrow.head) - len(full))
+            table.add_row(*map(rich.Text, full), style=style)
+        texts = [rich.Text(line) for line in report.heading]
         live.update(rich.Group(*texts, table, *map(rich.Text, notes)), refresh=True)
 
     return show
 
 
-def _style(size: Record, name: str) -> str | None:
-    row = size["contenders"][name]
-    if row.get("wrong"):
-        return "bold red"
-    if "unsupported" in row:
+def _style(head: Sequence[str], cells: Sequence[str]) -> str | None:
+    if len(cells) < len(head):
         return "dim"
-    return "bold" if name == "slipstream" else None
+    row = dict(zip(head, cells, strict=True))
+    if row["#wrong"] not in ("0", "n/a"):
+        return "bold red"
+    return "bold" if row["contender"] == "slipstream" else None

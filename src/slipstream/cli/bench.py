@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slipstream.base.settings import Settings
-from slipstream.base.units import parse_rate, parse_size
-from slipstream.bench.collectives import COLLECTIVES, DTYPES, OPS, Collective, growing_sizes, parse_sizes
-from slipstream.cli.options import encrypt_option, parsed, time_option
-from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts
+from slipstream.base.units import parse_size
+from slipstream.bench.collective.catalogue import (
+    COLLECTIVES,
+    DTYPES,
+    OPS,
+    Collective,
+    growing_sizes,
+    parse_sizes,
+)
+from slipstream.cli.bench_options import (
+    Option,
+    decorated,
+    given_placement,
+    link_options,
+    measuring,
+    output_options,
+    placement_options,
+    shown_on,
+    write_outputs,
+)
+from slipstream.cli.options import parsed
 
 if TYPE_CHECKING:
-    from slipstream.bench.measurement import Options
+    from slipstream.bench.collective.command import Options
 
-__all__ = ["bench", "given_hosts"]
+__all__ = ["bench"]
 
-_Command = Callable[..., Any]
-_WRONG, _FAILED, _INTERRUPTED = 1, 2, 130  # exit codes
+_WRONG = 1  # exit code
 
 _EPILOG = """\b
 Examples:
@@ -59,30 +73,6 @@ def bench() -> None:
     """
 
 
-def given_hosts(hosts: str | None, hostfile: Path | None, settings: Settings) -> tuple[Host, ...]:
-    """The hosts of -H, --hostfile or SLIPSTREAM_HOSTFILE; none for this host. Raises UsageError, ValueError."""
-    if hosts is not None and hostfile is not None:
-        raise click.UsageError("give -H or --hostfile, not both")
-    if hosts is not None:
-        return tuple(parse_hosts(hosts))
-    if hostfile is None and settings.hostfile is not None:
-        hostfile = Path(settings.hostfile)
-    return tuple(parse_hostfile(hostfile)) if hostfile is not None else ()
-
-
-_PLACEMENT = [
-    click.option(
-        "-np", "--num-proc", "count", type=click.IntRange(min=2), required=True, help="Number of ranks."
-    ),
-    click.option(
-        "-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts, and the number of ranks on each of them."
-    ),
-    click.option(
-        "--hostfile",
-        type=click.Path(path_type=Path),
-        help="File of lines 'host slots=N'. [default: SLIPSTREAM_HOSTFILE]",
-    ),
-]
 _SIZES = [
     click.option(
         "--sizes",
@@ -134,38 +124,10 @@ _MEASUREMENT = [
         help="Libraries to compare with, separated by commas; '' for none.",
     ),
     click.option("--transport", type=click.Choice(["auto", "tcp", "shm"]), default="auto", show_default=True),
-    click.option(
-        "--lanes",
-        type=click.IntRange(1, 64),
-        help="Number of slipstream's TCP connections between two ranks.",
-    ),
-    encrypt_option(),
-    click.option("--interface", help="Interface name or address to bind and advertise."),
-    click.option("--ssh-command", help="Command that starts a shell on another host. [default: ssh]"),
-    click.option(
-        "--link-rate",
-        callback=parsed(parse_rate),
-        metavar="RATE",
-        help="Rate of the links between hosts, such as 500mbit; adds the time that it allows. "
-        "[default: SLIPSTREAM_LAB_RATE]",
-    ),
-    time_option("--limit", 1800, "For all of it", least=0, most=1e9),
+    *link_options(),
 ]
 _OUTPUT = [
-    click.option(
-        "--json",
-        "json_to",
-        is_flag=False,
-        flag_value="-",
-        metavar="[FILE]",
-        help="Write all samples as JSON.",
-    ),
-    click.option(
-        "--plot",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Draw the bandwidth over the message size: FILE.svg or FILE.png.",
-    ),
+    *output_options("Draw the bandwidth over the message size: FILE.svg or FILE.png."),
     click.option(
         "--save",
         type=click.Path(path_type=Path),
@@ -176,7 +138,7 @@ _OUTPUT = [
 ]
 
 
-def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
+def _options(collective: Collective) -> list[Option]:
     """The options of a collective's command, in the order of its help."""
     option = click.option
     what = [option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)]
@@ -187,7 +149,7 @@ def _options(collective: Collective) -> list[Callable[[_Command], _Command]]:
             option("--root", type=click.IntRange(min=0), default=0, show_default=True, help="The root rank.")
         )
     data: list[Any] = [] if collective.name == "barrier" else [*_SIZES, *what]
-    return [*_PLACEMENT, *data, *_MEASUREMENT, *_OUTPUT]
+    return [*placement_options(), *data, *_MEASUREMENT, *_OUTPUT]
 
 
 def _sizes(given: dict[str, Any]) -> list[int]:
@@ -202,19 +164,12 @@ def _sizes(given: dict[str, Any]) -> list[int]:
 
 
 def _make_options(collective: Collective, given: dict[str, Any]) -> Options:
-    from slipstream.bench.jobs import Placement
-    from slipstream.bench.measurement import Options
+    from slipstream.bench.collective.command import Options
 
     settings = Settings.from_environment()
-    placement = Placement(
-        given["count"],
-        given_hosts(given["hosts"], given["hostfile"], settings),
-        given["ssh_command"] or settings.ssh_command,
-        given["interface"] or settings.interface,
-    )
     return Options(
         collective=collective.name,
-        placement=placement,
+        placement=given_placement(given, settings),
         sizes=_sizes(given),
         against=[name for name in given["against"].split(",") if name],
         dtype=given.get("dtype", "float32"),
@@ -232,35 +187,19 @@ def _make_options(collective: Collective, given: dict[str, Any]) -> Options:
 
 
 def _run(collective: Collective, given: dict[str, Any]) -> int:
-    from slipstream.bench.jobs import JobFailed
-    from slipstream.bench.measurement import measure, save, wrong_results
-    from slipstream.bench.plot import check_plot, plot
+    from slipstream.bench.collective.command import measure, save, wrong_results
+    from slipstream.bench.collective.report import report
     from slipstream.bench.view import showing
 
-    try:
-        if given["plot"] is not None:
-            check_plot(given["plot"])
-        options = _make_options(collective, given)
-        with showing(sys.stderr if given["json_to"] == "-" else sys.stdout) as show:
-            record = measure(options, show)
-    except JobFailed as error:
-        click.echo(f"Error: {error}", err=True)
-        return _FAILED
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from None
+    with measuring(given), showing(shown_on(given)) as show:
+        record = measure(_make_options(collective, given), lambda found: show(report(found)))
     wrong = wrong_results(record)
     for text in wrong:
         click.secho(f"WRONG RESULT: {text}", err=True, fg="red", bold=True)
     if wrong:
         click.secho("some results are wrong: nothing is saved", err=True, fg="red", bold=True)
         return _WRONG
-    if given["json_to"] is not None:
-        with click.open_file(given["json_to"], "w") as file:
-            file.write(json.dumps(record, indent=1) + "\n")
-    if given["plot"] is not None:
-        plot(record, given["plot"])
+    write_outputs(record, given)
     if given["save"] is not None:
         click.echo(f"saved {save(record, given['save'])}", err=True)
     return 0
@@ -271,9 +210,7 @@ def _command(collective: Collective) -> click.Command:
         sys.exit(_run(collective, given))
 
     run.__doc__ = _HELP.format(name=collective.name)
-    command: _Command = run
-    for decorate in reversed(_options(collective)):
-        command = decorate(command)
+    command = decorated(run, _options(collective))
     epilog = _EPILOG_COLLECTIVE.format(name=collective.name)
     short = f"Measures {collective.name}."
     return click.command(collective.name, epilog=epilog, short_help=short)(command)

@@ -10,7 +10,7 @@ import click
 
 from slipstream.base.units import parse_duration
 
-__all__ = ["encrypt_option", "parsed", "seconds", "time_option"]
+__all__ = ["parsed", "seconds", "time_option"]
 
 T = TypeVar("T")
 
@@ -29,12 +29,6 @@ def parsed(
             raise click.BadParameter(str(error)) from None
 
     return convert
-
-
-def encrypt_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--encrypt`` of a benchmark."""
-    text = "Encrypt slipstream's TCP connections; its peers encrypt nothing. [default: SLIPSTREAM_ENCRYPT]"
-    return click.option("--encrypt", is_flag=True, help=text)
 
 
 def time_option(

@@ -19,10 +19,14 @@ def start(**changes: Any) -> dict[str, Any]:
         "warmup": 3,
         "inject_error": "",
     }
+    machine = {"cpu": "some", "cores": 2, "memory_gib": 4, "kernel": "6", "load_1min": 0.0}
     return {
+        "benchmark": "train",
+        "date": "2026-01-02",
+        "machine": machine,
         "options": options,
         "ranks": 4,
-        "hosts": 4,
+        "hosts": [0, 1, 2, 3],
         "parameters": 250_000,
         "tensors": 2,
         "bytes": 1_000_000,

@@ -10,15 +10,17 @@ import pytest
 
 from bench.train.records import END, TURNS, start
 from slipstream.bench import page
+from slipstream.bench.samples import ratio, times
+from slipstream.bench.train.plot import draw
+from slipstream.bench.train.report import report
 from slipstream.bench.train.summary import (
     cost,
     hidden,
     least_communication,
     least_step,
-    ratio,
-    spread,
     summarise,
 )
+from slipstream.bench.view import showing
 
 
 def test_summary_of_a_measurement() -> None:
@@ -42,18 +44,18 @@ def test_summary_of_a_measurement() -> None:
 
 
 def test_spread_is_of_the_samples_in_their_order() -> None:
-    found = spread([3.0, 1.0, 2.0])
+    found = times([3.0, 1.0, 2.0])
     assert found == {"median": 2.0, "min": 1.0, "p90": 3.0, "samples": [3.0, 1.0, 2.0]}
-    assert spread([float(n) for n in range(10, 0, -1)])["p90"] == 9.0
+    assert times([float(n) for n in range(10, 0, -1)])["p90"] == 9.0
 
 
 def test_ratio_is_above_one_where_ours_is_faster() -> None:
     theirs, ours = [2.0, 4.0, 3.0], [1.0, 1.0, 2.0]
     found = ratio(theirs, ours)
-    assert found["median"] == statistics.median(theirs) / statistics.median(ours) == 3.0
+    assert found["value"] == statistics.median(theirs) / statistics.median(ours) == 3.0
     assert found["low"] == pytest.approx(1.75)
     assert found["high"] == pytest.approx(3.0)
-    assert ratio([2.0], [4.0]) == {"median": 0.5, "low": 0.5, "high": 0.5}
+    assert ratio([2.0], [4.0]) == {"value": 0.5, "low": 0.5, "high": 0.5}
 
 
 def test_what_is_exposed_is_not_hidden() -> None:
@@ -80,7 +82,7 @@ def test_the_limit_is_known_between_hosts_at_a_rate() -> None:
     limit = summarise(start(), TURNS, END, 1e8)["limit"]
     assert limit["communication"] == pytest.approx(0.12)
     assert limit["step"] == pytest.approx(0.17)
-    assert summarise(start(hosts=1), TURNS, END, 1e8)["limit"] is None
+    assert summarise(start(hosts=[0] * 4), TURNS, END, 1e8)["limit"] is None
 
 
 def test_the_limit_beside_reducers() -> None:
@@ -105,20 +107,20 @@ def test_costs_of_steps() -> None:
 
 def test_table_shows_costs_and_reducers_that_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "220")
-    show = pytest.importorskip("slipstream.bench.train.table").show
     options = {**start()["options"], "worker_price": 36.0, "reducer_price": 18.0}
     end = {**END, "reducers": {"r1:1": True, "r2:1": False}}
     text = io.StringIO()
-    show(summarise(start(options=options), TURNS, end, 1e8), text)
+    with showing(text) as show:
+        show(report(summarise(start(options=options), TURNS, end, 1e8)))
     for words in ("6.5", "67.7 % of gloo's", "2 reducers, used by slipstream", "NOT USED AT THE END: r2:1."):
         assert words in text.getvalue()
 
 
 def test_table_shows_rows_and_what_is_missing_and_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "220")
-    show = pytest.importorskip("slipstream.bench.train.table").show
     text = io.StringIO()
-    show(summarise(start(), TURNS, END, 1e8), text)
+    with showing(text) as show:
+        show(report(summarise(start(), TURNS, END, 1e8)))
     lines = text.getvalue().splitlines()
     ours = next(line for line in lines if line.startswith("slipstream"))
     assert "130.0 ms" in ours
@@ -129,12 +131,12 @@ def test_table_shows_rows_and_what_is_missing_and_wrong(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_no_line_is_wider_than_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    show = pytest.importorskip("slipstream.bench.train.table").show
     monkeypatch.setenv("COLUMNS", str(width))
     options = {**start()["options"], "worker_price": 36.0, "reducer_price": 18.0}
     end = {**END, "reducers": {"r1:1": True}}
     text = io.StringIO()
-    show(summarise(start(options=options), TURNS, end, 1e8), text)
+    with showing(text) as show:
+        show(report(summarise(start(options=options), TURNS, end, 1e8)))
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     head = next(line for line in lines if line.startswith("contender"))
@@ -145,17 +147,16 @@ def test_no_line_is_wider_than_the_terminal(width: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("suffix", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
 def test_plot_is_a_picture(tmp_path: Path, suffix: str, head: bytes) -> None:
-    plot = pytest.importorskip("slipstream.bench.train.plot")
+    pytest.importorskip("matplotlib")
     path = tmp_path / f"step.{suffix}"
-    plot.draw(summarise(start(), TURNS, END, 1e8), path)
+    draw(summarise(start(), TURNS, END, 1e8), path)
     assert path.read_bytes().startswith(head)
 
 
 def test_a_page_shows_a_record() -> None:
-    machine = {"cpu": "some", "cores": 2, "kernel": "6"}
-    head = {"benchmark": "train", "date": "2026-01-02", "machine": machine}
-    text = page.render([{**head, **summarise(start(), TURNS, END, 5e8)}])
-    assert text.startswith("2026-01-02: some, 2 cores, Linux 6; torch 2.\n\ntiny: 250,000 parameters")
+    text = page.render([summarise(start(), TURNS, END, 5e8)])
+    assert text.startswith("tiny: 250,000 parameters")
+    assert "\n\n2026-01-02: some, 2 cores, 4 GiB, Linux 6, load before the run 0.0; torch 2.\n\n" in text
     (row,) = [line for line in text.splitlines() if line.startswith("| slipstream ")]
     assert "| 130.0 ms |" in row
     assert "Limit at 500mbit/s a host" in text

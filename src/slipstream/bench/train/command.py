@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slipstream.bench import jobs, machine
+from slipstream.bench import jobs
+from slipstream.bench.measurement import follow
+from slipstream.bench.record import head
 from slipstream.bench.train.options import Options
 from slipstream.bench.train.summary import summarise
 
-__all__ = ["measure"]
-
-_RANK = "slipstream.bench.train.rank"
+__all__ = ["measure", "wrong_gradients"]
 
 
 def measure(
@@ -31,31 +30,37 @@ def measure(
     ``limit``: seconds for all of it. ``link_rate``: bit/s of each host's link, for the limit beside the figures.
     ``environment``: variables for all ranks. ``progress`` is told of every turn.
     """
-    start: dict[str, Any] = {}
+    start: dict[str, Any] = head("train")
     end: dict[str, Any] = {}
     turns: list[dict[str, Any]] = []
-    messages = jobs.run(
-        _RANK,
-        [json.dumps(dataclasses.asdict(options))],
+    with follow(
+        "slipstream.bench.train.rank",
+        json.dumps(dataclasses.asdict(options)),
         placement,
         mpi=_needs_mpi(options),
         limit=limit,
-        environment={"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **environment},
-    )
-    for message in messages:
-        start = message.get("start", start)
-        end = message.get("end", end)
-        if "turn" in message:
-            turn = message["turn"]
-            turns.append(turn)
-            progress(
-                f"turn {turn['repeat'] + 1} of {options.repeats}: {turn['contender']} "
-                f"{1e3 * min(turn['steps']):.1f}-{1e3 * max(turn['steps']):.1f} ms a step"
-            )
+        environment=environment,
+    ) as messages:
+        for message in messages:
+            kind = message.pop("kind")
+            if kind == "start":
+                start |= message
+            elif kind == "turn":
+                turns.append(message)
+                progress(
+                    f"turn {message['repeat'] + 1} of {options.repeats}: {message['contender']} "
+                    f"{1e3 * min(message['steps']):.1f}-{1e3 * max(message['steps']):.1f} ms a step"
+                )
+            else:
+                end = message
     if not end:
         raise jobs.JobFailed("the ranks ended without a result")
-    head = {"benchmark": "train", "date": datetime.date.today().isoformat(), "machine": machine.describe()}
-    return {**head, **summarise(start, turns, end, link_rate)}
+    return summarise(start, turns, end, link_rate)
+
+
+def wrong_gradients(record: Mapping[str, Any]) -> list[str]:
+    """Every contender that had wrong gradients, and how many; empty when all were right."""
+    return [f"{name}: {row['wrong']}" for name, row in record["contenders"].items() if row["wrong"]]
 
 
 def _needs_mpi(options: Options) -> bool:

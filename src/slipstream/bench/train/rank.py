@@ -1,7 +1,7 @@
 """One rank of the measurement: ``python -m slipstream.bench.train.rank OPTIONS``, with `Options` as JSON.
 
 Rank 0 reports: what is measured (``start``), each turn of a contender as it is over (``turn``), and what it took
-(``end``). Contenders take turns, another one begins each time. In a turn a contender makes some steps and is checked;
+(``end``). Contenders take turns. In a turn a contender makes some steps and is checked;
 then the same buckets are exchanged once more with nothing to overlap.
 """
 
@@ -22,13 +22,13 @@ import torch
 
 from slipstream import comm
 from slipstream.base.dtypes import Op
-from slipstream.base.settings import Settings
-from slipstream.bench import machine
 from slipstream.bench.jobs import channel
 from slipstream.bench.train import contenders
 from slipstream.bench.train.contenders import Contender
 from slipstream.bench.train.options import PLAIN, Options
 from slipstream.bench.train.workloads import Delayed, Real, Shapes, Workload, find_shapes
+from slipstream.bench.turns import agreed, start_message, turns
+from slipstream.comm.membership import job
 
 __all__ = ["main"]
 
@@ -47,7 +47,8 @@ def main() -> None:
         sys.exit(f"slipstream bench train: {error}")
     absent = _absent(options)
     names = [PLAIN, *(name for name in options.contenders if name not in absent)]
-    report({"start": _about(options, shapes, absent)})
+    hosts = job.current().membership.host_ids
+    report(start_message(hosts, absent, "torch") | _about(options, shapes))
     if "nccl" in names:
         torch.cuda.set_device(comm.local_rank())
     workloads = _workloads(options, shapes, names)
@@ -57,7 +58,7 @@ def main() -> None:
     peak = _largest(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     found = {one["name"]: bool(one["used"]) for one in contenders.reducers()}
     buckets = {contender.name: contender.buckets() for contender in running}
-    report({"end": {"peak_memory": int(peak), "buckets": buckets, "reducers": found}})
+    report({"kind": "end", "peak_memory": int(peak), "buckets": buckets, "reducers": found})
     comm.barrier()
     contenders.leave()
     comm.shutdown()
@@ -65,12 +66,8 @@ def main() -> None:
 
 def _absent(options: Options) -> dict[str, str]:
     """Contenders that some rank cannot have, and why; the same on all ranks."""
-    absent = {}
-    for name in options.contenders:
-        reason = contenders.missing(name, options.compute)
-        if _largest(float(bool(reason))):
-            absent[name] = reason or "missing on another rank"
-    return absent
+    reasons = {name: contenders.missing(name, options.compute) for name in options.contenders}
+    return agreed({name: reason for name, reason in reasons.items() if reason})
 
 
 def _largest(value: float) -> float:
@@ -90,54 +87,39 @@ def _workloads(options: Options, shapes: Shapes, names: list[str]) -> dict[str, 
     }
 
 
-def _about(options: Options, shapes: Shapes, absent: Mapping[str, str]) -> dict[str, Any]:
-    """What is measured, where, with what."""
+def _about(options: Options, shapes: Shapes) -> dict[str, Any]:
+    """What is measured."""
     nbytes = shapes.nbytes()
     return {
         "options": dataclasses.asdict(options),
         "ranks": comm.size(),
-        "hosts": comm.cross_size(),
-        "encrypted": Settings.from_environment().encrypt,
         "parameters": sum(nbytes) // 4,
         "tensors": len(nbytes),
         "bytes": sum(nbytes),
         "ready": shapes.ready(options.seconds) if options.compute == "delay" else None,
-        "missing": dict(absent),
-        "versions": machine.versions("slipstream", "numpy", "torch"),
         "cores": len(os.sched_getaffinity(0)),
     }
 
 
 def _measure(running: list[Contender], options: Options, report: Callable[[Mapping[str, Any]], None]) -> None:
-    turns = _Turns(options)
+    steps = _Steps(options)
     for contender in running:
         for _ in range(max(options.warmup, _WARMUP)):
-            turns.step(contender)
+            steps.step(contender)
         if contender.name == PLAIN:
             contender.workload.learn([parameter.grad for parameter in contender.parameters])
         contender.exchange()
     gc.collect()
     gc.disable()
-    for repeat in range(options.repeats):
-        for place in range(len(running)):
-            contender = running[(repeat + place) % len(running)]
-            steps = [turns.step(contender) for _ in range(options.steps)]
-            wrong = turns.check(contender)
-            seconds = _slowest([*steps, _exchange_seconds(contender)])
-            report(
-                {
-                    "turn": {
-                        "repeat": repeat,
-                        "contender": contender.name,
-                        "steps": seconds[:-1],
-                        "exchange": seconds[-1],
-                        "wrong": wrong,
-                    }
-                }
-            )
+    for repeat, _, contender in turns(running, options.repeats):
+        seconds = [steps.step(contender) for _ in range(options.steps)]
+        wrong = steps.check(contender)
+        *each, exchange = _slowest([*seconds, _exchange_seconds(contender)])
+        found = {"repeat": repeat, "contender": contender.name, "steps": each, "exchange": exchange}
+        report({"kind": "turn", **found, "wrong": wrong})
 
 
-class _Turns:
+class _Steps:
     """Numbers the steps, and spoils one result if it is told to."""
 
     def __init__(self, options: Options) -> None:

@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slipstream.bench.samples import ratio, times
 from slipstream.bench.train.options import PLAIN, REDUCING
 from slipstream.plan.sizing import relative_time
 
-__all__ = ["cost", "hidden", "least_communication", "least_step", "ratio", "spread", "summarise"]
+__all__ = ["cost", "hidden", "least_communication", "least_step", "summarise"]
 
 
 def summarise(
@@ -45,7 +46,7 @@ def summarise(
         row["buckets"] = end["buckets"][name]
     reducers = end.get("reducers", {})
     if options.get("worker_price") or options.get("reducer_price"):
-        _add_costs(rows, options, start["hosts"], len(reducers))
+        _add_costs(rows, options, len(set(start["hosts"])), len(reducers))
     return {
         **start,
         "plain": plain,
@@ -66,8 +67,8 @@ def _medians(turns: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _row(turns: Sequence[Mapping[str, Any]], plain: float, batch: int | None) -> dict[str, Any]:
-    step = spread(_steps(turns))
-    communication = spread([turn["exchange"] for turn in turns])
+    step = times(_steps(turns))
+    communication = times([turn["exchange"] for turn in turns])
     exposed = max(0.0, step["median"] - plain)
     covered = hidden(communication["median"], exposed)
     return {
@@ -115,24 +116,6 @@ def hidden(communication: float, exposed: float) -> float:
     return max(0.0, communication - exposed)
 
 
-def spread(samples: Sequence[float]) -> dict[str, Any]:
-    """Median, minimum, 90th percentile (nearest rank) of the samples, and these."""
-    ordered = sorted(samples)
-    return {
-        "median": statistics.median(ordered),
-        "min": ordered[0],
-        "p90": ordered[-(-9 * len(ordered) // 10) - 1],
-        "samples": list(samples),
-    }
-
-
-def ratio(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
-    """The peer's median time to ours (above 1: ours is faster), and the quartiles of the ratio repeat by repeat."""
-    each = sorted(a / b for a, b in zip(theirs, ours, strict=True))
-    low, _, high = statistics.quantiles(each, n=4, method="inclusive") if len(each) > 1 else (each[0],) * 3
-    return {"median": statistics.median(theirs) / statistics.median(ours), "low": low, "high": high}
-
-
 def least_communication(nbytes: int, hosts: int, link_rate: float, reducers: int = 0) -> float:
     """Seconds an all-reduce of ``nbytes`` takes at least, if each host and reducer sends ``link_rate`` bit/s.
 
@@ -162,11 +145,12 @@ def least_step(plain: float, communication: float, ready: Sequence[tuple[float, 
 def _limit(
     start: Mapping[str, Any], plain: float, link_rate: float | None, reducers: int
 ) -> dict[str, Any] | None:
-    if link_rate is None or start["hosts"] < 2:
+    hosts = len(set(start["hosts"]))
+    if link_rate is None or hosts < 2:
         return None
-    communication = least_communication(start["bytes"], start["hosts"], link_rate)
+    communication = least_communication(start["bytes"], hosts, link_rate)
     ready = [(at, nbytes) for at, nbytes in start["ready"]] if start["ready"] else None
-    beside = least_communication(start["bytes"], start["hosts"], link_rate, reducers)
+    beside = least_communication(start["bytes"], hosts, link_rate, reducers)
     return {
         "link_rate": link_rate,
         "communication": communication,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import slipstream
-from slipstream.bench.collectives import COLLECTIVES
-from slipstream.bench.contenders.interface import Bound, Call, Contender, Place, Unsupported
+from slipstream.bench.collective.catalogue import COLLECTIVES
+from slipstream.bench.collective.contenders.interface import Bound, Call, Contender, Place, Unsupported
 from slipstream.bench.gathering import broadcast_object
 from slipstream.comm.rendezvous.discovery import advertised_addresses, interfaces
 

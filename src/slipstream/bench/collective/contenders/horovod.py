@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from slipstream.bench.contenders.interface import Bound, Call, Contender, Place, Unsupported
+from slipstream.bench.collective.contenders.interface import Bound, Call, Contender, Place, Unsupported
 
 __all__ = ["open_contender"]
 

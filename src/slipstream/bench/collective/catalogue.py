@@ -27,7 +27,6 @@ __all__ = [
     "parse_sizes",
     "shape",
     "shapes",
-    "size_text",
 ]
 
 # with the bytes of an element
@@ -129,14 +128,6 @@ def growing_sizes(least: int, most: int, factor: float) -> list[int]:
         sizes.append(int(size))
         size *= factor
     return list(dict.fromkeys(sizes))
-
-
-def size_text(nbytes: int) -> str:
-    """``4 B``, ``64 KiB``, ``1.5 MiB``."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 1 << power:
-            return f"{round(nbytes / (1 << power), 2):g} {unit}"
-    return f"{nbytes} B"
 
 
 def bus_factor(collective: str, ranks: int) -> float:

@@ -6,32 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slipstream.bench.collectives import bus_factor, memory_bytes, network_seconds
-from slipstream.bench.task import MEMORY_FROM
+from slipstream.bench.collective.catalogue import bus_factor, memory_bytes, network_seconds
+from slipstream.bench.collective.task import MEMORY_FROM
+from slipstream.bench.samples import ratio, slowest, times
 
-__all__ = ["contender_row", "limit_seconds", "memory_rates", "ratio", "slowest", "spread", "summarise_size"]
-
-
-def slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Per repeat, the time of the slowest rank."""
-    return [max(samples) for samples in zip(*ranks, strict=True)]
-
-
-def spread(samples: Sequence[float]) -> tuple[float, float]:
-    """The first and third quartile: half of the samples lie between them."""
-    if len(samples) < 2:
-        return samples[0], samples[0]
-    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return low, high
-
-
-def ratio(peer: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
-    """How many times as long the peer takes: of medians; ``low`` and ``high``: quartiles over the repeats.
-
-    Above 1 ours is faster.
-    """
-    low, high = spread([theirs / mine for theirs, mine in zip(peer, ours, strict=True)])
-    return {"value": statistics.median(peer) / statistics.median(ours), "low": low, "high": high}
+__all__ = ["contender_row", "limit_seconds", "memory_rates", "summarise_size"]
 
 
 def contender_row(samples: Sequence[float], collective: str, nbytes: int, ranks: int) -> dict[str, Any]:
@@ -39,15 +18,11 @@ def contender_row(samples: Sequence[float], collective: str, nbytes: int, ranks:
 
     A barrier has no bytes, and no bandwidth (None).
     """
-    median, ordered = statistics.median(samples), sorted(samples)
-    algbw = nbytes / median if nbytes else None
-    return {
-        "median": median,
-        "min": ordered[0],
-        "p90": ordered[-(-9 * len(ordered) // 10) - 1],  # nearest rank
+    found = times(samples)
+    algbw = nbytes / found["median"] if nbytes else None
+    return found | {
         "algbw": algbw,
         "busbw": None if algbw is None else algbw * bus_factor(collective, ranks),
-        "samples": list(samples),
     }
 
 

@@ -1,70 +1,25 @@
-"""A measurement as text: what was measured, one row per contender, and what to know of the numbers."""
+"""A record of training steps as people read it: a line for each contender."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from slipstream.base.units import format_rate
-from slipstream.bench.table import encryption, fitting, grid
+from slipstream.bench.record import origin
+from slipstream.bench.report import Report, encryption, ratio_text
 from slipstream.bench.train.catalogue import FIGURES
 from slipstream.bench.train.options import PLAIN, REDUCING
 
-__all__ = ["markdown", "show"]
+__all__ = ["report"]
 
-# Columns that make way on a narrow terminal, first to last.
 _DISPENSABLE = ("min", "p90", "hidden", "efficiency", "samples/s", "overlap", "communication")
 
 
-def show(record: Mapping[str, Any], to: TextIO | None = None) -> None:
-    """Prints a record of `summary.summarise`, by default to standard output. Needs rich.
-
-    As wide as the terminal, or COLUMNS, or 80 characters: what does not fit is in the JSON.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    width = shutil.get_terminal_size().columns
-    console = Console(file=to or sys.stdout, width=width, highlight=False)
-    console.print(_headline(record), markup=False)
-    columns, rows = _fitting(record, width)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "contender" else "right")
-    for row in rows:
-        table.add_row(*row, style=None if row[-1] == "0" else "bold red")
-    console.print(table)
-    for note in _notes(record):
-        console.print(note, markup=False)
-
-
-def _fitting(record: Mapping[str, Any], width: int) -> tuple[list[str], list[list[str]]]:
-    """The columns that fit ``width`` characters, and their rows; where too many are left, ratios lose quartiles."""
-    for brief in (False, True):
-        columns, rows = _cells(record, brief)
-        kept = fitting(columns, rows, width, 2, _DISPENSABLE)
-        columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
-        if sum(max(map(len, cells)) + 2 for cells in zip(columns, *rows, strict=True)) <= width:
-            break
-    return columns, rows
-
-
-def markdown(record: Mapping[str, Any]) -> str:
-    """The same as Markdown, for a page."""
-    machine = record["machine"]
-    where = f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}"
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    lines = [
-        f"{record['date']}: {where}; {versions}.",
-        "",
-        f"{_headline(record)}.",
-        "",
-        grid(*_cells(record)),
-        "",
-    ]
-    return "\n".join([*lines, " ".join(_notes(record))])
+def report(record: Mapping[str, Any]) -> Report:
+    """What was measured, a line for each contender, and what to know of the numbers."""
+    head, lines = _table(record)
+    return Report([_headline(record), origin(record)], head, lines, _notes(record), _DISPENSABLE)
 
 
 def _headline(record: Mapping[str, Any]) -> str:
@@ -75,12 +30,12 @@ def _headline(record: Mapping[str, Any]) -> str:
     compute = "real" if options["compute"] == "real" else f"a delay of {_ms(options['seconds'])}{known}"
     return (
         f"{options['model']}: {record['parameters']:,} parameters in {record['tensors']} tensors, "
-        f"{record['bytes'] / 1e6:.1f} MB of gradients; {record['ranks']} ranks on {_hosts(record['hosts'])}; "
+        f"{record['bytes'] / 1e6:.1f} MB of gradients; {record['ranks']} ranks on {_hosts(record)}; "
         + "; ".join([f"compute: {compute}{batch}", *encryption(record)])
     )
 
 
-def _cells(record: Mapping[str, Any], brief: bool = False) -> tuple[list[str], list[list[str]]]:
+def _table(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """The heads of the columns, and a row a contender."""
     contenders = record["contenders"]
     peers = [name for name in contenders if name not in (PLAIN, "slipstream")]
@@ -98,7 +53,7 @@ def _cells(record: Mapping[str, Any], brief: bool = False) -> tuple[list[str], l
     ]
     priced = "cost_per_1000_steps" in contenders[PLAIN]
     columns += [*(["samples/s"] if sampled else []), *(["cost/1000 steps"] if priced else [])]
-    columns += [*(f"vs {peer}" for peer in peers), "wrong"]
+    columns += ["#wrong", *(f"vs {peer}" for peer in peers)]
     rows = []
     for name, row in contenders.items():
         cells = [name, *(_ms(row["step"][key]) for key in ("median", "min", "p90"))]
@@ -109,8 +64,8 @@ def _cells(record: Mapping[str, Any], brief: bool = False) -> tuple[list[str], l
             cells += [_percent(row["overlap"]), _percent(row["efficiency"])]
         cells += [f"{row['samples_per_second']:.1f}"] if sampled else []
         cells += [f"{row['cost_per_1000_steps']:.4g}"] if priced else []
-        cells += [_ratio(row["ratio"].get(peer), brief) for peer in peers]
-        rows.append([*cells, str(row["wrong"])])
+        cells.append(str(row["wrong"]))
+        rows.append(cells + [ratio_text(row["ratio"].get(peer)) for peer in peers])
     return columns, rows
 
 
@@ -158,7 +113,8 @@ def _of_reducers(record: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _hosts(count: int) -> str:
+def _hosts(record: Mapping[str, Any]) -> str:
+    count = len(set(record["hosts"]))
     return "1 host" if count == 1 else f"{count} hosts"
 
 
@@ -168,10 +124,3 @@ def _ms(seconds: float) -> str:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.0f} %"
-
-
-def _ratio(found: Mapping[str, float] | None, brief: bool) -> str:
-    if found is None:
-        return ""
-    quartiles = "" if brief else f" [{found['low']:.2f}-{found['high']:.2f}]"
-    return f"{found['median']:.2f}x{quartiles}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import slipstream
 from slipstream.base.dtypes import Op
-from slipstream.bench.contenders.interface import Bound, Call, Contender, Place, Unsupported
+from slipstream.bench.collective.contenders.interface import Bound, Call, Contender, Place, Unsupported
 
 __all__ = ["open_contender"]
 

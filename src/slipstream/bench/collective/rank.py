@@ -1,4 +1,4 @@
-"""One rank of a measurement: ``python -m slipstream.bench.rank TASK``, started by `slipstream.bench.jobs`.
+"""One rank of a measurement: ``python -m slipstream.bench.collective.rank TASK``, started by `slipstream.bench.jobs`.
 
 All contenders run in this one process, in turns; the result of every batch is checked, element by element.
 """
@@ -16,11 +16,12 @@ import numpy as np
 import slipstream
 from slipstream.base.settings import Settings
 from slipstream.bench import machine
-from slipstream.bench.contenders import TABLE, Contender, Place, open_contender
+from slipstream.bench.collective.contenders import TABLE, Contender, Place, open_contender
+from slipstream.bench.collective.meter import Meter
+from slipstream.bench.collective.task import MEMORY_FROM, Task
 from slipstream.bench.gathering import gather_objects
 from slipstream.bench.jobs import channel
-from slipstream.bench.meter import Meter
-from slipstream.bench.task import MEMORY_FROM, Task
+from slipstream.bench.turns import agreed, start_message
 from slipstream.comm.rendezvous.rank_sources import find_placement
 
 __all__ = ["main"]
@@ -34,19 +35,17 @@ def main() -> None:
     gc.disable()
     slipstream.init()
     idle = _idle_cpu(task.idle_seconds)  # before any other library has threads in this process
-    hosts = list(slipstream.world().topology.hosts)
+    hosts = slipstream.world().topology.hosts
     one_host = len(set(hosts)) == 1
     place = Place(slipstream.rank(), slipstream.size(), slipstream.local_rank(), one_host, settings.interface)
     contenders, missing = _open(task.contenders, place)
     memory = None
     if one_host and max(shape.nbytes for shape in task.shapes) >= MEMORY_FROM:
         memory = machine.memory_traffic(slipstream.barrier)
-    versions = machine.versions("slipstream", "numpy")
+    start = start_message(hosts, missing)
     for contender in contenders:
-        versions.update(contender.versions)
-    ranks = gather_objects({"memory": memory, "idle_cpu": idle})
-    about = {"hosts": hosts, "encrypted": settings.encrypt, "missing": missing, "versions": versions}
-    report({"kind": "start", **about, "ranks": ranks})
+        start["versions"].update(contender.versions)
+    report({**start, "ranks": gather_objects({"memory": memory, "idle_cpu": idle})})
     meter = Meter(task, contenders, _one_clock())
     for shape in task.shapes:
         report({"kind": "size"} | meter.measure(shape))
@@ -65,7 +64,7 @@ def _open(names: tuple[str, ...], place: Place) -> tuple[list[Contender], dict[s
                 importlib.import_module(module)
         except ImportError as error:
             reasons[name] = f"{error}; install: {TABLE[name].install}"
-    missing = _agreed(reasons)  # of all first: starting one of them needs all ranks
+    missing = agreed(reasons)  # of all first: starting one of them needs all ranks
     opened = []
     for name in names:
         if name in missing:
@@ -75,21 +74,12 @@ def _open(names: tuple[str, ...], place: Place) -> tuple[list[Contender], dict[s
             contender = open_contender(name, place)
         except ImportError as error:
             reasons = {name: f"{error}; install: {TABLE[name].install}"}
-        reasons = _agreed(reasons)
+        reasons = agreed(reasons)
         if reasons:
             missing |= reasons
         else:
             opened.append(contender)
     return opened, missing
-
-
-def _agreed(reasons: dict[str, str]) -> dict[str, str]:
-    """What is missing anywhere, by name, with the reason of the first rank that lacks it."""
-    everywhere: dict[str, str] = {}
-    for rank, one in enumerate(gather_objects(reasons)):
-        for name, reason in one.items():
-            everywhere.setdefault(name, f"rank {rank}: {reason}")
-    return everywhere
 
 
 def _idle_cpu(seconds: float) -> float | None:

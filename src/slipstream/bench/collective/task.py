@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from slipstream.bench.collectives import Shape
+from slipstream.bench.collective.catalogue import Shape
 
 __all__ = ["MEMORY_FROM", "Task"]
 

@@ -31,7 +31,7 @@ class Call:
     """One call: the collective ``name`` from ``source`` into ``target`` (1-dimensional, of one dtype).
 
     The same array twice means in place. Where a rank gives or gets nothing the array is empty. ``op`` is a name
-    of `slipstream.bench.collectives.OPS`, ``root`` a rank.
+    of `slipstream.bench.collective.catalogue.OPS`, ``root`` a rank.
     """
 
     name: str

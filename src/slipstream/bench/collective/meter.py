@@ -19,11 +19,19 @@ from numpy.typing import NDArray
 
 import slipstream
 from slipstream.base.errors import SlipstreamError
-from slipstream.bench.collectives import COLLECTIVES, Shape
-from slipstream.bench.contenders import Bound, Call, Contender, Unsupported
+from slipstream.bench.collective.catalogue import COLLECTIVES, Shape
+from slipstream.bench.collective.contenders import Bound, Call, Contender, Unsupported
+from slipstream.bench.collective.task import Task
+from slipstream.bench.collective.values import (
+    Values,
+    expected_pieces,
+    fill,
+    input_pieces,
+    numpy_dtype,
+    wrong_elements,
+)
 from slipstream.bench.gathering import broadcast_object, gather_objects
-from slipstream.bench.task import Task
-from slipstream.bench.values import Values, expected_pieces, fill, input_pieces, numpy_dtype, wrong_elements
+from slipstream.bench.turns import turns
 
 __all__ = ["Meter"]
 
@@ -75,17 +83,14 @@ class Meter:
         slots = calls if self._own_buffers else 1
         batches = self._bind_all(shape, contenders, slots)
         samples = {contender.name: _Sample() for contender in contenders}
-        for repeat in range(-self._task.warmup, self._task.repeats):
-            for turn in range(len(contenders)):
-                # Another one begins each time, so that none always follows the same.
-                contender = contenders[(turn + repeat) % len(contenders)]
-                sample = samples[contender.name]
-                buffers, bounds = batches[contender.name]
-                shift = 17 * (repeat + self._task.warmup) + 5 * turn + 1
-                spoil = self._task.inject_error and repeat == 0
-                seconds = self._batch(shape, contender, buffers, bounds, calls, values, shift, spoil, sample)
-                if repeat >= 0:
-                    sample.seconds.append(seconds / calls)
+        for repeat, place, contender in turns(contenders, self._task.repeats, self._task.warmup):
+            sample = samples[contender.name]
+            buffers, bounds = batches[contender.name]
+            shift = 17 * (repeat + self._task.warmup) + 5 * place + 1
+            spoil = self._task.inject_error and repeat == 0
+            seconds = self._batch(shape, contender, buffers, bounds, calls, values, shift, spoil, sample)
+            if repeat >= 0:
+                sample.seconds.append(seconds / calls)
         return self._result(shape, calls, unsupported, samples)
 
     def _result(

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slipstream.bench.contenders.interface import Bound, Call, Contender, Place, Unsupported
+from slipstream.bench.collective.contenders.interface import Bound, Call, Contender, Place, Unsupported
 
 __all__ = ["TABLE", "Bound", "Call", "Contender", "Need", "Place", "Unsupported", "missing", "open_contender"]
 
@@ -59,6 +59,6 @@ def missing(names: Sequence[str]) -> dict[str, str]:
 
 def open_contender(name: str, place: Place) -> Contender:
     """Starts the library in this process; all ranks call it alike. Raises ImportError when it does not load."""
-    module = importlib.import_module(f"slipstream.bench.contenders.{TABLE[name].module}")
+    module = importlib.import_module(f"slipstream.bench.collective.contenders.{TABLE[name].module}")
     contender: Contender = module.open_contender(name, place)
     return contender

@@ -1,0 +1,6 @@
+"""One collective, measured at several sizes: ``slipstream bench COLLECTIVE``.
+
+`catalogue` says what each collective is. `command` is what the parent process does; `rank` and `meter` measure, with
+the peers of `contenders` and the `values` that they exchange. `summary` is pure arithmetic on what was measured;
+`report` and `plot` show it.
+"""
