@@ -93,7 +93,7 @@ void Execution::start() {
     gate.must_say_ready = in > kEagerBytes;
     say_ready(static_cast<int>(i));
     if (out <= kEagerBytes) {
-      if (out == 0 || context_.fabric.spend(global, out + frames * kFrameCost))
+      if (out == 0 || context_.fabric.credit(global).spend(out + frames * kFrameCost))
         gate.sends.set_eager();
       else
         context_.fabric.send(global, frame_of(request_, MessageType::request));

@@ -9,8 +9,6 @@ namespace slipstream {
 
 namespace {
 
-constexpr uint64_t kEagerCredit = 1 << 20;  // unconsumed eager bytes a link may hold
-constexpr uint64_t kCreditStep = kEagerCredit / 8;
 constexpr double kFirstKnockSeconds = 0.1;
 constexpr double kKnockSeconds = 2;
 
@@ -141,25 +139,12 @@ void Fabric::send(int rank, const WorkHeader& frame, std::span<const std::byte> 
   want(rank);
 }
 
-bool Fabric::spend(int rank, uint64_t bytes) {
-  Peer& peer = at(rank);
-  if (peer.eager_out + bytes > kEagerCredit) return false;
-  peer.eager_out += bytes;
-  return true;
-}
-
-void Fabric::repaid(int rank, uint64_t bytes) {
-  Peer& peer = at(rank);
-  peer.eager_out -= std::min(peer.eager_out, bytes);
-}
-
 void Fabric::consumed(int rank, uint64_t bytes) {
-  Peer& peer = at(rank);
-  peer.eager_in += bytes;
-  if (peer.eager_in < kCreditStep) return;
+  const uint32_t told = credit(rank).consumed(bytes);
+  if (told == 0) return;
   WorkHeader frame;
   frame.type = MessageType::credit;
-  frame.chunk = static_cast<uint32_t>(std::exchange(peer.eager_in, 0));
+  frame.chunk = told;
   send(rank, frame);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/eager_credit.h"
 #include "engine/work_header.h"
 #include "transport/link.h"
 
@@ -72,10 +73,10 @@ class Fabric {
   // Sends a small frame now, or as soon as the link is up.
   void send(int rank, const WorkHeader& frame, std::span<const std::byte> payload = {});
 
-  // Eager flow control: true if `bytes` more may be sent before `rank` has consumed any.
-  bool spend(int rank, uint64_t bytes);
-  void repaid(int rank, uint64_t bytes);    // the peer consumed that much
-  void consumed(int rank, uint64_t bytes);  // we did; tells the peer now and then
+  // Of the eager messages that go to `rank`.
+  EagerCredit& credit(int rank) { return at(rank).credit; }
+  // We have consumed so many bytes of eager messages from `rank`; tells it now and then.
+  void consumed(int rank, uint64_t bytes);
 
   // Pings `rank`, on which work waits; an error if it has been silent for too long.
   Error watch(int rank, Time now);
@@ -112,8 +113,7 @@ class Fabric {
     Time pinged{};       // first unanswered ping
     Time last_pinged{};  // latest ping
     std::vector<Queued> queued;
-    uint64_t eager_out = 0;
-    uint64_t eager_in = 0;
+    EagerCredit credit;
   };
 
   void bury(Peer& peer);

@@ -57,7 +57,7 @@ Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload)
       return {};
     }
     case MessageType::credit:
-      fabric_.repaid(peer, frame.chunk);
+      fabric_.credit(peer).repaid(frame.chunk);
       return {};
     case MessageType::abort:
       if (auto error = decode_error({payload.data, payload.size})) return std::move(*error);

@@ -34,6 +34,11 @@ std::string in_seconds(double duration) {
   return text;
 }
 
+template <class T>
+std::span<const std::byte> bytes_of(const T& object) {
+  return std::as_bytes(std::span(&object, 1));
+}
+
 Error lost(int peer, const std::string& how) {
   return Error{Code::peer_lost, peer, {}, "rank " + std::to_string(peer) + " " + how};
 }
@@ -95,9 +100,9 @@ void ShmLink::close() {
   if (!open_) return;
   if (!messages_.empty()) {  // the peer will not learn of these regions, but of the reason why we close
     messages_.clear();
-    std::erase_if(backlog_, [](const Queued& queued) { return queued.kind == kDescriptor; });
+    records_.drop(kDescriptor);
   }
-  if (phase_ == Phase::up) flush_backlog();
+  if (phase_ == Phase::up) flush_records();
   open_ = false;
   up_ = false;
   if (phase_ == Phase::up) take_back();
@@ -201,7 +206,7 @@ void ShmLink::become_up(Fd link_memory, Fd bell_page, Fd bell_event) {
     return cannot_map(failure);
   }
   auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
-  outgoing_ = Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor);
+  records_.open(Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor));
   incoming_ = Ring(dialler_ ? &pair->from_acceptor : &pair->from_dialler);
   access_ = dialler_ ? Access(&pair->dialler, &pair->acceptor) : Access(&pair->acceptor, &pair->dialler);
   phase_ = Phase::up;
@@ -253,46 +258,23 @@ void ShmLink::peer_is_gone() {
 
 // ---- the rings
 
-bool ShmLink::try_push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-  std::byte* body = outgoing_.reserve(kind, value, a_bytes + b_bytes);
-  if (body == nullptr) return false;
-  if (a_bytes > 0) std::memcpy(body, a, a_bytes);
-  if (b_bytes > 0) std::memcpy(body + a_bytes, b, b_bytes);
-  outgoing_.commit();
-  return true;
-}
-
-void ShmLink::push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+void ShmLink::push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail) {
   if (!open_ || phase_ != Phase::up) return;
-  if (backlog_.empty() && messages_.empty() && try_push(kind, value, a, a_bytes, b, b_bytes)) {
-    peer_bell_->ring();
-    return;
-  }
-  Queued queued{kind, value, std::vector<std::byte>(a_bytes + b_bytes)};
-  if (a_bytes > 0) std::memcpy(queued.body.data(), a, a_bytes);
-  if (b_bytes > 0) std::memcpy(queued.body.data() + a_bytes, b, b_bytes);
-  backlog_.push_back(std::move(queued));
+  if (records_.push(kind, value, head, tail, !messages_.empty())) peer_bell_->ring();
 }
 
-bool ShmLink::flush_backlog() {
+bool ShmLink::flush_records() {
   messages_.flush(socket_);
-  if (!messages_.empty()) return false;
-  bool moved = false;
-  while (!backlog_.empty()) {
-    const auto& q = backlog_.front();
-    if (!try_push(q.kind, q.value, q.body.data(), q.body.size(), nullptr, 0)) break;
-    backlog_.pop_front();
-    moved = true;
-  }
-  if (moved) peer_bell_->ring();
-  return moved;
+  if (!messages_.empty() || !records_.flush()) return false;
+  peer_bell_->ring();
+  return true;
 }
 
 bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   if (!open_) return true;  // Events::down has been told
   count(frame.length, 0);
   if (frame.length <= kEagerBytes) {
-    push(kFrame, 0, &frame, sizeof(frame), data, frame.length);
+    push(kFrame, 0, bytes_of(frame), {data, frame.length});
     return true;
   }
   const auto region = home_->regions.find(data, frame.length);
@@ -300,7 +282,7 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   announce(region);
   const uint32_t ticket = tickets_.take(cookie);
   const uint64_t offset = static_cast<uint64_t>(data - region->memory.data());
-  push(kDescriptor, uint64_t{ticket} << 32 | region->id, &frame, sizeof(frame), &offset, sizeof(offset));
+  push(kDescriptor, uint64_t{ticket} << 32 | region->id, bytes_of(frame), bytes_of(offset));
   return false;
 }
 
@@ -337,17 +319,17 @@ std::byte* ShmLink::begin_write(const Shared& shared, size_t bytes) {
 }
 
 void ShmLink::release(const Payload& payload) {
-  if (payload.hold != 0) push(kReleased, payload.hold - 1, nullptr, 0, nullptr, 0);
+  if (payload.hold != 0) push(kReleased, payload.hold - 1);
 }
 
 void ShmLink::drop_region(uint32_t id) {
-  if (announced_.erase(id) != 0) push(kDropped, id, nullptr, 0, nullptr, 0);
+  if (announced_.erase(id) != 0) push(kDropped, id);
 }
 
 bool ShmLink::poll() {
   if (open_) messages_.flush(socket_);
   if (!open_ || phase_ != Phase::up) return false;
-  bool moved = flush_backlog();
+  bool moved = flush_records();
   for (int i = 0; i < 32 && open_; ++i) {
     Ring::Record record{};
     const std::byte* body = nullptr;

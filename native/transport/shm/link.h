@@ -1,9 +1,9 @@
 // One shared-memory link; see shm.h. Private to this folder.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -11,6 +11,7 @@
 #include "transport/handshake.h"
 #include "transport/shm/access.h"
 #include "transport/shm/descriptor_channel.h"
+#include "transport/shm/record_queue.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/tickets.h"
 #include "transport/shm/transport.h"
@@ -37,7 +38,7 @@ class ShmLink final : public Link, private Handler {
 
   bool poll();
   bool pending() const { return open_ && up_ && !incoming_.empty(); }
-  bool congested() const { return open_ && (!backlog_.empty() || !messages_.empty()); }
+  bool congested() const { return open_ && (!records_.empty() || !messages_.empty()); }
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.
   Time tick(Time now);
@@ -51,11 +52,6 @@ class ShmLink final : public Link, private Handler {
 
  private:
   using Message = DescriptorChannel::Message;
-  struct Queued {
-    uint32_t kind;
-    uint64_t value;
-    std::vector<std::byte> body;
-  };
   enum class Phase { handshake, setup, up };
 
   void ready(uint32_t events) override;
@@ -79,9 +75,9 @@ class ShmLink final : public Link, private Handler {
   bool peer_has_closed() const;
   void fail(Error error);
 
-  void push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes);
-  bool try_push(uint32_t kind, uint64_t value, const void* a, size_t a_bytes, const void* b, size_t b_bytes);
-  bool flush_backlog();
+  // Sends a record with this body, or has it wait for room and for the descriptors before it.
+  void push(uint32_t kind, uint64_t value, std::span<const std::byte> head = {}, std::span<const std::byte> tail = {});
+  bool flush_records();
   bool handle(const Ring::Record& record, const std::byte* body);
   void handle_frame(const Ring::Record& record, const std::byte* body);
   void handle_descriptor(const Ring::Record& record, const std::byte* body);
@@ -103,11 +99,10 @@ class ShmLink final : public Link, private Handler {
   Fd memory_fd_;
   Mapping memory_;
   Ring incoming_;
-  Ring outgoing_;
   Access access_;
   std::unique_ptr<Bell> peer_bell_;
   DescriptorChannel messages_;  // on the unix socket, after the handshake
-  std::deque<Queued> backlog_;  // records wait while messages wait: they may need the regions
+  RecordQueue records_;         // wait while messages wait: they may need the regions
   std::unordered_map<uint32_t, Mapping> peer_regions_;
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <span>
 #include <utility>
 
 #include "transport/tcp/lane_control.h"
@@ -25,12 +23,11 @@ void BulkLane::open(Connection connection) {
   take_back();
   take_socket(std::move(connection));
   writer_.begin(checks());
-  in_place_ = 0;
-  in_payload_ = stalled_ = sent_last_ = received_last_ = false;
+  reader_.begin();
+  stalled_ = sent_last_ = received_last_ = false;
   promoted_ = 0;
   pause_ = {};
   rtt_at_ = {};
-  header_at_ = 0;
   pace_.forget();
   backlog_ = 0;
   limit_backlog();
@@ -206,8 +203,7 @@ void BulkLane::update() {
 // The side that dialled sends its last header first. When it has the other side's too, both have read all that was sent
 // here.
 bool BulkLane::receive_last() {
-  header_at_ = 0;
-  const uint32_t generation = LaneControl::of(segment_.frame).detail;
+  const uint32_t generation = LaneControl::of(reader_.segment().frame).detail;
   if (!at_.accepted) {
     if (!sent_last() || generation != promoted_)
       link_.protocol_error("the last header of a lane, unasked");
@@ -235,7 +231,7 @@ void BulkLane::promote(uint32_t generation) {
 bool BulkLane::discards() const { return at_.closing && !sent_last(); }
 
 void BulkLane::drop_input() {
-  into_ = nullptr;
+  reader_.drop();
   stalled_ = false;
 }
 
@@ -253,28 +249,9 @@ bool BulkLane::prepare_read(IoCall& call) {
   if (!is_open() || ended_ || stalled_ || received_last_ || discards()) return false;
   call.fd = fd_.get();
   call.records = records_.get();
-  call.out = false;
-  call.timed = false;
-  call.flags = 0;
-  call.count = 0;
-  const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
-  const bool dropped = in_payload_ && into_ == nullptr;
-  if (dropped)
-    call.parts[call.count++] = {nullptr, std::min(rest, IoCall::kMostDropped)};
-  else if (in_payload_)
-    call.parts[call.count++] = {into_ + in_at_, rest};
-  // The next header comes with the rest of a payload: one system call a segment.
-  if (!dropped) call.parts[call.count++] = {header_.data() + header_at_, header_.size() - header_at_};
-  call.alone = dropped || !in_payload_ || !link_.receiver().inbox().shared(segment_);
-  call.first = nullptr;
-  call.checks = in_payload_ && !dropped && segment_.check.payload != 0;
-  call.crc = in_crc_;
+  const bool alone = !reader_.in_payload() || reader_.dropped() || !link_.receiver().inbox().shared(reader_.segment());
+  reader_.prepare(call, alone);
   return true;
-}
-
-bool BulkLane::reads_with(const BulkLane& other) const {
-  return in_payload_ && other.in_payload_ && into_ != nullptr && other.into_ != nullptr &&
-         into_ < other.into_ + other.segment_.size && other.into_ < into_ + segment_.size;
 }
 
 bool BulkLane::finish_read(const IoCall& call, size_t& got) {
@@ -284,46 +261,42 @@ bool BulkLane::finish_read(const IoCall& call, size_t& got) {
     return false;
   }
   if (discards()) return false;  // another lane's upcall did that
-  const size_t rest = in_payload_ ? segment_.size - in_at_ : 0;
-  const bool dropped = in_payload_ && into_ == nullptr;
+  const size_t rest = reader_.rest();
+  const bool dropped = reader_.dropped();
   const auto n = static_cast<size_t>(call.result);
   link_.heard();
   got += n;
-  in_crc_ = call.crc;
-  received_bytes_ += std::min(n, rest);
-  in_at_ += std::min(n, rest);
-  header_at_ += n - std::min(n, rest);
-  if (in_payload_ && in_at_ == segment_.size && !deliver()) return false;
-  if (header_at_ == header_.size() && !begin()) return false;
+  received_bytes_ += reader_.came(n, call.crc);
+  if (reader_.has_payload() && !deliver()) return false;
+  if (reader_.has_header() && !begin()) return false;
   return n >= rest || dropped;  // else the socket is empty
 }
 
 bool BulkLane::begin() {
-  std::memcpy(&segment_, header_.data(), sizeof(SegmentHeader));
-  if (!intact(segment_, in_place_++)) {
+  const uint64_t place_on_connection = reader_.take_header();
+  const SegmentHeader& segment = reader_.segment();
+  if (!intact(segment, place_on_connection)) {
     read_damaged(static_cast<uint32_t>(number_) + 1);
     return false;
   }
-  if (is_promotion(segment_)) return receive_last();
-  const char* what = objection_to_segment(segment_);
-  const auto verdict = what != nullptr ? Inbox::Verdict::nonsense : link_.receiver().inbox().begin(segment_);
+  if (is_promotion(segment)) return receive_last();
+  const char* what = objection_to_segment(segment);
+  const auto verdict = what != nullptr ? Inbox::Verdict::nonsense : link_.receiver().inbox().begin(segment);
   if (verdict == Inbox::Verdict::nonsense) {
     link_.protocol_error(what != nullptr ? what : "a segment that contradicts another one");
     return false;
   }
-  header_at_ = 0;
-  in_at_ = 0;
-  in_crc_ = 0;
-  in_payload_ = true;
-  into_ = nullptr;
-  if (segment_.taken > 1 && !link_.sender().acknowledged(1, segment_.taken - 1)) return false;
+  reader_.begin_payload();
+  if (segment.taken > 1 && !link_.sender().acknowledged(1, segment.taken - 1)) return false;
   return verdict == Inbox::Verdict::repeated || place();
 }
 
 bool BulkLane::place() {
   stalled_ = false;
-  switch (link_.receiver().place(segment_, into_)) {
+  std::byte* into = nullptr;
+  switch (link_.receiver().place(reader_.segment(), into)) {
     case Receiver::Place::found:
+      reader_.put(into);
       return true;
     case Receiver::Place::full:
       stalled_ = true;
@@ -340,16 +313,12 @@ void BulkLane::resume() {
   update();
 }
 
-void BulkLane::forget_in(uint64_t message) {
-  if (in_payload_ && segment_.message == message) into_ = nullptr;
-}
-
 // Nobody has any use for what is dropped, and the peer may send anything in its place.
 bool BulkLane::deliver() {
-  in_payload_ = false;
-  if (into_ == nullptr) return !at_.finished && !discards();
+  reader_.end_payload();
+  if (reader_.into() == nullptr) return !at_.finished && !discards();
   if (undamaged())
-    link_.receiver().complete(segment_);
+    link_.receiver().complete(reader_.segment());
   else
     read_damaged(static_cast<uint32_t>(number_) + 1);
   return is_open() && !at_.finished && !discards();
@@ -365,18 +334,13 @@ void BulkLane::describe(LaneStatistics& statistics) const {
   statistics.zero_copy_from = zero_copy_.from();
 }
 
-void BulkLane::forget_in(const SegmentHeader& segment) {
-  if (in_payload_ && segment_.message == segment.message && segment_.offset < segment.offset + segment.size &&
-      segment.offset < segment_.offset + segment_.size)
-    into_ = nullptr;
-}
-
 // Where two lanes write the same bytes, what came here is not what lies there.
 bool BulkLane::undamaged() const {
-  if (segment_.check.payload == 0) return true;
-  const bool shared = link_.receiver().inbox().shared(segment_);
-  const uint32_t check = shared ? payload_check({into_, segment_.size}) : as_payload_check(in_crc_);
-  return check == segment_.check.payload;
+  const SegmentHeader& segment = reader_.segment();
+  if (segment.check.payload == 0) return true;
+  const bool shared = link_.receiver().inbox().shared(segment);
+  const uint32_t check = shared ? payload_check({reader_.into(), segment.size}) : as_payload_check(reader_.crc());
+  return check == segment.check.payload;
 }
 
 }  // namespace slipstream

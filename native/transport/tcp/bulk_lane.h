@@ -1,7 +1,6 @@
 // The bulk lanes of a tcp link pull segments of messages and send them. Private to this folder.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,6 +9,7 @@
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/pace.h"
 #include "transport/tcp/pacing.h"
+#include "transport/tcp/segment_reader.h"
 #include "transport/tcp/segment_writer.h"
 #include "transport/tcp/zero_copy.h"
 
@@ -45,8 +45,8 @@ class BulkLane final : public Lane {
   void forget_out(uint64_t message) { writer_.forget(message); }
   // The message is complete, or this segment of it: what still comes of it on this lane is dropped, also the rest of a
   // larger segment that has been cut up since. It would overwrite what has been checked.
-  void forget_in(uint64_t message);
-  void forget_in(const SegmentHeader& segment);
+  void forget_in(uint64_t message) { reader_.forget(message); }
+  void forget_in(const SegmentHeader& segment) { reader_.forget(segment); }
 
   // One system call at a time: prepared here, performed anywhere, finished here. False: no more for now.
   bool prepare_write(IoCall& call, Time now);            // takes the next segments if there are none on their way out
@@ -54,7 +54,8 @@ class BulkLane final : public Lane {
   bool prepare_read(IoCall& call);
   bool finish_read(const IoCall& call, size_t& got);  // makes upcalls
   void end_turn(size_t wrote, Time start);            // of writing, which began then
-  bool reads_with(const BulkLane& other) const;       // the same bytes of a message
+  // The same bytes of a message.
+  bool reads_with(const BulkLane& other) const { return reader_.overlaps(other.reader_); }
 
   const Pace& pace() const { return pace_; }
   // Bytes a second that reach the peer while the lane is busy: a queue that fills looks faster than it is. 0: not
@@ -96,14 +97,7 @@ class BulkLane final : public Lane {
   uint64_t sent_bytes_ = 0;
   uint64_t received_bytes_ = 0;
 
-  std::array<std::byte, sizeof(SegmentHeader)> header_{};
-  size_t header_at_ = 0;
-  SegmentHeader segment_;      // on its way in
-  std::byte* into_ = nullptr;  // null: dropped
-  size_t in_at_ = 0;
-  uint32_t in_crc_ = 0;    // of that much of the payload
-  uint64_t in_place_ = 0;  // segments of this connection that have begun to come
-  bool in_payload_ = false;
+  SegmentReader reader_;  // on their way in
   bool stalled_ = false;  // no block for the message
 };
 

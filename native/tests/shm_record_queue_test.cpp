@@ -1,0 +1,84 @@
+// Records reach the ring in the order in which they were sent, whether or not there was room.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/check.h"
+#include "transport/shm/record_queue.h"
+
+namespace {
+
+using namespace slipstream;
+
+struct Ends {
+  std::unique_ptr<Ring::Shared> memory = std::make_unique<Ring::Shared>();
+  RecordQueue out;
+  Ring in{memory.get()};
+
+  Ends() { out.open(Ring(memory.get())); }
+
+  // The values of all records that are in the ring, whose bodies have to be what body() makes of them.
+  std::vector<uint64_t> take() {
+    std::vector<uint64_t> values;
+    Ring::Record record{};
+    const std::byte* body = nullptr;
+    while (in.peek(record, body) == Ring::Peek::record) {
+      const std::vector<std::byte> expected = body_of(record.value);
+      CHECK_EQ(record.size, sizeof(record) + expected.size());
+      CHECK(std::equal(expected.begin(), expected.end(), body));
+      values.push_back(record.value);
+      in.pop();
+    }
+    return values;
+  }
+
+  static std::vector<std::byte> body_of(uint64_t value) {
+    return std::vector<std::byte>(value * 997 % 9000, static_cast<std::byte>(value));
+  }
+
+  bool push(uint64_t value, bool hold = false, uint32_t kind = 1) {
+    const auto body = body_of(value);
+    const size_t half = body.size() / 2;
+    return out.push(kind, value, {body.data(), half}, {body.data() + half, body.size() - half}, hold);
+  }
+};
+
+}  // namespace
+
+TEST(what_has_no_room_waits_and_keeps_its_order) {
+  Ends ends;
+  bool waited = false;
+  for (uint64_t value = 0; value < 200; ++value) waited |= !ends.push(value);
+  CHECK(waited);  // 200 bodies of 4500 bytes are more than a ring holds
+  std::vector<uint64_t> got;
+  for (int rounds = 0; got.size() < 200 && rounds < 20; ++rounds) {
+    const auto some = ends.take();
+    CHECK(!some.empty());
+    got.insert(got.end(), some.begin(), some.end());
+    ends.out.flush();
+  }
+  CHECK_EQ(got.size(), 200u);
+  for (uint64_t value = 0; value < got.size(); ++value) CHECK_EQ(got[value], value);
+  CHECK(ends.out.empty());
+}
+
+TEST(nothing_overtakes_what_is_held_back) {
+  Ends ends;
+  CHECK(ends.push(1));
+  CHECK(!ends.push(2, true));
+  CHECK(!ends.push(3));
+  CHECK(ends.take() == std::vector<uint64_t>{1});
+  CHECK(ends.out.flush());
+  CHECK(!ends.out.flush());
+  CHECK((ends.take() == std::vector<uint64_t>{2, 3}));
+}
+
+TEST(records_of_a_kind_may_be_dropped_while_they_wait) {
+  Ends ends;
+  ends.push(1, true, 7);
+  ends.push(2, true, 8);
+  ends.push(3, true, 7);
+  ends.out.drop(7);
+  ends.out.flush();
+  CHECK(ends.take() == std::vector<uint64_t>{2});
+}

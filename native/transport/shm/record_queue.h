@@ -1,0 +1,40 @@
+// The records that go to the peer, in order: those for which its ring has no room wait here. A record may name memory
+// whose descriptor travels over the unix socket (DescriptorChannel), so the caller can hold records back until that has
+// been sent. Private to this folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "transport/shm/ring.h"
+
+namespace slipstream {
+
+class RecordQueue {
+ public:
+  void open(Ring ring) { ring_ = ring; }
+
+  // Appends a record with `head` and `tail` as its body. True: it is in the ring. `hold`: it waits in any case.
+  bool push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail, bool hold);
+  // Moves what waits into the ring, as far as there is room. True if anything moved.
+  bool flush();
+  bool empty() const { return waiting_.empty(); }
+  // Those of this kind that wait are not sent.
+  void drop(uint32_t kind);
+
+ private:
+  struct Waiting {
+    uint32_t kind;
+    uint64_t value;
+    std::vector<std::byte> body;
+  };
+  bool write(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail);
+
+  Ring ring_;
+  std::deque<Waiting> waiting_;
+};
+
+}  // namespace slipstream
