@@ -14,7 +14,7 @@ bool is_small(const Request& request) {
   uint64_t most = 0;
   for (const Layout& space : request.spaces)
     most = std::max(most, space.offsets.empty() ? space.count : space.offsets.back());
-  return most * size_of(request.elements ? request.elements->dtype : request.signature.dtype) <= kSmallBytes;
+  return most * size_of(dtype_of(request)) <= kSmallBytes;
 }
 
 }  // namespace
@@ -38,7 +38,8 @@ Channels::Channel& Channels::at(uint64_t id) {
 bool Channels::enter(Channel& channel, const WorkPtr& work, bool overlaps) {
   memory_.add(*work);
   // A small work never waits behind bulk; but offers go out in order.
-  if (!overlaps && is_small(work->request) && work->request.offer.empty()) return true;
+  const bool offers = work->request.part && !work->request.part->offer.empty();
+  if (!overlaps && !offers && is_small(work->request)) return true;
   if (work->request.timed) due_ = std::min(due_, work->due());
   channel.waiting_.push_back(work);
   return false;

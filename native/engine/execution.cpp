@@ -28,11 +28,9 @@ WorkHeader frame_of(const Request& request, MessageType type) {
 
 WorkHeader offer_of(const Request& request) {
   WorkHeader frame = frame_of(request, MessageType::offer);
-  frame.length = static_cast<uint32_t>(request.offer.size());
+  frame.length = static_cast<uint32_t>(request.part->offer.size());
   return frame;
 }
-
-Op op_of(const Request& request) { return request.elements ? request.elements->op : request.signature.op; }
 
 // Puts bytes where the peer wants them; false if it has failed or left.
 bool put(Link& link, const Link::Shared& at, const std::byte* data, size_t bytes) {
@@ -59,7 +57,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       scaled_(context.arena, geometry_, request_.prescale),
       staging_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       gates_(plan_.peers().size()) {
-  if (request_.done) request_.done->assign(geometry_.chunks(), 0);
+  if (request_.part && request_.part->received) request_.part->received->assign(geometry_.chunks(), 0);
 }
 
 bool Execution::leaves_host() const {
@@ -68,7 +66,8 @@ bool Execution::leaves_host() const {
 }
 
 uint64_t Execution::widest_window() const {
-  const size_t network = request_.window_bytes != 0 ? request_.window_bytes : kNetworkBudget;
+  const size_t network =
+      request_.part && request_.part->window_bytes != 0 ? request_.part->window_bytes : kNetworkBudget;
   const uint64_t staged = std::max<uint64_t>(1, Staging::bytes_per_chunk(plan_, geometry_));
   const uint64_t fitting = network_ ? network / geometry_.chunk_bytes() : kStagingBudget / staged;
   return std::clamp<uint64_t>(fitting, kFewestChunks, network_ ? 4 * kMostChunks : kMostChunks);
@@ -89,7 +88,8 @@ void Execution::start() {
       context_.fabric.send(global, frame_of(request_, MessageType::announce));
     bulk_ |= out > kEagerBytes || in > kEagerBytes;
     context_.fabric.want(global);
-    if (!request_.offer.empty()) context_.fabric.send(global, offer_of(request_), request_.offer);
+    if (request_.part && !request_.part->offer.empty())
+      context_.fabric.send(global, offer_of(request_), request_.part->offer);
     gate.must_say_ready = in > kEagerBytes;
     say_ready(static_cast<int>(i));
     if (out <= kEagerBytes) {
@@ -148,13 +148,14 @@ void Execution::nudge() {
 
 uint64_t Execution::allowance() const {
   if (!network_) return schedule_.window();
+  const SharedPart* part = request_.part && request_.part->window_seconds > 0 ? &*request_.part : nullptr;
   uint64_t bytes = SIZE_MAX;
   for (const Plan::Peer& peer : plan_.peers())
     if (const Link* link = link_to(peer.rank)) {
-      const double seconds = request_.window_seconds;
-      const auto ahead = seconds > 0
-                             ? std::max<uint64_t>(request_.window_least, static_cast<uint64_t>(seconds * link->rate()))
-                             : link->window();
+      const auto ahead =
+          part != nullptr
+              ? std::max<uint64_t>(part->window_least, static_cast<uint64_t>(part->window_seconds * link->rate()))
+              : link->window();
       bytes = std::min<uint64_t>(bytes, ahead);
     }
   const uint64_t window = schedule_.window();
@@ -190,7 +191,8 @@ void Execution::issue(uint32_t index, uint64_t chunk) {
 void Execution::complete(uint32_t index, uint64_t chunk) {
   ++progress_;
   scaled_.drop(send_key(index, chunk));
-  if (request_.done && plan_.steps()[index].kind == StepKind::recv) (*request_.done)[chunk] = 1;
+  if (request_.part && request_.part->received && plan_.steps()[index].kind == StepKind::recv)
+    (*request_.part->received)[chunk] = 1;
   schedule_.complete(index, chunk);
 }
 
@@ -294,7 +296,7 @@ int Execution::step_of(int peer_index, const WorkHeader& frame, uint32_t& expect
 bool Execution::is_excess(uint32_t index, const WorkHeader& frame) const {
   if (frame.chunk < schedule_.begun()) {
     if (schedule_.released(index, frame.chunk)) return true;  // it was taken
-  } else if (request_.windowed && frame.chunk >= schedule_.begun() + 4 * kMostChunks) {
+  } else if (is_windowed(request_) && frame.chunk >= schedule_.begun() + 4 * kMostChunks) {
     return true;  // its sender waits for what becomes of the chunks before
   }
   return held_.has(index, frame);
@@ -307,7 +309,7 @@ Events::Landing Execution::land(int peer_index, const WorkHeader& frame) {
   while (schedule_.begun() <= frame.chunk && start_chunk()) {
   }
   const Step& step = plan_.steps()[static_cast<size_t>(index)];
-  if (step.kind != StepKind::recv || request_.whole_chunks || wide_ ||
+  if (step.kind != StepKind::recv || (request_.part && request_.part->whole_chunks) || wide_ ||
       !schedule_.awaits(static_cast<uint32_t>(index), frame.chunk))
     return {};
   return {true, at(step.dst, step, frame.chunk, frame.piece)};

@@ -7,7 +7,7 @@ namespace slipstream {
 Geometry::Geometry(const Request& request)
     : plan_(*request.plan),
       layouts_(request.spaces),
-      dtype_(request.elements ? request.elements->dtype : request.signature.dtype),
+      dtype_(dtype_of(request)),
       element_(size_of(dtype_)),
       chunk_elements_(slipstream::chunk_elements(request)) {
   const auto& steps = plan_.steps();

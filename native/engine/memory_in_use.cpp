@@ -21,8 +21,8 @@ bool MemoryInUse::may_share(const Work& one, const Work& other) {
 MemoryInUse::Ranges MemoryInUse::ranges_of(const Work& work) {
   const Request& request = work.request;
   Ranges found;
-  if (request.plan == nullptr || request.windowed) return found;
-  const size_t element = size_of(request.elements ? request.elements->dtype : request.signature.dtype);
+  if (request.plan == nullptr || is_windowed(request)) return found;
+  const size_t element = size_of(dtype_of(request));
   for (const Space space : {Space::in, Space::out}) {
     const Layout& layout = request.spaces[static_cast<size_t>(space)];
     const uint64_t bytes = (layout.offsets.empty() ? layout.count : layout.offsets.back()) * element;

@@ -14,10 +14,7 @@ bool is_short_float(DType dtype) {
 }  // namespace
 
 WideSums::WideSums(const Request& request, uint64_t ring_elements)
-    : request_(request),
-      dtype_(request.elements ? request.elements->dtype : request.signature.dtype),
-      op_(request.elements ? request.elements->op : request.signature.op),
-      ring_elements_(ring_elements) {
+    : request_(request), dtype_(dtype_of(request)), op_(op_of(request)), ring_elements_(ring_elements) {
   if (ring_elements != 0 && is_short_float(dtype_)) sums_.reset(new float[ring_elements * numbers_of(dtype_)]);
 }
 

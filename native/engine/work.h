@@ -56,6 +56,27 @@ struct Candidate {
   int source() const { return plan->peers().front().rank; }
 };
 
+// What makes a work a part of an all-reduce that workers and reducers share. The part is done between the workers and
+// one reducer, or among the workers.
+struct SharedPart {
+  // What is reduced, where that is not what the signature says: the workers agree on something about the all-reduce.
+  struct Elements {
+    DType dtype;
+    Op op;
+  };
+  std::optional<Elements> elements;
+  // The reducer's end: the spaces are as large as what is under way, not as the data. The executor allocates them. The
+  // plan has one block.
+  bool windowed = false;
+  size_t window_bytes = 0;    // what may be under way at most; 0: a limit for any link
+  double window_seconds = 0;  // of what its links achieve; 0: as they say
+  size_t window_least = 0;    // bytes, where that is less
+  // What arrives is written whole chunks at a time: until then the memory keeps what it had.
+  bool whole_chunks = false;
+  std::shared_ptr<std::vector<uint8_t>> received;  // 1 for each chunk that has been; resized by the executor
+  std::vector<std::byte> offer;                    // sent to every peer of the plan first
+};
+
 struct Request {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Group> group;
@@ -75,32 +96,26 @@ struct Request {
   bool timed = false;
   Time called{};  // of a part of a timed work: when that was called
 
-  // What is reduced, where that is not what the signature says: words about a work, not its data.
-  struct Elements {
-    DType dtype;
-    Op op;
-  };
-  std::optional<Elements> elements;
-  // The spaces are as large as what is under way, not as the data; the executor allocates them. Plans of one block.
-  bool windowed = false;
-  bool split_up = false;      // a slice of a work whose plan is split()
-  size_t window_bytes = 0;    // what may be under way at most; 0: a limit for any link
-  double window_seconds = 0;  // of what its links achieve; 0: as they say
-  size_t window_least = 0;    // bytes, where that is less
-  // What arrives is written whole chunks at a time: until then the memory keeps what it had.
-  bool whole_chunks = false;
-  std::shared_ptr<std::vector<uint8_t>> done;  // 1 for each chunk that has been received; resized by the executor
-  std::vector<std::byte> offer;                // sent to every peer of the plan first
+  std::optional<SharedPart> part;  // of a work that workers and reducers share
   // No operation: it is done when no earlier work needs its spaces, which the caller is about to copy from, or to. Of
   // this rank alone, so it takes no number.
   bool only_waits = false;
 };
 
+// What is reduced, and how.
+inline DType dtype_of(const Request& request) {
+  return request.part && request.part->elements ? request.part->elements->dtype : request.signature.dtype;
+}
+inline Op op_of(const Request& request) {
+  return request.part && request.part->elements ? request.part->elements->op : request.signature.op;
+}
+
 // Elements of a full chunk.
 inline uint64_t chunk_elements(const Request& request) {
-  const DType dtype = request.elements ? request.elements->dtype : request.signature.dtype;
-  return std::max<uint64_t>(1, request.chunk_bytes / size_of(dtype));
+  return std::max<uint64_t>(1, request.chunk_bytes / size_of(dtype_of(request)));
 }
+
+inline bool is_windowed(const Request& request) { return request.part && request.part->windowed; }
 
 // Told once when a work is done: by the driver, or by the thread that listens too late. Must be quick.
 class Listener {

@@ -8,7 +8,7 @@ namespace slipstream {
 
 WorkMemory::WorkMemory(const Request& request, const Geometry& geometry, uint64_t window)
     : element_(geometry.element_bytes()) {
-  if (request.windowed) {
+  if (is_windowed(request)) {
     ring_elements_ = std::clamp<uint64_t>(geometry.largest_block(), 1, window * geometry.chunk_elements());
     own_.reset(new std::byte[ring_elements_ * element_]);
     spaces_.fill(own_.get());

@@ -23,7 +23,7 @@ Request status(const Express::Context& context, const char* what, std::byte* dat
   Request request;
   request.plan = context.small;
   request.group = context.group;
-  request.split_up = true;
+  request.part.emplace();
   request.signature.operation = what;
   request.signature.dtype = DType::u8;
   request.signature.op = Op::bor;
@@ -70,9 +70,9 @@ void Express::begin(Request slice, Done done) {
   request.signature.name = request.signature.name.substr(0, kMostName);
   // All of it at once or nothing: what is here in part would neither be a result nor leave the input as it was.
   request.chunk_bytes = request.signature.chunk_bytes = kMostBytes;
-  request.whole_chunks = true;
-  request.done = mine.arrived;
-  request.offer = encode_offer({request.signature, request.spaces[0].count, request.postscale, request.divisor});
+  request.part->whole_chunks = true;
+  request.part->received = mine.arrived;
+  request.part->offer = encode_offer({request.signature, request.spaces[0].count, request.postscale, request.divisor});
   const WorkPtr work = session_->prepare(std::move(request), group_->id);
   ++under_way_;
   session_->submit_unsplit(work);

@@ -123,7 +123,7 @@ void Reduction::begin_ready() {
 
 Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {
   Request request = whole;
-  request.split_up = true;
+  request.part.emplace();
   const size_t element = size_of(request.signature.dtype);
   for (Layout& space : request.spaces) {
     if (space.data != nullptr) space.data += begin * element;
@@ -247,8 +247,8 @@ void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t cou
   if (reducer < 0) {
     if (std::any_of(split.incarnations.begin(), split.incarnations.end(), [](uint64_t i) { return i != 0; })) {
       // The reducers' links are what all wait for: the ring takes what they leave of the worker's.
-      request.window_seconds = kRingSeconds;
-      request.window_least = kRingLeast;
+      request.part->window_seconds = kRingSeconds;
+      request.part->window_least = kRingLeast;
       request.chunk_bytes = request.signature.chunk_bytes = kMostChunk;
     }
     part.work = session_.prepare(std::move(request), channel_of(*options_.group, 1));
@@ -258,12 +258,12 @@ void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t cou
     request.plan = options_.star;
     request.group = to.group;
     request.signature.name = request.signature.name.substr(0, kMostName);
-    request.whole_chunks = request.spaces[0].data == request.spaces[1].data;
-    request.done = part.done;
-    request.window_bytes = kWindowBytes;
-    request.window_seconds = kWindowSeconds;
-    request.window_least = window_least(to);
-    request.offer = encode_offer({request.signature, count, request.postscale, request.divisor});
+    request.part->whole_chunks = request.spaces[0].data == request.spaces[1].data;
+    request.part->received = part.done;
+    request.part->window_bytes = kWindowBytes;
+    request.part->window_seconds = kWindowSeconds;
+    request.part->window_least = window_least(to);
+    request.part->offer = encode_offer({request.signature, count, request.postscale, request.divisor});
     to.state.sent += count * size_of(request.signature.dtype);
     part.work = to.session->prepare(std::move(request), to.group->id);
   }
@@ -274,8 +274,7 @@ void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t cou
 Request Reduction::status_request(const Split& split, std::byte* data, uint64_t bytes, DType dtype) const {
   Request request = split.parent->request;
   request.plan = options_.small;
-  request.split_up = true;
-  request.elements = Request::Elements{dtype, Op::bor};
+  request.part.emplace().elements = {dtype, Op::bor};
   request.chunk_bytes = kEagerBytes;
   request.prescale = request.postscale = 1;
   request.divisor = 1;
@@ -476,7 +475,7 @@ void Reduction::repair(const SplitPtr& split) {
           if (part.done && c < part.done->size() && (*part.done)[c] != 0) continue;
           std::memset(out + from * element, 0, std::min(chunk, count - from) * element);
         }
-        request.elements = Request::Elements{DType::u8, Op::bor};
+        request.part->elements = {DType::u8, Op::bor};
         request.prescale = request.postscale = 1;
         request.divisor = 1;
         for (Layout& space : request.spaces) space = {out, count * element, {}};

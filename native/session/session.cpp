@@ -134,7 +134,7 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   check_process();
   request.channel = tag_channel != 0 ? tag_channel : request.group->id;
   request.signature_hash = request.signature.hash();
-  if (!request.timed) request.timed = request.timeout_seconds > 0 && !request.split_up;  // a part has its work's
+  if (!request.timed) request.timed = request.timeout_seconds > 0 && !request.part;  // a part has its work's
   if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
@@ -149,7 +149,7 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
 }
 
 bool Session::is_split(const Request& request) const {
-  return reduction_ != nullptr && request.plan != nullptr && request.plan->split() && !request.split_up;
+  return reduction_ != nullptr && request.plan != nullptr && request.plan->split() && !request.part;
 }
 
 void Session::submit(const WorkPtr& work) {
@@ -244,8 +244,9 @@ void Session::offered(int peer, const WorkHeader& frame, std::span<const std::by
   request.signature = offer->signature;
   request.chunk_bytes = offer->signature.chunk_bytes;
   for (Layout& space : request.spaces) space.count = offer->count;
-  request.windowed = true;
-  request.window_bytes = options_.window_bytes;
+  request.part.emplace();
+  request.part->windowed = true;
+  request.part->window_bytes = options_.window_bytes;
   request.postscale = offer->postscale;
   request.divisor = offer->divisor;
   ++served_.works;

@@ -87,8 +87,9 @@ class Rig final : Dialer, Pump, Host {
     request.chunk_bytes = request.signature.chunk_bytes = kChunk;
     request.signature_hash = request.signature.hash();
     for (Layout& space : request.spaces) space.count = chunks * kChunk / sizeof(float);
-    request.windowed = true;
-    request.window_bytes = 8 << 20;
+    request.part.emplace();
+    request.part->windowed = true;
+    request.part->window_bytes = 8 << 20;
     request.timeout_seconds = 1000;
     auto work = std::make_shared<Work>(std::move(request));
     engine.ledger().enter(work);
@@ -307,7 +308,7 @@ WorkPtr submit(Session& worker, std::shared_ptr<const Group> group, std::vector<
   request.signature.reduces = true;
   request.signature.chunk_bytes = request.chunk_bytes = 16 << 10;
   for (Layout& space : request.spaces) space = {reinterpret_cast<std::byte*>(memory.data()), count, {}};
-  request.offer = encode_offer({request.signature, count, 1.0, 1});
+  request.part.emplace().offer = encode_offer({request.signature, count, 1.0, 1});
   const WorkPtr work = worker.prepare(std::move(request), 0);
   worker.submit(work);
   return work;

@@ -86,7 +86,7 @@ TEST(a_windowed_work_has_one_ring_for_all_spaces) {
   const Geometry geometry(r);
   const WorkMemory plain(r, geometry, 2);
   CHECK(plain.at(Space::in, 1) == reinterpret_cast<std::byte*>(data.data() + 1));
-  r.windowed = true;
+  r.part.emplace().windowed = true;
   const WorkMemory ring(r, geometry, 2);
   CHECK_EQ(ring.ring_elements(), uint64_t{50});
   CHECK(ring.at(Space::in, 3) == ring.at(Space::out, 53));
