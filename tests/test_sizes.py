@@ -22,7 +22,6 @@ LARGER_FUNCTIONS = {"bind_session": 114}
 LARGER_CLASSES = {
     "Reduction": 782,
     "Session": 451,
-    "SlipstreamGroup": 436,
 }
 MORE_METHODS: dict[str, int] = {}
 

@@ -75,7 +75,7 @@ def check_routes(expected: str) -> None:
     assert dist.get_backend_config() == expected
     assert _total() == 1
     group: Any = dist.group.WORLD
-    cpu = [device for device, name in group._others.items() if name is not None]
+    cpu = [device for device, name in group.others.items() if name is not None]
     assert cpu == [expected.split(",")[1].split(":")[0] if expected.startswith("cpu:slip") else "cpu"]
     works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
     for work in works:

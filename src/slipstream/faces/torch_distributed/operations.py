@@ -33,6 +33,7 @@ __all__ = [
     "all_to_all",
     "await_earlier",
     "broadcast",
+    "elements_per_rank",
     "gather",
     "recv",
     "recv_any",
@@ -208,6 +209,21 @@ def _check_same(tensors: Tensors, like: torch.Tensor, what: str) -> None:
 def _check_count(tensors: Tensors, size: int, what: str) -> None:
     if len(tensors) != size:
         raise ValueError(f"{what} must have one tensor per rank: {size}, not {len(tensors)}")
+
+
+def elements_per_rank(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:
+    """Elements for each of ``size`` ranks of a tensor that is cut along dim 0: by ``splits`` (rows), or equally."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not splits:
+        if rows % size:
+            raise ValueError(
+                f"Tensor's dim 0 does not divide equally across group size: {rows} rows, {size} ranks"
+            )
+        splits = [rows // size] * size
+    if len(splits) != size or sum(splits) != rows or min(splits) < 0:
+        raise ValueError(f"Split sizes {list(splits)} do not match total dim 0 size {rows} of {size} ranks")
+    width = tensor.numel() // rows if rows else 0
+    return [n * width for n in splits]
 
 
 def _times(counts: Sequence[int], factor: int) -> list[int]:

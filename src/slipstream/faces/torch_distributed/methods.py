@@ -1,0 +1,66 @@
+"""What the methods of a group have in common that start an operation.
+
+c10d calls them by their names, so each is a method of its own. These decorators do what would stand in all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from slipstream.comm.collectives.interruption import whole
+from slipstream.faces.torch_distributed.profiling import recorded
+
+__all__ = ["operation", "served"]
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+_whole = whole(lambda group, *_, **__: group.members)
+
+
+def operation(
+    event: str, inputs: Callable[..., Sequence[torch.Tensor]], *, by: str = "", told_by: int | None = 0
+) -> Callable[[_Method], _Method]:
+    """Decorates a method that starts an operation.
+
+    The call is whole (`interruption.whole`), the profiler shows it as ``event`` (`profiling.recorded`), and another
+    back end's group does it where that serves the device (`served`; not if ``told_by`` is None).
+    """
+
+    def decorate(method: _Method) -> _Method:
+        inner = method if told_by is None else served(by, told_by=told_by)(method)
+        return _whole(recorded(event, inputs)(inner))
+
+    return decorate
+
+
+def served(by: str = "", *, told_by: int = 0) -> Callable[[_Method], _Method]:
+    """Decorates a method of a group: where another back end serves the tensors' device, its group is called instead.
+
+    ``by``: the name of the method there, if it is another one. ``told_by``: the place of the argument that tells the
+    device, a tensor or a list of tensors.
+    """
+
+    def decorate(method: _Method) -> _Method:
+        name = by or method.__name__
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.others:
+                return method(self, *args, **kwargs)
+            found = args[told_by]
+            tensor = found if isinstance(found, torch.Tensor) else found[0]
+            other = self.others.get(tensor.device.type)
+            if other is None:
+                return method(self, *args, **kwargs)
+            given = signature.bind(self, *args, **kwargs).args[1:]  # it may call its parameters otherwise
+            return getattr(other, name)(*(one for one in given if one is not None))
+
+        return run  # type: ignore[return-value]
+
+    return decorate

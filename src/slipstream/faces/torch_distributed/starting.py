@@ -1,0 +1,107 @@
+"""Starts the operations of a group: in the caller's thread, in the engine, or staged from an accelerator's memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.membership.group import Group
+from slipstream.faces.torch_distributed import devices, operations
+from slipstream.faces.torch_distributed.operations import Operation
+from slipstream.faces.torch_distributed.works import FinishedWork, JoinedWork, PendingWork
+from slipstream.faces.torch_tensors import landing
+from slipstream.staging.process import stage
+
+__all__ = ["OperationStarter"]
+
+
+class OperationStarter:
+    """Starts operations on ``members``, and gives a Work for each.
+
+    ``staged``: the same members, as a group for what passes through host memory. ``limit``: seconds that operations
+    may take which do not bring a limit of their own. Between `begin_batch` and `end_batch` works are also collected:
+    the coalescing of c10d.
+    """
+
+    def __init__(self, members: Group, staged: Group, limit: float) -> None:
+        self.members = members
+        self.limit = limit
+        self.alone = members.size == 1  # then there is nobody to wait for
+        self._staged = staged
+        self._batch: list[Any] | None = None
+
+    # ---- how an operation runs
+
+    def limit_of(self, options: Any) -> float:
+        """Seconds that an operation with these options of c10d may take."""
+        seconds: float = options.timeout.total_seconds() if options is not None else 0.0
+        return seconds if seconds > 0 else self.limit
+
+    def group_for(self, tensor: torch.Tensor) -> Group:
+        """The members, as the group that operations on such tensors use: staging wants one of its own."""
+        return self.members if devices.for_tensor(tensor) is None else self._staged
+
+    def is_synchronous(self, options: Any) -> bool:
+        """Whether an operation with these options of c10d runs in the caller's thread."""
+        return self._batch is None and (self.alone or (options is not None and not options.asyncOp))
+
+    # ---- starting
+
+    def start(self, operation: Operation, options: Any = None) -> Any:
+        """Starts it; its Work, which is done if the operation is synchronous."""
+        call, src, dst, finish = operation.call, operation.src, operation.dst, operation.finish
+        memory = dst if dst is not None else src
+        assert memory is not None
+        device = devices.for_tensor(memory)
+        if device is not None:
+            staged = stage(operations.transfer(device, operation, self._staged))
+            return self.started(PendingWork(staged, operation.tensors))
+        synchronous = self.is_synchronous(options)
+        addresses = src.data_ptr() if src is not None else 0, dst.data_ptr() if dst is not None else 0
+        running = call.issue(*addresses, call.sent, call.received, (src, dst), synchronous)
+        if synchronous:
+            if finish is not None:
+                finish()
+            return FinishedWork(operation.tensors)
+        landed: Any = None
+        if finish is not None:
+            channel = 0 if call.ends is None else self.members.channel(*call.ends)
+            landed = landing(running, self.members, call.name, operation.tensors, finish, channel)
+        return self.started(PendingWork(running, operation.tensors, landed))
+
+    def start_all(self, ready: Sequence[Operation], options: Any) -> Any:
+        """Starts several operations; one Work for all."""
+        if len(ready) == 1:
+            return self.start(ready[0], options)
+        with Together(self.members, ready[0].call.name):
+            return JoinedWork([self.start(operation) for operation in ready])
+
+    def started(self, work: Any) -> Any:
+        """Takes note of a work that was started, and returns it."""
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    # ---- batches
+
+    def begin_batch(self) -> None:
+        """Collects works from now on."""
+        self._batch = []
+
+    def end_batch(self) -> Any:
+        """One Work for all that was started since `begin_batch`."""
+        works, self._batch = self._batch or [], None
+        return JoinedWork(works)
+
+    @contextlib.contextmanager
+    def outside_batch(self) -> Iterator[None]:
+        """What is started inside belongs to no batch."""
+        batch, self._batch = self._batch, None
+        try:
+            yield
+        finally:
+            self._batch = batch
