@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -106,10 +107,12 @@ def check_reduction_extras() -> None:
     dist.all_reduce(scalar)
     close(scalar, torch.tensor(float(sum(range(size)))), "0-dim")
     indices = torch.tensor([[rank, size]])
-    sparse = torch.sparse_coo_tensor(indices, torch.ones(2, 3) * (rank + 1), (size + 1, 3))
-    dist.all_reduce(sparse)
     dense = torch.cat([torch.arange(1, size + 1).float(), torch.tensor([size * (size + 1) / 2])])
-    close(sparse.to_dense(), dense[:, None].expand(size + 1, 3).contiguous(), "sparse")
+    for profiled in (contextlib.nullcontext(), torch.autograd.profiler.profile()):
+        sparse = torch.sparse_coo_tensor(indices, torch.ones(2, 3) * (rank + 1), (size + 1, 3))
+        with profiled:
+            dist.all_reduce(sparse)
+        close(sparse.to_dense(), dense[:, None].expand(size + 1, 3).contiguous(), "sparse")
     many = [torch.full((n,), float(rank)) for n in (1, 5, 70_000)]
     with dist._coalescing_manager():  # type: ignore[attr-defined]
         for tensor in many:

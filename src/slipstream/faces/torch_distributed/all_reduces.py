@@ -10,6 +10,7 @@ import torch
 
 from slipstream.comm.collectives import addresses
 from slipstream.faces.torch_distributed import operations, sparse
+from slipstream.faces.torch_distributed.operands import Operands, share_memory
 from slipstream.faces.torch_distributed.reduce_ops import reduction
 from slipstream.faces.torch_distributed.starting import OperationStarter
 from slipstream.faces.torch_distributed.works import FinishedWork, PendingWork
@@ -49,18 +50,20 @@ class AllReduces:
             self._recent.append(work)
         return starter.started(work)
 
+    def of_several(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
+        """Starts the reduction of each tensor; one Work for all."""
+        if len(tensors) == 1:
+            return self._of_any(tensors[0], opts)
+        if share_memory(tensors):
+            return self._of_copies(tensors, opts)
+        return self._of_separate(tensors, opts)
+
     def _of_any(self, tensor: torch.Tensor, opts: Any) -> Any:
         if tensor.layout is torch.strided:
             return self._of_separate([tensor], opts)
         starter = self._starter
         sparse.all_reduce(starter.members, tensor, opts.reduceOp, starter.limit_of(opts))
         return starter.started(FinishedWork([tensor]))
-
-    def of_several(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
-        """Starts the reduction of each tensor; one Work for all."""
-        if len(tensors) > 1 and operations.share_memory(tensors):
-            return self._of_copies(tensors, opts)
-        return self._of_separate(tensors, opts)
 
     def _of_separate(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
         starter = self._starter
@@ -72,8 +75,8 @@ class AllReduces:
         """For tensors that share memory: each is reduced as it was before the call. Waits, also if it need not."""
         starter = self._starter
         for tensor in tensors:
-            by = starter.group_for(tensor), "all_reduce", starter.limit_of(opts), None
-            operations.await_earlier(tensor, by, writes=True)
+            operands = Operands(starter.group_for(tensor), "all_reduce", starter.limit_of(opts))
+            operands.await_earlier(tensor, writes=True)
         copies = [tensor.detach().clone() for tensor in tensors]
         with starter.outside_batch():
             self._of_separate(copies, opts).wait()

@@ -41,7 +41,7 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     others = {
         device: _make_other(device, backend, options) for device, backend in devices_of_others().items()
     }
-    return SlipstreamGroup(options.store, members, options.timeout, owned, others)
+    return SlipstreamGroup(members, store=options.store, timeout=options.timeout, owned=owned, others=others)
 
 
 def _default_group() -> SlipstreamGroup | None:

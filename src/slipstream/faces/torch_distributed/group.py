@@ -52,8 +52,9 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     def __init__(
         self,
-        store: Any,
         members: Group,
+        *,
+        store: Any,
         timeout: timedelta,
         owned: Job | None,
         others: Mapping[str, Any],
@@ -245,9 +246,10 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         start, size = self._starter, self.members.size
         if len(outputs) != size or len(inputs) != size:
             raise ValueError(f"all_to_all needs {size} input and {size} output tensors, one per rank")
-        received, sent = [t.numel() for t in outputs], [t.numel() for t in inputs]
+        sent, received = [t.numel() for t in inputs], [t.numel() for t in outputs]
         group, limit = start.group_for(inputs[0]), start.limit_of(opts)
-        return start.start(operations.all_to_all(group, outputs, inputs, received, sent, limit), opts)
+        ready = operations.all_to_all(group, outputs, inputs, limit, sent=sent, received=received)
+        return start.start(ready, opts)
 
     @operation("all_to_all", lambda _, input, *__: [input], by="alltoall_base", told_by=1)
     def all_to_all_single(
@@ -260,10 +262,11 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     ) -> Any:
         """Rows of ``input`` go to each rank, rows of ``output`` come from it: as the splits say, default equally."""
         start, size = self._starter, self.members.size
-        received = operations.elements_per_rank(output, output_splits, size)
         sent = operations.elements_per_rank(input, input_splits, size)
+        received = operations.elements_per_rank(output, output_splits, size)
         group, limit = start.group_for(input), start.limit_of(opts)
-        return start.start(operations.all_to_all(group, [output], [input], received, sent, limit), opts)
+        ready = operations.all_to_all(group, [output], [input], limit, sent=sent, received=received)
+        return start.start(ready, opts)
 
     alltoall_base = all_to_all_single
 
