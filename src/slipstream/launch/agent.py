@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from slipstream.launch import wire
 from slipstream.launch.environment import laid_over
 from slipstream.launch.guard import guarded
+from slipstream.launch.outbox import Outbox
 from slipstream.launch.processes import die_with_parent, kill_descendants
 from slipstream.launch.wire import Frames, Spec, SpecRank, frame
 
@@ -36,14 +37,17 @@ class _Rank:
     pipes: dict[int, int] = field(default_factory=dict)  # fd -> frame kind
 
 
-class _Agent:
+class _HostAgent:
+    """Starts the ranks of one host, sends what they print to the launcher, and ends them."""
+
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.frames = Frames(preamble=False)
         self.ranks: dict[int, _Rank] = {}  # by pid
         self.started = False
         self.running = 0
-        self.outbox = bytearray(wire.PREAMBLE)
+        self.outbox = Outbox(1, self.selector)
+        self.outbox.add(wire.PREAMBLE)
         self.cut_off = False  # the launcher is gone
         self.paused = False
         self.kill_at: float | None = None
@@ -133,31 +137,22 @@ class _Agent:
                     os.killpg(rank.pid, number)
 
     def _send(self, kind: int, rank: int, payload: bytes) -> None:
-        self.outbox += frame(kind, rank, payload)
+        self.outbox.add(frame(kind, rank, payload))
 
     def _flush(self) -> None:
         """Writes what the launcher takes now, and lets the ranks wait while too much is left."""
-        try:
-            while self.outbox:
-                del self.outbox[: os.write(1, self.outbox[:_CHUNK])]
-        except BlockingIOError:
-            pass
-        except OSError:
+        self.outbox.flush()
+        if self.outbox.broken:
             self.cut_off = True
-            self.outbox.clear()
-        if bool(self.outbox) != (1 in self.selector.get_map()):
-            if self.outbox:
-                self.selector.register(1, selectors.EVENT_WRITE, lambda _: self._flush())
+        paused = len(self.outbox) > _BACKLOG
+        if paused == self.paused:
+            return
+        self.paused = paused
+        for fd in [fd for rank in self.ranks.values() for fd in rank.pipes]:
+            if paused:
+                self.selector.unregister(fd)
             else:
-                self.selector.unregister(1)
-        if self.paused != (len(self.outbox) > _BACKLOG):
-            self.paused = not self.paused
-            for rank in self.ranks.values():
-                for fd in rank.pipes:
-                    if self.paused:
-                        self.selector.unregister(fd)
-                    else:
-                        self.selector.register(fd, selectors.EVENT_READ, self._on_output)
+                self.selector.register(fd, selectors.EVENT_READ, self._on_output)
 
     def _finish(self, gone: bool) -> None:
         for rank in self.ranks.values():
@@ -260,7 +255,7 @@ def main() -> int:
     if "--local" in sys.argv[1:]:
         # If the launcher dies, standard input closes, and a guard that is stopped has to wake to see it.
         die_with_parent(signal.SIGCONT, os.getppid())
-    return guarded(lambda: _Agent().run())
+    return guarded(lambda: _HostAgent().run())
 
 
 if __name__ == "__main__":

@@ -89,8 +89,7 @@ class AgentPool:
     def check(self) -> None:
         """Looks, after a signal, for agents that have ended, and for what could not be posted."""
         for agent in self.agents:
-            if agent.waiting:
-                agent.flush()
+            agent.flush()
             if agent.open and agent.process.poll() is not None:
                 self._drain(agent)
 

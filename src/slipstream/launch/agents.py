@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slipstream.launch import wire
+from slipstream.launch.outbox import Outbox
 from slipstream.launch.reducers import python_path
 from slipstream.launch.sweep import mark_of
 from slipstream.launch.wire import Frames, Spec, frame
@@ -94,8 +95,8 @@ class Agent:
         self.broken = False  # it said what no agent says: it is not listened to any more
         self.open: set[int] = set()  # its pipes that are still read
         self._frames = Frames(preamble=True)
-        self._outbox = bytearray()
-        self._selector = selector
+        assert process.stdin is not None
+        self._outbox = Outbox(process.stdin.fileno(), selector)
 
     @classmethod
     def start(
@@ -132,8 +133,9 @@ class Agent:
         except OSError as error:
             raise ValueError(f"cannot run {command[0]!r}: {error.strerror}") from None
         agent = cls(destination, spec, process, selector)
-        agent._outbox += frame(wire.SPEC, 0, spec.pack())
-        os.set_blocking(agent._stdin, False)
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        agent._outbox.add(frame(wire.SPEC, 0, spec.pack()))
         for fd in (agent.stdout, agent.stderr):
             os.set_blocking(fd, False)
             agent.open.add(fd)
@@ -205,45 +207,16 @@ class Agent:
 
     # ---- what it is told ----
 
-    @property
-    def _stdin(self) -> int:
-        assert self.process.stdin is not None
-        return self.process.stdin.fileno()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether something is still to be written to it."""
-        return bool(self._outbox)
-
     def post(self, data: bytes) -> None:
-        """Sends a short frame. May run in a signal handler, so it leaves a write in progress to the loop."""
+        """Sends a short frame. May run in a signal handler. If it is gone, the end of its output will tell."""
         assert self.process.stdin is not None
-        if self.process.stdin.closed:
-            return
-        if self._outbox:
-            self._outbox += data
-            return
-        try:
-            os.write(self._stdin, data)  # whole or not at all, as it is below PIPE_BUF
-        except BlockingIOError:
-            self._outbox += data
-        except OSError:  # it is gone: the end of its output will tell
-            pass
+        if not self.process.stdin.closed:
+            self._outbox.post(data)
 
-    def flush(self, *_: object) -> None:
-        """Writes what it takes now; the selector calls again when it takes more."""
-        try:
-            while self._outbox:
-                del self._outbox[: os.write(self._stdin, self._outbox[:65536])]
-        except BlockingIOError:
-            pass
-        except OSError:  # it is gone: the end of its output will tell
-            self._outbox.clear()
-        if bool(self._outbox) != (self._stdin in self._selector.get_map()):
-            if self._outbox:
-                self._selector.register(self._stdin, selectors.EVENT_WRITE, self.flush)
-            else:
-                self._selector.unregister(self._stdin)
+    def flush(self) -> None:
+        """Writes what could not be posted, as far as it takes that now."""
+        if self._outbox:
+            self._outbox.flush()
 
     def hang_up(self) -> None:
         """Closes our end of its standard input, which makes it kill whatever is left; wakes it if it is stopped."""
@@ -251,9 +224,7 @@ class Agent:
         if self.local:
             self.process.send_signal(signal.SIGCONT)
         if not self.process.stdin.closed:
-            if self._stdin in self._selector.get_map():
-                self._selector.unregister(self._stdin)
-            self._outbox.clear()
+            self._outbox.close()
             self.process.stdin.close()
 
     def terminate(self) -> None:

@@ -20,9 +20,7 @@ from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_des
 
 __all__ = ["guarded"]
 
-_PATIENCE = (
-    12.0  # seconds in which an agent that was hung up on ends by itself: it may wait for processes 10 s
-)
+_PATIENCE = 12.0  # seconds in which an agent ends by itself, once it is to: it may wait for processes 10 s
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -80,20 +78,17 @@ def _watch(agent: int, reader: int) -> int:
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     poll.register(0, select.POLLRDHUP)
-    deadline: float | None = None
+    deadline: float | None = None  # of the agent, once it is to end
     while True:
         wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        for fd, _ in poll.poll(wait):
-            hung_up = fd == 0
-            if fd == reader:
-                with contextlib.suppress(BlockingIOError):
-                    hung_up = bool(set(os.read(reader, 4096)) - {signal.SIGCHLD})
-            if hung_up and deadline is None:
-                deadline = time.monotonic() + _PATIENCE
-                poll.unregister(0)
-                if fd == reader:
-                    os.kill(agent, signal.SIGTERM)
-                os.kill(agent, signal.SIGCONT)
+        ready = [fd for fd, _ in poll.poll(wait)]
+        told_to_end = reader in ready and _told_to_end(reader)
+        if deadline is None and (told_to_end or 0 in ready):
+            deadline = time.monotonic() + _PATIENCE
+            poll.unregister(0)
+            if told_to_end:
+                os.kill(agent, signal.SIGTERM)
+            os.kill(agent, signal.SIGCONT)
         code = _ended(agent)
         if code is None and deadline is not None and time.monotonic() >= deadline:
             os.kill(agent, signal.SIGKILL)
@@ -101,6 +96,13 @@ def _watch(agent: int, reader: int) -> int:
         if code is not None:
             kill_descendants(lambda pid, status: None)
             return code
+
+
+def _told_to_end(reader: int) -> bool:
+    """Whether other signals than that of a child's end have come."""
+    with contextlib.suppress(BlockingIOError):
+        return bool(set(os.read(reader, 4096)) - {signal.SIGCHLD})
+    return False
 
 
 def _ended(agent: int) -> int | None:

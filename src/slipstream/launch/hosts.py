@@ -62,24 +62,27 @@ def parse_hostfile(path: Path) -> list[Host]:
         words = line.split("#", 1)[0].split()
         if not words:
             continue
-        where = f"{path}:{number}"
-        host = _host(words[0], where)
-        for word in words[1:]:
-            slots = re.fullmatch(r"slots=(\d{1,6})", word)
-            if slots is None and word != "reducer":
-                raise ValueError(f"{where}: expected slots=N or reducer, got {word!r:.80}")
-            if slots is not None:
-                host = replace(host, slots=int(slots[1]))
-            else:
-                host = replace(host, reducer=True)
-        if host.reducer:
-            host = replace(host, slots=0)
-        elif host.slots < 1:
-            raise ValueError(f"{where}: a host of 0 slots takes no ranks; mark it reducer, or leave it out")
-        hosts.append(host)
+        hosts.append(_host_of_line(words, f"{path}:{number}"))
     if not hosts:
         raise ValueError(f"--hostfile: {path} names no host")
     return _merge(hosts)
+
+
+def _host_of_line(words: list[str], where: str) -> Host:
+    host = _host(words[0], where)
+    for word in words[1:]:
+        slots = re.fullmatch(r"slots=(\d{1,6})", word)
+        if slots is not None:
+            host = replace(host, slots=int(slots[1]))
+        elif word == "reducer":
+            host = replace(host, reducer=True)
+        else:
+            raise ValueError(f"{where}: expected slots=N or reducer, got {word!r:.80}")
+    if host.reducer:
+        return replace(host, slots=0)
+    if host.slots < 1:
+        raise ValueError(f"{where}: a host of 0 slots takes no ranks; mark it reducer, or leave it out")
+    return host
 
 
 def _merge(hosts: list[Host]) -> list[Host]:
