@@ -15,7 +15,7 @@ import pytest
 from launch.fake_agents import FakeJob
 from slipstream.base.excepthook import CONSEQUENCE, OWN
 from slipstream.launch import wire
-from slipstream.launch.agents import Destination
+from slipstream.launch.agents import Agent, Destination
 from slipstream.launch.signals import SignalWatch
 from slipstream.launch.wire import PREAMBLE, Spec, SpecRank, frame
 
@@ -190,14 +190,20 @@ def test_agents_that_do_not_answer_are_given_up(make: Callable[..., FakeJob]) ->
 # ---- reducers
 
 
-def test_the_job_goes_on_without_a_reducer(
-    make: Callable[..., FakeJob], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = make()
+def with_reducer(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """Starts one on host c."""
     agent = job.agent("c", 0)
     monkeypatch.setattr(job.pool, "start", lambda *_: agent)
     spec = Spec([], "/", {}, False, [SpecRank(0, {})])
     job.reducers.start(Destination("c", "c", None), spec, "192.0.2.1")
+    return agent
+
+
+def test_the_job_goes_on_without_a_reducer(
+    make: Callable[..., FakeJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make()
+    agent = with_reducer(job, monkeypatch)
     assert not job.reducers.settled
     job.reducers.on_frame(agent, wire.OUT, 0, b'{"event": "listening", "port": 7}\n')
     assert job.reducers.settled
@@ -213,9 +219,7 @@ def test_a_reducer_that_does_not_start_is_no_longer_waited_for(
     make: Callable[..., FakeJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make()
-    agent = job.agent("c", 0)
-    monkeypatch.setattr(job.pool, "start", lambda *_: agent)
-    job.reducers.start(Destination("c", "c", None), Spec([], "/", {}, False, [SpecRank(0, {})]), "192.0.2.1")
+    with_reducer(job, monkeypatch)
     job.after(30)
     assert job.said() == [
         "warning: the reducer on host c: it did not start within 30 s; the job goes on without it"

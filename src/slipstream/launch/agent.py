@@ -11,7 +11,6 @@ import contextlib
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,8 @@ from slipstream.launch import wire
 from slipstream.launch.environment import laid_over
 from slipstream.launch.guard import guarded
 from slipstream.launch.outbox import Outbox
-from slipstream.launch.processes import die_with_parent, kill_descendants
+from slipstream.launch.processes import die_with_parent, kill_descendants, reap
+from slipstream.launch.signals import SignalWatch
 from slipstream.launch.wire import Frames, Spec, SpecRank, frame
 
 _BACKLOG = 1 << 20  # unsent output beyond which the ranks have to wait
@@ -55,7 +55,7 @@ class _HostAgent:
     # ---- the loop ----
 
     def run(self) -> int:
-        self._watch_signals()
+        self.signals = SignalWatch(self.selector, self._on_interrupt, self._reap)
         for fd in (0, 1):
             os.set_blocking(fd, False)
         self.selector.register(0, selectors.EVENT_READ, self._on_launcher)
@@ -72,30 +72,11 @@ class _HostAgent:
             self._finish(gone)
         return 0 if gone else 1
 
-    def _watch_signals(self) -> None:
-        reader, writer = socket.socketpair()
-        for end in (reader, writer):
-            end.setblocking(False)
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        self._signal_pair = reader, writer
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        self.selector.register(reader, selectors.EVENT_READ, self._on_signal)
-
-    def _on_signal(self, _: int) -> None:
-        numbers = self._signal_pair[0].recv(4096)
-        if set(numbers) - {signal.SIGCHLD}:
-            self.cut_off = True
-        self._reap()
+    def _on_interrupt(self, _: int) -> None:
+        self.cut_off = True
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reap()[0]:
             self._reaped(pid, status)
 
     def _reaped(self, pid: int, status: int) -> None:

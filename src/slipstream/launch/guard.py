@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_descendants
+from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_descendants, reap
 
 __all__ = ["guarded"]
 
@@ -107,14 +107,8 @@ def _told_to_end(reader: int) -> bool:
 
 def _ended(agent: int) -> int | None:
     """Reaps; the agent's exit code if it was among the dead."""
-    found = None
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if pid == 0:
-            return found
-        if pid == agent:
-            code = os.waitstatus_to_exitcode(status)
-            found = code if code >= 0 else 128 - code
+    status = dict(reap()[0]).get(agent)
+    if status is None:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code

@@ -16,6 +16,7 @@ __all__ = [
     "how_it_ended",
     "keep_standard_streams",
     "kill_descendants",
+    "reap",
 ]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -77,6 +78,19 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def reap() -> tuple[list[tuple[int, int]], bool]:
+    """The children that have ended, process id and status of each, and whether there are others."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if pid == 0:
+            return ended, True
+        ended.append((pid, status))
+
+
 def kill_descendants(reaped: Callable[[int, int], None], limit: float = 10.0) -> bool:
     """Kills and reaps everything below this process; False if something was left after ``limit`` seconds.
 
@@ -88,14 +102,11 @@ def kill_descendants(reaped: Callable[[int, int], None], limit: float = 10.0) ->
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return True
-            if pid == 0:
-                break
+        ended, others = reap()
+        for pid, status in ended:
             reaped(pid, status)
+        if not others:
+            return True
         if time.monotonic() > deadline:
             return False
         time.sleep(0.002)

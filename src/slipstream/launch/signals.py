@@ -1,4 +1,4 @@
-"""Signals to the launcher: an interrupt, or the end of a child."""
+"""Signals to the launcher or an agent: an interrupt, or the end of a child."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class SignalWatch:
     """Handles signals until it is closed.
 
-    ``interrupt`` gets the number of a signal that is to end the job. The handler calls it, between any two steps of
-    the loop, also while that waits for a stuck terminal. ``woken`` is called by the loop after any signal, SIGCHLD too.
+    ``interrupt`` gets the number of a signal that is to end this process and all that it started. The handler calls
+    it, between any two steps of the loop, also while that waits for a stuck terminal. ``woken`` is called by the loop
+    after any signal, SIGCHLD too.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class SignalWatch:
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         selector.register(self._reader, selectors.EVENT_READ, self._on_wake)
 
-    def _on_wake(self, _fd: int, _events: int) -> None:
+    def _on_wake(self, *_: int) -> None:
         with contextlib.suppress(BlockingIOError):
             self._reader.recv(4096)
         self._woken()

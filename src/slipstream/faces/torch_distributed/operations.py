@@ -268,30 +268,31 @@ def all_to_all(
     return Operation(call, src, dst, list(outputs), finish)
 
 
+def _of_root(
+    group: Group, root: int, tensors: Tensors, like: torch.Tensor, what: str
+) -> tuple[Tensors, list[int]]:
+    """On the root the list that it gives, with the elements for each rank; elsewhere an empty tensor and zeros."""
+    if group.rank != root:
+        return [torch.empty(0, dtype=like.dtype, device=like.device)], [0] * group.size
+    _check_count(tensors, group.size, f"the list of {what}s")
+    _check_same(tensors, like, what)
+    return tensors, [t.numel() for t in tensors]
+
+
 def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int, limit: float) -> Operation:
     """On the root ``outputs`` = every rank's ``tensor``, which may differ in size."""
-    sent, received = [0] * group.size, [0] * group.size
+    outputs, received = _of_root(group, root, outputs, tensor, "output")
+    sent = [0] * group.size
     sent[root] = tensor.numel()
-    if group.rank == root:
-        _check_count(outputs, group.size, "the list of outputs")
-        _check_same(outputs, tensor, "output")
-        received = [t.numel() for t in outputs]
-    else:
-        outputs = [torch.empty(0, dtype=tensor.dtype, device=tensor.device)]
     name = f"gather to rank {root}"
     return all_to_all(group, outputs, [tensor], limit, sent=sent, received=received, name=name)
 
 
 def scatter(group: Group, output: torch.Tensor, inputs: Tensors, root: int, limit: float) -> Operation:
     """``output`` = this rank's of the root's ``inputs``, which may differ in size."""
-    sent, received = [0] * group.size, [0] * group.size
+    inputs, sent = _of_root(group, root, inputs, output, "input")
+    received = [0] * group.size
     received[root] = output.numel()
-    if group.rank == root:
-        _check_count(inputs, group.size, "the list of inputs")
-        _check_same(inputs, output, "input")
-        sent = [t.numel() for t in inputs]
-    else:
-        inputs = [torch.empty(0, dtype=output.dtype, device=output.device)]
     name = f"scatter from rank {root}"
     return all_to_all(group, [output], inputs, limit, sent=sent, received=received, name=name)
 
