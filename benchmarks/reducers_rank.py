@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 
 import slipstream
-from slipstream import _core
 from slipstream.base.dtypes import Op
 from slipstream.base.settings import Settings, parse_reducers
 from slipstream.bench.collective.catalogue import Shape
@@ -96,9 +95,9 @@ def _open(task: Mapping[str, Any], groups: dict[str, Group]) -> list[Contender]:
     return found
 
 
-def _unused(session: _core.Session) -> list[str]:
-    """The reducers that any rank's session does without."""
-    mine = [state["name"] for state in _core.reducer_states(session) if not state["used"]]
+def _unused(entered: job.Job) -> list[str]:
+    """The reducers that any rank of the job does without."""
+    mine = [state["name"] for state in entered.reducer_states() if not state["used"]]
     return sorted({name for names in gather_objects(mine) for name in names})
 
 
@@ -125,7 +124,7 @@ def main() -> None:
         }
         for name, group in groups.items():
             rows[name]["way"] = group.compiled("all_reduce", shape.nbytes).operation.partition("/")[2]
-            rows[name]["unused"] = _unused(group.session)
+            rows[name]["unused"] = _unused(group.job)
         if slipstream.rank() == 0:
             print(json.dumps({"bytes": shape.nbytes, "calls": size["calls"], "contenders": rows}), flush=True)
     slipstream.barrier()

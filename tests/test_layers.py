@@ -22,8 +22,9 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "transport": {"base"},
     "engine": {"base", "kernels", "transport"},
     "session": {"base", "kernels", "transport", "engine"},
-    "bindings": {"base", "kernels", "transport", "engine", "session"},
-    "tests": {"base", "kernels", "transport", "engine", "session"},
+    "reducers": {"base", "kernels", "transport", "engine", "session"},
+    "bindings": {"base", "kernels", "transport", "engine", "session", "reducers"},
+    "tests": {"base", "kernels", "transport", "engine", "session", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
 TRANSPORTS = {"tcp", "shm", "memory"}
@@ -222,6 +223,8 @@ def test_what_faces_share_loads_no_framework() -> None:
         ("transport/tcp", '#include "transport/link.h"', True),
         ("transport/tcp", '#include "engine/work.h"', False),
         ("engine", '#include "session/work.h"', False),
+        ("session", '#include "reducers/client.h"', False),
+        ("reducers", '#include "session/session.h"', True),
         ("base", '#include "error.h"', False),
         ("session", "#include <nanobind/nanobind.h>", False),
         ("bindings", "#include <nanobind/nanobind.h>", True),

@@ -20,8 +20,7 @@ MAX_PUBLIC_METHODS = 30
 # What is larger still, with its lines or its public methods today. Nothing may be added here, and nothing may grow.
 LARGER_FUNCTIONS = {"bind_session": 114}
 LARGER_CLASSES = {
-    "Reduction": 782,
-    "Session": 451,
+    "ReducerClient": 779,
 }
 MORE_METHODS: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-// What Python sees of reducers: the workers' side (use_reducers ...) and the reducer's (serve ...).
+// What Python sees of reducers: the workers' end (ReducerClient) and the reducer's (ReducerServer).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -8,6 +8,8 @@
 
 #include "bindings/gil.h"
 #include "bindings/module.h"
+#include "reducers/client.h"
+#include "reducers/server.h"
 #include "session/session.h"
 
 namespace nb = nanobind;
@@ -18,10 +20,11 @@ namespace {
 
 using ReducerTuple = std::tuple<std::string, std::vector<std::string>, uint64_t>;
 
-void use_reducers(const std::shared_ptr<Session>& self, std::shared_ptr<Group> group, const std::string& job,
-                  const nb::bytes& secret, const std::vector<ReducerTuple>& reducers, std::shared_ptr<Plan> star,
-                  std::shared_ptr<Plan> small, double heartbeat, int lanes) {
-  ReductionOptions options;
+std::shared_ptr<ReducerClient> use_reducers(const std::shared_ptr<Session>& session, std::shared_ptr<Group> group,
+                                            const std::string& job, const nb::bytes& secret,
+                                            const std::vector<ReducerTuple>& reducers, std::shared_ptr<Plan> star,
+                                            std::shared_ptr<Plan> small, double heartbeat, int lanes) {
+  ReducerClientOptions options;
   for (const auto& [name, addresses, incarnation] : reducers)
     options.reducers.push_back({name, addresses, incarnation});
   options.job = job;
@@ -34,17 +37,18 @@ void use_reducers(const std::shared_ptr<Session>& self, std::shared_ptr<Group> g
   options.small = std::move(small);
   options.group = std::move(group);
   const WithoutGil release;
-  self->use_reducers(std::move(options));
+  auto client = std::make_shared<ReducerClient>(*session, std::move(options));
+  session->set_splitter(client);
+  return client;
 }
 
-nb::list reducer_states(const std::shared_ptr<Session>& self) {
-  nb::list found;
-  if (self->reduction() == nullptr) return found;
+nb::list states(ReducerClient& client) {
   std::vector<ReducerState> states;
   {
     const WithoutGil release;
-    states = self->reduction()->states();
+    states = client.states();
   }
+  nb::list found;
   for (const ReducerState& state : states) {
     nb::dict one;
     one["name"] = state.name;
@@ -60,30 +64,11 @@ nb::list reducer_states(const std::shared_ptr<Session>& self) {
   return found;
 }
 
-// The reducer's side of a job's session: `workers` ranks and this one, whose part in every work is `plan`.
-std::shared_ptr<Session> serve(int workers, const std::string& job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
-                               double heartbeat, int lanes, size_t window_bytes, double intake,
-                               const std::string& congestion, bool encrypt) {
-  SessionOptions options;
-  options.rank = workers;
-  options.size = workers + 1;
-  options.job = job;
-  options.secret.assign(secret.c_str(), secret.size());
-  options.heartbeat_seconds = heartbeat;
-  options.lanes = lanes;
-  options.serve = std::move(plan);
-  options.window_bytes = window_bytes;
-  options.intake = intake;
-  options.congestion = congestion;
-  options.encrypt = encrypt;
-  return std::make_shared<Session>(std::move(options));
-}
-
-nb::dict served(const std::shared_ptr<Session>& self) {
-  Session::Served found;
+nb::dict served(ReducerServer& server) {
+  ReducerServer::Served found;
   {
     const WithoutGil release;
-    found = self->served();
+    found = server.served();
   }
   nb::dict result;
   result["works"] = found.works;
@@ -99,31 +84,19 @@ nb::dict served(const std::shared_ptr<Session>& self) {
 }  // namespace
 
 void bind_reducers(nb::module_& m) {
+  nb::class_<ReducerClient>(m, "ReducerClient", "A worker's end of the job's reducers; use_reducers() makes it.")
+      .def("registered", &ReducerClient::registered, nb::arg("reducer"), nb::arg("incarnation"),
+           nb::call_guard<WithoutGil>(), "Rank 0: the reducer has a new session for this job.")
+      .def("states", &states, "What is known of each reducer.")
+      .def("set_rates", &ReducerClient::set_rates, nb::arg("rates"), nb::arg("worker"), nb::call_guard<WithoutGil>(),
+           "worker: bytes a second of a worker's link. Of each reducer's link, relative to a worker's; negative: not "
+           "used. The same on all ranks, without works.")
+      .def("part_seconds", &ReducerClient::part_seconds, nb::call_guard<WithoutGil>(),
+           "How long the parts of the last large all-reduce took: the workers' own, then each reducer's.");
   m.def("use_reducers", &use_reducers, nb::arg("session"), nb::arg("group"), nb::arg("job"), nb::arg("secret"),
         nb::arg("reducers"), nb::arg("star"), nb::arg("small"), nb::arg("heartbeat"), nb::arg("lanes"),
+        nb::keep_alive<0, 1>(),
         "reducers: (name, addresses, incarnation) each. From now on they take part in works of split plans.");
-  m.def(
-      "reducer_registered",
-      [](const std::shared_ptr<Session>& self, size_t reducer, uint64_t incarnation) {
-        if (self->reduction() != nullptr) self->reduction()->registered(reducer, incarnation);
-      },
-      nb::arg("session"), nb::arg("reducer"), nb::arg("incarnation"), nb::call_guard<WithoutGil>());
-  m.def("reducer_states", &reducer_states, nb::arg("session"));
-  m.def(
-      "set_reducer_rates",
-      [](const std::shared_ptr<Session>& self, const std::vector<double>& rates, double worker) {
-        if (self->reduction() != nullptr) self->reduction()->set_rates(rates, worker);
-      },
-      nb::arg("session"), nb::arg("rates"), nb::arg("worker"), nb::call_guard<WithoutGil>(),
-      "worker: bytes a second of a worker's link. Of each reducer's link, relative to a worker's; negative: not used. "
-      "The same on all ranks, without works.");
-  m.def(
-      "reducer_seconds",
-      [](const std::shared_ptr<Session>& self) {
-        return self->reduction() == nullptr ? std::vector<double>{} : self->reduction()->part_seconds();
-      },
-      nb::arg("session"), nb::call_guard<WithoutGil>(),
-      "How long the parts of the last large all-reduce took: the workers' own, then each reducer's.");
   m.def(
       "reducer_session",
       [](const std::string& job, const nb::bytes& secret, uint64_t incarnation) {
@@ -132,15 +105,34 @@ void bind_reducers(nb::module_& m) {
       },
       nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"),
       "(job, secret) of the session that a job has with one reducer; of the incarnation the low 48 bits count.");
-  m.def(
-      "serve", &serve, nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("heartbeat"),
-      nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0, nb::arg("congestion") = "",
-      nb::arg("encrypt") = false,
-      "The reducer's end of a job's session: listen_tcp(), then start(). intake: bytes a second that it takes, of all "
-      "workers; 0: no bound.");
-  m.def("served", &served, nb::arg("session"),
-        "What a reducer's session has done: works (offered), finished, bytes, links; why it failed, whether that was "
-        "the reducer's own fault, or a breach of the rules.");
+  nb::class_<ReducerServer>(m, "ReducerServer", "The reducer's end of a job's session: listen_tcp(), then start().")
+      .def(
+          "__init__",
+          [](ReducerServer* self, int workers, std::string job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
+             double heartbeat, int lanes, size_t window_bytes, double intake, std::string congestion, bool encrypt) {
+            ReducerServerOptions options;
+            options.workers = workers;
+            options.job = std::move(job);
+            options.secret.assign(secret.c_str(), secret.size());
+            options.plan = std::move(plan);
+            options.heartbeat_seconds = heartbeat;
+            options.lanes = lanes;
+            options.window_bytes = window_bytes;
+            options.intake = intake;
+            options.congestion = std::move(congestion);
+            options.encrypt = encrypt;
+            new (self) ReducerServer(std::move(options));
+          },
+          nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::kw_only(), nb::arg("heartbeat"),
+          nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0, nb::arg("congestion") = "",
+          nb::arg("encrypt") = false,
+          "plan: the reducer's in every work. intake: bytes a second that it takes in, of all workers; 0: no bound.")
+      .def("listen_tcp", &ReducerServer::listen_tcp, nb::arg("addresses"))
+      .def("start", &ReducerServer::start)
+      .def("served", &served,
+           "works (that were offered), finished, bytes, links; why it failed, whether that was the reducer's own "
+           "fault, or a breach of the rules.")
+      .def("close", &ReducerServer::close, nb::call_guard<WithoutGil>());
 }
 
 }  // namespace slipstream

@@ -49,7 +49,7 @@ class Engine final : public Events {
   void set_pump(Pump* pump) { pump_ = pump; }
   // Where works with a time in `traced` are put when they are done.
   void set_trace(Trace* trace) { unfinished_.set_trace(trace); }
-  void set_host(Host* host) { dispatch_.set_host(host); }
+  void set_offer_handler(OfferHandler* handler) { dispatch_.set_offer_handler(handler); }
   // Called once by fail(), after all works have been told.
   void set_failed(std::function<void(const Error&)> f) { told_failure_ = std::move(f); }
 

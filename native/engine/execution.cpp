@@ -47,6 +47,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
     : context_(context),
       work_(std::move(work)),
       request_(work_->request),
+      part_(request_.part),
       plan_(*request_.plan),
       geometry_(request_),
       reduce_(reduce_fn(geometry_.dtype(), op_of(request_))),
@@ -57,7 +58,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       scaled_(context.arena, geometry_, request_.prescale),
       staging_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       gates_(plan_.peers().size()) {
-  if (request_.part && request_.part->received) request_.part->received->assign(geometry_.chunks(), 0);
+  if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
 
 bool Execution::leaves_host() const {
@@ -66,8 +67,7 @@ bool Execution::leaves_host() const {
 }
 
 uint64_t Execution::widest_window() const {
-  const size_t network =
-      request_.part && request_.part->window_bytes != 0 ? request_.part->window_bytes : kNetworkBudget;
+  const size_t network = part_ && part_->window_bytes != 0 ? part_->window_bytes : kNetworkBudget;
   const uint64_t staged = std::max<uint64_t>(1, Staging::bytes_per_chunk(plan_, geometry_));
   const uint64_t fitting = network_ ? network / geometry_.chunk_bytes() : kStagingBudget / staged;
   return std::clamp<uint64_t>(fitting, kFewestChunks, network_ ? 4 * kMostChunks : kMostChunks);
@@ -88,8 +88,7 @@ void Execution::start() {
       context_.fabric.send(global, frame_of(request_, MessageType::announce));
     bulk_ |= out > kEagerBytes || in > kEagerBytes;
     context_.fabric.want(global);
-    if (request_.part && !request_.part->offer.empty())
-      context_.fabric.send(global, offer_of(request_), request_.part->offer);
+    if (part_ && !part_->offer.empty()) context_.fabric.send(global, offer_of(request_), part_->offer);
     gate.must_say_ready = in > kEagerBytes;
     say_ready(static_cast<int>(i));
     if (out <= kEagerBytes) {
@@ -148,13 +147,12 @@ void Execution::nudge() {
 
 uint64_t Execution::allowance() const {
   if (!network_) return schedule_.window();
-  const SharedPart* part = request_.part && request_.part->window_seconds > 0 ? &*request_.part : nullptr;
   uint64_t bytes = SIZE_MAX;
   for (const Plan::Peer& peer : plan_.peers())
     if (const Link* link = link_to(peer.rank)) {
       const auto ahead =
-          part != nullptr
-              ? std::max<uint64_t>(part->window_least, static_cast<uint64_t>(part->window_seconds * link->rate()))
+          part_ && part_->window_seconds > 0
+              ? std::max<uint64_t>(part_->window_least, static_cast<uint64_t>(part_->window_seconds * link->rate()))
               : link->window();
       bytes = std::min<uint64_t>(bytes, ahead);
     }
@@ -191,8 +189,7 @@ void Execution::issue(uint32_t index, uint64_t chunk) {
 void Execution::complete(uint32_t index, uint64_t chunk) {
   ++progress_;
   scaled_.drop(send_key(index, chunk));
-  if (request_.part && request_.part->received && plan_.steps()[index].kind == StepKind::recv)
-    (*request_.part->received)[chunk] = 1;
+  if (part_ && part_->received && plan_.steps()[index].kind == StepKind::recv) (*part_->received)[chunk] = 1;
   schedule_.complete(index, chunk);
 }
 
@@ -309,7 +306,7 @@ Events::Landing Execution::land(int peer_index, const WorkHeader& frame) {
   while (schedule_.begun() <= frame.chunk && start_chunk()) {
   }
   const Step& step = plan_.steps()[static_cast<size_t>(index)];
-  if (step.kind != StepKind::recv || (request_.part && request_.part->whole_chunks) || wide_ ||
+  if (step.kind != StepKind::recv || (part_ && part_->whole_chunks) || wide_ ||
       !schedule_.awaits(static_cast<uint32_t>(index), frame.chunk))
     return {};
   return {true, at(step.dst, step, frame.chunk, frame.piece)};

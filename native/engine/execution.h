@@ -111,6 +111,7 @@ class Execution {
   const ExecutionContext& context_;
   WorkPtr work_;
   const Request& request_;
+  const std::optional<SharedPart>& part_;
   const Plan& plan_;
   Geometry geometry_;
   ReduceFn reduce_;

@@ -44,7 +44,7 @@ bool FrameDispatch::floods(int peer, MessageType type) {
 Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload) {
   const WorkHeader frame = WorkHeader::of(f);
   const int peer = link.peer();
-  if (host_ != nullptr && floods(peer, frame.type)) {
+  if (offers_ != nullptr && floods(peer, frame.type)) {
     link.release(payload);
     return broken_rules(peer, fabric_.who(peer) + " sends more than " + std::to_string(kUnneededPerSecond) +
                                   " control frames a second that no work needs");
@@ -68,9 +68,8 @@ Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload)
       questions_.answered(peer, frame, text_of(payload));
       return {};
     case MessageType::offer:
-      if (host_ == nullptr) return broken_rules(peer, fabric_.who(peer) + " takes this rank for a reducer");
-      host_->offered(peer, frame, {payload.data, payload.size});
-      return {};
+      if (offers_ == nullptr) return broken_rules(peer, fabric_.who(peer) + " takes this rank for a reducer");
+      return offers_->offered(peer, frame, {payload.data, payload.size});
     case MessageType::announce:  // only of use to a receive that has no number yet
       if (frame.seq < ledger_.next(frame.channel)) return {};
       return for_work(link, frame, payload);
@@ -101,7 +100,7 @@ Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const Work
     questions_.describe({frame.channel, frame.seq}, past.signature, link.peer());
     return {};
   }
-  if (host_ == nullptr || frame.type != MessageType::data) return {};
+  if (offers_ == nullptr || frame.type != MessageType::data) return {};
   return broken_rules(link.peer(), twice_text(fabric_.who(link.peer()), past.signature));  // it could send for ever
 }
 
@@ -111,7 +110,7 @@ Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Paylo
   if (!link.intact(payload)) return {};
   link.release(payload);
   // Whoever takes part in a work that is offered offers it first.
-  if (host_ != nullptr && frame.seq >= ledger_.next(frame.channel))
+  if (offers_ != nullptr && frame.seq >= ledger_.next(frame.channel))
     return broken_rules(peer, fabric_.who(peer) + " sent a frame of a work that it has not offered");
   switch (early_.keep(peer, frame, std::move(copied))) {
     case EarlyFrames::Limit::works:

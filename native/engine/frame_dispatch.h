@@ -9,7 +9,7 @@
 #include "engine/executions.h"
 #include "engine/fabric.h"
 #include "engine/ledger.h"
-#include "engine/offer.h"
+#include "engine/offer_handler.h"
 #include "engine/quota.h"
 #include "engine/stall_questions.h"
 #include "transport/link.h"
@@ -26,7 +26,7 @@ class FrameDispatch {
         ledger_(ledger),
         early_(early),
         questions_(questions) {}
-  void set_host(Host* host) { host_ = host; }
+  void set_offer_handler(OfferHandler* handler) { offers_ = handler; }
 
   // As Events::land() and Events::arrived(). An error if the session has to fail.
   Events::Landing land(const Link& link, const Frame& frame) const;
@@ -49,7 +49,7 @@ class FrameDispatch {
   const Ledger& ledger_;
   EarlyFrames& early_;
   StallQuestions& questions_;
-  Host* host_ = nullptr;                     // null: nobody may offer this rank anything
+  OfferHandler* offers_ = nullptr;           // null: nobody may offer this rank anything
   std::unordered_map<int, Quota> unneeded_;  // by peer: control frames that no work needs
 };
 

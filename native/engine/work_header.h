@@ -21,7 +21,7 @@ enum class MessageType : uint8_t {
   goodbye = static_cast<uint8_t>(FrameType::goodbye),
   announce = 10,  // sender -> receiver: this send exists, though no bytes of it may come yet
   status = 11,    // payload: what rank `chunk` does about a work that the receiver described
-  offer = 16,     // worker -> reducer: I have begun this work; payload: what it is (engine/offer.h)
+  offer = 16,     // worker -> reducer: I have begun this work; payload: what it is (SharedPart::offer)
 };
 static_assert(static_cast<uint8_t>(MessageType::offer) <= kLastFrameType);
 

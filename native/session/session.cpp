@@ -11,20 +11,18 @@ namespace slipstream {
 
 namespace {
 
+constexpr double kConnectSeconds = 10;
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
-constexpr double kLeaveSeconds = 2;    // that a rank stays until the others have read its last words
-constexpr double kBreakSeconds = 0.3;  // the same of one that fails and goes on
-constexpr size_t kMostOfferedChannels = 16;
-constexpr size_t kMostOfferedWorks = 128;     // that are not done; workers have no more than about 20
+constexpr double kLeaveSeconds = 2;           // that a rank stays until the others have read its last words
+constexpr double kBreakSeconds = 0.3;         // the same of one that fails and goes on
 constexpr size_t kMostEarlyBytes = 4 << 20;   // of one worker, for works that have not begun; it may send about 1 MiB
-constexpr double kAcknowledgeSeconds = 0.05;  // beside reducers: most messages have one in the other direction
+constexpr double kAcknowledgeSeconds = 0.05;  // in a star: most messages have one in the other direction
 constexpr size_t kMostReported = 10;          // strangers logged by name each time
 
 // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
 double connect_seconds(const SessionOptions& options) {
-  const bool reducing = options.serve || options.to_reducer;
-  return reducing ? options.connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
+  return options.star ? options.star->connect_seconds : std::max(kConnectSeconds, options.heartbeat_seconds);
 }
 
 TcpOptions tcp_options(const SessionOptions& options) {
@@ -40,19 +38,22 @@ TcpOptions tcp_options(const SessionOptions& options) {
   tcp.congestion = options.congestion;
   tcp.patience_seconds = options.heartbeat_seconds;
   tcp.connect_seconds = connect_seconds(options);
-  tcp.only_answers = options.serve != nullptr;
-  if (options.serve || options.to_reducer) tcp.acknowledge_seconds = kAcknowledgeSeconds;
+  if (options.star) {
+    tcp.only_answers = options.star->offers != nullptr;
+    tcp.acknowledge_seconds = kAcknowledgeSeconds;
+  }
   return tcp;
 }
 
 EngineOptions engine_options(const SessionOptions& options) {
   EngineOptions engine;
   engine.heartbeat_seconds = options.heartbeat_seconds;
-  engine.intake = options.intake;
-  if (options.serve) engine.early_bytes = kMostEarlyBytes;
-  if (options.serve || options.to_reducer)
-    engine.stalls.farewell_seconds = 0;                            // the workers redo what a reducer left undone
-  engine.spreads_failure = !options.serve && !options.to_reducer;  // workers do not know each other there
+  if (options.star) {
+    engine.intake = options.star->intake;
+    if (options.star->offers != nullptr) engine.early_bytes = kMostEarlyBytes;
+    engine.stalls.farewell_seconds = 0;  // the workers redo what a reducer left undone
+    engine.spreads_failure = false;      // workers do not know each other there
+  }
   return engine;
 }
 
@@ -83,7 +84,7 @@ Session::Session(SessionOptions options)
   engine_.set_pump(this);
   engine_.set_trace(&trace_);
   tcp_.set_trace(&trace_);
-  if (options_.serve) engine_.set_host(this);
+  if (takes_offers()) engine_.set_offer_handler(options_.star->offers);
   engine_.set_failed(options_.failed);
 }
 
@@ -149,25 +150,23 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
 }
 
 bool Session::is_split(const Request& request) const {
-  return reduction_ != nullptr && request.plan != nullptr && request.plan->split() && !request.part;
+  return splitter_ != nullptr && request.plan != nullptr && request.plan->split() && !request.part;
 }
 
 void Session::submit(const WorkPtr& work) {
-  if (work->split) return split_up(work);
-  if (!reduction_ || !reduction_->holds(work)) runner_.submit(work);
+  if (!give_splitter(work)) runner_.submit(work);
 }
 
-void Session::split_up(const WorkPtr& work) {
-  const DefaultFloatState state;  // the ranks' shares must be equal
-  reduction_->enter(work);
+bool Session::give_splitter(const WorkPtr& work) {
+  if (!splitter_) return false;
+  if (!work->split) return splitter_->holds(work);
+  const DefaultFloatState state;  // all ranks must split it alike
+  splitter_->split(work);
+  return true;
 }
 
 bool Session::run(const WorkPtr& work, Time deadline) {
-  if (work->split)
-    split_up(work);
-  else if (!reduction_ || !reduction_->holds(work))
-    return runner_.run(work, deadline);
-  return work->sleep_until_done(deadline);
+  return give_splitter(work) ? work->sleep_until_done(deadline) : runner_.run(work, deadline);
 }
 
 bool Session::wait(Work& work, Time deadline) {
@@ -175,17 +174,11 @@ bool Session::wait(Work& work, Time deadline) {
   return work.split ? work.sleep_until_done(deadline) : runner_.wait(work, deadline);
 }
 
-// ---- reducers
-
-void Session::use_reducers(ReductionOptions options) {
-  options.congestion = options_.congestion;
-  options.checksums = options_.checksums;
-  options.encrypt = options_.encrypt;
-  auto reduction = std::make_unique<Reduction>(*this, std::move(options));
+void Session::set_splitter(std::shared_ptr<Splitter> splitter) {
   runner_.as_driver([&] {
-    reduction_ = std::move(reduction);  // who drives looks at it: tick()
-    engine_.set_failed([this](const Error&) { reduction_->workers_failed(); });
-    if (engine_.failure()) reduction_->workers_failed();
+    splitter_ = std::move(splitter);  // who drives looks at it: tick()
+    engine_.set_failed([this](const Error&) { splitter_->session_failed(); });
+    if (engine_.failure()) splitter_->session_failed();
   });
 }
 
@@ -205,67 +198,6 @@ void Session::reach(int rank, Time deadline) {
     if (now() >= deadline)
       throw Failure(Error{Code::timeout, rank, {}, engine_.fabric().who(rank) + " does not answer"});
   }
-}
-
-// A worker has begun a work: the first that says so begins it here too. The others' words are for comparison, which
-// their frames' signatures do.
-void Session::offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) {
-  const auto found = offered_.find(frame.channel);
-  const uint32_t next = found == offered_.end() ? 0 : found->second.next;
-  const bool late = frame.seq < next;
-  if (++offers_[peer] > served_.works + (late ? 0 : 1))  // or it could say the same for ever
-    return engine_.fail(Error{Code::internal, peer, {}, engine_.fabric().who(peer) + " offers a work twice"});
-  if (late) return;
-  const auto offer = decode_offer(payload);
-  const bool fits = offer && offer->signature.chunk_bytes <= options_.window_bytes / 8 &&
-                    (found != offered_.end() || offered_.size() < kMostOfferedChannels);
-  if (!fits || frame.seq > next)
-    return engine_.fail(
-        Error{Code::internal,
-              peer,
-              {},
-              "rank " + std::to_string(peer) + " sent an offer that cannot be: do all run the same slipstream?"});
-  if (engine_.works() >= kMostOfferedWorks)
-    return engine_.fail(Error{
-        Code::internal,
-        peer,
-        {},
-        engine_.fabric().who(peer) + " offers more than " + std::to_string(kMostOfferedWorks) + " works at once"});
-  Offered& channel = offered_[frame.channel];
-  if (!channel.group) {
-    std::vector<int> ranks(static_cast<size_t>(options_.size));
-    for (size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
-    channel.group = make_group(frame.channel, std::move(ranks));
-  }
-  ++channel.next;
-  Request request;
-  request.plan = options_.serve;
-  request.group = channel.group;
-  request.signature = offer->signature;
-  request.chunk_bytes = offer->signature.chunk_bytes;
-  for (Layout& space : request.spaces) space.count = offer->count;
-  request.part.emplace();
-  request.part->windowed = true;
-  request.part->window_bytes = options_.window_bytes;
-  request.postscale = offer->postscale;
-  request.divisor = offer->divisor;
-  ++served_.works;
-  served_.bytes += offer->count * size_of(offer->signature.dtype) * static_cast<uint64_t>(options_.size - 1);
-  submit_unsplit(prepare(std::move(request), 0));
-}
-
-Session::Served Session::served() {
-  check_process();
-  Served found;
-  runner_.as_driver([&] {
-    if (!failure()) served_.finished = served_.works - engine_.works();
-    found = served_;
-    for (int r = 0; r < options_.size; ++r) found.links += engine_.fabric().up(r) != nullptr ? 1 : 0;
-  });
-  found.failure = failure();
-  const int rank = found.failure.rank;
-  found.own = found.failure.code == Code::internal && (rank < 0 || rank == options_.rank);
-  return found;
 }
 
 std::string Session::report() {
@@ -341,7 +273,7 @@ void Session::close(const std::string& words, bool tell) {
     stays = tell || !engine_.failure();
     engine_.leave(words);
   });
-  if (reduction_) reduction_->close();
+  if (splitter_) splitter_->close();
   runner_.stop();
   // What TCP links still hold goes out, again where connections break, until the peers have read it.
   const Time limit = now() + seconds(stays ? kLeaveSeconds : kBreakSeconds);
@@ -382,7 +314,7 @@ std::unique_ptr<Link> Session::dial(int rank) {
 }
 
 void Session::knock(int rank) {
-  if (options_.serve) return;  // workers dial when they need us
+  if (takes_offers()) return;  // the others dial when they need us
   const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
   if (peer.same_host) return shm_.knock(rank, peer.shm_name, *this);
   tcp_.knock(rank, peer.addresses, peer.port, *this);
@@ -397,7 +329,7 @@ void Session::accepted(std::unique_ptr<Link> link) {
   const int peer = link->peer();
   if (engine_.fabric().adopt(std::move(link))) return;
   const std::string who = engine_.fabric().who(peer);
-  if (options_.serve)  // no worker needs two: it breaks the rules, and could go on with that for ever
+  if (takes_offers())  // no worker needs two: it breaks the rules, and could go on with that for ever
     return engine_.fail(Error{Code::internal, peer, {}, who + " opened a second link"});
   stranger(who, "opened a second link");
 }
@@ -411,7 +343,7 @@ void Session::stranger(const std::string& who, const std::string& why) {
 
 Time Session::tick(Time now) {
   Time next = std::min(shm_.tick(now), tcp_.tick(now));
-  if (reduction_) next = std::min(next, reduction_->watch(now));
+  if (splitter_) next = std::min(next, splitter_->tick(now));
   return std::min(next, report_strangers(now));
 }
 

@@ -5,17 +5,27 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/trace.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
-#include "session/reduction.h"
+#include "session/splitter.h"
 #include "transport/shm/transport.h"
 #include "transport/tcp/transport.h"
 
 namespace slipstream {
+
+// The shape of a session between the workers of a job and a reducer. The reducer is the last rank. Each worker has a
+// link to it, and none to another worker.
+struct StarOptions {
+  double connect_seconds = 10;
+  // The reducer's, which never dials:
+  OfferHandler* offers = nullptr;  // told of the works that the workers offer; null at a worker
+  double intake = 0;               // bytes a second that it takes in, of all workers; 0: no bound
+};
 
 struct SessionOptions {
   int rank = 0;
@@ -34,12 +44,7 @@ struct SessionOptions {
   int threads = 0;         // TcpOptions::threads
   std::vector<int> cpus;   // that the engine thread and the I/O threads are confined to; none: all
   std::string congestion;  // TcpOptions::congestion
-  double connect_seconds = 10;
-  bool to_reducer = false;  // its peer is a reducer: what is sent comes back as sums
-  // Not null: this is a reducer, the last rank; it never dials. Its part in every work that the others offer.
-  std::shared_ptr<const Plan> serve = nullptr;
-  size_t window_bytes = 8 << 20;  // of one work, in a reducer's memory
-  double intake = 0;              // bytes a second that a reducer takes in, of all workers; 0: no bound
+  std::optional<StarOptions> star = std::nullopt;
   // Told once if the session fails; by the driver.
   std::function<void(const Error&)> failed = nullptr;
 };
@@ -52,7 +57,7 @@ struct PeerAddress {
   uint16_t port = 0;
 };
 
-class Session final : private Dialer, private Arrivals, private Pump, private KnockDone, private Host {
+class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
  public:
   explicit Session(SessionOptions options);
   ~Session() override;
@@ -70,8 +75,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   WorkPtr prepare(Request request, uint64_t tag_channel);
   void submit(const WorkPtr& work);
   // Any thread. True if no work uses memory, of those that this thread knows of.
-  bool quiet() const { return reduction_ == nullptr && engine_.quiet(); }
-  void submit_unsplit(const WorkPtr& work) { runner_.submit(work); }
+  bool quiet() const { return splitter_ == nullptr && engine_.quiet(); }
   // True when done; never longer than until `deadline`.
   bool run(const WorkPtr& work, Time deadline);
   bool wait(Work& work, Time deadline);
@@ -80,24 +84,21 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   std::shared_ptr<Region> allocate(size_t bytes);
   void free(uint32_t region);
 
-  // From now on reducers take part in works whose plan is split(). Once, after start().
-  void use_reducers(ReductionOptions options);
-  Reduction* reduction() { return reduction_.get(); }
-  // A work has waited for too long, as `wait` says; as the driver.
-  void expire(const std::string& wait) { engine_.expire(wait); }
+  // From now on `splitter` takes works first. Once, after start().
+  void set_splitter(std::shared_ptr<Splitter> splitter);
+  // For the splitter: past it, to the engine.
+  void submit_unsplit(const WorkPtr& work) { runner_.submit(work); }
   void wake() { bell_.ring_always(); }
   // Makes a link to `rank`; throws Failure if there is none by `deadline`. Not on a driver's thread.
   void reach(int rank, Time deadline);
-  // What a reducer has done.
-  struct Served {
-    uint64_t works = 0;     // that were offered
-    uint64_t finished = 0;  // of these, before the session failed
-    uint64_t bytes = 0;     // that came in, of all workers
-    int links = 0;          // workers that are connected
-    Error failure;
-    bool own = false;  // it is this reducer's, not a worker's
-  };
-  Served served();
+  // Runs `f` as the driver. Not on a driver's thread.
+  template <class F>
+  void as_driver(F f) {
+    runner_.as_driver(f);
+  }
+  // For the driver.
+  Engine& engine() { return engine_; }
+  const SessionOptions& options() const { return options_; }
 
   // What this rank waits for, and its last operations, for people. Any thread.
   std::string report();
@@ -135,8 +136,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void stranger(const std::string& who, const std::string& why) override;
   // KnockDone
   void knock_done(int peer, bool alive, const Error& why) override;
-  // Host
-  void offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) override;
   // Pump
   bool poll() override { return shm_.poll(); }
   bool pending() const override { return shm_.pending(); }
@@ -145,7 +144,10 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void look();  // as the driver: handles what comes within a few milliseconds
 
   bool is_split(const Request& request) const;
-  void split_up(const WorkPtr& work);
+  // True: the splitter has it.
+  bool give_splitter(const WorkPtr& work);
+  // The middle of a star: others dial, and offer works.
+  bool takes_offers() const { return options_.star && options_.star->offers != nullptr; }
   bool forked() const { return forks_ != forks(); }
   // Throws in a forked child: what the engine works with is its parent's, and is not there.
   void check_process() const;
@@ -168,14 +170,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   ShmTransport shm_;
   TcpTransport tcp_;
   Runner runner_;
-  std::unique_ptr<Reduction> reduction_;
-  struct Offered {
-    std::shared_ptr<const Group> group;
-    uint32_t next = 0;  // number of the work that has not been offered yet
-  };
-  std::map<uint64_t, Offered> offered_;  // by channel
-  std::map<int, uint64_t> offers_;       // how many, by worker
-  Served served_;
+  std::shared_ptr<Splitter> splitter_;
   std::map<int, Probe> probes_;  // by rank
   std::atomic<bool> closed_{false};
   std::vector<std::string> strangers_;  // not logged yet

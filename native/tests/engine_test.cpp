@@ -2,7 +2,7 @@
 #include <cstring>
 #include <random>
 
-#include "engine/offer.h"
+#include "reducers/offer.h"
 #include "tests/check.h"
 #include "tests/plans.h"
 #include "tests/ranks.h"

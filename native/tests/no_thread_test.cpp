@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include "base/thread.h"
+#include "reducers/client.h"
 #include "tests/check.h"
 #include "tests/plans.h"
 #include "tests/ranks.h"
@@ -49,8 +50,8 @@ SessionOptions options() {
   return options;
 }
 
-ReductionOptions with_reducer(uint64_t incarnation) {
-  ReductionOptions reducers;
+ReducerClientOptions with_reducer(uint64_t incarnation) {
+  ReducerClientOptions reducers;
   reducers.reducers = {{"127.0.0.1:1", {"127.0.0.1"}, incarnation}};
   reducers.job = "native-test";
   reducers.secret = std::string(32, 's');
@@ -72,7 +73,7 @@ TEST(no_thread_for_the_sessions_with_reducers) {
   Session session(options());
   session.start(std::vector<PeerAddress>(2));
   const NoThreads none;
-  const std::string text = told([&] { session.use_reducers(with_reducer(0)); });
+  const std::string text = told([&] { ReducerClient(session, with_reducer(0)); });
   CHECK(text.find("cannot start the thread that opens sessions with reducers") != std::string::npos);
   CHECK(text.find("ulimit -u") != std::string::npos);
 }

@@ -2,6 +2,8 @@
 #include <memory>
 #include <vector>
 
+#include "reducers/offer.h"
+#include "reducers/server.h"
 #include "tests/check.h"
 #include "tests/plans.h"
 #include "tests/ranks.h"
@@ -58,11 +60,11 @@ class TestLink final : public Link {
 };
 
 // A reducer's engine that two workers are linked with.
-class Rig final : Dialer, Pump, Host {
+class Rig final : Dialer, Pump, OfferHandler {
  public:
   explicit Rig(EngineOptions options = {}) : engine(kWorkers, kWorkers + 1, poller_, bell_, regions_, *this, options) {
     engine.set_pump(this);
-    engine.set_host(this);
+    engine.set_offer_handler(this);
     auto group = std::make_shared<Group>();
     group->id = 1;
     group->ranks = {0, 1, 2};
@@ -129,7 +131,7 @@ class Rig final : Dialer, Pump, Host {
   bool pending() const override { return false; }
   bool congested() const override { return false; }
   Time tick(Time) override { return Time::max(); }
-  void offered(int, const WorkHeader&, std::span<const std::byte>) override {}
+  Error offered(int, const WorkHeader&, std::span<const std::byte>) override { return {}; }
 
   Regions regions_;
   Bell bell_;
@@ -285,16 +287,24 @@ SessionOptions options(int rank) {
   found.size = kWorkers + 1;
   found.job = "native-test";
   found.secret = std::string(32, 's');
-  if (rank == kWorkers) found.serve = reducer_plan();
+  return found;
+}
+
+ReducerServerOptions server_options() {
+  ReducerServerOptions found;
+  found.workers = kWorkers;
+  found.job = "native-test";
+  found.secret = std::string(32, 's');
+  found.plan = reducer_plan();
   return found;
 }
 
 // One worker has a link to the reducer; the other never comes.
-std::shared_ptr<const Group> join(Session& reducer, Session& worker) {
+std::shared_ptr<const Group> join(ReducerServer& reducer, Session& worker) {
   std::vector<PeerAddress> peers(kWorkers + 1);
   peers.back().addresses = {"127.0.0.1"};
   peers.back().port = reducer.listen_tcp({"127.0.0.1"});
-  reducer.start(std::vector<PeerAddress>(kWorkers + 1));
+  reducer.start();
   worker.start(peers);
   worker.reach(kWorkers, now() + seconds(60));
   return worker.make_group(1, {0, 1, 2});
@@ -315,11 +325,12 @@ WorkPtr submit(Session& worker, std::shared_ptr<const Group> group, std::vector<
 }
 
 TEST(a_worker_that_opens_its_link_twice_breaks_the_rules) {
-  Session reducer(options(kWorkers)), worker(options(0)), again(options(0));
+  ReducerServer reducer(server_options());
+  Session worker(options(0)), again(options(0));
   std::vector<PeerAddress> peers(kWorkers + 1);
   peers.back().addresses = {"127.0.0.1"};
   peers.back().port = reducer.listen_tcp({"127.0.0.1"});
-  reducer.start(std::vector<PeerAddress>(kWorkers + 1));
+  reducer.start();
   worker.start(peers);
   again.start(peers);
   worker.reach(kWorkers, now() + seconds(60));
@@ -332,7 +343,8 @@ TEST(a_worker_that_opens_its_link_twice_breaks_the_rules) {
 }
 
 TEST(a_worker_offers_no_more_than_it_can_have_under_way) {
-  Session reducer(options(kWorkers)), worker(options(0));
+  ReducerServer reducer(server_options());
+  Session worker(options(0));
   const auto group = join(reducer, worker);
   std::vector<std::vector<float>> memory(200, std::vector<float>(1));  // works on the same would go one by one
   std::vector<WorkPtr> works;

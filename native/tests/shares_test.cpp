@@ -1,5 +1,5 @@
 // How bytes are split between reducers and the ring: against the published optimum.
-#include "session/shares.h"
+#include "reducers/shares.h"
 
 #include <cmath>
 #include <numeric>

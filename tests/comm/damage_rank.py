@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import slipstream
-from slipstream import _core
 from slipstream.comm.membership import job
 from slipstream.comm.reducers import client as reducers
 
@@ -135,7 +134,7 @@ def main() -> None:
             assert wrong == 0, f"{wrong} of {count} numbers are wrong"
     slipstream.barrier()
     print("damaged", slipstream.link_statistics()[0].damaged)
-    for state in _core.reducer_states(job.current().session):
+    for state in job.current().reducer_states():
         assert state["used"], state
         assert state["sent"] > 1 << 20, state
         assert state["lost"] == 0, state

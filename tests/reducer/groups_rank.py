@@ -16,7 +16,6 @@ from itertools import permutations
 import numpy as np
 
 import slipstream
-from slipstream import _core
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group, world
 
@@ -24,7 +23,7 @@ SIZES = (1, 1000, 9000, 100_003)  # elements: some for one reducer at once, some
 
 
 def sent() -> int:
-    return sum(state["sent"] for state in _core.reducer_states(job.current().session))
+    return sum(state["sent"] for state in job.current().reducer_states())
 
 
 def check(group: Group, turn: int) -> None:

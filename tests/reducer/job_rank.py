@@ -33,7 +33,7 @@ SPLIT = 32 << 10  # bytes from which reducers take a part
 
 
 def states() -> list[dict[str, Any]]:
-    return _core.reducer_states(job.current().session)
+    return job.current().reducer_states()
 
 
 def expected(count: int, dtype: DType, op: Op) -> np.ndarray[Any, Any]:
@@ -155,7 +155,9 @@ def limited(rank: int) -> None:
     """Through the one reducer alone, which takes in no more than RATE bytes a second of this job."""
     rate = float(sys.argv[2])
     mine, total = data(rank, 1 << 20, DType.F32), expected(1 << 20, DType.F32, Op.SUM)
-    _core.set_reducer_rates(job.current().session, [float(slipstream.size())], 1e9)
+    client = job.current().reducer_client
+    assert client is not None
+    client.set_rates([float(slipstream.size())], 1e9)
     before, begin = states()[0]["sent"], time.monotonic()
     for turn in range(4):
         same(f"turn {turn}", slipstream.all_reduce(mine), total)

@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "comm"))
 from expected import data, reduce_arrays, same
 
 import slipstream
-from slipstream import _core
 from slipstream.base.dtypes import DType, Op
 from slipstream.comm.membership import job
 
@@ -36,7 +35,7 @@ SLOW = 0.25  # seconds; a step takes about 0.1
 def report() -> None:
     """What a step that does not end waits for."""
     print(f"rank {slipstream.rank()}:", job.current().session.report(), flush=True)
-    print(_core.reducer_states(job.current().session), flush=True)
+    print(job.current().reducer_states(), flush=True)
 
 
 def main() -> None:
@@ -60,7 +59,7 @@ def main() -> None:
             watch.cancel()
             for number, (one, total) in enumerate(zip(got, sums, strict=True)):
                 same(f"{number} of turn {turn}", one, total + add * np.float32(size))
-            states = _core.reducer_states(job.current().session)
+            states = job.current().reducer_states()
             lost = sum(state["lost"] for state in states)
             now = f"{lost} " + "".join(str(int(state["used"])) for state in states)
             if now != known:

@@ -38,7 +38,7 @@ CHECK = struct.Struct(
     "<II"
 )  # native/transport/tcp/checksums.h: of the payload (0: none), and of place and header
 HEAD = FRAME.size + CHECK.size
-# native/engine/offer.cpp: count, signed count, extra, divisor, postscale, root, chunk bytes, lengths, dtype, op
+# native/reducers/offer.cpp: count, signed count, extra, divisor, postscale, root, chunk bytes, lengths, dtype, op
 OFFER = struct.Struct("<QQQQdiIHHBBH")
 DATA, READY, PING, OFFERED = 1, 2, 6, 16
 LINK = 2  # native/transport/handshake.h: the purpose of a link's first connection

@@ -29,7 +29,7 @@ SMALL = 32 << 10  # bytes from which an all-reduce is a large one
 
 
 def states() -> list[dict[str, Any]]:
-    return _core.reducer_states(job.current().session)
+    return job.current().reducer_states()
 
 
 def sent() -> list[int]:

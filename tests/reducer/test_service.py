@@ -164,17 +164,17 @@ def test_a_session_nobody_comes_to_ends(reducer: Reducer, caplog: pytest.LogCapt
 
 
 def test_an_error_ends_one_job_alone(reducer: Reducer, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = _core.served
+    real = _core.ReducerServer.served
     bad: list[Any] = []
 
-    def served(session: Any) -> dict[str, Any]:
-        if not bad or session is bad[0]:
-            bad[:] = [session]
+    def served(server: Any) -> dict[str, Any]:
+        if not bad or server is bad[0]:
+            bad[:] = [server]
             raise OSError("broken")
-        return real(session)
+        return real(server)
 
     port = reducer.address[1]
-    monkeypatch.setattr("slipstream._core.served", served)
+    monkeypatch.setattr(_core.ReducerServer, "served", served)
     assert ask(port, Request("bad", 2, 2).encode()).incarnation
     wait_for(lambda: not reducer.status()["jobs"], "the end of the session")
     assert ask(port, Request("good", 2, 2).encode()).incarnation
@@ -187,9 +187,9 @@ def test_an_error_ends_one_job_alone(reducer: Reducer, monkeypatch: pytest.Monke
 def test_a_host_does_not_wait_for_the_reducers_own_failures(
     reducer: Reducer, monkeypatch: pytest.MonkeyPatch, own: bool, breach: bool, wait: bool
 ) -> None:
-    real = _core.served
+    real = _core.ReducerServer.served
     broken = {"works": 1, "failure": "it failed", "own": own, "breach": breach}
-    monkeypatch.setattr("slipstream._core.served", lambda session: real(session) | broken)
+    monkeypatch.setattr(_core.ReducerServer, "served", lambda server: real(server) | broken)
     port = reducer.address[1]
     assert ask(port, Request("bad", 2, 2).encode()).incarnation
     wait_for(lambda: not reducer.status()["jobs"], "the end of the session")
@@ -199,11 +199,11 @@ def test_a_host_does_not_wait_for_the_reducers_own_failures(
 def test_a_session_that_cannot_begin_leaves_nothing(
     reducer: Reducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def serve(*_: Any) -> None:
+    def serve(*_: Any, **__: Any) -> None:
         raise RuntimeError("no more threads")
 
     with monkeypatch.context() as patch:
-        patch.setattr("slipstream._core.serve", serve)
+        patch.setattr("slipstream._core.ReducerServer", serve)
         assert "its log says why" in ask(reducer.address[1], Request("job", 2, 2).encode()).refusal
     assert reducer.status()["memory"] == 0
     assert ask(reducer.address[1], Request("job", 2, 2).encode()).incarnation

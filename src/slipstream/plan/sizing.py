@@ -134,7 +134,7 @@ def split(workers: int, rates: Sequence[float]) -> tuple[float, ...]:
     """The parts of the bytes that let all be done at once, 1 in all: the workers' own ring's, then each reducer's.
 
     ``rates``: of each reducer's link relative to a worker's, 0 for one that is not there. The fractions that
-    native/session/shares.h rounds.
+    native/reducers/shares.h rounds.
     """
     total = math.fsum(rates)
     if total >= workers:

@@ -68,7 +68,7 @@ class Limits:
 class _Job:
     name: str
     workers: int
-    session: _core.Session
+    server: _core.ReducerServer
     memory: int
     host: str  # that asked
     served: dict[str, Any] = field(
@@ -230,29 +230,29 @@ class Reducer:
         random = secrets.randbits(48)
         name, secret = _core.reducer_session(request.job, self._secret, random)
         limits = self.limits
-        session = _core.serve(
+        server = _core.ReducerServer(
             request.workers,
             name,
             secret,
             plan,
-            limits.heartbeat,
-            request.lanes,
-            limits.window,
-            limits.bandwidth,
-            self._congestion,
-            encrypted,
+            heartbeat=limits.heartbeat,
+            lanes=request.lanes,
+            window_bytes=limits.window,
+            intake=limits.bandwidth,
+            congestion=self._congestion,
+            encrypt=encrypted,
         )
         try:
-            port = session.listen_tcp(self._bind)
-            session.start([("", False, "", [], 0)] * (request.workers + 1))
+            port = server.listen_tcp(self._bind)
+            server.start()
             needed = limits.needed(request.workers)
-            job = _Job(f"{request.job} of {peer}", request.workers, session, needed, host)
+            job = _Job(f"{request.job} of {peer}", request.workers, server, needed, host)
             thread = threading.Thread(
                 target=self._watch, args=(job,), name=f"slipstream-job-{port}", daemon=True
             )
             thread.start()
         except BaseException:
-            session.close()
+            server.close()
             raise
         with self._lock:
             self._jobs[job] = thread
@@ -275,7 +275,7 @@ class Reducer:
             with job.lock:
                 job.closing = True
             try:
-                job.session.close()
+                job.server.close()
             finally:
                 with self._lock:
                     del self._jobs[job]
@@ -287,7 +287,7 @@ class Reducer:
         with job.lock:
             if job.closing:
                 return ""
-            job.served = _core.served(job.session)
+            job.served = job.server.served()
             why, fault = _over(job, self.limits.idle)
         if fault:
             with self._lock:

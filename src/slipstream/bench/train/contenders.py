@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slipstream import _core, comm
+from slipstream import comm
 from slipstream.base.dtypes import DType
 from slipstream.base.settings import Settings
 from slipstream.bench.train.options import PLAIN, RING
@@ -217,7 +217,7 @@ def reducers() -> list[dict[str, Any]]:
     """What this rank's process groups know of each reducer of their job: its ``name``, whether it is ``used``."""
     group: Any = dist.group.WORLD if dist.is_initialized() else None
     world = job.current() if group is None else group.members.job
-    return _core.reducer_states(world.session)
+    return world.reducer_states()
 
 
 def leave() -> None:

@@ -65,6 +65,7 @@ class Job:
     nonce: bytes = field(default=b"", repr=False)  # of this start; every rank has contributed to it
     reducers: tuple[dict[str, Any], ...] = ()  # name, addresses and incarnation of each
     keeper: Keeper | None = None  # rank 0's, if there are reducers
+    reducer_client: _core.ReducerClient | None = None  # if there are reducers
     small_costs: SmallCosts | None = None  # of small all-reduces, if reducers take part
     settings: Settings = field(default_factory=Settings)
     meeting: Meeting | None = None  # for the survivors of a failure, if there are other ranks
@@ -94,6 +95,10 @@ class Job:
     def ranks_are_apart(self) -> bool:
         """No two ranks share memory. Reducers take part only then."""
         return len(set(self.hosts)) == self.size
+
+    def reducer_states(self) -> list[dict[str, Any]]:
+        """What this rank knows of each reducer: its ``name``, whether it is ``used``, the bytes ``sent`` to it."""
+        return [] if self.reducer_client is None else self.reducer_client.states()
 
     def next_group_id(self, ranks: Sequence[int | str]) -> int:
         """The same number on every member: from the ranks, and how often they have made a group."""
@@ -318,7 +323,7 @@ def _use_reducers(job: Job, settings: Settings) -> None:
     group = job.session.make_group(job.next_group_id(["reducers"]), list(range(job.size)))
     small = build("all_reduce", "recursive_doubling", job.rank, job.size)
     star = worker(job.rank, job.size)
-    _core.use_reducers(
+    client = job.reducer_client = _core.use_reducers(
         job.session,
         group,
         f"{member.job}/{member.epoch}",
@@ -330,9 +335,9 @@ def _use_reducers(job: Job, settings: Settings) -> None:
         _reducer_lanes(settings),
     )
     if job.ranks_are_apart:
-        job.small_costs = calibrate(job.session, group, job.rank, job.size)
+        job.small_costs = calibrate(client, job.session, group, job.rank, job.size)
     if job.keeper is not None:
-        job.keeper.watch(job.session)
+        job.keeper.watch(client)
 
 
 def _open_meeting(settings: Settings, member: Membership) -> Meeting | None:

@@ -54,16 +54,18 @@ class SmallCosts:
         return theirs < ours
 
 
-def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) -> SmallCosts | None:
+def calibrate(
+    client: _core.ReducerClient, session: _core.Session, group: _core.Group, rank: int, size: int
+) -> SmallCosts | None:
     """Agrees on the reducers that all ranks reach, and on what they are worth. None: there are none.
 
     Collective over ``group``, all ranks; about a second, less where links are fast.
     """
-    runs = _Runs(session, group, rank, size)
-    states = _core.reducer_states(session)
+    runs = _Runs(client, session, group, rank, size)
+    states = client.states()
     reached = runs.agree(np.array([state["ready"] for state in states], dtype=np.float64), Op.MIN) > 0
     if not reached.any():
-        _core.set_reducer_rates(session, [-1.0] * len(states), 1.0)
+        client.set_rates([-1.0] * len(states), 1.0)
         return None
     nbytes = runs.size_for(_LEAST_SECONDS)
     ring = _of_bytes(*(min(runs.large(n) for _ in range(_LARGE_TURNS)) for n in (nbytes // 4, nbytes)))
@@ -71,7 +73,7 @@ def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) 
 
     def turn(nbytes: int) -> NDArray[np.float64]:
         # Together as fast as all workers, so that their own ring has no part; anew, as slow ones are given less.
-        _core.set_reducer_rates(session, [float(size) if up else -1.0 for up in reached], worker)
+        client.set_rates([float(size) if up else -1.0 for up in reached], worker)
         return runs.through_reducers(nbytes)
 
     turns = [
@@ -83,7 +85,7 @@ def calibrate(session: _core.Session, group: _core.Group, rank: int, size: int) 
     rates = measured_rates(
         size, ring, [s if up and s else None for s, up in zip(seconds, reached, strict=True)]
     )
-    _core.set_reducer_rates(session, [-1.0 if rate is None else rate for rate in rates], worker)
+    client.set_rates([-1.0 if rate is None else rate for rate in rates], worker)
     if rank == 0:
         found = ", ".join(
             f"{s['name']} {'not measured' if r is None else f'{r:.2f}'}"
@@ -103,8 +105,10 @@ def _of_bytes(quarter: float, whole: float) -> float:
 class _Runs:
     """All-reduces of zeros; every rank makes the same calls."""
 
-    def __init__(self, session: _core.Session, group: _core.Group, rank: int, size: int) -> None:
-        self._session, self._group = session, group
+    def __init__(
+        self, client: _core.ReducerClient, session: _core.Session, group: _core.Group, rank: int, size: int
+    ) -> None:
+        self._client, self._session, self._group = client, session, group
         ring = build("all_reduce", "ring", rank, size)
         doubling = build("all_reduce", "recursive_doubling", rank, size)
         self._ring, self._split = _compiled(ring), _compiled(ring, split=True)
@@ -139,7 +143,7 @@ class _Runs:
     def through_reducers(self, nbytes: int) -> NDArray[np.float64]:
         """Seconds of each reducer's part of one that they take alone, in equal parts."""
         self._run(self._split, self._data[: nbytes // 4], DType.F32, Op.SUM)
-        return self.agree(np.array(_core.reducer_seconds(self._session)[1:]), Op.MAX)
+        return self.agree(np.array(self._client.part_seconds()[1:]), Op.MAX)
 
     def small(self, nbytes: int, way: str) -> float:
         """Seconds of a small operation by one of `small_plans`, the median."""

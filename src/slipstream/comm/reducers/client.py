@@ -159,17 +159,17 @@ class Keeper:
             _log.warning("%s; the job starts without it", error)
         return found
 
-    def watch(self, session: _core.Session) -> None:
+    def watch(self, client: _core.ReducerClient) -> None:
         """Registers again with reducers that are lost, until `stop`."""
         self._thread = threading.Thread(
-            target=self._watch, args=(session,), name="slipstream-reducers", daemon=True
+            target=self._watch, args=(client,), name="slipstream-reducers", daemon=True
         )
         self._thread.start()
 
-    def _watch(self, session: _core.Session) -> None:
+    def _watch(self, client: _core.ReducerClient) -> None:
         asked: dict[int, int] = {}  # rounds since a reducer was given a new incarnation
         while not self._stop.wait(_AGAIN_SECONDS):
-            for index, state in enumerate(_core.reducer_states(session)):
+            for index, state in enumerate(client.states()):
                 if state["used"]:
                     asked.pop(index, None)
                     continue
@@ -181,7 +181,7 @@ class Keeper:
                     incarnation = register(host, port, self._secret, self._request, encrypt=self._encrypt)
                 except (SlipstreamError, OSError):
                     continue
-                _core.reducer_registered(session, index, incarnation)
+                client.registered(index, incarnation)
                 asked[index] = 0
 
     def stop(self) -> None:

@@ -1,9 +1,9 @@
-#include "session/express.h"
+#include "reducers/express.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "engine/offer.h"
+#include "reducers/offer.h"
 #include "session/session.h"
 
 namespace slipstream {

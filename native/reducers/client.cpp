@@ -1,4 +1,4 @@
-#include "session/reduction.h"
+#include "reducers/client.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,9 +7,9 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "engine/offer.h"
+#include "reducers/offer.h"
+#include "reducers/shares.h"
 #include "session/session.h"
-#include "session/shares.h"
 
 namespace slipstream {
 namespace {
@@ -55,21 +55,22 @@ class Passing final : public Listener {
   WorkPtr work_;
 };
 
-class Reduction::Ear final : public Listener {
+class ReducerClient::Ear final : public Listener {
  public:
-  Ear(Reduction& reduction, SplitPtr split, Stage stage, size_t index, WorkPtr work)
-      : reduction_(reduction), split_(std::move(split)), stage_(stage), index_(index), work_(std::move(work)) {}
-  void work_done() override { reduction_.heard(split_, stage_, index_, work_); }
+  Ear(ReducerClient& client, SplitPtr split, Stage stage, size_t index, WorkPtr work)
+      : client_(client), split_(std::move(split)), stage_(stage), index_(index), work_(std::move(work)) {}
+  void work_done() override { client_.heard(split_, stage_, index_, work_); }
 
  private:
-  Reduction& reduction_;
+  ReducerClient& client_;
   SplitPtr split_;
   Stage stage_;
   size_t index_;
   WorkPtr work_;
 };
 
-Reduction::Reduction(Session& session, ReductionOptions options) : session_(session), options_(std::move(options)) {
+ReducerClient::ReducerClient(Session& session, ReducerClientOptions options)
+    : session_(session), options_(std::move(options)) {
   if (options_.reducers.empty() || options_.reducers.size() > 32)
     throw Failure(Code::invalid, "a job has 1 to 32 reducers");
   for (const auto& one : options_.reducers) {
@@ -89,11 +90,11 @@ Reduction::Reduction(Session& session, ReductionOptions options) : session_(sess
   }
 }
 
-Reduction::~Reduction() { close(); }
+ReducerClient::~ReducerClient() { close(); }
 
 // ---- a split work begins
 
-void Reduction::begin_ready() {
+void ReducerClient::begin_ready() {
   if (beginning_) return;
   const struct Guard {
     bool& flag;
@@ -121,7 +122,7 @@ void Reduction::begin_ready() {
   }
 }
 
-Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {
+Request ReducerClient::slice(const Request& whole, uint64_t begin, uint64_t count) {
   Request request = whole;
   request.part.emplace();
   const size_t element = size_of(request.signature.dtype);
@@ -132,12 +133,12 @@ Request Reduction::slice(const Request& whole, uint64_t begin, uint64_t count) {
   return request;
 }
 
-bool Reduction::is_small(const Request& request) const {
+bool ReducerClient::is_small(const Request& request) const {
   return request.spaces[0].count * size_of(request.signature.dtype) < kSmall;
 }
 
 // False: not yet.
-bool Reduction::begin_small(const WorkPtr& parent) {
+bool ReducerClient::begin_small(const WorkPtr& parent) {
   const Request& whole = parent->request;
   const uint64_t count = whole.spaces[0].count;
   const uint64_t bytes = count * size_of(whole.signature.dtype);
@@ -175,7 +176,7 @@ bool Reduction::begin_small(const WorkPtr& parent) {
   return true;
 }
 
-void Reduction::begin(const WorkPtr& parent) {
+void ReducerClient::begin(const WorkPtr& parent) {
   const auto split = std::make_shared<Split>();
   split->number = next_++;
   split->parent = parent;
@@ -229,11 +230,11 @@ void Reduction::begin(const WorkPtr& parent) {
 }
 
 // By what is agreed: chunks must be the same on all ranks.
-size_t Reduction::window_least(const Reducer& reducer) const {
+size_t ReducerClient::window_least(const Reducer& reducer) const {
   return static_cast<size_t>(worker_rate_ * std::min(reducer.most, 1.0) * kPortSeconds / options_.size);
 }
 
-void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t count) {
+void ReducerClient::add_part(Split& split, int reducer, uint64_t begin, uint64_t count) {
   Part part{reducer, begin, count, 1, 0, nullptr, nullptr};
   Request request = slice(split.parent->request, begin, count);
   if (reducer >= 0) {  // many chunks, so that sums flow back soon after data flows out
@@ -271,7 +272,7 @@ void Reduction::add_part(Split& split, int reducer, uint64_t begin, uint64_t cou
 }
 
 // Words about the work among the workers: it carries the work's signature, so that one that differs is noticed.
-Request Reduction::status_request(const Split& split, std::byte* data, uint64_t bytes, DType dtype) const {
+Request ReducerClient::status_request(const Split& split, std::byte* data, uint64_t bytes, DType dtype) const {
   Request request = split.parent->request;
   request.plan = options_.small;
   request.part.emplace().elements = {dtype, Op::bor};
@@ -286,11 +287,11 @@ Request Reduction::status_request(const Split& split, std::byte* data, uint64_t 
 
 // ---- what becomes of its works
 
-void Reduction::listen(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work) {
+void ReducerClient::listen(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work) {
   work->listen(std::make_unique<Ear>(*this, split, stage, index, work));
 }
 
-void Reduction::heard(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work) {
+void ReducerClient::heard(const SplitPtr& split, Stage stage, size_t index, const WorkPtr& work) {
   const std::lock_guard lock(mutex_);
   switch (stage) {
     case Stage::part:
@@ -306,7 +307,7 @@ void Reduction::heard(const SplitPtr& split, Stage stage, size_t index, const Wo
   }
 }
 
-void Reduction::part_done(const SplitPtr& split, Part& part) {
+void ReducerClient::part_done(const SplitPtr& split, Part& part) {
   part.seconds = std::chrono::duration<double>(now() - split->begun).count();
   if (part.reducer < 0 && part.work->error()) split->error = part.work->error();
   if (part.reducer >= 0 && (part.work == nullptr || part.work->error())) {
@@ -317,7 +318,7 @@ void Reduction::part_done(const SplitPtr& split, Part& part) {
   if (--split->left == 0) give_verdict(split);
 }
 
-void Reduction::give_verdict(const SplitPtr& split) {
+void ReducerClient::give_verdict(const SplitPtr& split) {
   seconds_.assign(reducers_.size() + 1, 0);
   for (const Part& part : split->parts) seconds_[static_cast<size_t>(part.reducer + 1)] = part.seconds;
   see_lags(*split);
@@ -337,7 +338,7 @@ void Reduction::give_verdict(const SplitPtr& split) {
   listen(split, Stage::verdict, 0, split->verdict);
 }
 
-void Reduction::judged(const SplitPtr& split, const Error& error) {
+void ReducerClient::judged(const SplitPtr& split, const Error& error) {
   if (error) split->error = error;
   split->judged = true;
   if (!split->error) warn(*split);
@@ -353,7 +354,7 @@ void Reduction::judged(const SplitPtr& split, const Error& error) {
 }
 
 // Rank 0 gives a reducer that stays behind the others less, and slowly more again when it does not.
-void Reduction::see_lags(const Split& split) {
+void ReducerClient::see_lags(const Split& split) {
   if (options_.rank != 0 || is_small(split.parent->request)) return;
   std::vector<double> took;
   for (const Part& part : split.parts)
@@ -372,7 +373,7 @@ void Reduction::see_lags(const Split& split) {
 }
 
 // At once, and once for each session that is lost.
-void Reduction::warn(const Split& split) {
+void ReducerClient::warn(const Split& split) {
   for (size_t i = 0; i < reducers_.size() && split.verdict; ++i) {
     Reducer& reducer = reducers_[i];
     if ((split.words[0] >> i & 1) == 0 || split.incarnations[i] == reducer.warned) continue;
@@ -384,7 +385,7 @@ void Reduction::warn(const Split& split) {
   }
 }
 
-void Reduction::leave(Reducer& reducer) {
+void ReducerClient::leave(Reducer& reducer) {
   reducer.state.used = false;
   if (reducer.fresh) reducer.fresh->end();
   if (reducer.session) {
@@ -399,13 +400,13 @@ void Reduction::leave(Reducer& reducer) {
 }
 
 // This rank cannot use its session any more.
-void Reduction::lose(Reducer& reducer, const std::string& why) {
+void ReducerClient::lose(Reducer& reducer, const std::string& why) {
   if (reducer.failed) return;
   reducer.failed = true;
   reducer.why = why;
 }
 
-void Reduction::session_ended(size_t index, uint64_t incarnation, const std::string& why) {
+void ReducerClient::session_ended(size_t index, uint64_t incarnation, const std::string& why) {
   const std::lock_guard lock(mutex_);
   Reducer& reducer = reducers_[index];
   if (reducer.connected != incarnation || !reducer.session) return;
@@ -414,7 +415,7 @@ void Reduction::session_ended(size_t index, uint64_t incarnation, const std::str
 }
 
 // The same on every rank: nothing here looks at what only this one knows, but for its own sessions.
-void Reduction::apply(const Split& split) {
+void ReducerClient::apply(const Split& split) {
   for (size_t i = 0; i < reducers_.size(); ++i) {
     Reducer& reducer = reducers_[i];
     const uint64_t bit = uint64_t{1} << i;
@@ -439,7 +440,7 @@ void Reduction::apply(const Split& split) {
 
 // ---- repair
 
-void Reduction::ask_chunks(const SplitPtr& split) {
+void ReducerClient::ask_chunks(const SplitPtr& split) {
   split->chunks.clear();
   for (const Part& part : split->parts) {
     if (part.reducer < 0 || (split->words[0] >> part.reducer & 1) == 0) continue;
@@ -454,7 +455,7 @@ void Reduction::ask_chunks(const SplitPtr& split) {
   listen(split, Stage::chunks, 0, work);
 }
 
-void Reduction::repair(const SplitPtr& split) {
+void ReducerClient::repair(const SplitPtr& split) {
   const size_t element = size_of(split->parent->request.signature.dtype);
   const uint64_t channel = channel_of(*options_.group, 3 + split->number);
   size_t at = 0;
@@ -494,6 +495,6 @@ void Reduction::repair(const SplitPtr& split) {
   }
 }
 
-void Reduction::finish(const SplitPtr& split, const Error& error) { split->parent->complete(error); }
+void ReducerClient::finish(const SplitPtr& split, const Error& error) { split->parent->complete(error); }
 
 }  // namespace slipstream

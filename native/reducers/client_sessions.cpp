@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "base/thread.h"
-#include "session/reduction.h"
+#include "reducers/client.h"
 #include "session/session.h"
 #include "transport/crypto.h"
 #include "transport/sockets.h"
@@ -35,12 +35,12 @@ ReducerSession reducer_session(const std::string& job, const std::string& secret
   return found;
 }
 
-void Reduction::registered(size_t index, uint64_t incarnation) {
+void ReducerClient::registered(size_t index, uint64_t incarnation) {
   const std::lock_guard lock(mutex_);
   if (index < reducers_.size()) reducers_[index].state.incarnation = incarnation;
 }
 
-std::vector<ReducerState> Reduction::states() {
+std::vector<ReducerState> ReducerClient::states() {
   const std::lock_guard lock(mutex_);
   std::vector<ReducerState> found;
   for (const Reducer& reducer : reducers_) {
@@ -50,7 +50,7 @@ std::vector<ReducerState> Reduction::states() {
   return found;
 }
 
-void Reduction::set_rates(const std::vector<double>& rates, double worker) {
+void ReducerClient::set_rates(const std::vector<double>& rates, double worker) {
   const std::lock_guard lock(mutex_);
   worker_rate_ = worker;
   for (size_t i = 0; i < std::min(rates.size(), reducers_.size()); ++i) {
@@ -67,12 +67,12 @@ void Reduction::set_rates(const std::vector<double>& rates, double worker) {
   }
 }
 
-std::vector<double> Reduction::part_seconds() {
+std::vector<double> ReducerClient::part_seconds() {
   const std::lock_guard lock(mutex_);
   return seconds_;
 }
 
-std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
+std::shared_ptr<Session> ReducerClient::open(size_t index, uint64_t incarnation) {
   const ReducerSession name = reducer_session(options_.job, options_.secret, incarnation);
   SessionOptions options;
   options.rank = options_.rank;
@@ -80,12 +80,12 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
   options.job = name.job;
   options.secret = name.secret;
   options.heartbeat_seconds = options_.heartbeat_seconds;
-  options.connect_seconds = kConnectSeconds;
-  options.to_reducer = true;
+  options.star.emplace();
+  options.star->connect_seconds = kConnectSeconds;
   options.lanes = options_.lanes;
-  options.congestion = options_.congestion;
-  options.checksums = options_.checksums;
-  options.encrypt = options_.encrypt;
+  options.congestion = session_.options().congestion;
+  options.checksums = session_.options().checksums;
+  options.encrypt = session_.options().encrypt;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);
   std::vector<PeerAddress> peers(static_cast<size_t>(options_.size) + 1);
@@ -102,7 +102,7 @@ std::shared_ptr<Session> Reduction::open(size_t index, uint64_t incarnation) {
   return session;
 }
 
-void Reduction::open_all() {
+void ReducerClient::open_all() {
   std::vector<std::future<std::shared_ptr<Session>>> opening(reducers_.size());
   for (size_t i = 0; i < reducers_.size(); ++i) {
     if (reducers_[i].wanted == 0) continue;
@@ -122,7 +122,7 @@ void Reduction::open_all() {
   }
 }
 
-void Reduction::take(size_t index, uint64_t incarnation, std::shared_ptr<Session> session) {
+void ReducerClient::take(size_t index, uint64_t incarnation, std::shared_ptr<Session> session) {
   Reducer& reducer = reducers_[index];
   std::vector<int> ranks(static_cast<size_t>(options_.size) + 1);
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -138,7 +138,7 @@ void Reduction::take(size_t index, uint64_t incarnation, std::shared_ptr<Session
 }
 
 // At once: each may wait for a reducer that is silent.
-void Reduction::close_all(const std::vector<std::shared_ptr<Session>>& sessions) {
+void ReducerClient::close_all(const std::vector<std::shared_ptr<Session>>& sessions) {
   std::vector<std::future<void>> closing;
   for (const auto& session : sessions) {
     try {
@@ -149,7 +149,7 @@ void Reduction::close_all(const std::vector<std::shared_ptr<Session>>& sessions)
   }
 }
 
-void Reduction::keep() {
+void ReducerClient::keep() {
   std::unique_lock lock(keeper_mutex_);
   for (;;) {
     keeper_bell_.wait(lock, [this] { return stop_ || !to_open_.empty() || !to_close_.empty(); });
@@ -181,12 +181,12 @@ void Reduction::keep() {
 }
 
 // With the sessions the works in them end, once nothing writes to their memory any more.
-void Reduction::workers_failed() {
+void ReducerClient::session_failed() {
   const std::lock_guard lock(mutex_);
   for (Reducer& reducer : reducers_) leave(reducer);
 }
 
-void Reduction::close() {
+void ReducerClient::close() {
   {
     const std::lock_guard lock(keeper_mutex_);
     if (stop_) return;

@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "engine/texts.h"
-#include "session/reduction.h"
+#include "reducers/client.h"
 #include "session/session.h"
 
 namespace slipstream {
 
-void Reduction::enter(const WorkPtr& work) {
+void ReducerClient::split(const WorkPtr& work) {
   std::string refused;
   {
     const std::lock_guard lock(mutex_);
@@ -19,7 +19,7 @@ void Reduction::enter(const WorkPtr& work) {
   work->complete(session_.failure());
 }
 
-bool Reduction::holds(const WorkPtr& work) {
+bool ReducerClient::holds(const WorkPtr& work) {
   std::string refused;
   {
     const std::lock_guard lock(mutex_);
@@ -36,7 +36,7 @@ bool Reduction::holds(const WorkPtr& work) {
   return false;
 }
 
-void Reduction::wait_in_line(const WorkPtr& work) {
+void ReducerClient::wait_in_line(const WorkPtr& work) {
   waiting_.push_back(work);
   in_line_.add(*work);
   begin_ready();
@@ -46,7 +46,7 @@ void Reduction::wait_in_line(const WorkPtr& work) {
   }
 }
 
-Time Reduction::watch(Time now) {
+Time ReducerClient::tick(Time now) {
   const std::lock_guard lock(mutex_);
   if (now < waiting_due_) return waiting_due_;
   waiting_due_ = Time::max();
@@ -59,14 +59,14 @@ Time Reduction::watch(Time now) {
     std::string wait =
         work->request.signature.describe() + " has waited " + seconds_text(now - work->submitted) + " for its turn";
     if (const Work* other = conflict(*work, begun_)) wait += ", behind " + other->request.signature.describe();
-    session_.expire(wait);
+    session_.engine().expire(wait);
     return Time::max();
   }
   return waiting_due_;
 }
 
 // `elsewhere`: of those of other groups, peers and tags alone.
-const Work* Reduction::conflict(const Work& work, const MemoryInUse& others, bool elsewhere) {
+const Work* ReducerClient::conflict(const Work& work, const MemoryInUse& others, bool elsewhere) {
   const Work* found = nullptr;
   others.conflicts(work, [&](const Work& other) {
     if (elsewhere && other.request.channel == work.request.channel) return true;
@@ -76,7 +76,7 @@ const Work* Reduction::conflict(const Work& work, const MemoryInUse& others, boo
   return found;
 }
 
-std::string Reduction::objection(const Work& work) const {
+std::string ReducerClient::objection(const Work& work) const {
   const Work* other = conflict(work, begun_, true);
   if (other == nullptr) other = conflict(work, in_line_, true);
   if (other == nullptr && work.split) other = conflict(work, others_, true);
@@ -87,31 +87,31 @@ std::string Reduction::objection(const Work& work) const {
          "first before the second is called";
 }
 
-class Reduction::End final : public Listener {
+class ReducerClient::End final : public Listener {
  public:
-  End(Reduction& reduction, WorkPtr work, MemoryInUse& memory)
-      : reduction_(reduction), work_(std::move(work)), memory_(memory) {}
-  void work_done() override { reduction_.ended(*work_, memory_); }
+  End(ReducerClient& client, WorkPtr work, MemoryInUse& memory)
+      : client_(client), work_(std::move(work)), memory_(memory) {}
+  void work_done() override { client_.ended(*work_, memory_); }
 
  private:
-  Reduction& reduction_;
+  ReducerClient& client_;
   WorkPtr work_;
   MemoryInUse& memory_;
 };
 
-void Reduction::use(const WorkPtr& work, MemoryInUse& memory) {
+void ReducerClient::use(const WorkPtr& work, MemoryInUse& memory) {
   memory.add(*work);
   work->listen(std::make_unique<End>(*this, work, memory));
 }
 
-void Reduction::ended(const Work& work, MemoryInUse& memory) {
+void ReducerClient::ended(const Work& work, MemoryInUse& memory) {
   const std::lock_guard lock(mutex_);
   memory.remove(work);
   begin_ready();
 }
 
 // The first in line begins.
-void Reduction::leave_line(const WorkPtr& work, MemoryInUse& memory) {
+void ReducerClient::leave_line(const WorkPtr& work, MemoryInUse& memory) {
   waiting_.pop_front();
   in_line_.remove(*work);
   work->copy_in.run();

@@ -1,4 +1,4 @@
-#include "session/shares.h"
+#include "reducers/shares.h"
 
 #include <algorithm>
 #include <cmath>

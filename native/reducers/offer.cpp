@@ -1,4 +1,4 @@
-#include "engine/offer.h"
+#include "reducers/offer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/kernels.h"
+#include "transport/frame.h"
 
 namespace slipstream {
 namespace {

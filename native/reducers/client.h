@@ -24,14 +24,14 @@
 
 #include "engine/memory_in_use.h"
 #include "engine/work.h"
-#include "session/express.h"
-#include "transport/tcp/transport.h"
+#include "reducers/express.h"
+#include "session/splitter.h"
 
 namespace slipstream {
 
 class Session;
 
-struct ReductionOptions {
+struct ReducerClientOptions {
   struct Reducer {
     std::string name;  // for people
     std::vector<std::string> addresses;
@@ -44,11 +44,8 @@ struct ReductionOptions {
   int size = 1;
   double heartbeat_seconds = 1;
   int lanes = 2;
-  std::string congestion;                      // the session's
-  Checksums checksums = Checksums::automatic;  // the session's
-  bool encrypt = false;                        // the session's
-  std::shared_ptr<const Plan> star;            // of this rank, with the reducer as rank `size`
-  std::shared_ptr<const Plan> small;           // an all-reduce of few bytes among the workers
+  std::shared_ptr<const Plan> star;   // of this rank, with the reducer as rank `size`
+  std::shared_ptr<const Plan> small;  // an all-reduce of few bytes among the workers
   std::shared_ptr<const Group> group;
 };
 
@@ -71,20 +68,20 @@ struct ReducerState {
   uint64_t incarnation = 0;
 };
 
-class Reduction {
+class ReducerClient final : public Splitter {
  public:
-  Reduction(Session& session, ReductionOptions options);
-  ~Reduction();
+  ReducerClient(Session& session, ReducerClientOptions options);
+  ~ReducerClient() override;
 
-  // A work whose plan is split().
-  void enter(const WorkPtr& work);
-  // Any other work of the session, before it is submitted. True: it is submitted here, once no split work that was
-  // called before it needs its memory any more.
-  bool holds(const WorkPtr& work);
-  // The driver: fails the session if a work has waited in line for longer than it may. Returns when to call again.
-  Time watch(Time now);
-  // The workers' session has failed: no work waits for a reducer any more. As the driver.
-  void workers_failed();
+  void split(const WorkPtr& work) override;
+  bool holds(const WorkPtr& work) override;
+  // Fails the session if a work has waited in line for longer than it may.
+  Time tick(Time now) override;
+  // No work waits for a reducer any more.
+  void session_failed() override;
+  // Ends the sessions with the reducers.
+  void close() override;
+
   // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
   void registered(size_t reducer, uint64_t incarnation);
   std::vector<ReducerState> states();
@@ -94,8 +91,6 @@ class Reduction {
   void set_rates(const std::vector<double>& rates, double worker);
   // How long the parts of the last large work took: the workers' own, then each reducer's; 0: it had none.
   std::vector<double> part_seconds();
-  // Ends the sessions with the reducers; works still pending fail. Waits for that. Idempotent.
-  void close();
 
  private:
   static constexpr uint64_t kAhead = 4;                    // works under way at once
@@ -183,7 +178,7 @@ class Reduction {
   void session_ended(size_t index, uint64_t incarnation, const std::string& why);
 
   Session& session_;
-  const ReductionOptions options_;
+  const ReducerClientOptions options_;
   std::recursive_mutex mutex_;
   std::vector<Reducer> reducers_;
   std::deque<WorkPtr> waiting_;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/work.h"
-#include "engine/work_header.h"
 
 namespace slipstream {
 
@@ -25,12 +24,5 @@ inline constexpr size_t kMostOfferText = 4 << 10;
 std::vector<std::byte> encode_offer(const Offer& offer);
 // Null if the bytes are no offer, or one of something that cannot be reduced.
 std::optional<Offer> decode_offer(std::span<const std::byte> bytes);
-
-// Told of the offers that come; what a reducer's engine has and a worker's has not. On the driver's thread.
-class Host {
- public:
-  virtual ~Host() = default;
-  virtual void offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) = 0;
-};
 
 }  // namespace slipstream
