@@ -225,22 +225,29 @@ class RankOutput:
             if match[0] == b"\n":
                 whole.append(self._complete())
             elif self._line:
-                self._progress = True
-                if whole:
-                    self._console.lines(self, b"".join(whole))
-                    whole = []
-                self._shown, self._line = self._line, b""
-                self._console.transient(self, self._shown)
+                self._write(whole)
+                self._replace()
         self._line += data[at:]
         while len(self._line) > _MAX_LINE:
             rest = self._line[_MAX_LINE:]
             self._line = self._line[:_MAX_LINE]
             whole.append(self._complete())
             self._line = rest
-        if whole:
-            self._console.lines(self, b"".join(whole))
+        self._write(whole)
         if self._line and self._console.terminal(self.error) and (self._progress or self.rank == 0):
             self._console.transient(self, self._line)
+
+    def _write(self, whole: list[bytes]) -> None:
+        """Writes these lines at once, and empties the list."""
+        if whole:
+            self._console.lines(self, b"".join(whole))
+            whole.clear()
+
+    def _replace(self) -> None:
+        """A carriage return has ended the line: it is shown until the next one replaces it."""
+        self._progress = True
+        self._shown, self._line = self._line, b""
+        self._console.transient(self, self._shown)
 
     def _complete(self) -> bytes:
         """The line that has just ended: what the last carriage return left stays if nothing followed."""

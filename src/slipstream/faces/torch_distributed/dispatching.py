@@ -97,13 +97,30 @@ def dispatched(kind: _Class) -> _Class:
     for name, shape in _SHAPES.items():
         plain = getattr(kind, name)
         shown = _shown(plain, shape)
+        if name == "allreduce":
+            shown = _shortened(plain, shown)
         for alias, method in list(vars(kind).items()):
             if method is plain:
                 setattr(kind, alias, shown)
     return kind
 
 
+def _shortened(method: Callable[..., Any], shown: Callable[..., Any]) -> Callable[..., Any]:
+    """As ``shown``, half a microsecond sooner for one plain tensor: all-reduces are called most."""
+    depth = torch._C._len_torch_dispatch_stack
+
+    @functools.wraps(method)
+    def call(self: Any, tensors: Any, opts: Any = None) -> Any:
+        if len(tensors) == 1 and type(tensors[0]) in _PLAIN and not depth():
+            return method(self, tensors, opts)
+        return shown(self, tensors, opts)
+
+    return call
+
+
 def _shown(method: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
+    """``method``, which shows its operator first if anybody wants to see it."""
+
     def kernel(*args: Any) -> Any:
         group, more, options = _here.call
         tensors = args[: shape.tensors]
@@ -133,17 +150,7 @@ def _shown(method: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
             _here.call = None
         return found[1] if shape.gives_tensors else found
 
-    if shape.operator != "allreduce_":
-        return call
-
-    @functools.wraps(method)
-    def quick(self: Any, tensors: Any, opts: Any = None) -> Any:
-        """As `call`, half a microsecond sooner: this one is called most."""
-        if len(tensors) == 1 and type(tensors[0]) in _PLAIN and not depth():
-            return method(self, tensors, opts)
-        return call(self, tensors, opts)
-
-    return quick
+    return call
 
 
 def _are_plain(first: Any) -> bool:
