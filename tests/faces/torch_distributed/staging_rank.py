@@ -156,7 +156,7 @@ def movements(b: Bench, group: Any, n: int, dtype: torch.dtype) -> Iterator[Expe
     x = b.tensor(torch.cat([values(rank, count, dtype, p) for p, count in enumerate(sent)]))
     wanted = torch.cat([values(p, count, dtype, rank) for p, count in enumerate(received)])
     out = b.tensor(torch.zeros_like(wanted))
-    yield Expected(operations.all_to_all(group, [out], [x], received, sent, LIMIT), out, wanted)
+    yield Expected(operations.all_to_all(group, [out], [x], LIMIT, sent=sent, received=received), out, wanted)
 
 
 def messages(b: Bench, group: Any, n: int, dtype: torch.dtype) -> Iterator[Expected]:
@@ -348,7 +348,7 @@ def fails_when_a_rank_dies(kind: str) -> None:
         y = b.tensor(values(0, 10, torch.float32))
         started = [
             operations.all_reduce(group, x, op, LIMIT),
-            operations.all_to_all(group, [y.clone()], [y], [5, 5], [5, 5], LIMIT),
+            operations.all_to_all(group, [y.clone()], [y], LIMIT, sent=[5, 5], received=[5, 5]),
             operations.recv(group, y.clone(), 1, 0, LIMIT),
         ]
         for pending in [b.stage(one, group) for one in started]:
