@@ -45,6 +45,7 @@ _BUCKET_BUDGET_US = 30.0
 
 def _layers() -> dict[str, Callable[[], object]]:
     """The ways to run the operation, from the engine up. Every call doubles a zero, which stays zero."""
+    from slipstream import _core
     from slipstream.base.dtypes import DType, Op
     from slipstream.comm.collectives import addresses
 
@@ -52,11 +53,17 @@ def _layers() -> dict[str, Callable[[], object]]:
     array = np.zeros(1, dtype=np.float32)
     address, dtype, op = array.ctypes.data, int(DType.F32), int(Op.SUM)
     plan = group.compiled("all_reduce", array.nbytes)
-    run, native, inner, name = group.session.run, group.native, plan.native, plan.operation
-    chunk = plan.chunk_bytes
-    rest = (-1, "", 1.0, 1.0, 1, None, None, 1)
+    run = group.session.run
+    request = _core.Request(
+        group=group.native,
+        plan=plan.native,
+        operation=plan.operation,
+        dtype=dtype,
+        op=op,
+        chunk_bytes=plan.chunk_bytes,
+    )
     layers: dict[str, Callable[[], object]] = {
-        "native": lambda: run(native, inner, name, dtype, op, address, address, 1, chunk, *rest),
+        "native": lambda: run(request, address, address, 1),
         "addresses": lambda: addresses.all_reduce(
             group, address, address, 1, dtype, op, keep=array, sync=True
         ),

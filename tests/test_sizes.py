@@ -18,7 +18,7 @@ MAX_CLASS_LINES = 400
 MAX_PUBLIC_METHODS = 30
 
 # What is larger still, with its lines or its public methods today. Nothing may be added here, and nothing may grow.
-LARGER_FUNCTIONS = {"bind_session": 114}
+LARGER_FUNCTIONS: dict[str, int] = {}
 LARGER_CLASSES = {
     "ReducerClient": 779,
 }

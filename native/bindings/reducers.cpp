@@ -23,7 +23,7 @@ using ReducerTuple = std::tuple<std::string, std::vector<std::string>, uint64_t>
 std::shared_ptr<ReducerClient> use_reducers(const std::shared_ptr<Session>& session, std::shared_ptr<Group> group,
                                             const std::string& job, const nb::bytes& secret,
                                             const std::vector<ReducerTuple>& reducers, std::shared_ptr<Plan> star,
-                                            std::shared_ptr<Plan> small, double heartbeat, int lanes) {
+                                            std::shared_ptr<Plan> small, double heartbeat, const LinkOptions& link) {
   ReducerClientOptions options;
   for (const auto& [name, addresses, incarnation] : reducers)
     options.reducers.push_back({name, addresses, incarnation});
@@ -32,7 +32,7 @@ std::shared_ptr<ReducerClient> use_reducers(const std::shared_ptr<Session>& sess
   options.rank = group->rank;
   options.size = static_cast<int>(group->ranks.size());
   options.heartbeat_seconds = heartbeat;
-  options.lanes = lanes;
+  options.link = link;
   options.star = std::move(star);
   options.small = std::move(small);
   options.group = std::move(group);
@@ -94,7 +94,7 @@ void bind_reducers(nb::module_& m) {
       .def("part_seconds", &ReducerClient::part_seconds, nb::call_guard<WithoutGil>(),
            "How long the parts of the last large all-reduce took: the workers' own, then each reducer's.");
   m.def("use_reducers", &use_reducers, nb::arg("session"), nb::arg("group"), nb::arg("job"), nb::arg("secret"),
-        nb::arg("reducers"), nb::arg("star"), nb::arg("small"), nb::arg("heartbeat"), nb::arg("lanes"),
+        nb::arg("reducers"), nb::arg("star"), nb::arg("small"), nb::arg("heartbeat"), nb::arg("link"),
         nb::keep_alive<0, 1>(),
         "reducers: (name, addresses, incarnation) each. From now on they take part in works of split plans.");
   m.def(
@@ -109,23 +109,20 @@ void bind_reducers(nb::module_& m) {
       .def(
           "__init__",
           [](ReducerServer* self, int workers, std::string job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
-             double heartbeat, int lanes, size_t window_bytes, double intake, std::string congestion, bool encrypt) {
+             double heartbeat, const LinkOptions& link, size_t window_bytes, double intake) {
             ReducerServerOptions options;
             options.workers = workers;
             options.job = std::move(job);
             options.secret.assign(secret.c_str(), secret.size());
             options.plan = std::move(plan);
             options.heartbeat_seconds = heartbeat;
-            options.lanes = lanes;
+            options.link = link;
             options.window_bytes = window_bytes;
             options.intake = intake;
-            options.congestion = std::move(congestion);
-            options.encrypt = encrypt;
             new (self) ReducerServer(std::move(options));
           },
           nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::kw_only(), nb::arg("heartbeat"),
-          nb::arg("lanes"), nb::arg("window_bytes"), nb::arg("intake") = 0.0, nb::arg("congestion") = "",
-          nb::arg("encrypt") = false,
+          nb::arg("link"), nb::arg("window_bytes"), nb::arg("intake") = 0.0,
           "plan: the reducer's in every work. intake: bytes a second that it takes in, of all workers; 0: no bound.")
       .def("listen_tcp", &ReducerServer::listen_tcp, nb::arg("addresses"))
       .def("start", &ReducerServer::start)

@@ -26,6 +26,7 @@
 #include "engine/work.h"
 #include "reducers/express.h"
 #include "session/splitter.h"
+#include "transport/tcp/options.h"
 
 namespace slipstream {
 
@@ -43,7 +44,7 @@ struct ReducerClientOptions {
   int rank = 0;
   int size = 1;
   double heartbeat_seconds = 1;
-  int lanes = 2;
+  LinkOptions link{};
   std::shared_ptr<const Plan> star;   // of this rank, with the reducer as rank `size`
   std::shared_ptr<const Plan> small;  // an all-reduce of few bytes among the workers
   std::shared_ptr<const Group> group;

@@ -82,10 +82,7 @@ std::shared_ptr<Session> ReducerClient::open(size_t index, uint64_t incarnation)
   options.heartbeat_seconds = options_.heartbeat_seconds;
   options.star.emplace();
   options.star->connect_seconds = kConnectSeconds;
-  options.lanes = options_.lanes;
-  options.congestion = session_.options().congestion;
-  options.checksums = session_.options().checksums;
-  options.encrypt = session_.options().encrypt;
+  options.link = options_.link;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);
   std::vector<PeerAddress> peers(static_cast<size_t>(options_.size) + 1);

@@ -16,9 +16,7 @@ SessionOptions session_options(const ReducerServerOptions& options, OfferHandler
   found.job = options.job;
   found.secret = options.secret;
   found.heartbeat_seconds = options.heartbeat_seconds;
-  found.lanes = options.lanes;
-  found.congestion = options.congestion;
-  found.encrypt = options.encrypt;
+  found.link = options.link;
   found.star.emplace();
   found.star->offers = &offers;
   found.star->intake = options.intake;

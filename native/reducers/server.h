@@ -20,11 +20,9 @@ struct ReducerServerOptions {
   std::string secret;                // the same
   std::shared_ptr<const Plan> plan;  // of the reducer, in every work
   double heartbeat_seconds = 10;
-  int lanes = 2;
+  LinkOptions link{};
   size_t window_bytes = 8 << 20;  // of one work, in the reducer's memory
   double intake = 0;              // bytes a second that it takes in, of all workers; 0: no bound
-  std::string congestion;         // TcpOptions::congestion
-  bool encrypt = false;
 };
 
 class ReducerServer final : private OfferHandler {

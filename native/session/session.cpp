@@ -11,7 +11,6 @@ namespace slipstream {
 
 namespace {
 
-constexpr double kConnectSeconds = 10;
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
 constexpr double kLeaveSeconds = 2;           // that a rank stays until the others have read its last words
@@ -22,20 +21,12 @@ constexpr size_t kMostReported = 10;          // strangers logged by name each t
 
 // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
 double connect_seconds(const SessionOptions& options) {
-  return options.star ? options.star->connect_seconds : std::max(kConnectSeconds, options.heartbeat_seconds);
+  return options.star ? options.star->connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
 }
 
 TcpOptions tcp_options(const SessionOptions& options) {
-  TcpOptions tcp;
-  tcp.lanes = options.lanes;
-  tcp.round_robin = options.round_robin;
-  tcp.lending = options.zero_copy ? Lending::automatic : Lending::off;
-  tcp.lend_from = options.lend_from;
+  TcpOptions tcp{options.link};
   tcp.busy_poll_us = options.spin_us;  // only while cores are free
-  tcp.checksums = options.checksums;
-  tcp.threads = options.threads;
-  tcp.cpus = options.cpus;
-  tcp.congestion = options.congestion;
   tcp.patience_seconds = options.heartbeat_seconds;
   tcp.connect_seconds = connect_seconds(options);
   if (options.star) {
@@ -79,8 +70,8 @@ Session::Session(SessionOptions options)
     : options_(std::move(options)),
       engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options(options_)),
       shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_, connect_seconds(options_)),
-      tcp_(poller_, engine_, *this, identity_of(options_, options_.encrypt), tcp_options(options_)),
-      runner_(engine_, poller_, bell_, options_.spin_us, options_.cpus) {
+      tcp_(poller_, engine_, *this, identity_of(options_, options_.link.encrypt), tcp_options(options_)),
+      runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus) {
   engine_.set_pump(this);
   engine_.set_trace(&trace_);
   tcp_.set_trace(&trace_);

@@ -34,16 +34,9 @@ struct SessionOptions {
   std::string secret;  // raw bytes
   double heartbeat_seconds = 10;
   double timeout_seconds = 1800;
-  int lanes = 2;
+  double connect_seconds = 10;  // until a link is up; or for as long as the heartbeat, if that is longer
   int spin_us = 0;
-  bool round_robin = false;  // TcpOptions::round_robin
-  bool zero_copy = true;     // large sends to other machines without a copy, where the kernel can
-  size_t lend_from = 0;      // TcpOptions::lend_from
-  Checksums checksums = Checksums::automatic;
-  bool encrypt = false;    // what goes over tcp
-  int threads = 0;         // TcpOptions::threads
-  std::vector<int> cpus;   // that the engine thread and the I/O threads are confined to; none: all
-  std::string congestion;  // TcpOptions::congestion
+  LinkOptions link{};  // its `cpus` are the engine thread's too
   std::optional<StarOptions> star = std::nullopt;
   // Told once if the session fails; by the driver.
   std::function<void(const Error&)> failed = nullptr;

@@ -136,7 +136,7 @@ class Ranks {
       options.size = size;
       options.job = "native-test";
       options.secret = std::string(32, 's');
-      options.lanes = lanes;
+      options.link.lanes = lanes;
       options.timeout_seconds = 60;
       auto rank = std::make_unique<SessionRank>(options);
       const uint16_t port = rank->session.listen_tcp({"127.0.0.1"});

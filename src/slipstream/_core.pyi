@@ -52,26 +52,52 @@ class Records:
     def seal(self, text: bytes) -> bytes: ...
     def open(self, bytes: bytes) -> bytes: ...
 
-class Session:
+class LinkOptions:
+    """How TCP links work: a field for each setting of that name, and the CPUs that their threads are confined to.
+
+    Here are those alone that are not only copied from the settings.
+    """
+
+    lanes: int
+    congestion: str
+    encrypt: bool
+    threads: int
+    cpus: list[int]
+    def __init__(self) -> None: ...
+
+class SessionOptions:
+    rank: int
+    size: int
+    job: str
+    secret: bytes
+    heartbeat: float
+    timeout: float
+    spin_us: int
+    link: LinkOptions
+    def __init__(self) -> None: ...
+
+class Request:
     def __init__(
         self,
-        rank: int,
-        size: int,
-        job: str,
-        secret: bytes,
-        heartbeat: float = 10.0,
-        timeout: float = 1800.0,
-        lanes: int = 2,
-        spin_us: int = 0,
-        round_robin: bool = False,
-        zero_copy: bool = True,
-        threads: int = 0,
-        cpus: list[int] = ...,
-        lend_from: int = 0,
-        congestion: str = "",
-        checksums: str = "auto",
-        encrypt: bool = False,
+        *,
+        group: Group,
+        plan: Plan,
+        operation: str,
+        dtype: int,
+        op: int = -1,
+        chunk_bytes: int,
+        root: int = -1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        divisor: int = 1,
+        in_offsets: list[int] | None = None,
+        out_offsets: list[int] | None = None,
+        extra: int = 0,
+        channel: int = 0,
     ) -> None: ...
+
+class Session:
+    def __init__(self, options: SessionOptions) -> None: ...
     def listen_shm(self) -> str: ...
     def listen_tcp(self, addresses: list[str]) -> int: ...
     def start(self, peers: Sequence[tuple[str, bool, str, list[str], int]]) -> None: ...
@@ -90,82 +116,40 @@ class Session:
     def report(self) -> str: ...
     def quiet(self) -> bool: ...
     def await_memory(
-        self,
-        group: Group,
-        plan: Plan,
-        operation: str,
-        address: int,
-        bytes: int,
-        writes: bool,
-        timeout: float = 0.0,
-        channel: int = 0,
+        self, request: Request, address: int, bytes: int, writes: bool, timeout: float = 0.0
     ) -> None: ...
     def receive_any(
         self,
-        group: Group,
-        plans: Sequence[Plan],
-        channels: Sequence[int],
-        operation: str,
-        dtype: int,
+        request: Request,
+        sources: Sequence[tuple[Plan, int]],
         dst: int,
         count: int,
-        chunk_bytes: int,
-        signed_count: int,
-        extra: int,
         timeout: float = 0.0,
         keep: object = None,
     ) -> Work: ...
     def submit(
         self,
-        group: Group,
-        plan: Plan,
-        operation: str,
-        dtype: int,
-        op: int,
+        request: Request,
         src: int,
         dst: int,
         count: int,
-        chunk_bytes: int,
-        root: int = -1,
         name: str = "",
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        divisor: int = 1,
-        in_offsets: list[int] | None = None,
-        out_offsets: list[int] | None = None,
-        signed_count: int = 0,
-        extra: int = 0,
         timeout: float = 0.0,
-        channel: int = 0,
+        keep: object = None,
         copy_in: tuple[int, int, int] | None = None,
         copy_out: tuple[int, int, int] | None = None,
-        keep: object = None,
     ) -> Work: ...
     def run(
         self,
-        group: Group,
-        plan: Plan,
-        operation: str,
-        dtype: int,
-        op: int,
+        request: Request,
         src: int,
         dst: int,
         count: int,
-        chunk_bytes: int,
-        root: int = -1,
         name: str = "",
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        divisor: int = 1,
-        in_offsets: list[int] | None = None,
-        out_offsets: list[int] | None = None,
-        signed_count: int = 0,
-        extra: int = 0,
         timeout: float = 0.0,
-        channel: int = 0,
+        keep: object = None,
         copy_in: tuple[int, int, int] | None = None,
         copy_out: tuple[int, int, int] | None = None,
-        keep: object = None,
     ) -> None: ...
 
 def use_reducers(
@@ -177,7 +161,7 @@ def use_reducers(
     star: Plan,
     small: Plan,
     heartbeat: float,
-    lanes: int,
+    link: LinkOptions,
 ) -> ReducerClient: ...
 def reducer_session(job: str, secret: bytes, incarnation: int) -> tuple[str, bytes]: ...
 
@@ -196,11 +180,9 @@ class ReducerServer:
         plan: Plan,
         *,
         heartbeat: float,
-        lanes: int,
+        link: LinkOptions,
         window_bytes: int,
         intake: float = 0.0,
-        congestion: str = "",
-        encrypt: bool = False,
     ) -> None: ...
     def listen_tcp(self, addresses: Sequence[str]) -> int: ...
     def start(self) -> None: ...

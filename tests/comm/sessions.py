@@ -21,7 +21,11 @@ class Rank:
 
     def __init__(self, number: int, size: int, **options: float) -> None:
         self.number, self.size = number, size
-        self.session = _core.Session(number, size, "sessions", b"s" * 32, **options)  # type: ignore[arg-type]
+        chosen = _core.SessionOptions()
+        chosen.rank, chosen.size, chosen.job, chosen.secret = number, size, "sessions", b"s" * 32
+        for name, value in options.items():
+            setattr(chosen, name, value)
+        self.session = _core.Session(chosen)
         self.shm = self.session.listen_shm()
         self.port = self.session.listen_tcp(["127.0.0.1"])
         self.group: _core.Group
@@ -37,19 +41,15 @@ class Rank:
         rows, deps = plan.encode()
         native = _core.Plan.compile(self.number, self.size, plan.blocks, rows, deps)
         address = array.ctypes.data
-        return self.session.submit(
-            self.group,
-            native,
-            "all_reduce/ring",
-            int(DType.F32),
-            int(Op.SUM),
-            address,
-            address,
-            array.size,
-            CHUNK,
-            signed_count=array.size,
-            timeout=timeout,
+        request = _core.Request(
+            group=self.group,
+            plan=native,
+            operation="all_reduce/ring",
+            dtype=int(DType.F32),
+            op=int(Op.SUM),
+            chunk_bytes=CHUNK,
         )
+        return self.session.submit(request, address, address, array.size, timeout=timeout)
 
 
 @contextmanager

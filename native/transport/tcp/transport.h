@@ -13,43 +13,9 @@
 #include "transport/identity.h"
 #include "transport/link.h"
 #include "transport/poller.h"
+#include "transport/tcp/options.h"
 
 namespace slipstream {
-
-// Whether the memory of messages is lent to the kernel, or copied by it (transport/tcp/zero_copy.h).
-enum class Lending : uint8_t {
-  off,
-  automatic,  // to other machines, until the kernel says that it copies all the same
-  always,     // also where it copies: for tests
-};
-
-// Whether payloads get checksums (transport/tcp/checksums.h).
-enum class Checksums : uint8_t {
-  off,
-  automatic,  // to other machines
-  always,
-};
-
-struct TcpOptions {
-  int lanes = 2;                  // bulk lanes a link, 1..64
-  std::string congestion;         // TCP_CONGESTION; empty: the kernel's default, but not one that paces
-  double handshake_seconds = 5;   // a stranger's time (server side)
-  double connect_seconds = 10;    // TCP connect + handshake of a dialled link, with all attempts
-  double patience_seconds = 10;   // that a link goes on trying to reach a peer again: the heartbeat time
-  int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
-  int max_unauthenticated = 128;
-  bool only_answers = false;  // nobody else listens: peers dial, again too
-  bool round_robin = false;   // deal segments to lanes in turn: for comparison alone
-  // How long an acknowledgement of data may wait for data that goes the same way; 0: until the end of the poller's
-  // turn.
-  double acknowledge_seconds = 0;
-  Checksums checksums = Checksums::automatic;
-  Lending lending = Lending::automatic;
-  size_t lend_from = 0;   // the least size that is lent; 0: what is measured (transport/tcp/lend_threshold.h)
-  int busy_poll_us = 0;   // SO_BUSY_POLL of control lanes to other machines; 0: off
-  int threads = 0;        // that the driver shares system calls with, 0..16
-  std::vector<int> cpus;  // that these are confined to; none: all
-};
 
 // Where a rank listens.
 struct TcpTarget {

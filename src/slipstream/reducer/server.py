@@ -230,17 +230,17 @@ class Reducer:
         random = secrets.randbits(48)
         name, secret = _core.reducer_session(request.job, self._secret, random)
         limits = self.limits
+        link = _core.LinkOptions()
+        link.lanes, link.congestion, link.encrypt = request.lanes, self._congestion, encrypted
         server = _core.ReducerServer(
             request.workers,
             name,
             secret,
             plan,
             heartbeat=limits.heartbeat,
-            lanes=request.lanes,
+            link=link,
             window_bytes=limits.window,
             intake=limits.bandwidth,
-            congestion=self._congestion,
-            encrypt=encrypted,
         )
         try:
             port = server.listen_tcp(self._bind)

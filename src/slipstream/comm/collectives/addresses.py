@@ -19,11 +19,12 @@ import struct
 import zlib
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream import _core
 from slipstream.base.dtypes import DType, Op, itemsize
 from slipstream.comm.collectives.landings import OPEN, any_source, settle, settle_tables
 from slipstream.comm.collectives.work import DONE, Received, Work
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 _POINT_TO_POINT_CHUNK = 256 << 10
+_MOST_REQUESTS = 64  # that a plan keeps
+_Copy: TypeAlias = "tuple[int, int, int] | None"
 _AVG = int(Op.AVG)
 
 
@@ -60,27 +63,46 @@ def _issue(
     sync: bool,
     name: str | None,
     timeout: float,
-    **options: Any,
+    *,
+    copy_in: _Copy = None,
+    copy_out: _Copy = None,
+    **fields: Any,
 ) -> Work:
+    """``fields``: those of the request that are not the plan's."""
     if OPEN:
-        settle_tables(group, compiled.operation, itemsize(dtype), src, dst, count, options)
+        copies = (copy_in, copy_out)
+        settle_tables(group, compiled.operation, itemsize(dtype), src, dst, count, copies, fields)
+    if "in_offsets" in fields:
+        request = _request(group, compiled, dtype, op, **fields)
+    else:
+        key = (dtype, op, *fields.values())
+        request = compiled.requests.get(key) or _kept(group, compiled, key, fields)
     call = group.session.run if sync else group.session.submit
-    native = call(
-        group.native,
-        compiled.native,
-        _scaled(compiled, options.get("prescale", 1.0), options.get("postscale", 1.0)),
-        dtype,
-        op,
-        src,
-        dst,
-        count,
-        compiled.chunk_bytes,
-        name=name or "",
-        timeout=timeout,
-        keep=keep,
-        **options,
-    )
+    native = call(request, src, dst, count, name or "", timeout, keep, copy_in, copy_out)
     return DONE if native is None else Work(native)
+
+
+def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
+    operation = compiled.operation
+    if "prescale" in fields:
+        operation = _scaled(operation, fields["prescale"], fields["postscale"])
+    return _core.Request(
+        group=group.native,
+        plan=compiled.native,
+        operation=operation,
+        dtype=dtype,
+        op=op,
+        chunk_bytes=compiled.chunk_bytes,
+        **fields,
+    )
+
+
+def _kept(group: Group, compiled: Compiled, key: tuple[Any, ...], fields: dict[str, Any]) -> _core.Request:
+    """Makes the request of ``key``, which begins with dtype and op, and keeps it for calls like this one."""
+    if len(compiled.requests) >= _MOST_REQUESTS:
+        compiled.requests.clear()
+    made = compiled.requests[key] = _request(group, compiled, key[0], key[1], **fields)
+    return made
 
 
 def _offsets(counts: Sequence[int]) -> list[int]:
@@ -107,13 +129,13 @@ def _scales(prescale: float, postscale: float) -> int:
     return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
 
 
-def _scaled(compiled: Compiled, prescale: float, postscale: float) -> str:
+def _scaled(operation: str, prescale: float, postscale: float) -> str:
     """The operation's name with its scales, so that ranks that differ in them read what differs."""
+    if prescale == 1.0 and postscale == 1.0:
+        return operation
     scales = [("prescale", prescale), ("postscale", postscale)]
     text = ", ".join(f"{name}={value!r}" for name, value in scales if value != 1.0)
-    if not text:
-        return compiled.operation
-    kind, slash, rest = compiled.operation.partition("/")
+    kind, slash, rest = operation.partition("/")
     return f"{kind}[{text}]{slash}{rest}"
 
 
@@ -159,35 +181,19 @@ def all_reduce(
     if OPEN:
         settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
+    key = (dtype, op) if prescale == 1.0 and postscale == 1.0 else (dtype, op, prescale, postscale)
+    request = compiled.requests.get(key) or _sum_request(group, compiled, key)
     call = group.session.run if sync else group.session.submit
-    native = call(
-        group.native,
-        compiled.native,
-        compiled.operation
-        if prescale == 1.0 and postscale == 1.0
-        else _scaled(compiled, prescale, postscale),
-        dtype,
-        op,
-        src,
-        dst,
-        count,
-        compiled.chunk_bytes,
-        -1,
-        name or "",
-        prescale,
-        postscale,
-        group.size if op == _AVG else 1,
-        None,
-        None,
-        count,
-        0 if prescale == 1.0 and postscale == 1.0 else _scales(prescale, postscale),
-        timeout,
-        0,
-        None,
-        None,
-        keep,
-    )
+    native = call(request, src, dst, count, name or "", timeout, keep)
     return DONE if native is None else Work(native)
+
+
+def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...]) -> _core.Request:
+    """``key``: dtype, op, and the scales, if there are any."""
+    fields = {"divisor": group.size if key[1] == _AVG else 1}
+    if len(key) > 2:
+        fields |= {"prescale": key[2], "postscale": key[3], "extra": _scales(*key[2:])}
+    return _kept(group, compiled, key, fields)
 
 
 def _unite(
@@ -207,9 +213,9 @@ def _unite(
 
     ``mine``: from where, and to which byte of ``part``, how many bytes are copied when the work begins.
     """
-    options: dict[str, Any] = {"signed_count": part.size, "extra": extra, "root": root, "copy_in": mine}
+    fields: dict[str, Any] = {"extra": extra, "root": root, "copy_in": mine}
     address = part.ctypes.data
-    return _issue(group, way, DType.U8, Op.BOR, address, dst, part.size, keep, sync, name, timeout, **options)
+    return _issue(group, way, DType.U8, Op.BOR, address, dst, part.size, keep, sync, name, timeout, **fields)
 
 
 def reduce_scatter(
@@ -232,21 +238,18 @@ def reduce_scatter(
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
         _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
-    options: dict[str, Any] = {
-        "prescale": prescale,
-        "postscale": postscale,
-        "divisor": group.size if op == _AVG else 1,
-        "signed_count": total,
-        "extra": _digest(counts) ^ _scales(prescale, postscale),
-    }
+    fields: dict[str, Any] = {"extra": _digest(counts), "divisor": group.size if op == _AVG else 1}
+    if prescale != 1.0 or postscale != 1.0:
+        fields |= {"prescale": prescale, "postscale": postscale}
+        fields["extra"] ^= _scales(prescale, postscale)
     if (compiled := group.through_reducers("reduce_scatter", total * size)) is not None:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
-        options["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
+        fields["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
         dst, keep = whole.ctypes.data, (keep, whole)
     else:
         compiled = group.compiled("reduce_scatter", total * size)
-        options |= {"in_offsets": _offsets(counts), "out_offsets": _only(counts, group.rank)}
-    return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **options)
+        fields["in_offsets"], fields["out_offsets"] = _offsets(counts), _only(counts, group.rank)
+    return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **fields)
 
 
 def all_gather(
@@ -287,7 +290,6 @@ def all_gather(
         timeout,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts),
-        signed_count=total,
         extra=_digest(counts),
     )
 
@@ -315,9 +317,7 @@ def broadcast(
         mine = (src, 0, nbytes) if group.rank == root else None
         return _unite(group, way, part, mine, dst, dtype << 33, root, (keep, part), sync, name, timeout)
     compiled = group.compiled("broadcast", nbytes, root)
-    return _issue(
-        group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, root=root, signed_count=count
-    )
+    return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, root=root)
 
 
 def reduce(
@@ -356,7 +356,6 @@ def reduce(
         prescale=prescale,
         postscale=postscale,
         divisor=group.size if op == _AVG else 1,
-        signed_count=count,
         extra=_scales(prescale, postscale),
     )
 
@@ -396,7 +395,6 @@ def gather(
         root=root,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
-        signed_count=total,
         extra=_digest(counts),
     )
 
@@ -436,7 +434,6 @@ def scatter(
         root=root,
         in_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
         out_offsets=_only(counts, group.rank),
-        signed_count=total,
         extra=_digest(counts),
     )
 
@@ -548,21 +545,10 @@ def recv_any(
     settle(group, any_source(group, tag), "recv", (dst, count * itemsize(dtype), None))
     sources = [rank for rank in range(group.size) if rank != group.rank]
     compiled = [group.point_to_point("recv", source, _POINT_TO_POINT_CHUNK) for source in sources]
-    native = group.session.receive_any(
-        group.native,
-        [plan.native for plan in compiled],
-        [group.channel(source, group.rank, tag) for source in sources],
-        compiled[0].operation,
-        dtype,
-        dst,
-        count,
-        compiled[0].chunk_bytes,
-        count,
-        tag & 0xFFFFFFFF,
-        timeout,
-        keep,
-    )
-    return Received(native)
+    request = _request(group, compiled[0], dtype, -1, extra=tag & 0xFFFFFFFF)
+    channels = [group.channel(source, group.rank, tag) for source in sources]
+    ways = [(way.native, channel) for way, channel in zip(compiled, channels, strict=True)]
+    return Received(group.session.receive_any(request, ways, dst, count, timeout, keep))
 
 
 def _point_to_point(
@@ -592,7 +578,6 @@ def _point_to_point(
         sync,
         None,
         timeout,
-        signed_count=count,
         extra=tag & 0xFFFFFFFF,
         channel=group.channel(*ends, tag),
     )

@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from slipstream import _core
+from slipstream.base.dtypes import DType
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
@@ -101,19 +102,26 @@ def _sweep() -> None:
 
 
 def settle_tables(
-    group: Group, operation: str, size: int, src: int, dst: int, count: int, options: dict[str, Any]
+    group: Group,
+    operation: str,
+    size: int,
+    src: int,
+    dst: int,
+    count: int,
+    copies: Sequence[tuple[int, int, int] | None],
+    fields: Mapping[str, Any],
 ) -> None:
     """`settle` for what `addresses` asks of the engine: ``count`` elements of ``size`` bytes, or as the tables say."""
-    inputs, outputs = (options.get(table) for table in ("in_offsets", "out_offsets"))
+    inputs, outputs = (fields.get(table) for table in ("in_offsets", "out_offsets"))
     used = [
         (src, (inputs[-1] if inputs else count) * size),
         (dst, (outputs[-1] if outputs else count) * size),
     ]
-    for copy in (options.get("copy_in"), options.get("copy_out")):
+    for copy in copies:
         if copy is not None:
             used.append((copy[0], copy[2]))
     name = operation.partition("/")[0]
-    settle(group, options.get("channel", 0), name, *((*each, None) for each in used))
+    settle(group, fields.get("channel", 0), name, *((*each, None) for each in used))
 
 
 def refusal(group: Group, name: str, earlier: str) -> str:
@@ -154,7 +162,15 @@ def await_memory(
     if group.session.quiet():
         return
     with Together(group, name):
-        group.session.await_memory(group.native, _copying(), name, address, nbytes, writes, timeout, channel)
+        request = _core.Request(
+            group=group.native,
+            plan=_copying(),
+            operation=name,
+            dtype=DType.U8,
+            chunk_bytes=0,
+            channel=channel,
+        )
+        group.session.await_memory(request, address, nbytes, writes, timeout)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,14 @@ _SPLIT_MAGNITUDE = 15  # all-reduces of 32 KiB and more are split between reduce
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan ready to run: ``operation`` is "collective/algorithm"."""
+    """A plan ready to run: ``operation`` is "collective/algorithm". ``requests`` are kept for more calls."""
 
     native: _core.Plan
     operation: str
     chunk_bytes: int
+    requests: dict[tuple[object, ...], _core.Request] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
 
 class Group:

@@ -25,6 +25,7 @@ from slipstream.base.settings import Settings
 from slipstream.comm.membership.affinity import chosen_cpus
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
 from slipstream.comm.membership.meeting import Meeting, Place
+from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.calibration import SmallCosts, calibrate
 from slipstream.comm.reducers.client import Keeper, Request, reducer_secret
 from slipstream.comm.rendezvous.authentication import combined_nonce
@@ -269,25 +270,7 @@ def succeed(old: Job, new: Job) -> None:
 
 def _start(settings: Settings, member: Membership) -> Job:
     raise_file_limit()  # torchrun and others leave it at what the shell had, often 1024
-    cores = len(os.sched_getaffinity(0))
-    session = _core.Session(
-        member.rank,
-        member.size,
-        f"{member.job}/{member.epoch}",
-        member.secret,
-        heartbeat=settings.heartbeat,
-        timeout=settings.timeout,
-        lanes=settings.lanes,
-        round_robin=settings.dealing == "round_robin",
-        zero_copy=settings.zero_copy != "off",
-        lend_from=settings.zero_copy if isinstance(settings.zero_copy, int) else 0,
-        threads=settings.threads,
-        congestion=settings.congestion,
-        checksums=settings.checksum,
-        encrypt=settings.encrypt,
-        cpus=chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1),
-        spin_us=_SPIN_US if member.local_size <= cores else 0,
-    )
+    session = _core.Session(_session_options(settings, member))
     keeper = None
     if settings.reducers and member.size > 1 and member.rank == 0:
         request = Request(f"{member.job}/{member.epoch}", member.size, _reducer_lanes(settings))
@@ -312,6 +295,24 @@ def _start(settings: Settings, member: Membership) -> Job:
     return job
 
 
+def _session_options(settings: Settings, member: Membership) -> _core.SessionOptions:
+    options = _core.SessionOptions()
+    options.rank, options.size = member.rank, member.size
+    options.job, options.secret = f"{member.job}/{member.epoch}", member.secret
+    options.heartbeat, options.timeout = settings.heartbeat, settings.timeout
+    cores = len(os.sched_getaffinity(0))
+    options.spin_us = _SPIN_US if member.local_size <= cores else 0
+    options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))
+    return options
+
+
+def _reducer_links(settings: Settings) -> _core.LinkOptions:
+    options = link_options(settings)
+    options.lanes = _reducer_lanes(settings)
+    options.threads = 0  # those of the job's own links do not serve these
+    return options
+
+
 def _reducer_lanes(settings: Settings) -> int:
     """Connections to each reducer: all together as many as to one other worker."""
     return -(-settings.lanes // len(settings.reducers))
@@ -332,7 +333,7 @@ def _use_reducers(job: Job, settings: Settings) -> None:
         _core.Plan.compile(star.rank, star.size, star.blocks, *star.encode()),
         _core.Plan.compile(small.rank, small.size, small.blocks, *small.encode()),
         settings.reducer_heartbeat,
-        _reducer_lanes(settings),
+        _reducer_links(settings),
     )
     if job.ranks_are_apart:
         job.small_costs = calibrate(client, job.session, group, job.rank, job.size)

@@ -166,8 +166,15 @@ class _Runs:
         self, plan: _core.Plan, data: NDArray[np.generic], dtype: DType, op: Op, operation: str = "all_reduce"
     ) -> None:
         address = data.ctypes.data
-        what = f"{operation}/measured"
-        self._session.run(self._group, plan, what, dtype, op, address, address, data.size, _CHUNK, keep=data)
+        request = _core.Request(
+            group=self._group,
+            plan=plan,
+            operation=f"{operation}/measured",
+            dtype=dtype,
+            op=op,
+            chunk_bytes=_CHUNK,
+        )
+        self._session.run(request, address, address, data.size, keep=data)
 
 
 def _compiled(plan: Plan, split: bool = False) -> _core.Plan:

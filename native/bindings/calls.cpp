@@ -1,0 +1,207 @@
+// Operations: Request is what calls have in common that differ only in their memory; submit() and run() call.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings/gil.h"
+#include "bindings/handle.h"
+#include "bindings/session.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+namespace {
+
+using Int32s = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
+using Offsets = std::optional<std::vector<uint64_t>>;
+using Copy = std::optional<std::tuple<uintptr_t, uint64_t, uint64_t>>;
+using Source = std::pair<std::shared_ptr<Plan>, uint64_t>;
+
+thread_local uint64_t begun = 0;
+
+std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
+  if (!offsets) return {};
+  if (offsets->size() != static_cast<size_t>(plan.blocks()) + 1)
+    throw Failure(Code::invalid, "a table of offsets needs one entry per block, and one");
+  return std::move(*offsets);
+}
+
+void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan, std::string operation,
+                  int dtype, int op, uint32_t chunk_bytes, int root, double prescale, double postscale,
+                  uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t extra, uint64_t channel) {
+  if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
+  if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
+  Request r;
+  r.signature.operation = std::move(operation);
+  r.signature.dtype = static_cast<DType>(dtype);
+  r.signature.reduces = op >= 0;
+  r.signature.op = op >= 0 ? static_cast<Op>(op) : Op::sum;
+  r.signature.root = root;
+  r.signature.chunk_bytes = chunk_bytes;
+  r.signature.extra = extra;
+  if (r.signature.reduces && reduce_fn(r.signature.dtype, r.signature.op) == nullptr)
+    throw Failure(Code::invalid,
+                  std::string("op ") + name_of(r.signature.op) + " is not defined for " + name_of(r.signature.dtype));
+  r.chunk_bytes = std::clamp<uint32_t>(chunk_bytes, 64, kMaxPayload);
+  r.prescale = prescale;
+  r.postscale = postscale;
+  r.divisor = divisor;
+  r.channel = channel;
+  r.spaces[0].offsets = r.spaces[2].offsets = checked(std::move(in_offsets), *plan);
+  r.spaces[1].offsets = checked(std::move(out_offsets), *plan);
+  r.plan = std::move(plan);
+  r.group = std::move(group);
+  new (self) Request(std::move(r));
+}
+
+// A call on memory: `count` elements, where there are no tables.
+Request on_memory(const Request& request, uintptr_t src, uintptr_t dst, uint64_t count, double timeout) {
+  Request r = request;
+  r.signature.count = count;
+  r.spaces[0].data = reinterpret_cast<std::byte*>(src);
+  r.spaces[1].data = reinterpret_cast<std::byte*>(dst);
+  for (Layout& space : r.spaces) space.count = count;
+  r.timeout_seconds = timeout;
+  return r;
+}
+
+// submit() and run(): the arguments are those of define_call().
+template <bool kRun>
+auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr_t src, uintptr_t dst, uint64_t count,
+           std::string name, double timeout, nb::object keep, const Copy& copy_in, const Copy& copy_out) {
+  drop_orphans();
+  ++begun;
+  Request call = on_memory(request, src, dst, count, timeout);
+  call.signature.name = std::move(name);
+  Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
+  if (copy_in) {
+    const auto [from, begin, bytes] = *copy_in;
+    handle.work().copy_in = {reinterpret_cast<std::byte*>(src) + begin, reinterpret_cast<const std::byte*>(from),
+                             bytes};
+  }
+  if (copy_out) {
+    const auto [to, begin, bytes] = *copy_out;
+    handle.work().copy_out = {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(dst) + begin, bytes};
+  }
+  if constexpr (kRun) {
+    handle.run();
+  } else {
+    self->submit(handle.shared_work());
+    return handle;
+  }
+}
+
+// A receive from whichever of the sources sends first: the plan of a receive from each, and its channel.
+Handle receive_any(const std::shared_ptr<Session>& self, const Request& request, const std::vector<Source>& sources,
+                   uintptr_t dst, uint64_t count, double timeout, nb::object keep) {
+  drop_orphans();
+  if (sources.empty()) throw Failure(Code::invalid, "a receive needs at least one source");
+  Request call = on_memory(request, dst, dst, count, timeout);
+  for (const auto& [plan, channel] : sources) {
+    if (plan->peers().size() != 1 || plan->blocks() != 1)
+      throw Failure(Code::invalid, "the plan of a receive has one step");
+    call.candidates.push_back({channel, plan});
+  }
+  Handle handle(self, self->prepare(std::move(call), call.candidates.front().channel), std::move(keep));
+  self->submit(handle.shared_work());
+  return handle;
+}
+
+// Waits until no earlier work needs `bytes` at `address`, which the caller is about to read, or to write.
+void await_memory(const std::shared_ptr<Session>& self, const Request& request, uintptr_t address, uint64_t bytes,
+                  bool writes, double timeout) {
+  Request call = on_memory(request, writes ? 0 : address, writes ? address : 0, bytes, timeout);
+  call.only_waits = true;
+  Handle handle(self, self->prepare(std::move(call), request.channel), nb::none());
+  handle.work().traced = {};
+  handle.run();
+}
+
+template <class F>
+void define_call(SessionClass& c, const char* name, F f, const char* doc) {
+  c.def(name, f, nb::arg("request"), nb::arg("src"), nb::arg("dst"), nb::arg("count"), nb::arg("name") = "",
+        nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(), nb::arg("copy_in") = nb::none(),
+        nb::arg("copy_out") = nb::none(), doc);
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Handle>(self)->collectable().ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Handle>(self)->let_go();
+  return 0;
+}
+
+PyType_Slot kHandleSlots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
+
+void bind_handles(nb::module_& m) {
+  nb::class_<Plan>(m, "Plan", "A compiled plan of one rank; see slipstream.plan.")
+      .def_static(
+          "compile",
+          [](int rank, int size, int blocks, const Int32s& rows, const Int32s& deps, bool split) {
+            return std::const_pointer_cast<Plan>(
+                Plan::compile(rank, size, blocks, {rows.data(), rows.size()}, {deps.data(), deps.size()}, split));
+          },
+          nb::arg("rank"), nb::arg("size"), nb::arg("blocks"), nb::arg("rows"), nb::arg("deps"),
+          nb::arg("split") = false);
+  nb::class_<Group>(m, "Group", "The members of a group, by their global ranks.")
+      .def_ro("id", &Group::id)
+      .def_ro("rank", &Group::rank)
+      .def_ro("ranks", &Group::ranks);
+  nb::class_<Handle>(m, "Work", nb::type_slots(kHandleSlots), "A running operation.")
+      .def("done", [](const Handle& h) { return h.work().done(); })
+      .def("source", &Handle::source,
+           "The rank of the group that a finished send or receive talked to; -1 before, and for works of several.")
+      .def("wait", &Handle::wait, nb::arg("timeout") = nb::none(),
+           "Waits; False if `timeout` seconds pass first. Raises the operation's error.");
+}
+
+void bind_requests(nb::module_& m) {
+  nb::class_<Request>(m, "Request",
+                      "What is asked for, but for the memory: calls that differ in nothing else share one. It never "
+                      "changes. op -1: none. Tables of offsets in elements, an entry for each block and the end.")
+      .def("__init__", &make_request, nb::kw_only(), nb::arg("group"), nb::arg("plan"), nb::arg("operation"),
+           nb::arg("dtype"), nb::arg("op") = -1, nb::arg("chunk_bytes"), nb::arg("root") = -1,
+           nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
+           nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("extra") = 0,
+           nb::arg("channel") = 0);
+}
+
+}  // namespace
+
+void bind_calls(nb::module_& m, SessionClass& session) {
+  bind_handles(m);
+  bind_requests(m);
+  m.def(
+      "orphans",
+      [] {
+        drop_orphans();
+        return orphans();
+      },
+      "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
+  m.def("begun", [] { return begun; }, "How many operations this thread has begun.");
+  define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
+  define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
+  session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),
+              nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(),
+              "Begins a receive from whichever source sends first: (plan, channel) of each. Returns its Work.");
+  session.def("quiet", &Session::quiet, "Whether no work is under way; false with reducers.");
+  session.def("await_memory", &await_memory, nb::arg("request"), nb::arg("address"), nb::arg("bytes"),
+              nb::arg("writes"), nb::arg("timeout") = 0.0,
+              "Waits until no earlier work of the channel needs this memory; the request's plan copies `in` to `out`. "
+              "Refused as an operation is, where one of another channel does.");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,129 @@
+// What Python sees of a session at work: the statistics of its links, the events of the timeline, reports.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include "bindings/gil.h"
+#include "bindings/session.h"
+#include "transport/sockets.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+namespace {
+
+nb::dict lane_statistics(const LaneStatistics& lane) {
+  nb::dict one;
+  one["local"] = lane.local;
+  one["remote"] = lane.remote;
+  one["control"] = lane.control;
+  one["up"] = lane.up;
+  one["sent"] = lane.sent;
+  one["received"] = lane.received;
+  one["rate"] = lane.rate;
+  one["delivery_rate"] = lane.delivery;
+  one["rtt"] = lane.rtt_us * 1e-6;
+  one["retransmits"] = lane.retransmits;
+  one["zero_copy"] = lane.zero_copy;
+  one["zero_copied"] = lane.zero_copied;
+  one["zero_copy_from"] = lane.zero_copy_from;
+  return one;
+}
+
+nb::dict link_statistics(const LinkStatistics& link) {
+  nb::list lanes;
+  uint64_t sent = link.sent;
+  uint64_t received = link.received;
+  for (const LaneStatistics& lane : link.lanes) {
+    lanes.append(lane_statistics(lane));
+    sent += lane.sent;
+    received += lane.received;
+  }
+  nb::dict one;
+  one["rank"] = link.peer;
+  one["transport"] = link.kind == Link::Kind::tcp ? "tcp" : "shm";
+  one["closed"] = link.closed;
+  one["sent"] = sent;
+  one["received"] = received;
+  one["lost"] = link.lost;
+  one["replaced"] = link.replaced;
+  one["repeated"] = link.repeated;
+  one["dropped"] = link.dropped;
+  one["damaged"] = link.damaged;
+  one["encrypted"] = link.encrypted;
+  one["lanes"] = lanes;
+  return one;
+}
+
+nb::list statistics(Session& self) {
+  std::vector<LinkStatistics> links;
+  {
+    const WithoutGil release;
+    links = self.link_statistics();
+  }
+  nb::list found;
+  for (const LinkStatistics& link : links) found.append(link_statistics(link));
+  return found;
+}
+
+const char* name_of(TraceEvent::Kind kind) {
+  const char* const names[] = {"work",          "lane lost",    "lane replaced", "lane reopened",
+                               "link repaired", "lane damaged", "control moved"};
+  return names[static_cast<int>(kind)];
+}
+
+nb::dict trace_event(const TraceEvent& event) {
+  const auto nanoseconds = [](Time t) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
+  };
+  nb::dict one;
+  one["kind"] = name_of(event.kind);
+  one["begin"] = nanoseconds(event.begin);
+  one["end"] = nanoseconds(event.end);
+  one["peer"] = event.peer;
+  if (event.kind == TraceEvent::Kind::work) {
+    const char* const directions[] = {"", "send", "recv"};
+    one["operation"] = event.operation.chars.data();
+    one["name"] = nb::bytes(event.name.chars.data());  // it may have been cut within a character
+    one["dtype"] = name_of(event.dtype);
+    one["bytes"] = event.bytes;
+    one["ranks"] = event.ranks;
+    one["direction"] = directions[static_cast<int>(event.direction)];
+    one["error"] = event.error;
+  } else {
+    one["lane"] = event.lane;
+    one["old_local"] = endpoint_name(event.old_local);
+    one["new_local"] = endpoint_name(event.new_local);
+  }
+  return one;
+}
+
+nb::tuple take_trace(Session& self) {
+  const Trace::Taken taken = self.trace().take();
+  nb::list events;
+  for (const TraceEvent& event : taken.events) events.append(trace_event(event));
+  return nb::make_tuple(events, taken.dropped);
+}
+
+}  // namespace
+
+void bind_observation(nb::module_& m, SessionClass& session) {
+  m.def("congestion", &check_congestion, nb::arg("name"),
+        "The TCP congestion control that connections get; name: one to take, \"\" for the default. ValueError if this "
+        "machine or this user does not have it.");
+  session.def("links", &Session::links, nb::call_guard<WithoutGil>(), "(tcp, shm) links that are up.")
+      .def("link_statistics", &statistics,
+           "What each link has done, also if it is closed: a dict each, those of tcp with their lanes.")
+      .def(
+          "start_trace", [](Session& self, size_t capacity) { self.trace().start(capacity); }, nb::arg("capacity"),
+          "Keeps what happens from now on until it is taken, at most `capacity` events; forgets what was kept.")
+      .def("stop_trace", [](Session& self) { self.trace().stop(); })
+      .def("take_trace", &take_trace,
+           "(events, dropped): a dict for each work that is done and each change of a lane, in order; how many more "
+           "there were. Times in nanoseconds of the monotonic clock.")
+      .def("report", &Session::report, nb::call_guard<WithoutGil>(),
+           "What this rank waits for, from whom and since when, and its last operations; several lines.");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,51 @@
+// How tcp links work: what users choose (LinkOptions), and what the rank's part in the job decides (TcpOptions).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace slipstream {
+
+// Whether the memory of messages is lent to the kernel, or copied by it (transport/tcp/zero_copy.h).
+enum class Lending : uint8_t {
+  off,
+  automatic,  // to other machines, until the kernel says that it copies all the same
+  always,     // also where it copies: for tests
+};
+
+// Whether payloads get checksums (transport/tcp/checksums.h).
+enum class Checksums : uint8_t {
+  off,
+  automatic,  // to other machines
+  always,
+};
+
+// A field for each setting that is about tcp links. native/bindings/options.cpp gives each the name of its setting.
+struct LinkOptions {
+  int lanes = 2;             // bulk lanes a link, 1..64
+  bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
+  std::string congestion;    // TCP_CONGESTION; empty: the kernel's default, but not one that paces
+  Checksums checksums = Checksums::automatic;
+  bool encrypt = false;
+  Lending lending = Lending::automatic;
+  size_t lend_from = 0;   // the least size that is lent; 0: what is measured (transport/tcp/lend_threshold.h)
+  int threads = 0;        // that the driver shares system calls with, 0..16
+  std::vector<int> cpus;  // that these are confined to; none: all
+};
+
+struct TcpOptions : LinkOptions {
+  double handshake_seconds = 5;   // a stranger's time (server side)
+  double connect_seconds = 10;    // TCP connect + handshake of a dialled link, with all attempts
+  double patience_seconds = 10;   // that a link goes on trying to reach a peer again: the heartbeat time
+  int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
+  int max_unauthenticated = 128;
+  bool only_answers = false;  // nobody else listens: peers dial, again too
+  // How long an acknowledgement of data may wait for data that goes the same way; 0: until the end of the poller's
+  // turn.
+  double acknowledge_seconds = 0;
+  int busy_poll_us = 0;  // SO_BUSY_POLL of control lanes to other machines; 0: off
+};
+
+}  // namespace slipstream
