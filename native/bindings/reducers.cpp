@@ -10,6 +10,7 @@
 #include "bindings/module.h"
 #include "reducers/client.h"
 #include "reducers/server.h"
+#include "reducers/shares.h"
 #include "session/session.h"
 
 namespace nb = nanobind;
@@ -29,8 +30,6 @@ std::shared_ptr<ReducerClient> use_reducers(const std::shared_ptr<Session>& sess
     options.reducers.push_back({name, addresses, incarnation});
   options.job = job;
   options.secret.assign(secret.c_str(), secret.size());
-  options.rank = group->rank;
-  options.size = static_cast<int>(group->ranks.size());
   options.heartbeat_seconds = heartbeat;
   options.link = link;
   options.star = std::move(star);
@@ -105,6 +104,10 @@ void bind_reducers(nb::module_& m) {
       },
       nb::arg("job"), nb::arg("secret"), nb::arg("incarnation"),
       "(job, secret) of the session that a job has with one reducer; of the incarnation the low 48 bits count.");
+  m.def("reducer_time", &relative_time, nb::arg("workers"), nb::arg("rate"), "Of slipstream.plan.sizing.");
+  m.def(
+      "reducer_fractions", [](int workers, const std::vector<double>& rates) { return fractions_of(workers, rates); },
+      nb::arg("workers"), nb::arg("rates"), "Of slipstream.plan.sizing.");
   nb::class_<ReducerServer>(m, "ReducerServer", "The reducer's end of a job's session: listen_tcp(), then start().")
       .def(
           "__init__",

@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "reducers/offer.h"
-#include "session/session.h"
+#include "reducers/when_done.h"
 
 namespace slipstream {
 namespace {
-
-constexpr size_t kMostName = 1000;  // letters of a work's name that a reducer is told
-constexpr uint64_t kMix = 0x9e3779b97f4a7c15ULL;
 
 uint64_t bit(uint64_t number) { return uint64_t{1} << number % 64; }
 
@@ -18,101 +14,68 @@ std::byte* output(const Request& slice) { return slice.spaces[static_cast<size_t
 
 size_t bytes_of(const Request& slice) { return slice.spaces[0].count * size_of(slice.signature.dtype); }
 
-// Words about pieces among the workers.
-Request status(const Express::Context& context, const char* what, std::byte* data, size_t bytes) {
+}  // namespace
+
+Express::Express(const ReducerContext& context, Session& session, std::shared_ptr<const Group> group,
+                 uint64_t incarnation, std::function<void(const std::string& why)> lost)
+    : context_(context),
+      session_(&session),
+      group_(std::move(group)),
+      incarnation_(incarnation),
+      lost_(std::move(lost)) {}
+
+template <class F>
+void Express::run(Session& session, const WorkPtr& work, F f) {
+  session.submit_unsplit(work);
+  when_done(work, [self = shared_from_this(), work = work.get(), f] {
+    const std::lock_guard lock(self->context_.mutex);
+    f(work->error());
+  });
+}
+
+// Says something about pieces among the workers.
+Request Express::status_request(const char* operation, std::byte* data, size_t bytes) const {
   Request request;
-  request.plan = context.small;
-  request.group = context.group;
-  request.part.emplace();
-  request.signature.operation = what;
+  request.plan = context_.small;
+  request.group = context_.group;
+  request.signature.operation = operation;
   request.signature.dtype = DType::u8;
   request.signature.op = Op::bor;
   request.signature.reduces = true;
   request.signature.count = bytes;
   request.chunk_bytes = request.signature.chunk_bytes = kEagerBytes;
-  for (Layout& space : request.spaces) space = {data, bytes, {}};
-  request.spaces[2].data = nullptr;
+  make_bitwise_or(request, data, bytes, DType::u8);
   return request;
-}
-
-}  // namespace
-
-class Express::Ear final : public Listener {
- public:
-  Ear(std::shared_ptr<Express> express, Stage stage, uint64_t number, WorkPtr work)
-      : express_(std::move(express)), stage_(stage), number_(number), work_(std::move(work)) {}
-  void work_done() override { express_->heard(stage_, number_, work_); }
-
- private:
-  std::shared_ptr<Express> express_;
-  Stage stage_;
-  uint64_t number_;
-  WorkPtr work_;
-};
-
-Express::Express(Context context, Session& session, std::shared_ptr<const Group> group, uint64_t incarnation)
-    : context_(std::move(context)), session_(&session), group_(std::move(group)), incarnation_(incarnation) {}
-
-uint64_t Express::channel(uint64_t use) const {
-  const uint64_t mixed = ((context_.group->id ^ incarnation_) * kMix + use) * kMix;
-  return (mixed ^ mixed >> 31) & ~(uint64_t{1} << 63);
 }
 
 void Express::begin(Request slice, Done done) {
   const uint64_t number = next_++;
   pieces_.push_back({std::move(slice), std::move(done), nullptr, {}, false});
   if (ended_) return redo(number);
-  Piece& mine = piece(number);
-  mine.arrived = std::make_shared<std::vector<uint8_t>>();
-  Request request = mine.slice;
-  request.plan = context_.star;
-  request.group = group_;
-  request.signature.name = request.signature.name.substr(0, kMostName);
+  Request request = pieces_.back().slice;
   // All of it at once or nothing: what is here in part would neither be a result nor leave the input as it was.
-  request.chunk_bytes = request.signature.chunk_bytes = kMostBytes;
+  send_to_reducer(request, context_, group_, kMostBytes);
   request.part->whole_chunks = true;
-  request.part->received = mine.arrived;
-  request.part->offer = encode_offer({request.signature, request.spaces[0].count, request.postscale, request.divisor});
+  pieces_.back().received = request.part->received;
   const WorkPtr work = session_->prepare(std::move(request), group_->id);
   ++under_way_;
-  session_->submit_unsplit(work);
-  listen(Stage::piece, number, work);
-}
-
-void Express::listen(Stage stage, uint64_t number, const WorkPtr& work) {
-  work->listen(std::make_unique<Ear>(shared_from_this(), stage, number, work));
-}
-
-void Express::heard(Stage stage, uint64_t number, const WorkPtr& work) {
-  const std::lock_guard lock(context_.mutex);
-  switch (stage) {
-    case Stage::piece:
-      return came(number, work);
-    case Stage::verdict:
-      return judge(work->error());
-    case Stage::repaired:
-      if (Piece& mine = piece(number); !work->error() && !mine.has)
-        std::memcpy(output(mine.slice), mine.result.data(), mine.result.size());
-      [[fallthrough]];
-    case Stage::redone:
-      return settle(number, work->error());
-  }
+  run(*session_, work, [this, number](const Error& error) { came(number, error); });
 }
 
 // ---- with the reducer
 
-void Express::came(uint64_t number, const WorkPtr& work) {
+void Express::came(uint64_t number, const Error& error) {
   Piece& mine = piece(number);
   --under_way_;
   // The result may be here although the work failed later.
-  mine.has = !work->error() || (!mine.arrived->empty() && mine.arrived->front() != 0);
+  mine.has = !error || (!mine.received->empty() && mine.received->front() != 0);
   if (mine.has) {
     const std::byte* result = output(mine.slice);
     mine.result.assign(result, result + bytes_of(mine.slice));
     settle(number, {});
   }
-  if (work->error() && !ended_) {
-    context_.ended(work->error().text);
+  if (error && !ended_) {
+    lost_(error.text);
     end();
   } else if (ended_ && under_way_ == 0) {
     give_verdict();
@@ -154,11 +117,10 @@ void Express::give_verdict() {
     words_[0] |= bit(number);
     words_[piece(number).has ? 1 : 2] |= bit(number);
   }
-  const WorkPtr work = context_.workers.prepare(
-      status(context_, "all_reduce/verdict", reinterpret_cast<std::byte*>(words_.data()), 8 * words_.size()),
-      channel(0));
-  context_.workers.submit_unsplit(work);
-  listen(Stage::verdict, 0, work);
+  const auto data = reinterpret_cast<std::byte*>(words_.data());
+  const WorkPtr work =
+      context_.workers.prepare(status_request("all_reduce/verdict", data, 8 * words_.size()), channel(0));
+  run(context_.workers, work, [this](const Error& error) { judge(error); });
 }
 
 // Ranks differ by less than 64 pieces, so a bit means one.
@@ -181,17 +143,19 @@ void Express::repair(uint64_t number) {
   Piece& mine = piece(number);
   if (!mine.has) mine.result.assign(bytes_of(mine.slice), std::byte{0});
   const WorkPtr work = context_.workers.prepare(
-      status(context_, "all_reduce/repair", mine.result.data(), mine.result.size()), channel(2 * number + 1));
-  context_.workers.submit_unsplit(work);
-  listen(Stage::repaired, number, work);
+      status_request("all_reduce/repair", mine.result.data(), mine.result.size()), channel(2 * number + 1));
+  run(context_.workers, work, [this, number](const Error& error) {
+    if (Piece& repaired = piece(number); !error && !repaired.has)
+      std::memcpy(output(repaired.slice), repaired.result.data(), repaired.result.size());
+    settle(number, error);
+  });
 }
 
 void Express::redo(uint64_t number) {
   Request request = piece(number).slice;
   request.plan = context_.small;
   const WorkPtr work = context_.workers.prepare(std::move(request), channel(2 * number + 2));
-  context_.workers.submit_unsplit(work);
-  listen(Stage::redone, number, work);
+  run(context_.workers, work, [this, number](const Error& error) { settle(number, error); });
 }
 
 }  // namespace slipstream

@@ -1,4 +1,4 @@
-// Small all-reduces through one reducer: a hop up and a hop down, and no verdict (reduction.h) to wait for.
+// Small all-reduces through one reducer: a hop up and a hop down, and no verdict (split_work.h) to wait for.
 //
 // A piece is done as soon as its result is here. What a verdict is for, that the others may not have it, is seen to
 // when the session with the reducer ends: it ends on every rank then, for a session that one rank leaves fails on all
@@ -14,33 +14,29 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <string>
 #include <vector>
 
-#include "engine/work.h"
+#include "reducers/parts.h"
 
 namespace slipstream {
-
-class Session;
 
 class Express : public std::enable_shared_from_this<Express> {
  public:
   static constexpr uint64_t kAhead = 16;            // pieces under way at once
   static constexpr uint32_t kMostBytes = 32 << 10;  // of a piece
 
-  struct Context {
-    Session& workers;
-    std::recursive_mutex& mutex;  // held by whoever calls; taken by what becomes of works
-    std::shared_ptr<const Plan> star;
-    std::shared_ptr<const Plan> small;  // an all-reduce of few bytes among the workers
-    std::shared_ptr<const Group> group;
-    std::function<void()> moved;  // another piece may begin
-    std::function<void(std::string why)> ended;
-  };
   using Done = std::function<void(const Error&)>;
 
-  // `session`, and the group of the workers and the reducer in it, must stay until end().
-  Express(Context context, Session& session, std::shared_ptr<const Group> group, uint64_t incarnation);
+  // `session`, and the group of the workers and the reducer in it, must stay until end(). `lost` is told why this rank
+  // cannot use the session any more.
+  Express(const ReducerContext& context, Session& session, std::shared_ptr<const Group> group, uint64_t incarnation,
+          std::function<void(const std::string& why)> lost);
+
+  // Whether a whole work is small.
+  static bool is_small(const Request& request) {
+    return request.spaces[0].count * size_of(request.signature.dtype) < kMostBytes;
+  }
 
   // All ranks have agreed to use it: it takes pieces, and has a verdict when it ends.
   void agree();
@@ -56,32 +52,33 @@ class Express : public std::enable_shared_from_this<Express> {
   void end();
 
  private:
-  enum class Stage { piece, verdict, redone, repaired };
-  class Ear;
   struct Piece {
     Request slice;
     Done done;  // null once it has been told
-    std::shared_ptr<std::vector<uint8_t>> arrived;
+    std::shared_ptr<std::vector<uint8_t>> received;
     std::vector<std::byte> result;  // a copy
     bool has = false;
   };
 
   Piece& piece(uint64_t number) { return pieces_[number - base_]; }
-  void listen(Stage stage, uint64_t number, const WorkPtr& work);
-  void heard(Stage stage, uint64_t number, const WorkPtr& work);
-  void came(uint64_t number, const WorkPtr& work);
+  // Submits `work` to `session`. Once it is done, calls `f` with its error, and with the mutex.
+  template <class F>
+  void run(Session& session, const WorkPtr& work, F f);
+  void came(uint64_t number, const Error& error);
   void settle(uint64_t number, const Error& error);
   void forget();
   void give_verdict();
   void judge(const Error& error);
   void redo(uint64_t number);
   void repair(uint64_t number);
-  uint64_t channel(uint64_t use) const;
+  uint64_t channel(uint64_t use) const { return channel_of(*context_.group, incarnation_, use); }
+  Request status_request(const char* operation, std::byte* data, size_t bytes) const;
 
-  const Context context_;
+  const ReducerContext& context_;
   Session* session_;
   const std::shared_ptr<const Group> group_;
   const uint64_t incarnation_;
+  const std::function<void(const std::string& why)> lost_;
   std::deque<Piece> pieces_;  // the first has number base_
   uint64_t base_ = 0;
   uint64_t next_ = 0;

@@ -50,12 +50,12 @@ SessionOptions options() {
   return options;
 }
 
-ReducerClientOptions with_reducer(uint64_t incarnation) {
+ReducerClientOptions with_reducer(Session& session, uint64_t incarnation) {
   ReducerClientOptions reducers;
   reducers.reducers = {{"127.0.0.1:1", {"127.0.0.1"}, incarnation}};
   reducers.job = "native-test";
   reducers.secret = std::string(32, 's');
-  reducers.size = 2;
+  reducers.group = session.make_group(1, {0, 1});
   return reducers;
 }
 
@@ -73,7 +73,7 @@ TEST(no_thread_for_the_sessions_with_reducers) {
   Session session(options());
   session.start(std::vector<PeerAddress>(2));
   const NoThreads none;
-  const std::string text = told([&] { ReducerClient(session, with_reducer(0)); });
+  const std::string text = told([&] { ReducerClient(session, with_reducer(session, 0)); });
   CHECK(text.find("cannot start the thread that opens sessions with reducers") != std::string::npos);
   CHECK(text.find("ulimit -u") != std::string::npos);
 }

@@ -6,7 +6,8 @@ All-reduce of M bytes among n workers with links of B, beside reducers whose lin
 
 For S = 0 that is the ring, 2(n-1)/n * M/B; for S = k equal reducers it is BytePS's optimum (Jiang et al., OSDI
 2020); from S = n on every worker sends and receives its data once, which Reduction Server's sizing rule
-R = ceil(n Bw / Br) makes true. The native core splits by the same formula, from the rates that it measures.
+R = ceil(n Bw / Br) makes true. The formula is in native/reducers/shares.cpp: the native core splits by it, from the
+rates that it measures.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
+
+from slipstream import _core
 
 __all__ = [
     "MOST_REDUCERS",
@@ -125,24 +128,15 @@ class Sizing:
 
 def relative_time(workers: int, rate: float) -> float:
     """Time of an all-reduce relative to M/B; ``rate``: of all reducers' links together, relative to a worker's."""
-    if rate >= workers:
-        return 1.0
-    return 2 * workers * (workers - 1) / (workers * workers + workers * rate - 2 * rate)
+    return _core.reducer_time(workers, rate)
 
 
 def split(workers: int, rates: Sequence[float]) -> tuple[float, ...]:
     """The parts of the bytes that let all be done at once, 1 in all: the workers' own ring's, then each reducer's.
 
-    ``rates``: of each reducer's link relative to a worker's, 0 for one that is not there. The fractions that
-    native/reducers/shares.h rounds.
+    ``rates``: of each reducer's link relative to a worker's, 0 for one that is not there.
     """
-    total = math.fsum(rates)
-    if total >= workers:
-        return (0.0, *(rate / total for rate in rates))
-    time = relative_time(workers, total)
-    # What the reducers leave, written out: 1 - time * total / workers would lose digits near 0.
-    ring = workers * (workers - total) / (workers * workers + workers * total - 2 * total)
-    return (ring, *(time * rate / workers for rate in rates))
+    return tuple(_core.reducer_fractions(workers, rates))
 
 
 def measured_rates(workers: int, ring: float, parts: Sequence[float | None]) -> tuple[float | None, ...]:
