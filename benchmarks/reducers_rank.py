@@ -38,8 +38,7 @@ from slipstream.bench.collective.task import Task
 from slipstream.bench.gathering import gather_objects
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group, world
-from slipstream.comm.reducers.calibration import SmallCosts
-from slipstream.plan.choose import choose
+from slipstream.plan.choose import SmallCosts, choose
 
 _WAKING = 16 << 20  # bytes at most of a call that does not count
 

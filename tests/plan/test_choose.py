@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import slipstream
 from plan.reference import plans_of
-from slipstream.plan.choose import Network, Topology, choose, estimate
+from slipstream.plan.choose import SPLIT_BYTES, Network, Reducers, SmallCosts, Topology, choose, estimate
 from slipstream.plan.predict import virtual_time
 from slipstream.plan.registry import algorithms, build, collectives
 from slipstream.plan.topology import by_host
@@ -79,7 +79,6 @@ def test_every_choice_can_be_built_and_is_the_same_for_equal_arguments(
     hosts: tuple[int, ...], nbytes: int, collective: str
 ) -> None:
     choice = choose(collective, nbytes, Topology(hosts))
-    choose.cache_clear()
     assert choose(collective, nbytes, Topology(tuple(hosts), Network())) == choice
     # What the hosts are called is of no account: ranks may number them differently.
     renamed = Topology(tuple(7 - host for host in hosts))
@@ -162,6 +161,39 @@ def test_the_choice_is_near_the_best_on_the_virtual_clock(local_sizes: tuple[int
         for name in estimate("all_reduce", nbytes, there)
     }
     assert times[choice.algorithm] <= 1.3 * min(times.values())
+
+
+MEASURED = SmallCosts(workers=(3e-5, 3e-5), reducer=(1e-5, 5e-5), others={"broadcast": (2e-5, 2e-5)})
+
+
+@pytest.mark.parametrize("nbytes", [SPLIT_BYTES, 100 * MIB])
+@pytest.mark.parametrize("small", [None, MEASURED])
+def test_reducers_take_part_in_all_large_all_reduces(nbytes: int, small: SmallCosts | None) -> None:
+    there, reducers = topology(*[1] * 8), Reducers(small)
+    choice = choose("all_reduce", nbytes, there, reducers)
+    assert (choice.algorithm, choice.reducers) == ("ring", True)
+    assert "split between reducers and a ring" in choice.reason
+    assert choose("broadcast", nbytes, there, reducers) == choose("broadcast", nbytes, there)
+
+
+def test_reducers_take_part_in_small_messages_that_are_measured_to_be_faster() -> None:
+    there, reducers = topology(*[1] * 8), Reducers(MEASURED)
+    own = choose("all_reduce", 64, there)
+    assert choose("all_reduce", 64, there, Reducers()) == own
+    choice = choose("all_reduce", 64, there, reducers)
+    assert (choice.algorithm, choice.chunk_bytes, choice.reducers) == (own.algorithm, own.chunk_bytes, True)
+    assert choice.reason == "64 bytes take 10 us through a reducer, 30 us without, as measured"
+    slower = choose("all_reduce", 16 * KIB, there, reducers)
+    assert not slower.reducers
+    assert "50 us through a reducer, 30 us without" in slower.reason
+
+
+def test_a_small_all_reduce_stands_in_for_what_was_measured() -> None:
+    there, reducers = topology(*[1] * 8), Reducers(MEASURED)
+    assert choose("broadcast", 64, there, reducers).algorithm == "recursive_doubling"
+    assert choose("broadcast", 64, there, reducers).reducers
+    for collective, nbytes in (("broadcast", 0), ("all_gather", 64)):
+        assert choose(collective, nbytes, there, reducers) == choose(collective, nbytes, there)
 
 
 def test_virtual_time_wants_the_topology_of_the_plans() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 import slipstream
 from slipstream.comm.membership import job
-from slipstream.comm.reducers.calibration import SmallCosts
+from slipstream.plan.choose import SmallCosts
 
 folder = Path(sys.argv[2])
 slipstream.init()

@@ -12,7 +12,7 @@ import slipstream
 from slipstream.base.dtypes import DType, Op
 from slipstream.comm.collectives import addresses
 from slipstream.comm.membership import job
-from slipstream.comm.reducers.calibration import SmallCosts
+from slipstream.plan.choose import SmallCosts
 
 LIMIT = 5.0  # seconds, of both operations
 

@@ -22,7 +22,7 @@ import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
 from slipstream.comm.membership import job
-from slipstream.comm.reducers.calibration import SmallCosts
+from slipstream.plan.choose import SmallCosts
 
 COUNTS = (1, 2, 7, 1023, 1024, 1025, 4097, 8191)
 SMALL = 32 << 10  # bytes from which an all-reduce is a large one

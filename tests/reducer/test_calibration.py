@@ -12,8 +12,8 @@ from comm import ranks
 from reducer import cluster
 from reducer.cluster import needs_lab
 from reducer.test_job import environment, reducers
-from slipstream.comm.reducers.calibration import SmallCosts
 from slipstream.lab import Lab
+from slipstream.plan.choose import SmallCosts
 from slipstream.plan.sizing import measured_rates
 
 RANK = Path(__file__).with_name("small_rank.py")

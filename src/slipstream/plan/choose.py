@@ -3,33 +3,79 @@
 A pure function of its arguments, so all ranks of a group agree without talking. The costs are the closed
 forms of the alpha-beta model (Thakur, Rabenseifner and Gropp 2005), for pipelined chunks: the slowest
 resource counts. ``predict.virtual_time`` plays the plans themselves.
+
+Beside reducers (docs/reducers.md) the choice is also whether they take part: in all large all-reduces, and in small
+messages that are measured to be faster through a reducer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from slipstream.plan.halving_doubling import power_of_two_below
 from slipstream.plan.topology import Network, Topology, members_of_hosts
 
-__all__ = ["Choice", "Network", "Topology", "choose", "estimate"]
+__all__ = ["Choice", "Network", "Reducers", "SmallCosts", "Topology", "choose", "estimate"]
 
 SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
 MIXED_CHUNK = 128 << 10
 TCP_CHUNK = 256 << 10
 # Far pairs cross the whole network at once; a ring only ever loads neighbours.
 CONGESTION = 1.2
+SPLIT_BYTES = 32 << 10  # all-reduces of so many and more are split between reducers and a ring of the workers
+REDUCER_CHUNK = 16 << 10  # of an all-reduce that stands in for another collective
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm of ``registry``, the size of chunks in bytes, and why."""
+    """An algorithm of ``registry``, the size of chunks in bytes, and why.
+
+    ``reducers``: the job's reducers take part. ``algorithm`` is then that of an all-reduce, which the ranks run where
+    no reducer does. It stands in for the collective, if that is another one.
+    """
 
     algorithm: str
     chunk_bytes: int
     reason: str
+    reducers: bool = False
+
+
+@dataclass(frozen=True)
+class SmallCosts:
+    """Seconds that 64 bytes and 16 KiB take (``SIZES``): an all-reduce among the workers, and through a reducer.
+
+    ``others``: other collectives among the workers; an all-reduce through a reducer can stand in for them.
+    """
+
+    SIZES: ClassVar[tuple[int, int]] = (64, 16 << 10)
+
+    workers: tuple[float, float]
+    reducer: tuple[float, float]
+    others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def seconds(self, nbytes: int, collective: str) -> tuple[float, float] | None:
+        """Among the workers, and through a reducer, along straight lines; None if this was not measured."""
+        workers = self.workers if collective == "all_reduce" else self.others.get(collective)
+        if workers is None:
+            return None
+        low, high = self.SIZES
+        part = (nbytes - low) / (high - low)
+        ours, theirs = (a + (b - a) * part for a, b in (workers, self.reducer))
+        return ours, theirs
+
+    def reducer_pays(self, nbytes: int, collective: str = "all_reduce") -> bool:
+        """Whether the reducer's way is the shorter one for ``nbytes``."""
+        seconds = self.seconds(nbytes, collective)
+        return seconds is not None and seconds[1] < seconds[0]
+
+
+@dataclass(frozen=True)
+class Reducers:
+    """What a group's choices depend on if reducers serve it. ``small``: None as long as it was not measured."""
+
+    small: SmallCosts | None = None
 
 
 @dataclass(frozen=True)
@@ -212,12 +258,37 @@ def estimate(collective: str, nbytes: int, topology: Topology) -> dict[str, floa
     }
 
 
-@lru_cache(maxsize=4096)
-def choose(collective: str, nbytes: int, topology: Topology) -> Choice:
+def choose(collective: str, nbytes: int, topology: Topology, reducers: Reducers | None = None) -> Choice:
     """Return the algorithm of least estimated time, the same on every rank that asks the same.
 
-    ``nbytes`` as for ``estimate``, which see for errors. Of equals the first in the table wins.
+    ``nbytes`` as for ``estimate``, which see for errors. Of equals the first in the table wins. ``reducers``: None if
+    none serve the group.
     """
+    own = _choose_own(collective, nbytes, topology)
+    if reducers is None:
+        return own
+    if nbytes < SPLIT_BYTES:
+        return own if reducers.small is None else _choose_small(collective, nbytes, own, reducers.small)
+    if collective != "all_reduce":
+        return own
+    reason = f"{nbytes} bytes are split between reducers and a ring, as all from {SPLIT_BYTES} on"
+    return Choice("ring", own.chunk_bytes, reason, reducers=True)
+
+
+def _choose_small(collective: str, nbytes: int, own: Choice, costs: SmallCosts) -> Choice:
+    seconds = costs.seconds(nbytes, collective)
+    if seconds is None or (nbytes == 0 and collective != "all_reduce"):
+        return own
+    workers, reducer = (f"{one * 1e6:.0f} us" for one in seconds)
+    reason = f"{nbytes} bytes take {reducer} through a reducer, {workers} without, as measured"
+    if not costs.reducer_pays(nbytes, collective):
+        return replace(own, reason=f"{own.reason}; {reason}")
+    if collective != "all_reduce":
+        return Choice("recursive_doubling", REDUCER_CHUNK, reason, reducers=True)
+    return Choice(own.algorithm, own.chunk_bytes, reason, reducers=True)
+
+
+def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
     shape = _shape(topology)
     times = estimate(collective, nbytes, topology)
     where = "one host" if shape.hosts == 1 else f"{shape.hosts} hosts of up to {shape.local}"

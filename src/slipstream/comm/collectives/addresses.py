@@ -242,12 +242,12 @@ def reduce_scatter(
     if prescale != 1.0 or postscale != 1.0:
         fields |= {"prescale": prescale, "postscale": postscale}
         fields["extra"] ^= _scales(prescale, postscale)
-    if (compiled := group.through_reducers("reduce_scatter", total * size)) is not None:
+    compiled = group.compiled("reduce_scatter", total * size)
+    if compiled.reducers:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
         fields["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
         dst, keep = whole.ctypes.data, (keep, whole)
     else:
-        compiled = group.compiled("reduce_scatter", total * size)
         fields["in_offsets"], fields["out_offsets"] = _offsets(counts), _only(counts, group.rank)
     return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **fields)
 
@@ -270,15 +270,16 @@ def all_gather(
     begin, own = _place(counts, group.rank, dtype)
     if src != dst + begin:
         _check_apart("all_gather", src, own, dst, total * itemsize(dtype))
-    if (way := group.through_reducers("all_gather", total * itemsize(dtype))) is not None:
+    compiled = group.compiled("all_gather", total * itemsize(dtype))
+    if compiled.reducers:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
         extra = _digest(counts) ^ dtype << 33
         return _unite(
-            group, way, parts, (src, begin, own), dst, extra, -1, (keep, parts), sync, name, timeout
+            group, compiled, parts, (src, begin, own), dst, extra, -1, (keep, parts), sync, name, timeout
         )
     return _issue(
         group,
-        group.compiled("all_gather", total * itemsize(dtype)),
+        compiled,
         dtype,
         -1,
         src,
@@ -312,11 +313,11 @@ def broadcast(
     nbytes = count * itemsize(dtype)
     if src != dst:
         _check_apart("broadcast", src, nbytes, dst, nbytes)
-    if (way := group.through_reducers("broadcast", nbytes)) is not None:
+    compiled = group.compiled("broadcast", nbytes, root)
+    if compiled.reducers:
         part = np.zeros(nbytes, dtype=np.uint8)
         mine = (src, 0, nbytes) if group.rank == root else None
-        return _unite(group, way, part, mine, dst, dtype << 33, root, (keep, part), sync, name, timeout)
-    compiled = group.compiled("broadcast", nbytes, root)
+        return _unite(group, compiled, part, mine, dst, dtype << 33, root, (keep, part), sync, name, timeout)
     return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, root=root)
 
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership import job as jobs
-from slipstream.plan.choose import choose
+from slipstream.plan.choose import Reducers, choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
 from slipstream.plan.topology import Topology
@@ -24,16 +24,20 @@ __all__ = ["Compiled", "Group", "world"]
 
 _log = logging.getLogger("slipstream.plans")
 
-_SPLIT_MAGNITUDE = 15  # all-reduces of 32 KiB and more are split between reducers and the ring
-
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan ready to run: ``operation`` is "collective/algorithm". ``requests`` are kept for more calls."""
+    """A plan ready to run: ``operation`` is "collective/algorithm", ``reason`` says why it is this one.
+
+    ``reducers``: reducers take part. It is an all-reduce then, whatever the collective. ``requests`` are kept for more
+    calls.
+    """
 
     native: _core.Plan
     operation: str
     chunk_bytes: int
+    reason: str = ""
+    reducers: bool = False
     requests: dict[tuple[object, ...], _core.Request] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -114,25 +118,26 @@ class Group:
             with self._lock:
                 found = self.plans[key] = self._compile(*key)
             _log.debug(
-                "%s below %d bytes: %s, in chunks of %d bytes",
+                "%s below %d bytes: %s, in chunks of %d bytes: %s",
                 collective,
                 1 << key[1],
                 found.operation,
                 found.chunk_bytes,
+                found.reason,
             )
         return found
 
     def _compile(self, collective: str, magnitude: int, root: int) -> Compiled:
         forced = self._forced.get(collective)
         if forced is not None:
-            return self.compile_as(collective, *forced, root)
-        choice = choose(collective, (1 << magnitude) >> 1, self.topology)
-        if collective == "all_reduce" and self._has_reducers():
-            if magnitude > _SPLIT_MAGNITUDE:
-                return self._split(collective, "ring", choice.chunk_bytes)
-            if self._reducer_pays(collective, (1 << magnitude) >> 1):
-                return self._split(collective, choice.algorithm, choice.chunk_bytes)
-        return self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
+            return replace(self.compile_as(collective, *forced, root), reason="the program asks for it")
+        choice = choose(collective, (1 << magnitude) >> 1, self.topology, self._reducers())
+        if not choice.reducers:
+            own = self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
+            return replace(own, reason=choice.reason)
+        plan = build("all_reduce", choice.algorithm, self.rank, self.size, hosts=self.topology.hosts)
+        native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
+        return Compiled(native, f"{collective}/reducers", choice.chunk_bytes, choice.reason, reducers=True)
 
     def take_reducers(self) -> None:
         """Has this group's reductions go through the job's reducers, if there are any.
@@ -144,32 +149,9 @@ class Group:
             raise ValueError("one group of a job, of all ranks in their order, may use its reducers")
         self.job.reducing = self
 
-    def _has_reducers(self) -> bool:
-        return bool(self.job.reducers) and self.job.reducing is self and self.job.ranks_are_apart
-
-    def _reducer_pays(self, collective: str, nbytes: int) -> bool:
-        costs = self.job.small_costs
-        return costs is not None and costs.reducer_pays(nbytes, collective)
-
-    def _split(self, collective: str, algorithm: str, chunk_bytes: int) -> Compiled:
-        plan = build("all_reduce", algorithm, self.rank, self.size, hosts=self.topology.hosts)
-        native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
-        return Compiled(native, f"{collective}/reducers", chunk_bytes)
-
-    def through_reducers(self, collective: str, nbytes: int) -> Compiled | None:
-        """How an all-reduce stands in for a small ``collective``, if that is quicker by way of a reducer."""
-        magnitude = nbytes.bit_length()
-        if self.job.small_costs is None or not nbytes or magnitude > _SPLIT_MAGNITUDE:
-            return None
-        key = (f"{collective}/reducers", magnitude, 0)
-        found = self.plans.get(key)
-        if found is None:
-            pays = self._has_reducers() and self._reducer_pays(collective, (1 << magnitude) >> 1)
-            if not pays or collective in self._forced:
-                return None
-            with self._lock:
-                found = self.plans[key] = self._split(collective, "recursive_doubling", 16 << 10)
-        return found
+    def _reducers(self) -> Reducers | None:
+        serve = self.job.reducers and self.job.reducing is self and self.job.ranks_are_apart
+        return Reducers(self.job.small_costs) if serve else None
 
     def compile_as(self, collective: str, algorithm: str, chunk_bytes: int, root: int = 0) -> Compiled:
         """Compiles a named algorithm, for tests and benchmarks."""

@@ -26,11 +26,12 @@ from slipstream.comm.membership.affinity import chosen_cpus
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
 from slipstream.comm.membership.meeting import Meeting, Place
 from slipstream.comm.membership.options import link_options
-from slipstream.comm.reducers.calibration import SmallCosts, calibrate
+from slipstream.comm.reducers.calibration import calibrate
 from slipstream.comm.reducers.client import Keeper, Request, reducer_secret
 from slipstream.comm.rendezvous.authentication import combined_nonce
 from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
 from slipstream.comm.rendezvous.join import Membership, exchange, given_up, join
+from slipstream.plan.choose import SmallCosts
 from slipstream.plan.reducers import worker
 from slipstream.plan.registry import build
 

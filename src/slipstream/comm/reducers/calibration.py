@@ -1,57 +1,34 @@
 """What a job's reducers are worth, measured once when it starts: their links' rates, and what small messages take.
 
 Every rank runs the same few all-reduces, and all agree on the slowest rank's times. Afterwards the session splits
-by these rates, and `slipstream.comm.membership.group` chooses for small messages by these times.
+by these rates, and `slipstream.plan.choose` chooses for small messages by these times.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
+from slipstream.plan.choose import SmallCosts
 from slipstream.plan.registry import build
 from slipstream.plan.sizing import measured_rates
 from slipstream.plan.steps import Plan
 
-__all__ = ["SmallCosts", "calibrate"]
+__all__ = ["calibrate"]
 
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 16 << 20
 _LEAST_SECONDS = 0.06  # a shorter all-reduce is mostly latency
 _LARGE_TURNS = 5
 _SMALL_TURNS = 9
-_SMALL_BYTES = (64, 16 << 10)
 _CHUNK = 256 << 10
 
 _log = logging.getLogger("slipstream.reducers")
-
-
-@dataclass(frozen=True)
-class SmallCosts:
-    """Seconds that 64 bytes and 16 KiB take: an all-reduce among the workers, and through a reducer.
-
-    ``others``: other collectives among the workers; an all-reduce through a reducer can stand in for them.
-    """
-
-    workers: tuple[float, float]
-    reducer: tuple[float, float]
-    others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-
-    def reducer_pays(self, nbytes: int, collective: str = "all_reduce") -> bool:
-        """Whether the reducer's way is the shorter one for ``nbytes``, along straight lines."""
-        workers = self.workers if collective == "all_reduce" else self.others.get(collective)
-        if workers is None:
-            return False
-        low, high = _SMALL_BYTES
-        part = (nbytes - low) / (high - low)
-        ours, theirs = (a + (b - a) * part for a, b in (workers, self.reducer))
-        return theirs < ours
 
 
 def calibrate(
@@ -92,7 +69,7 @@ def calibrate(
             for s, r in zip(states, rates, strict=True)
         )
         _log.info("rates of reducers' links, relative to a worker's: %s", found)
-    low, high = _SMALL_BYTES
+    low, high = SmallCosts.SIZES
     small = {name: (runs.small(low, name), runs.small(high, name)) for name in runs.small_plans}
     return SmallCosts(small.pop("all_reduce"), small.pop("reducer"), small)
 
