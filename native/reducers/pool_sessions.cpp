@@ -43,8 +43,8 @@ std::shared_ptr<Session> ReducerPool::open(size_t index, uint64_t incarnation) {
   options.job = name.job;
   options.secret = name.secret;
   options.heartbeat_seconds = options_.heartbeat_seconds;
+  options.connect_seconds = kConnectSeconds;
   options.star.emplace();
-  options.star->connect_seconds = kConnectSeconds;
   options.link = options_.link;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);

@@ -21,7 +21,7 @@ constexpr size_t kMostReported = 10;          // strangers logged by name each t
 
 // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
 double connect_seconds(const SessionOptions& options) {
-  return options.star ? options.star->connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
+  return options.star ? options.connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
 }
 
 TcpOptions tcp_options(const SessionOptions& options) {

@@ -21,7 +21,6 @@ namespace slipstream {
 // The shape of a session between the workers of a job and a reducer. The reducer is the last rank. Each worker has a
 // link to it, and none to another worker.
 struct StarOptions {
-  double connect_seconds = 10;
   // The reducer's, which never dials:
   OfferHandler* offers = nullptr;  // told of the works that the workers offer; null at a worker
   double intake = 0;               // bytes a second that it takes in, of all workers; 0: no bound
@@ -34,7 +33,7 @@ struct SessionOptions {
   std::string secret;  // raw bytes
   double heartbeat_seconds = 10;
   double timeout_seconds = 1800;
-  double connect_seconds = 10;  // until a link is up; or for as long as the heartbeat, if that is longer
+  double connect_seconds = 10;  // until a link is up; in a job as long as the heartbeat, if that is longer
   int spin_us = 0;
   LinkOptions link{};  // its `cpus` are the engine thread's too
   std::optional<StarOptions> star = std::nullopt;
