@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from slipstream import _core
+from slipstream._core import reducer_fractions, reducer_time
 
 __all__ = [
     "MOST_REDUCERS",
@@ -128,7 +128,7 @@ class Sizing:
 
 def relative_time(workers: int, rate: float) -> float:
     """Time of an all-reduce relative to M/B; ``rate``: of all reducers' links together, relative to a worker's."""
-    return _core.reducer_time(workers, rate)
+    return reducer_time(workers, rate)
 
 
 def split(workers: int, rates: Sequence[float]) -> tuple[float, ...]:
@@ -136,7 +136,7 @@ def split(workers: int, rates: Sequence[float]) -> tuple[float, ...]:
 
     ``rates``: of each reducer's link relative to a worker's, 0 for one that is not there.
     """
-    return tuple(_core.reducer_fractions(workers, rates))
+    return tuple(reducer_fractions(workers, rates))
 
 
 def measured_rates(workers: int, ring: float, parts: Sequence[float | None]) -> tuple[float | None, ...]:
