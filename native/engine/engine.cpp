@@ -269,8 +269,8 @@ void Engine::fail(Error error) {
   if (told_failure_) told_failure_(error);
 }
 
-void Engine::leave(const std::string& words) {
-  failure_state_.leave(words);
+void Engine::leave(const std::string& reason) {
+  failure_state_.leave(reason);
   fabric_.close_all();
   fail_works(Error{Code::aborted,
                    rank_,

@@ -82,9 +82,9 @@ class Engine final : public Events {
   // Fails every unfinished and later work with `error`, tells all linked ranks, and closes the links. Those that are
   // still being set up are told when they come up.
   void fail(Error error);
-  // Good order: says goodbye and closes the links. Works that are not done fail with Code::aborted. `words`: why, for
+  // Good order: says goodbye and closes the links. Works that are not done fail with Code::aborted. `reason`: why, for
   // ranks that wait for this one, such as "raised an exception and left the job"; empty: it has finished.
-  void leave(const std::string& words = {});
+  void leave(const std::string& reason = {});
   // True while a failed session still has to tell ranks that run, or will run, one of the failed works: they may come
   // only after our process would have gone, and would take that for the reason.
   bool must_tell() const { return failure_state_.must_tell(); }

@@ -56,7 +56,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       memory_(request_, geometry_, schedule_.window()),
       wide_(request_, memory_.ring_elements()),
       scaled_(context.arena, geometry_, request_.prescale),
-      staging_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
+      shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       gates_(plan_.peers().size()) {
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
@@ -68,7 +68,7 @@ bool Execution::leaves_host() const {
 
 uint64_t Execution::widest_window() const {
   const size_t network = part_ && part_->window_bytes != 0 ? part_->window_bytes : kNetworkBudget;
-  const uint64_t staged = std::max<uint64_t>(1, Staging::bytes_per_chunk(plan_, geometry_));
+  const uint64_t staged = std::max<uint64_t>(1, SharedCopies::bytes_per_chunk(plan_, geometry_));
   const uint64_t fitting = network_ ? network / geometry_.chunk_bytes() : kStagingBudget / staged;
   return std::clamp<uint64_t>(fitting, kFewestChunks, network_ ? 4 * kMostChunks : kMostChunks);
 }
@@ -163,7 +163,7 @@ uint64_t Execution::allowance() const {
 bool Execution::start_chunk() {
   if (!schedule_.may_begin(schedule_.window()) || !schedule_.may_begin(allowance())) return false;
   if (context_.intake.bounded() && !context_.intake.take(geometry_.received(schedule_.begun()))) return false;
-  staging_.begin(schedule_.begin());
+  shared_copies_.begin(schedule_.begin());
   run_ready();
   return true;
 }
@@ -249,7 +249,7 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
       continue;
     }
     const bool bulk = frame.length > kEagerBytes;
-    if (bulk && link->needs_shared_memory()) data = staging_.stage(step, chunk, j, data, frame.length);
+    if (bulk && link->needs_shared_memory()) data = shared_copies_.stage(step, chunk, j, data, frame.length);
     const uint64_t cookie = bulk ? context_.sends.add({this, index, chunk}) : 0;
     if (!link->send(frame, data, cookie))
       ++left;

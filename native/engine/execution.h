@@ -17,7 +17,7 @@
 #include "engine/schedule.h"
 #include "engine/send_gate.h"
 #include "engine/send_table.h"
-#include "engine/staging.h"
+#include "engine/shared_copies.h"
 #include "engine/stall.h"
 #include "engine/wide_sums.h"
 #include "engine/work.h"
@@ -121,7 +121,7 @@ class Execution {
   WorkMemory memory_;
   WideSums wide_;
   ScaledInput scaled_;
-  Staging staging_;
+  SharedCopies shared_copies_;
   HeldPieces held_;
   std::vector<Gate> gates_;  // by peer of the plan
   uint64_t progress_ = 0;

@@ -9,7 +9,7 @@ namespace slipstream {
 
 namespace {
 
-constexpr size_t kMostGoodbye = 1000;  // bytes of words
+constexpr size_t kMostGoodbye = 1000;  // bytes
 
 }  // namespace
 
@@ -31,13 +31,13 @@ void FailureState::fail(const Error& error, const std::set<int>& concerned) {
   if (spreads_) spread(error);
 }
 
-void FailureState::leave(const std::string& words) {
+void FailureState::leave(const std::string& reason) {
   suspicion_ = {};
   if (ended_) return;
   ended_ = true;
   WorkHeader frame;
   frame.type = MessageType::goodbye;
-  const std::string said = words.substr(0, kMostGoodbye);
+  const std::string said = reason.substr(0, kMostGoodbye);
   frame.length = static_cast<uint32_t>(said.size());
   fabric_.broadcast(frame, std::as_bytes(std::span(said.data(), said.size())));
 }

@@ -31,8 +31,8 @@ class FailureState {
   // Ends the session: tells every linked rank, and notes which of `concerned`, the ranks that run or will run one of
   // the failed works, have to be told later.
   void fail(const Error& error, const std::set<int>& concerned);
-  // Ends the session in good order: says goodbye to every linked rank, with `words` for people.
-  void leave(const std::string& words);
+  // Ends the session in good order: says goodbye to every linked rank, and tells them the `reason`.
+  void leave(const std::string& reason);
 
   // True while a rank still has to be told.
   bool must_tell() const { return !reason_.empty() && (fabric_.connecting() || !untold_.empty()); }

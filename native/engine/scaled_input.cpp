@@ -5,15 +5,15 @@
 namespace slipstream {
 
 ScaledInput::~ScaledInput() {
-  for (const auto& [send, block] : sends_) arena_.give_back(block);
+  for (const auto& [send, buffer] : sends_) arena_.give_back(buffer);
 }
 
 const std::byte* ScaledInput::for_send(const Step& step, uint64_t send, uint32_t piece, const std::byte* data,
                                        uint64_t count) {
-  Arena::Block& block = sends_[send];
+  Arena::Buffer& buffer = sends_[send];
   const size_t room = geometry_.chunk_bytes();
-  if (block.data == nullptr) block = arena_.take(room * static_cast<size_t>(step.count));
-  std::byte* place = block.data + piece * room;
+  if (buffer.data == nullptr) buffer = arena_.take(room * static_cast<size_t>(step.count));
+  std::byte* place = buffer.data + piece * room;
   scale(geometry_.dtype(), place, data, count, factor_);
   return place;
 }

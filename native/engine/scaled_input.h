@@ -32,8 +32,8 @@ class ScaledInput {
   Arena& arena_;
   const Geometry& geometry_;
   double factor_;
-  std::unordered_map<uint64_t, Arena::Block> sends_;  // under way
-  std::vector<std::byte> scratch_;                    // of read()
+  std::unordered_map<uint64_t, Arena::Buffer> sends_;  // under way
+  std::vector<std::byte> scratch_;                     // of read()
 };
 
 }  // namespace slipstream

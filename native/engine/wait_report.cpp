@@ -65,7 +65,7 @@ std::string WaitReport::dissent(const Stall& stall, Time now) const {
       text += ". " + fabric_.who(rank) + " " + said.text + " (so it said " + seconds_text(now - said.at) + " ago)";
   }
   if (text.empty())
-    return ", alive but not taking part: has a branch been taken on some ranks only, or are they still computing?";
+    return ", alive but not in this operation: did only some ranks take a branch, or are the others still computing?";
   return text + (left > 0 ? ". " + std::to_string(left) + " more ranks do not take part." : ".");
 }
 
@@ -76,7 +76,7 @@ std::string WaitReport::occupation(Time now) const {
              " of the group of " + members(*execution->work()->request.group) + " for " + who(execution->waiting_on()) +
              ", since " + seconds_text(now - execution->stall.progress_at);
   if (!receives_.empty()) return wait_of(receives_.all().front(), now);
-  return "is in no operation: it computes, waits for something else, or has left the loop";
+  return "is in no operation: it computes, waits for something else, or has left its loop";
 }
 
 Error WaitReport::still_waits(const Error& error, const Request& request) const {

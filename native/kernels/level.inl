@@ -24,7 +24,7 @@ namespace {
 // clang-format off: each needs those before it
 #include "kernels/formats.inl"
 #include "kernels/reduce.inl"
-#include "kernels/blocks.inl"
+#include "kernels/block_int8.inl"
 #include "kernels/convert.inl"
 // clang-format on
 

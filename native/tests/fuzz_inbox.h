@@ -41,14 +41,16 @@ class InboxModel {
     if (objection_to_segment(header) != nullptr) return;
     require(header.size > 0 && header.frame.length <= kMaxPayload, "segments are bounded");
     require(uint64_t{header.offset} + header.size <= header.frame.length, "segments lie inside their messages");
-    const auto verdict = inbox_.begin(header);
-    if (verdict == Inbox::Verdict::nonsense) {
+    const auto state = inbox_.begin(header);
+    if (state == Inbox::SegmentState::nonsense) {
       dead_ = true;  // the link ends
       return;
     }
-    if (done_.contains(header.message)) return require(verdict == Inbox::Verdict::repeated, "what is done is repeated");
+    if (done_.contains(header.message))
+      return require(state == Inbox::SegmentState::repeated, "what is done is repeated");
     const bool known = parts_.contains(header.message);
-    require((verdict == Inbox::Verdict::fresh) == !known, "the first segment of a message is fresh, no other one is");
+    require((state == Inbox::SegmentState::fresh) == !known,
+            "the first segment of a message is fresh, no other one is");
     auto& parts = parts_[header.message];
     const uint64_t end = uint64_t{header.offset} + header.size;
     auto overlapping = parts.end();
@@ -71,9 +73,9 @@ class InboxModel {
       parts[header.offset] = {header.size, false};
       if (end < last) parts[static_cast<uint32_t>(end)] = {static_cast<uint32_t>(last - end), false};
     }
-    require(wanted == (verdict != Inbox::Verdict::repeated), "what has not come, and no other way, is wanted");
+    require(wanted == (state != Inbox::SegmentState::repeated), "what has not come, and no other way, is wanted");
     require(inbox_.find(header.message) != nullptr, "a message that has begun is found");
-    if (verdict != Inbox::Verdict::repeated) flights_.push_back({header});
+    if (state != Inbox::SegmentState::repeated) flights_.push_back({header});
   }
 
   void land(size_t index, bool lost) {

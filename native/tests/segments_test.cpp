@@ -8,11 +8,11 @@
 
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
-#include "transport/tcp/blocks.h"
 #include "transport/tcp/inbox.h"
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/pace.h"
 #include "transport/tcp/promotion.h"
+#include "transport/tcp/receive_buffers.h"
 #include "transport/tcp/watermark.h"
 
 namespace {
@@ -180,7 +180,7 @@ TEST(a_late_segment_is_copied_once) {
 TEST(no_more_is_under_way_than_the_peer_can_keep) {
   Outbox outbox;
   const auto bytes = pattern(kMaxPayload, 1);
-  const uint64_t most = Blocks::kLimit / kMaxPayload;
+  const uint64_t most = ReceiveBuffers::kLimit / kMaxPayload;
   for (uint64_t i = 0; i < most + 2; ++i) outbox.push(bulk(kMaxPayload), bytes.data(), i, 1);
   for (uint64_t i = 0; i < most; ++i) CHECK(outbox.pull(0, kMaxPayload, now()).has_value());
   CHECK(!outbox.has_work(0));
@@ -213,35 +213,35 @@ TEST(segments_that_contradict_each_other_are_nonsense) {
     return inbox.begin({bulk(length), message, offset, size});
   };
   Inbox inbox;
-  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::Verdict::fresh);
-  CHECK(begin(inbox, 1, 50'000, 50'000) == Inbox::Verdict::wanted);
-  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::Verdict::wanted);            // not here yet: whichever comes first
-  CHECK(begin(inbox, 1, 0, 50'000, 99'999) == Inbox::Verdict::nonsense);  // another frame
-  CHECK(begin(inbox, Inbox::kMostAhead + 1, 0, 50'000) == Inbox::Verdict::nonsense);
+  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::SegmentState::fresh);
+  CHECK(begin(inbox, 1, 50'000, 50'000) == Inbox::SegmentState::wanted);
+  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::SegmentState::wanted);            // not here yet: whichever comes first
+  CHECK(begin(inbox, 1, 0, 50'000, 99'999) == Inbox::SegmentState::nonsense);  // another frame
+  CHECK(begin(inbox, Inbox::kMostAhead + 1, 0, 50'000) == Inbox::SegmentState::nonsense);
   CHECK(!inbox.complete({bulk(100'000), 1, 0, 50'000}));
-  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::Verdict::repeated);
+  CHECK(begin(inbox, 1, 0, 50'000) == Inbox::SegmentState::repeated);
   CHECK(inbox.complete({bulk(100'000), 1, 50'000, 50'000}));
   inbox.finish(1);
-  CHECK(begin(inbox, 1, 7, 5) == Inbox::Verdict::repeated);
+  CHECK(begin(inbox, 1, 7, 5) == Inbox::SegmentState::repeated);
   CHECK(inbox.find(1) == nullptr);
 }
 
 TEST(what_was_lost_may_come_in_pieces) {
   const auto segment = [](uint32_t offset, uint32_t size) { return SegmentHeader{bulk(100'000), 1, offset, size}; };
   Inbox inbox;
-  CHECK(inbox.begin(segment(0, 100'000)) == Inbox::Verdict::fresh);
+  CHECK(inbox.begin(segment(0, 100'000)) == Inbox::SegmentState::fresh);
   CHECK(!inbox.shared(segment(0, 100'000)));
-  CHECK(inbox.begin(segment(20'000, 20'000)) == Inbox::Verdict::wanted);
+  CHECK(inbox.begin(segment(20'000, 20'000)) == Inbox::SegmentState::wanted);
   CHECK(inbox.shared(segment(0, 100'000)) && inbox.shared(segment(20'000, 20'000)));
-  CHECK(inbox.begin(segment(30'000, 20'000)) == Inbox::Verdict::repeated);  // of no use: it comes in other pieces
-  CHECK(inbox.begin(segment(0, 100'000)) == Inbox::Verdict::repeated);
+  CHECK(inbox.begin(segment(30'000, 20'000)) == Inbox::SegmentState::repeated);  // of no use: it comes in other pieces
+  CHECK(inbox.begin(segment(0, 100'000)) == Inbox::SegmentState::repeated);
   CHECK(!inbox.complete(segment(20'000, 20'000)));
   CHECK(!inbox.complete(segment(20'000, 20'000)));
   CHECK(!inbox.wants(segment(20'000, 20'000)));
   CHECK(!inbox.wants(segment(0, 100'000)));  // it would overwrite what is here
-  CHECK(inbox.begin(segment(25'000, 5'000)) == Inbox::Verdict::repeated);
-  CHECK(inbox.begin(segment(0, 20'000)) == Inbox::Verdict::wanted);
-  CHECK(inbox.begin(segment(40'000, 30'000)) == Inbox::Verdict::wanted);
+  CHECK(inbox.begin(segment(25'000, 5'000)) == Inbox::SegmentState::repeated);
+  CHECK(inbox.begin(segment(0, 20'000)) == Inbox::SegmentState::wanted);
+  CHECK(inbox.begin(segment(40'000, 30'000)) == Inbox::SegmentState::wanted);
   CHECK(!inbox.complete(segment(0, 20'000)));
   CHECK(inbox.complete(segment(0, 100'000)));  // the lane that had begun with all of it
   inbox.finish(1);
@@ -282,7 +282,7 @@ TEST(connections_that_break_soon_bring_a_message_through) {
     while (const auto out = outbox.pull(0, kMaxPayload, now())) {
       carried += out->header.size;
       if (carried > kMaxPayload / 100) continue;
-      if (inbox.begin(out->header) != Inbox::Verdict::repeated) done = done || inbox.complete(out->header);
+      if (inbox.begin(out->header) != Inbox::SegmentState::repeated) done = done || inbox.complete(out->header);
     }
     outbox.lost(0);
   }
@@ -340,8 +340,8 @@ TEST(whatever_lanes_do_every_message_arrives_once) {
           const Outbox::Out out = wire.front();
           wire.pop_front();
           const auto verdict = inbox.begin(out.header);
-          CHECK(verdict != Inbox::Verdict::nonsense);
-          if (verdict == Inbox::Verdict::repeated) break;
+          CHECK(verdict != Inbox::SegmentState::nonsense);
+          if (verdict == Inbox::SegmentState::repeated) break;
           auto& into = memory[out.header.message];
           into.resize(out.header.frame.length);
           std::memcpy(into.data() + out.header.offset, out.data, out.header.size);

@@ -6,7 +6,7 @@ using namespace slipstream;
 
 namespace {
 
-using Verdict = PathMtu::Verdict;
+using Finding = PathMtu::Finding;
 const Time kStart = Time{} + seconds(100);
 constexpr Clock::duration kTrial = std::chrono::seconds(10);
 
@@ -18,8 +18,8 @@ PathMtu::Stall stall(double opened, uint64_t segment = 1448) {
 }
 
 struct Suspicious : PathMtu {
-  Suspicious() { CHECK(stalled(stall(-1), kStart, kTrial) == Verdict::suspected); }
-  Verdict then(PathMtu::Stall what, double at) { return stalled(what, after(at), kTrial); }
+  Suspicious() { CHECK(stalled(stall(-1), kStart, kTrial) == Finding::suspected); }
+  Finding then(PathMtu::Stall what, double at) { return stalled(what, after(at), kTrial); }
 };
 
 PathMtu::Stall beside_others(PathMtu::Stall what) {
@@ -34,26 +34,26 @@ TEST(one_stall_proves_nothing) {
   CHECK_EQ(mtu.segment(), 0);
   CHECK(mtu.suspects(after(29)));
   CHECK(!mtu.suspects(after(31)));
-  CHECK(mtu.then(stall(-1), 1) == Verdict::nothing);     // the same connection
-  CHECK(mtu.then(stall(35), 40) == Verdict::suspected);  // too long ago
+  CHECK(mtu.then(stall(-1), 1) == Finding::nothing);     // the same connection
+  CHECK(mtu.then(stall(35), 40) == Finding::suspected);  // too long ago
 }
 
 TEST(a_connection_that_carries_large_packets_is_not_suspected) {
   Suspicious mtu;
   PathMtu::Stall large = stall(1);
   large.passed = 512 + 1448;
-  CHECK(mtu.then(large, 2) == Verdict::nothing);
+  CHECK(mtu.then(large, 2) == Finding::nothing);
   PathMtu::Stall nothing = stall(3);
   nothing.waiting = 512;
-  CHECK(mtu.then(nothing, 4) == Verdict::nothing);
+  CHECK(mtu.then(nothing, 4) == Finding::nothing);
   CHECK_EQ(mtu.segment(), 0);
 }
 
 TEST(smaller_packets_are_tried_for_a_while) {
   Suspicious mtu;
-  CHECK(mtu.then(stall(1), 2) == Verdict::tried);
+  CHECK(mtu.then(stall(1), 2) == Finding::tried);
   CHECK_EQ(mtu.segment(), 1200);
-  CHECK(mtu.then(stall(3), 4) == Verdict::nothing);  // it was made before the trial began
+  CHECK(mtu.then(stall(3), 4) == Finding::nothing);  // it was made before the trial began
   mtu.end_trial(after(11));
   CHECK_EQ(mtu.segment(), 1200);
   mtu.end_trial(after(13));
@@ -64,24 +64,24 @@ TEST(smaller_packets_are_tried_for_a_while) {
 
 TEST(what_does_not_help_is_given_up) {
   Suspicious mtu;
-  CHECK(mtu.then(stall(1), 2) == Verdict::tried);
-  CHECK(mtu.then(stall(3, 1188), 4) == Verdict::tried);
+  CHECK(mtu.then(stall(1), 2) == Finding::tried);
+  CHECK(mtu.then(stall(3, 1188), 4) == Finding::tried);
   CHECK_EQ(mtu.segment(), 536);
-  CHECK(mtu.then(stall(5, 524), 6) == Verdict::useless);
+  CHECK(mtu.then(stall(5, 524), 6) == Finding::useless);
   CHECK_EQ(mtu.segment(), 0);
 }
 
 TEST(small_packets_that_pass_are_proof) {
   Suspicious mtu;
-  CHECK(mtu.then(beside_others(stall(1)), 2) == Verdict::proven);
+  CHECK(mtu.then(beside_others(stall(1)), 2) == Finding::proven);
   CHECK_EQ(mtu.proven(), 1200);
   CHECK_EQ(mtu.segment(), 1200);
   mtu.end_trial(after(100));
   CHECK_EQ(mtu.segment(), 1200);
-  CHECK(mtu.then(beside_others(stall(3)), 4) == Verdict::nothing);  // known
-  CHECK(mtu.then(beside_others(stall(5, 1188)), 6) == Verdict::proven);
+  CHECK(mtu.then(beside_others(stall(3)), 4) == Finding::nothing);  // known
+  CHECK(mtu.then(beside_others(stall(5, 1188)), 6) == Finding::proven);
   CHECK_EQ(mtu.segment(), 536);
-  CHECK(mtu.then(beside_others(stall(7, 524)), 8) == Verdict::hopeless);
+  CHECK(mtu.then(beside_others(stall(7, 524)), 8) == Finding::hopeless);
 }
 
 TEST(a_trial_of_smaller_packets_goes_on_beside_proof_of_larger_ones) {
@@ -89,7 +89,7 @@ TEST(a_trial_of_smaller_packets_goes_on_beside_proof_of_larger_ones) {
   mtu.then(stall(1), 2);
   mtu.then(stall(3, 1188), 4);
   CHECK_EQ(mtu.segment(), 536);
-  CHECK(mtu.then(beside_others(stall(5)), 6) == Verdict::proven);
+  CHECK(mtu.then(beside_others(stall(5)), 6) == Finding::proven);
   CHECK_EQ(mtu.proven(), 1200);
   CHECK_EQ(mtu.segment(), 536);
   mtu.end_trial(after(20));

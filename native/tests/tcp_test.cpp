@@ -11,7 +11,7 @@
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
 #include "transport/sockets.h"
-#include "transport/tcp/blocks.h"
+#include "transport/tcp/receive_buffers.h"
 #include "transport/tcp/timers.h"
 #include "transport/tcp/transport.h"
 
@@ -31,18 +31,18 @@ constexpr uint32_t kPiece = 1 << 20;
 }  // namespace
 
 TEST(blocks_are_bounded_and_used_again) {
-  Blocks blocks;
+  ReceiveBuffers blocks;
   std::vector<uint64_t> ids;
   for (;;) {
     const auto taken = blocks.take(kMaxPayload);
     if (taken.id == 0) break;
     ids.push_back(taken.id);
   }
-  CHECK_EQ(ids.size(), Blocks::kLimit / kMaxPayload);
+  CHECK_EQ(ids.size(), ReceiveBuffers::kLimit / kMaxPayload);
   CHECK_EQ(blocks.take(1).id, 0u);
   blocks.give(ids[0]);
   blocks.give(ids[0]);  // a second time does nothing
-  CHECK_EQ(blocks.held(), Blocks::kLimit - kMaxPayload);
+  CHECK_EQ(blocks.held(), ReceiveBuffers::kLimit - kMaxPayload);
   CHECK(blocks.take(kMaxPayload - 1).id != 0);
   CHECK_EQ(blocks.take(1).id, 0u);
 }
@@ -181,7 +181,7 @@ TEST(pieces_without_a_place_wait_in_blocks_up_to_the_bound) {
   b.keep = true;
   CHECK(connect(a, b, 1));
   const auto payload = pattern(kMaxPayload, 9);
-  const size_t most = Blocks::kLimit / kMaxPayload;
+  const size_t most = ReceiveBuffers::kLimit / kMaxPayload;
   for (size_t i = 0; i < most + 4; ++i) a.ups[0]->send(frame(FrameType::data, kMaxPayload), payload.data(), i);
   CHECK(run({&a, &b}, [&] { return b.held.size() == most; }));
   // The control lane is alive; the bulk lane stands still.

@@ -29,7 +29,7 @@ constexpr const char* kClientDiffers = "slipstream client differs";
 // How far it had come when the other side broke it off.
 constexpr const char* kSaidNothing = " without a word";
 constexpr const char* kInHello = " in the middle of its hello";
-constexpr const char* kUnproven = " before it proved that it knows our secret";
+constexpr const char* kUnproven = " before it proved that it has the same secret";
 constexpr const char* kOnTheWay = " during the handshake";
 
 }  // namespace
@@ -124,7 +124,7 @@ bool Handshake::passed() {
     case Stage::accept_in:
       lacking_ = message[0] == kLacking;
       if (lacking_) return fail("has given up the link: its session has failed or ended") == State::done;
-      if (message[0] != kAccepted) return fail("answered our proof with nonsense") == State::done;
+      if (message[0] != kAccepted) return fail("sent an invalid answer to this rank's proof") == State::done;
       [[fallthrough]];
     case Stage::accept_out:
       if (lacking_) return fail("asks for a link that has ended") == State::done;
@@ -145,13 +145,13 @@ std::string Handshake::objection() const {
            ": install the same slipstream on all hosts";
   if (hello_.job != self_.job) return "belongs to another job";
   if (!allows(hello_.purpose))
-    return "asks for something we do not serve here (purpose " + std::to_string(static_cast<int>(hello_.purpose)) + ")";
+    return "asks for a service that this rank does not offer (purpose " + std::to_string(static_cast<int>(hello_.purpose)) + ")";
   if (hello_.target != static_cast<uint32_t>(self_.rank))
     return "looks for rank " + std::to_string(hello_.target) + ", we are rank " + std::to_string(self_.rank);
   // The store speaks to clients that do not know yet how many they are.
   if (hello_.purpose != Purpose::store && hello_.rank >= static_cast<uint32_t>(self_.size))
     return "claims to be rank " + std::to_string(hello_.rank) + " of " + std::to_string(self_.size);
-  if ((hello_.flags & ~kEncrypted) != 0) return "sent a hello we do not understand";
+  if ((hello_.flags & ~kEncrypted) != 0) return "sent a damaged hello";
   return {};
 }
 
@@ -195,7 +195,7 @@ Handshake::State Handshake::broken(const std::string& how) {
     case Stage::challenge_in:
       return fail(
           how +
-          " when we said hello: it went away, or belongs to another job or rank, or is another version of slipstream");
+          " after this rank's hello: it has ended, belongs to another job or rank, or is another version of slipstream");
     default:
       return fail(how + kOnTheWay);
   }

@@ -26,10 +26,10 @@ struct Payload {
   uint64_t hold = 0;
 };
 
-// What to say of a rank that said goodbye, with the words it gave ("finished and left the job" if it gave none).
-inline std::string farewell(int rank, std::string_view words) {
+// What to say of a rank that said goodbye, with the reason that it gave ("finished and left the job" if it gave none).
+inline std::string farewell(int rank, std::string_view reason) {
   constexpr size_t kMost = 1000;
-  const std::string said(words.substr(0, kMost));
+  const std::string said(reason.substr(0, kMost));
   return "rank " + std::to_string(rank) + " " + (said.empty() ? "finished and left the job" : said);
 }
 

@@ -129,7 +129,7 @@ std::vector<uint32_t> Regions::take_destroyed() {
   return std::exchange(destroyed_, {});
 }
 
-Arena::Block Arena::take(size_t bytes) {
+Arena::Buffer Arena::take(size_t bytes) {
   const size_t size = std::bit_ceil(std::max(bytes, kSmallest));
   auto& kept = free_[size];
   if (!kept.empty()) {
@@ -148,8 +148,8 @@ Arena::Block Arena::take(size_t bytes) {
   return {data, size};
 }
 
-void Arena::give_back(Block block) {
-  if (block.data != nullptr) free_[block.size].push_back(block.data);
+void Arena::give_back(Buffer buffer) {
+  if (buffer.data != nullptr) free_[buffer.size].push_back(buffer.data);
 }
 
 }  // namespace slipstream

@@ -65,17 +65,17 @@ class Regions {
   uint32_t next_id_ = 1;
 };
 
-// Staging memory in regions, in power-of-two blocks that are kept for the next work. Driver's thread only.
+// Temporary memory in regions, in power-of-two buffers that are kept for the next work. Driver's thread only.
 class Arena {
  public:
   explicit Arena(Regions& regions) : regions_(regions) {}
 
-  struct Block {
+  struct Buffer {
     std::byte* data = nullptr;
     size_t size = 0;
   };
-  Block take(size_t bytes);
-  void give_back(Block block);
+  Buffer take(size_t bytes);
+  void give_back(Buffer buffer);
 
  private:
   static constexpr size_t kSmallest = 64 << 10;

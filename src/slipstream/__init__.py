@@ -16,9 +16,9 @@ import importlib
 import sys
 from typing import Any
 
-from slipstream.base import entrances as _entrances
 from slipstream.base import errors as _errors
 from slipstream.base import excepthook as _excepthook
+from slipstream.base import job_observers as _job_observers
 from slipstream.base.errors import Aborted, Mismatch, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.misspelt import did_you_mean as _did_you_mean
 from slipstream.comm import __all__ as _COMM
@@ -50,7 +50,7 @@ def _observe(job: Any, settings: Any) -> None:
         importlib.import_module("slipstream.observe.timeline").follow(job, settings)
 
 
-_entrances.attend(_observe)  # by whichever face a job is entered
+_job_observers.observe_jobs(_observe)  # by whichever face a job is entered
 _excepthook.install()
 
 

@@ -22,7 +22,7 @@ from slipstream.base.settings import Settings, variables
 from slipstream.comm.rendezvous.join import local_layout
 from slipstream.comm.rendezvous.rank_sources import expand_nodelist, find_placement, slurm_port
 from slipstream.comm.rendezvous.secret import find_secret, private_directory
-from slipstream.launch.master import master_port
+from slipstream.launch.torch_rendezvous import master_port
 
 SECRET = "ab" * 32
 SOURCE = Path(slipstream.comm.rendezvous.join.__file__).parents[3]

@@ -52,11 +52,11 @@ class Arrays:
         return Parameter(index, value.size, from_numpy(value.dtype), f"p{index}")
 
     def place(self, bucket: Bucket) -> None:
-        for slot in bucket.slots:
-            value = self.values[slot.parameter.index]
-            start = slot.address - bucket.address
+        for place in bucket.places:
+            value = self.values[place.parameter.index]
+            start = place.address - bucket.address
             flat = bucket.memory[start : start + value.nbytes].view(value.dtype)
-            self.views[slot.parameter.index] = flat.reshape(value.shape)
+            self.views[place.parameter.index] = flat.reshape(value.shape)
 
     def write(self, index: int) -> None:
         gradient = self.gradients[index]

@@ -477,7 +477,7 @@ def test_measure_leaves_out_hosts_that_are_cut(nothing_stays: None) -> None:
         lab.cut("h3")
         done = measured()
         assert done.returncode == 1
-        assert "two hosts with their cables in are needed; this lab has 1" in done.stderr
+        assert "two hosts that are not cut are needed; this lab has 1" in done.stderr
         assert "Traceback" not in done.stderr
 
 

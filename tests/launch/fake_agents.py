@@ -16,7 +16,7 @@ from slipstream.launch.options import JobOptions
 from slipstream.launch.output import Console, RankOutputs
 from slipstream.launch.ranks import Ranks
 from slipstream.launch.reducer_agents import ReducerAgents
-from slipstream.launch.wire import Frames, Spec, SpecRank
+from slipstream.launch.wire import AgentMessages, Spec, SpecRank
 
 
 class FakeProcess:
@@ -31,7 +31,7 @@ class FakeProcess:
     def told(self) -> list[int]:
         """The kinds of the frames that were posted since the last call."""
         try:
-            return [kind for kind, _, _ in Frames(preamble=False).feed(os.read(self._reader, 65536))]
+            return [kind for kind, _, _ in AgentMessages(preamble=False).feed(os.read(self._reader, 65536))]
         except BlockingIOError:
             return []
 

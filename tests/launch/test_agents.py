@@ -1,4 +1,4 @@
-"""What the launcher takes from agents: well-formed frames about their own ranks, and nothing else."""
+"""What the launcher takes from agents: well-formed messages about their own ranks, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 from launch.test_run import run, tag
 from slipstream.launch import wire
 from slipstream.launch.agents import Remote
-from slipstream.launch.wire import PREAMBLE, frame
+from slipstream.launch.wire import PREAMBLE, message
 
 __all__ = ["tag"]
 
-STARTED = frame(wire.STARTED, 1, b"1234")
+STARTED = message(wire.STARTED, 1, b"1234")
 
 
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (frame(wire.STARTED, 0, b"1234"), "it speaks for rank 0, which is not on this host"),
-        (STARTED + frame(wire.OUT, 0, b"forged\n"), "it speaks for rank 0, which is not on this host"),
-        (STARTED + frame(wire.EXITED, 0, bytes(4)), "it speaks for rank 0, which is not on this host"),
-        (frame(wire.FAILED, 70000, b"x"), "it speaks for rank 70000, which is not on this host"),
-        (STARTED + frame(wire.EXITED, 1, b"\0"), "a frame of kind 19 with 1 bytes"),
-        (frame(wire.STARTED, 1), "a frame of kind 16 with 0 bytes"),
-        (STARTED + frame(wire.EXITED, 1, bytes(4)) * 2, "rank 1 ended twice"),
-        (STARTED + frame(wire.DONE), "it is done, but rank 1 has not ended"),
-        (STARTED + frame(99, 1), "a frame of kind 99, which there is not"),
-        (STARTED + frame(wire.SPEC, 1, b"{}"), "a frame of kind 1, which there is not"),
-        (STARTED + b"\x11\1\0\0\0\xff\xff\xff\xff", "a frame of 4294967295 bytes"),
+        (message(wire.STARTED, 0, b"1234"), "it speaks for rank 0, which is not on this host"),
+        (STARTED + message(wire.OUT, 0, b"forged\n"), "it speaks for rank 0, which is not on this host"),
+        (STARTED + message(wire.EXITED, 0, bytes(4)), "it speaks for rank 0, which is not on this host"),
+        (message(wire.FAILED, 70000, b"x"), "it speaks for rank 70000, which is not on this host"),
+        (STARTED + message(wire.EXITED, 1, b"\0"), "a message of kind 19 with 1 bytes"),
+        (message(wire.STARTED, 1), "a message of kind 16 with 0 bytes"),
+        (STARTED + message(wire.EXITED, 1, bytes(4)) * 2, "rank 1 ended twice"),
+        (STARTED + message(wire.DONE), "it is done, but rank 1 has not ended"),
+        (STARTED + message(99, 1), "a message of kind 99, which does not exist"),
+        (STARTED + message(wire.SPEC, 1, b"{}"), "a message of kind 1, which does not exist"),
+        (STARTED + b"\x11\1\0\0\0\xff\xff\xff\xff", "a message of 4294967295 bytes"),
     ],
     ids=range(11),
 )

@@ -90,4 +90,4 @@ def test_a_token_travels_only_if_it_is_asked_for(
 def test_a_variable_that_is_not_there_is_an_error(tag: str) -> None:
     code, _, err = run(tag, "-np", "1", "-x", "NOT_SET_HERE", "--", "true")
     assert code == 2
-    assert "-x NOT_SET_HERE: there is no such variable here; give -x NOT_SET_HERE=VALUE" in err
+    assert "-x NOT_SET_HERE: this environment has no such variable; write -x NOT_SET_HERE=VALUE" in err

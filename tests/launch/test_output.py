@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.launch.output import Console, RankOutput
-from slipstream.launch.wire import ERR, OUT, PREAMBLE, Frames, Spec, SpecRank, frame
+from slipstream.launch.wire import ERR, OUT, PREAMBLE, AgentMessages, Spec, SpecRank, message
 
 
 class Terminal(io.BytesIO):
@@ -86,8 +86,8 @@ def test_the_tail_is_the_last_twenty_lines(tmp_path: Path) -> None:
 @given(cuts=st.lists(st.integers(0, 80), max_size=8), noise=st.binary(max_size=30))
 def test_frames_survive_any_cut(cuts: list[int], noise: bytes) -> None:
     sent = [(OUT, 3, b"hello"), (ERR, 0, b""), (OUT, 70000, b"\0" * 9)]
-    stream = noise + PREAMBLE + b"".join(frame(*one) for one in sent)
-    reader, got = Frames(preamble=True), []
+    stream = noise + PREAMBLE + b"".join(message(*one) for one in sent)
+    reader, got = AgentMessages(preamble=True), []
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     for begin, end in itertools.pairwise(edges):
         got += reader.feed(stream[begin:end])

@@ -16,7 +16,7 @@ import pytest
 
 import slipstream.launch
 from launch.test_guard import parent_of
-from slipstream.launch.master import master_port
+from slipstream.launch.torch_rendezvous import master_port
 
 SOURCE = Path(slipstream.launch.__file__).parents[2]
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")

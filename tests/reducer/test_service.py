@@ -27,7 +27,7 @@ from slipstream.cli.main import main
 from slipstream.comm.reducers.client import JOB, Reply, Request, register
 from slipstream.comm.rendezvous import admission, questions
 from slipstream.comm.rendezvous.store import Store
-from slipstream.launch.master import master_port
+from slipstream.launch.torch_rendezvous import master_port
 from slipstream.reducer import metrics
 from slipstream.reducer.metrics import render, serve_metrics
 from slipstream.reducer.server import Limits, Reducer

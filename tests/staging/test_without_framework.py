@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from slipstream.comm.collectives.work import Work
 from slipstream.staging.calls import Call
 from slipstream.staging.device import Copies, Event, HostBuffer, Memory, Strip
-from slipstream.staging.segments import StagedWork, Transfer, strips
 from slipstream.staging.stager import Limits, Stager
+from slipstream.staging.transfers import StagedWork, Transfer, strips
 
 Flat = NDArray[np.int32]
 
-WIDTH = 64  # elements; segments are of so many
+WIDTH = 64  # elements; parts are of so many
 PATIENCE = 20.0
 
 
@@ -118,7 +118,7 @@ def echo(src: int, dst: int, sent: Sequence[int], received: Sequence[int], keep:
 
 @pytest.fixture
 def stager() -> Stager:
-    return Stager(Limits(segment=WIDTH * 4, window=WIDTH * 8), Bell())
+    return Stager(Limits(part=WIDTH * 4, window=WIDTH * 8), Bell())
 
 
 def run(stager: Stager, device: Accelerator, call: Call, src: Flat, dst: Flat, *rest: Any) -> StagedWork:
@@ -144,7 +144,7 @@ def test_all_elements_go_out_and_come_back(stager: Stager, counts: list[int]) ->
     assert stager.pool.lent_bytes == 0
 
 
-def test_a_call_in_place_is_cut_into_segments(stager: Stager) -> None:
+def test_a_call_in_place_is_cut_into_parts(stager: Stager) -> None:
     device = Accelerator()
     x = np.arange(3 * WIDTH + 1, dtype=np.int32)
     run(stager, device, Call("echo", 4, [x.size], [x.size], echo), x, x)

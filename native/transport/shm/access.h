@@ -29,7 +29,7 @@ class Access {
     std::atomic<uint64_t> bytes;
   };
 
-  struct Place {
+  struct WriteRange {
     uint32_t region = 0;
     uint64_t offset = 0;
     uint64_t bytes = 0;
@@ -39,10 +39,10 @@ class Access {
   Access(End* own, End* other) : own_(own), other_(other) {}
 
   // False if the other end has taken its memory back. Else it knows where we write until end_write().
-  bool begin_write(const Place& place) {
-    own_->offset.store(place.offset, std::memory_order_relaxed);
-    own_->bytes.store(place.bytes, std::memory_order_relaxed);
-    own_->writing.store(uint64_t{place.region} + 1, std::memory_order_seq_cst);
+  bool begin_write(const WriteRange& range) {
+    own_->offset.store(range.offset, std::memory_order_relaxed);
+    own_->bytes.store(range.bytes, std::memory_order_relaxed);
+    own_->writing.store(uint64_t{range.region} + 1, std::memory_order_seq_cst);
     if (other_->took_back.load(std::memory_order_seq_cst) == 0) return true;
     end_write();
     return false;
@@ -58,11 +58,11 @@ class Access {
   // The owner's side.
   void take_back() { own_->took_back.store(1, std::memory_order_seq_cst); }
   // Where the other end is writing, after take_back(): it begins nothing new. What it says is not to be trusted.
-  std::optional<Place> written() const {
+  std::optional<WriteRange> written() const {
     const uint64_t region = other_->writing.load(std::memory_order_seq_cst);
     if (region == 0) return std::nullopt;
-    return Place{static_cast<uint32_t>(region - 1), other_->offset.load(std::memory_order_relaxed),
-                 other_->bytes.load(std::memory_order_relaxed)};
+    return WriteRange{static_cast<uint32_t>(region - 1), other_->offset.load(std::memory_order_relaxed),
+                      other_->bytes.load(std::memory_order_relaxed)};
   }
 
  private:

@@ -100,9 +100,9 @@ void ShmLink::close() {
   if (!open_) return;
   if (!messages_.empty()) {  // the peer will not learn of these regions, but of the reason why we close
     messages_.clear();
-    records_.drop(kDescriptor);
+    entries_.drop(kDescriptor);
   }
-  if (phase_ == Phase::up) flush_records();
+  if (phase_ == Phase::up) flush_entries();
   open_ = false;
   up_ = false;
   if (phase_ == Phase::up) take_back();
@@ -206,7 +206,7 @@ void ShmLink::become_up(Fd link_memory, Fd bell_page, Fd bell_event) {
     return cannot_map(failure);
   }
   auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
-  records_.open(Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor));
+  entries_.open(Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor));
   incoming_ = Ring(dialler_ ? &pair->from_acceptor : &pair->from_dialler);
   access_ = dialler_ ? Access(&pair->dialler, &pair->acceptor) : Access(&pair->acceptor, &pair->dialler);
   phase_ = Phase::up;
@@ -251,7 +251,7 @@ void ShmLink::cannot_map(const Failure& failure) {
 void ShmLink::peer_is_gone() {
   while (open_ && poll()) {  // what it sent before it went still counts
   }
-  if (peer_said_goodbye_) return fail(Error{Code::aborted, peer_, {}, farewell(peer_, goodbye_words_)});
+  if (peer_said_goodbye_) return fail(Error{Code::aborted, peer_, {}, farewell(peer_, goodbye_reason_)});
   if (phase_ != Phase::up) return fail(lost(peer_, "died or closed the connection while it was being set up"));
   fail(lost(peer_, "closed its connection (the process died or was killed)"));
 }
@@ -260,12 +260,12 @@ void ShmLink::peer_is_gone() {
 
 void ShmLink::push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail) {
   if (!open_ || phase_ != Phase::up) return;
-  if (records_.push(kind, value, head, tail, !messages_.empty())) peer_bell_->ring();
+  if (entries_.push(kind, value, head, tail, !messages_.empty())) peer_bell_->ring();
 }
 
-bool ShmLink::flush_records() {
+bool ShmLink::flush_entries() {
   messages_.flush(socket_);
-  if (!messages_.empty() || !records_.flush()) return false;
+  if (!messages_.empty() || !entries_.flush()) return false;
   peer_bell_->ring();
   return true;
 }
@@ -278,7 +278,7 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
     return true;
   }
   const auto region = home_->regions.find(data, frame.length);
-  if (!region) throw Failure(Code::internal, "a bulk send over shared memory from memory that is not in a region");
+  if (!region) throw Failure(Code::internal, "a large send over shared memory from memory that is not in a region");
   announce(region);
   const uint32_t ticket = tickets_.take(cookie);
   const uint64_t offset = static_cast<uint64_t>(data - region->memory.data());
@@ -293,7 +293,7 @@ void ShmLink::announce(const std::shared_ptr<const Region>& region) {
 
 const Mapping* ShmLink::find_region(uint32_t id) {
   auto it = peer_regions_.find(id);
-  // An end of the stream is left to ready(): this may be called while a record of the ring is being handled.
+  // An end of the stream is left to ready(): this may be called while an entry of the ring is being handled.
   while (it == peer_regions_.end() && open_ && receive_message() == Received::message) it = peer_regions_.find(id);
   return open_ && it != peer_regions_.end() ? &it->second : nullptr;
 }
@@ -329,13 +329,13 @@ void ShmLink::drop_region(uint32_t id) {
 bool ShmLink::poll() {
   if (open_) messages_.flush(socket_);
   if (!open_ || phase_ != Phase::up) return false;
-  bool moved = flush_records();
+  bool moved = flush_entries();
   for (int i = 0; i < 32 && open_; ++i) {
-    Ring::Record record{};
+    Ring::EntryHeader entry{};
     const std::byte* body = nullptr;
-    const auto found = incoming_.peek(record, body);
+    const auto found = incoming_.peek(entry, body);
     if (found == Ring::Peek::none) break;
-    if (found == Ring::Peek::damaged || !handle(record, body)) {
+    if (found == Ring::Peek::damaged || !handle(entry, body)) {
       fail(Error{
           Code::internal, peer_, {}, "the shared-memory ring from rank " + std::to_string(peer_) + " is damaged"});
       return true;
@@ -346,42 +346,42 @@ bool ShmLink::poll() {
   return moved;
 }
 
-bool ShmLink::handle(const Ring::Record& record, const std::byte* body) {
-  const size_t bytes = record.size - sizeof(record);
-  switch (record.kind) {
+bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
+  const size_t bytes = entry.size - sizeof(entry);
+  switch (entry.kind) {
     case kFrame:
       if (bytes < sizeof(Frame) || bytes > sizeof(Frame) + kEagerBytes) return false;
-      handle_frame(record, body);
+      handle_frame(entry, body);
       return true;
     case kDescriptor:
       if (bytes != sizeof(Frame) + sizeof(uint64_t)) return false;
-      handle_descriptor(record, body);
+      handle_descriptor(entry, body);
       return true;
     case kReleased: {
       incoming_.pop();
-      const auto cookie = tickets_.give_back(record.value);
+      const auto cookie = tickets_.give_back(entry.value);
       if (!cookie) return false;
       home_->events.sent(*this, *cookie);
       return true;
     }
     case kDropped:
       incoming_.pop();
-      peer_regions_.erase(static_cast<uint32_t>(record.value));
+      peer_regions_.erase(static_cast<uint32_t>(entry.value));
       return true;
     default:
       return false;
   }
 }
 
-void ShmLink::handle_frame(const Ring::Record& record, const std::byte* body) {
+void ShmLink::handle_frame(const Ring::EntryHeader& entry, const std::byte* body) {
   Frame frame;
   std::memcpy(&frame, body, sizeof(frame));
-  const size_t length = record.size - sizeof(record) - sizeof(frame);
+  const size_t length = entry.size - sizeof(entry) - sizeof(frame);
   if (frame.length != length || frame.type < FrameType::data || static_cast<uint8_t>(frame.type) > kLastFrameType)
     return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed frame"});
   if (frame.type == FrameType::goodbye) {
     peer_said_goodbye_ = true;
-    goodbye_words_.assign(reinterpret_cast<const char*>(body) + sizeof(frame), frame.length);
+    goodbye_reason_.assign(reinterpret_cast<const char*>(body) + sizeof(frame), frame.length);
     incoming_.pop();
     return;
   }
@@ -390,13 +390,13 @@ void ShmLink::handle_frame(const Ring::Record& record, const std::byte* body) {
   if (phase_ == Phase::up) incoming_.pop();
 }
 
-void ShmLink::handle_descriptor(const Ring::Record& record, const std::byte* body) {
+void ShmLink::handle_descriptor(const Ring::EntryHeader& entry, const std::byte* body) {
   DescriptorBody descriptor{};
   std::memcpy(&descriptor.frame, body, sizeof(Frame));
   std::memcpy(&descriptor.offset, body + sizeof(Frame), sizeof(uint64_t));
   incoming_.pop();
-  const auto id = static_cast<uint32_t>(record.value);
-  const auto ticket = record.value >> 32;
+  const auto id = static_cast<uint32_t>(entry.value);
+  const auto ticket = entry.value >> 32;
   const Mapping* region = find_region(id);
   if (!open_) return;
   const Frame& frame = descriptor.frame;

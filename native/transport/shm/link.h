@@ -11,7 +11,7 @@
 #include "transport/handshake.h"
 #include "transport/shm/access.h"
 #include "transport/shm/descriptor_channel.h"
-#include "transport/shm/record_queue.h"
+#include "transport/shm/entry_queue.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/tickets.h"
 #include "transport/shm/transport.h"
@@ -38,7 +38,7 @@ class ShmLink final : public Link, private Handler {
 
   bool poll();
   bool pending() const { return open_ && up_ && !incoming_.empty(); }
-  bool congested() const { return open_ && (!records_.empty() || !messages_.empty()); }
+  bool congested() const { return open_ && (!entries_.empty() || !messages_.empty()); }
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.
   Time tick(Time now);
@@ -75,12 +75,12 @@ class ShmLink final : public Link, private Handler {
   bool peer_has_closed() const;
   void fail(Error error);
 
-  // Sends a record with this body, or has it wait for room and for the descriptors before it.
+  // Sends an entry with this body, or has it wait for room and for the descriptors before it.
   void push(uint32_t kind, uint64_t value, std::span<const std::byte> head = {}, std::span<const std::byte> tail = {});
-  bool flush_records();
-  bool handle(const Ring::Record& record, const std::byte* body);
-  void handle_frame(const Ring::Record& record, const std::byte* body);
-  void handle_descriptor(const Ring::Record& record, const std::byte* body);
+  bool flush_entries();
+  bool handle(const Ring::EntryHeader& entry, const std::byte* body);
+  void handle_frame(const Ring::EntryHeader& entry, const std::byte* body);
+  void handle_descriptor(const Ring::EntryHeader& entry, const std::byte* body);
 
   std::shared_ptr<ShmTransport::Impl> home_;
   Fd socket_;
@@ -88,7 +88,7 @@ class ShmLink final : public Link, private Handler {
   bool dialler_;
   bool open_ = true;
   bool peer_said_goodbye_ = false;
-  std::string goodbye_words_;
+  std::string goodbye_reason_;
   Phase phase_ = Phase::handshake;
   Time deadline_;
   std::string listener_;      // of the peer, if we dial
@@ -102,7 +102,7 @@ class ShmLink final : public Link, private Handler {
   Access access_;
   std::unique_ptr<Bell> peer_bell_;
   DescriptorChannel messages_;  // on the unix socket, after the handshake
-  RecordQueue records_;         // wait while messages wait: they may need the regions
+  EntryQueue entries_;          // wait while messages wait: they may need the regions
   std::unordered_map<uint32_t, Mapping> peer_regions_;
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;

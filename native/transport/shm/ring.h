@@ -1,4 +1,4 @@
-// A single-producer single-consumer ring of records in shared memory. Records are contiguous and 16-byte aligned.
+// A single-producer single-consumer ring of entries in shared memory. Entries are contiguous and 16-byte aligned.
 //
 // Both ends belong to authenticated ranks of one job; the consumer nevertheless checks every length it reads, so
 // that a damaged ring is an error and not an overrun.
@@ -21,18 +21,18 @@ class Ring {
     alignas(64) std::byte data[kBytes];
   };
 
-  struct Record {
-    uint32_t size;  // of the record with this header, before alignment; 0: skip to the ring's start
+  struct EntryHeader {
+    uint32_t size;  // of the entry with this header, before alignment; 0: skip to the ring's start
     uint32_t kind;
     uint64_t value;
   };
-  static_assert(sizeof(Record) == 16);
+  static_assert(sizeof(EntryHeader) == 16);
 
   explicit Ring(Shared* shared = nullptr) : shared_(shared) {}
 
-  // Producer: space for a record with `bytes` of body, or null if the ring is full. commit() publishes it.
+  // Producer: space for an entry with `bytes` of body, or null if the ring is full. commit() publishes it.
   std::byte* reserve(uint32_t kind, uint64_t value, size_t bytes) {
-    const size_t size = sizeof(Record) + bytes;
+    const size_t size = sizeof(EntryHeader) + bytes;
     const size_t span = aligned(size);
     uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
     const size_t at = tail % kBytes;
@@ -42,15 +42,15 @@ class Ring {
       if (tail + skip + span - head_seen_ > kBytes) return nullptr;
     }
     if (skip > 0) {
-      const Record wrap{0, 0, 0};
+      const EntryHeader wrap{0, 0, 0};
       std::memcpy(shared_->data + at, &wrap, sizeof(wrap));
       tail += skip;
     }
-    const Record record{static_cast<uint32_t>(size), kind, value};
+    const EntryHeader entry{static_cast<uint32_t>(size), kind, value};
     std::byte* place = shared_->data + tail % kBytes;
-    std::memcpy(place, &record, sizeof(record));
+    std::memcpy(place, &entry, sizeof(entry));
     next_tail_ = tail + span;
-    return place + sizeof(record);
+    return place + sizeof(entry);
   }
 
   // Sequentially consistent, because it pairs with the consumer's "asleep" flag (see Bell).
@@ -61,24 +61,24 @@ class Ring {
     return shared_->head.load(std::memory_order_relaxed) == shared_->tail.load(std::memory_order_seq_cst);
   }
 
-  enum class Peek { none, record, damaged };
-  Peek peek(Record& record, const std::byte*& body) {
+  enum class Peek { none, entry, damaged };
+  Peek peek(EntryHeader& entry, const std::byte*& body) {
     for (;;) {
       const uint64_t head = shared_->head.load(std::memory_order_relaxed);
       const uint64_t tail = shared_->tail.load(std::memory_order_acquire);
       if (head == tail) return Peek::none;
       if (tail - head > kBytes || head != aligned(head)) return Peek::damaged;
       const size_t at = head % kBytes;
-      std::memcpy(&record, shared_->data + at, sizeof(record));
-      if (record.size == 0) {
+      std::memcpy(&entry, shared_->data + at, sizeof(entry));
+      if (entry.size == 0) {
         shared_->head.store(head + (kBytes - at), std::memory_order_release);
         continue;
       }
-      if (record.size < sizeof(Record) || aligned(record.size) > tail - head || at + record.size > kBytes)
+      if (entry.size < sizeof(EntryHeader) || aligned(entry.size) > tail - head || at + entry.size > kBytes)
         return Peek::damaged;
-      body = shared_->data + at + sizeof(record);
-      next_head_ = head + aligned(record.size);
-      return Peek::record;
+      body = shared_->data + at + sizeof(entry);
+      next_head_ = head + aligned(entry.size);
+      return Peek::entry;
     }
   }
   void pop() { shared_->head.store(next_head_, std::memory_order_release); }

@@ -139,7 +139,7 @@ uint16_t Acceptor::listen(const std::vector<std::string>& addresses) {
 
 void Acceptor::accept(Fd fd) {
   if (static_cast<int>(unauthenticated_.size()) >= std::max(1, core_->options.max_unauthenticated))
-    reject(*unauthenticated_.front(), "had to make room: too many connections that have not authenticated");
+    reject(*unauthenticated_.front(), "was closed to make room: too many connections that have not authenticated");
   unauthenticated_.push_back(std::make_unique<Unauthenticated>(*this, std::move(fd)));
 }
 

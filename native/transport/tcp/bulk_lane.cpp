@@ -206,7 +206,7 @@ bool BulkLane::receive_last() {
   const uint32_t generation = LaneControl::of(reader_.segment().frame).detail;
   if (!at_.accepted) {
     if (!sent_last() || generation != promoted_)
-      link_.protocol_error("the last header of a lane, unasked");
+      link_.protocol_error("an unexpected last header of a lane");
     else
       hand_over();
     return false;
@@ -281,27 +281,27 @@ bool BulkLane::begin() {
   }
   if (is_promotion(segment)) return receive_last();
   const char* what = objection_to_segment(segment);
-  const auto verdict = what != nullptr ? Inbox::Verdict::nonsense : link_.receiver().inbox().begin(segment);
-  if (verdict == Inbox::Verdict::nonsense) {
+  const auto state = what != nullptr ? Inbox::SegmentState::nonsense : link_.receiver().inbox().begin(segment);
+  if (state == Inbox::SegmentState::nonsense) {
     link_.protocol_error(what != nullptr ? what : "a segment that contradicts another one");
     return false;
   }
   reader_.begin_payload();
   if (segment.taken > 1 && !link_.sender().acknowledged(1, segment.taken - 1)) return false;
-  return verdict == Inbox::Verdict::repeated || place();
+  return state == Inbox::SegmentState::repeated || place();
 }
 
 bool BulkLane::place() {
   stalled_ = false;
   std::byte* into = nullptr;
-  switch (link_.receiver().place(reader_.segment(), into)) {
-    case Receiver::Place::found:
+  switch (link_.receiver().destination(reader_.segment(), into)) {
+    case Receiver::Destination::found:
       reader_.put(into);
       return true;
-    case Receiver::Place::full:
+    case Receiver::Destination::full:
       stalled_ = true;
       return false;
-    case Receiver::Place::none:
+    case Receiver::Destination::none:
       break;
   }
   return false;

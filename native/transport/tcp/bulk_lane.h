@@ -98,7 +98,7 @@ class BulkLane final : public Lane {
   uint64_t received_bytes_ = 0;
 
   SegmentReader reader_;  // on their way in
-  bool stalled_ = false;  // no block for the message
+  bool stalled_ = false;  // no buffer for the message
 };
 
 }  // namespace slipstream

@@ -151,7 +151,7 @@ void BulkLanes::none_left(Error error, bool gone) {
   Losses::Loss& loss = at.losses.lanes;
   if (!loss) loss.due = now() + seconds(at.core->options.patience_seconds);
   if (!wait) loss.due = std::min(loss.due, now() + seconds(kReasonDelay));
-  if (wait) error.text += ", and no other way was found " + at.within_patience();
+  if (wait) error.text += ", and no other path was found " + at.within_patience();
   loss.error = std::move(error);
   if (wait) at.losses.dial_lanes_again = now() + seconds(kLanesPause);
   link_.time_losses();
@@ -163,7 +163,7 @@ void BulkLanes::replace(size_t number, Time now) {
   BulkLane& lane = *lanes_[number];
   if (++at.replaced == 1)
     at.warn("lane " + std::to_string(number + 1) + " to " + at.name() +
-            " is far slower than the others: a new connection takes its place");
+            " is far slower than the others: a new connection replaces it");
   at.note(TraceEvent::Kind::lane_replaced, lane, static_cast<uint32_t>(number) + 1);
   if (!at.accepted) placement_.too_slow(number, now);
   drop(lane);

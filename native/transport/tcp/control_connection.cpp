@@ -134,7 +134,7 @@ void ControlConnection::failed(const Dial::Result& result) {
   else if (result.gone)
     error.text += ", and nobody listens there any more: the process died or was killed";
   else
-    error.text += " and could not be made again " + at.within_patience() + ": " + result.error.text;
+    error.text += " and could not be opened again " + at.within_patience() + ": " + result.error.text;
   link_.fail(std::move(error));
 }
 

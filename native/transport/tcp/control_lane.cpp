@@ -180,7 +180,7 @@ bool ControlLane::parse() {
           else if (acknowledged(LaneControl::of(frame).number))
             link_.wrote();
           else
-            link_.protocol_error("an acknowledgement of more than we have sent");
+            link_.protocol_error("an acknowledgement of more than this rank has sent");
         }
         if (at_.finished) return false;
     }
@@ -195,7 +195,7 @@ void ControlLane::acknowledge() {
 bool ControlLane::resumed(const Frame& frame) {
   const uint64_t bytes = LaneControl::of(frame).number;
   if (frame.type != FrameType::resume || bytes < start_ || !acknowledged(bytes)) {
-    link_.protocol_error("no account of what it has read");
+    link_.protocol_error("no count of what it has read");
     return false;
   }
   resuming_ = false;

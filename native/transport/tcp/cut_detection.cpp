@@ -82,7 +82,7 @@ void CutDetection::leave(BulkLane& lane, Time now) {
     link_.control().send(LaneControl{.type = FrameType::cut, .number = number, .detail = lane.far_port()}, nullptr);
   if (others) {
     at.note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
-    if (at.lost++ == 0) at.warn("a connection to " + at.name() + " gets no answers: others take its work");
+    if (at.lost++ == 0) at.warn("a connection to " + at.name() + " gets no answers: other lanes send its data");
     bulk.drop(lane);
   }
   if (bulk.may_dial(number)) bulk.dial(number);

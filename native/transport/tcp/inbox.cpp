@@ -10,19 +10,19 @@ Inbox::Message* Inbox::find(uint64_t number) {
   return it == open_.end() ? nullptr : &it->second;
 }
 
-Inbox::Verdict Inbox::begin(const SegmentHeader& header) {
+Inbox::SegmentState Inbox::begin(const SegmentHeader& header) {
   if (done_.has(header.message)) {
     repeated_ += header.size;
-    return Verdict::repeated;
+    return SegmentState::repeated;
   }
-  if (header.message >= done_.below() + kMostAhead) return Verdict::nonsense;
+  if (header.message >= done_.below() + kMostAhead) return SegmentState::nonsense;
   const auto [it, fresh] = open_.try_emplace(header.message);
   Message& message = it->second;
   if (fresh) {
     message.frame = header.frame;
     message.left = header.frame.length;
   } else if (std::memcmp(&message.frame, &header.frame, sizeof(Frame)) != 0) {
-    return Verdict::nonsense;
+    return SegmentState::nonsense;
   }
   const uint32_t end = header.offset + header.size;
   for (size_t i = 0; i < message.parts.size(); ++i) {
@@ -31,10 +31,10 @@ Inbox::Verdict Inbox::begin(const SegmentHeader& header) {
     const bool inside = part.offset <= header.offset && end <= part.end();
     if (!inside || part.done) {
       repeated_ += header.size;
-      return Verdict::repeated;
+      return SegmentState::repeated;
     }
     part.shared = true;
-    // Who sends the part in pieces sends all of them.
+    // A sender that cuts this part into smaller segments sends all of them.
     Message::Part before = part;
     Message::Part after = part;
     part.offset = header.offset;
@@ -44,10 +44,10 @@ Inbox::Verdict Inbox::begin(const SegmentHeader& header) {
     after.offset = end;
     if (before.size > 0) message.parts.push_back(before);
     if (after.size > 0) message.parts.push_back(after);
-    return Verdict::wanted;
+    return SegmentState::wanted;
   }
   message.parts.push_back({header.offset, header.size, false, false});
-  return fresh ? Verdict::fresh : Verdict::wanted;
+  return fresh ? SegmentState::fresh : SegmentState::wanted;
 }
 
 bool Inbox::any_part(const SegmentHeader& header, bool (*is)(const Message::Part&)) {

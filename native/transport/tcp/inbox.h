@@ -19,7 +19,7 @@ class Inbox {
   struct Message {
     Frame frame;
     std::byte* into = nullptr;  // null until it has a place
-    uint64_t hold = 0;          // the block that is its place, if it is one
+    uint64_t hold = 0;          // the buffer that is its place, if it is one
     bool placed = false;
     uint32_t left = 0;  // bytes that have not come
     struct Part {
@@ -31,7 +31,7 @@ class Inbox {
     };
     std::vector<Part> parts;
   };
-  enum class Verdict {
+  enum class SegmentState {
     fresh,     // the first segment of its message: it needs a place
     wanted,    // its bytes are wanted
     repeated,  // they are here already, or come in other segments
@@ -39,9 +39,9 @@ class Inbox {
   };
 
   // A segment's header has come. What was lost may come again in smaller segments than before.
-  Verdict begin(const SegmentHeader& header);
+  SegmentState begin(const SegmentHeader& header);
   // The segment's bytes are still wanted: none of them is here. Where some are, it was cut up, and all of it comes in
-  // pieces.
+  // smaller segments.
   bool wants(const SegmentHeader& header);
   // Other lanes may have written what this segment's lane has.
   bool shared(const SegmentHeader& header);

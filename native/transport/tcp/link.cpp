@@ -77,7 +77,7 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
       return;
     }
     case FrameType::resume:
-      return protocol_error("an account of what it has read, unasked");
+      return protocol_error("an unexpected count of what it has read");
     case FrameType::cut:
       return cuts_.given_up_by_peer(LaneControl::of(frame));
     case FrameType::goodbye:
@@ -89,9 +89,9 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
 
 // ---- connections that end, and the link's end
 
-void TcpLink::peer_leaves(std::string words) {
+void TcpLink::peer_leaves(std::string reason) {
   context_.goodbye = true;
-  goodbye_words_ = std::move(words);
+  goodbye_reason_ = std::move(reason);
   context_.losses.control = context_.losses.lanes = {};
   bulk_.stop_dialling();
   core().timers.cancel(*this);
@@ -116,7 +116,7 @@ void TcpLink::damaged(Lane& lane, uint32_t number) {
   context_.note(TraceEvent::Kind::lane_damaged, lane, number);
   const std::string what =
       "data from " + context_.name() + " at " + lane.far_name() + " was " + context_.damage() + " on the way";
-  if (context_.damaged++ == 0) context_.warn(what + ": the connection is made anew, the data is sent again");
+  if (context_.damaged++ == 0) context_.warn(what + ": the connection is opened again, and the data is sent again");
   const bool is_control = &lane == &control_;
   const bool without_end = ++context_.damaged_in_row[is_control ? 0 : 1] > kMostDamage;
   if (without_end || (is_control && !context_.repairs()))
@@ -125,7 +125,7 @@ void TcpLink::damaged(Lane& lane, uint32_t number) {
                  {},
                  what + ", " + std::to_string(context_.damaged) +
                      " times: look for faulty memory, network cards, cables or switches "
-                     "between the hosts, or somebody who alters their traffic"});
+                     "between the hosts, or for somebody who changes their traffic"});
   lane_ended(lane, EBADMSG);
 }
 
@@ -153,7 +153,7 @@ void TcpLink::losses_due(Time now) {
   Losses& losses = context_.losses;
   if (now >= losses.control.due) {
     Error error = std::exchange(losses.control, {}).error;
-    error.text += " and could not be made again " + context_.within_patience();
+    error.text += " and could not be opened again " + context_.within_patience();
     if (const std::string why = trouble(); !why.empty()) error.text += ": " + why;
     return fail(std::move(error));
   }
@@ -169,7 +169,7 @@ bool TcpLink::all_ended() const { return (control_.ended() || !control_.is_open(
 
 void TcpLink::settle() {
   if (context_.closing) return step_close();
-  if (all_ended()) fail({Code::aborted, peer_, {}, farewell(peer_, goodbye_words_)});
+  if (all_ended()) fail({Code::aborted, peer_, {}, farewell(peer_, goodbye_reason_)});
 }
 
 void TcpLink::fail(Error error) {

@@ -67,7 +67,7 @@ class TcpLink final : public Link, private Timed {
   TcpCore& core() { return *context_.core; }
   void due(Time now) override;
   void losses_due(Time now);
-  void peer_leaves(std::string words);
+  void peer_leaves(std::string reason);
   void while_closing(const Frame& frame);
   void step_close();
   bool all_ended() const;
@@ -83,7 +83,7 @@ class TcpLink final : public Link, private Timed {
   MtuDetection mtu_detection_;
   CutDetection cuts_;
   ControlPromotion promotion_;
-  std::string goodbye_words_;
+  std::string goodbye_reason_;
 };
 
 }  // namespace slipstream

@@ -32,19 +32,19 @@ void MtuDetection::stalled(const Lane& lane, bool inwards, Time now) {
                              .others_pass = small_data_passes(lane, passed, inwards, now)};
   const std::string to = " to " + at.name();
   switch (mtu_.stalled(stall, now, seconds(at.core->options.patience_seconds))) {
-    case PathMtu::Verdict::nothing:
+    case PathMtu::Finding::nothing:
       return;
-    case PathMtu::Verdict::suspected:
+    case PathMtu::Finding::suspected:
       return probe(now);
-    case PathMtu::Verdict::tried:
+    case PathMtu::Finding::tried:
       return log_info(at.core->identity.rank,
                       "connections" + to + " stall: trying packets of " + limited(mtu_.segment()));
-    case PathMtu::Verdict::useless:
+    case PathMtu::Finding::useless:
       return log_info(at.core->identity.rank, "connections" + to + " stall: smaller packets do not help");
-    case PathMtu::Verdict::proven:
+    case PathMtu::Finding::proven:
       return at.warn("packets of " + bytes(stall.segment) + " do not reach " + at.name() +
                      ", small ones do: new connections send at most " + limited(mtu_.proven()) + " (" + kCure + ")");
-    case PathMtu::Verdict::hopeless:
+    case PathMtu::Finding::hopeless:
       return link_.fail({Code::peer_lost,
                          at.peer(),
                          {},

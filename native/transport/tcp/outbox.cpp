@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "transport/tcp/blocks.h"
+#include "transport/tcp/receive_buffers.h"
 
 namespace slipstream {
 
@@ -34,7 +34,7 @@ bool Outbox::full() const {
   for (uint64_t number = next_; number - base_ < messages_.size(); ++number) {
     const Message& message = messages_[number - base_];
     if (message.cut == message.frame.length) continue;
-    return message.cut == 0 && under_way_ + Blocks::capacity_of(message.frame.length) > Blocks::kLimit;
+    return message.cut == 0 && under_way_ + ReceiveBuffers::capacity_of(message.frame.length) > ReceiveBuffers::kLimit;
   }
   return false;
 }
@@ -88,7 +88,7 @@ std::optional<Outbox::Out> Outbox::pull(int lane, uint32_t most, Time now) {
   if (dealing_ == Dealing::round_robin) return pull_dealt(lane, now);
   Message* message = oldest();
   if (message == nullptr) return std::nullopt;
-  if (message->cut == 0) under_way_ += Blocks::capacity_of(message->frame.length);
+  if (message->cut == 0) under_way_ += ReceiveBuffers::capacity_of(message->frame.length);
   const uint32_t rest = message->frame.length - message->cut;
   uint32_t size = std::min(rest, std::max(most, kLeastSegment));
   if (rest - size < kLeastSegment) size = rest;  // no crumbs
@@ -130,7 +130,7 @@ std::optional<uint64_t> Outbox::taken(uint64_t number) {
   Message* message = find(number);
   if (message == nullptr || message->taken || message->cut != message->frame.length) return std::nullopt;
   message->taken = true;
-  if (dealing_ == Dealing::pull) under_way_ -= Blocks::capacity_of(message->frame.length);
+  if (dealing_ == Dealing::pull) under_way_ -= ReceiveBuffers::capacity_of(message->frame.length);
   const uint64_t cookie = message->cookie;
   message->segments = {};
   while (!messages_.empty() && messages_.front().taken) {

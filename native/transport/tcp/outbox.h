@@ -86,7 +86,7 @@ class Outbox {
 
   void cut_up(uint64_t number, size_t index, std::vector<Ref>& parts);
   bool dealt_to(int lane) const;
-  // The peer may have to keep all that is under way in its blocks: no more than fits there is begun.
+  // The peer may have to keep all that is under way in its buffers: no more than fits there is begun.
   bool full() const;
   Message* find(uint64_t number) {
     return number < base_ || number - base_ >= messages_.size() ? nullptr : &messages_[number - base_];
@@ -103,7 +103,7 @@ class Outbox {
   uint64_t acknowledge_ = 0;
   uint64_t acknowledged_ = 0;
   uint64_t waiting_ = 0;
-  size_t under_way_ = 0;  // capacity of the blocks that all messages need that were begun and not taken
+  size_t under_way_ = 0;  // capacity of the buffers that all messages need that were begun and not taken
   uint64_t pushed_ = 0;
   uint64_t repeated_ = 0;
   std::deque<Ref> again_;

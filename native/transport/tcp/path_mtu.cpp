@@ -19,27 +19,27 @@ int below(uint64_t segment) {
 
 bool PathMtu::suspects(Time now) const { return stalled_at_ != Time{} && now - stalled_at_ < seconds(kMemorySeconds); }
 
-PathMtu::Verdict PathMtu::stalled(const Stall& stall, Time now, Clock::duration trial) {
-  if (stall.opened_at <= stalled_at_) return Verdict::nothing;
+PathMtu::Finding PathMtu::stalled(const Stall& stall, Time now, Clock::duration trial) {
+  if (stall.opened_at <= stalled_at_) return Finding::nothing;
   const bool again = suspects(now);
   stalled_at_ = now;
-  if (!again) return Verdict::suspected;
-  if (stall.passed >= kGreeting + stall.segment || stall.waiting <= kGreeting) return Verdict::nothing;
+  if (!again) return Finding::suspected;
+  if (stall.passed >= kGreeting + stall.segment || stall.waiting <= kGreeting) return Finding::nothing;
   const int smaller = below(stall.segment);
   if (stall.others_pass) {
-    if (smaller == 0) return Verdict::hopeless;
+    if (smaller == 0) return Finding::hopeless;
     const bool news = proven_ == 0 || smaller < proven_;
     if (news) proven_ = smaller;
     if (segment_ == 0 || segment_ >= smaller) {  // else that is still being tried
       segment_ = smaller;
       trial_ends_ = Time::max();
     }
-    return news ? Verdict::proven : Verdict::nothing;
+    return news ? Finding::proven : Finding::nothing;
   }
-  if (segment_ != 0 && static_cast<uint64_t>(segment_) < stall.segment) return Verdict::nothing;
+  if (segment_ != 0 && static_cast<uint64_t>(segment_) < stall.segment) return Finding::nothing;
   segment_ = smaller == 0 ? proven_ : smaller;
   trial_ends_ = smaller == 0 ? Time::max() : now + trial;
-  return smaller == 0 ? Verdict::useless : Verdict::tried;
+  return smaller == 0 ? Finding::useless : Finding::tried;
 }
 
 void PathMtu::end_trial(Time now) {

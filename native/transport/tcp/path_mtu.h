@@ -33,7 +33,7 @@ class PathMtu {
     uint64_t segment = 0;      // payload of a full packet on it
     bool others_pass = false;  // small packets on the same path have passed all the time that it was silent
   };
-  enum class Verdict : uint8_t {
+  enum class Finding : uint8_t {
     nothing,    // this says nothing new about sizes
     suspected,  // the first stall: whether small packets pass is to be watched
     tried,      // segment() is smaller, for a while
@@ -41,7 +41,7 @@ class PathMtu {
     proven,     // segment() is what passes
     hopeless,   // packets do not pass that every path must carry
   };
-  Verdict stalled(const Stall& stall, Time now, Clock::duration trial);
+  Finding stalled(const Stall& stall, Time now, Clock::duration trial);
 
   // A stall is so recent that another one would mean something.
   bool suspects(Time now) const;

@@ -12,31 +12,31 @@ Frame acknowledgement(uint64_t message, uint8_t flags = 0) {
 
 }  // namespace
 
-Receiver::Place Receiver::place(const SegmentHeader& segment, std::byte*& into) {
+Receiver::Destination Receiver::destination(const SegmentHeader& segment, std::byte*& into) {
   const LinkContext& at = link_.context();
   into = nullptr;
-  if (at.closing || !inbox_.wants(segment)) return Place::found;  // completed over other lanes; dropped
+  if (at.closing || !inbox_.wants(segment)) return Destination::found;  // completed over other lanes; dropped
   Inbox::Message* message = inbox_.find(segment.message);
   if (!message->placed) {
     const Events::Landing landing = at.core->events.land(link_, segment.frame);
-    if (at.ends()) return at.closing ? Place::found : Place::none;
+    if (at.ends()) return at.closing ? Destination::found : Destination::none;
     message = inbox_.find(segment.message);
     if (!landing.ok) {
-      link_.protocol_error("a piece that fits no operation");
-      return Place::none;
+      link_.protocol_error("data that fits no operation");
+      return Destination::none;
     }
     if (landing.into == nullptr) {
-      const Blocks::Taken block = blocks_.take(segment.frame.length);
-      if (block.id == 0) return Place::full;
-      message->hold = block.id;
-      message->into = block.data;
+      const ReceiveBuffers::Taken buffer = buffers_.take(segment.frame.length);
+      if (buffer.id == 0) return Destination::full;
+      message->hold = buffer.id;
+      message->into = buffer.data;
     } else {
       message->into = landing.into;
     }
     message->placed = true;
   }
   into = message->into + segment.offset;
-  return Place::found;
+  return Destination::found;
 }
 
 void Receiver::complete(const SegmentHeader& segment) {
@@ -50,7 +50,7 @@ void Receiver::complete(uint64_t number) {
   const Inbox::Message message = *inbox_.find(number);
   inbox_.finish(number);
   for (const auto& lane : link_.bulk().all()) lane->forget_in(number);
-  // A block counts as under way until the owner has given it back.
+  // A buffer counts as under way until the owner has given it back.
   if (message.hold != 0)
     kept_[message.hold] = number;
   else
@@ -61,7 +61,7 @@ void Receiver::complete(uint64_t number) {
 
 void Receiver::release(const Payload& payload) {
   if (payload.hold == 0) return;
-  blocks_.give(payload.hold);
+  buffers_.give(payload.hold);
   if (const auto kept = kept_.find(payload.hold); kept != kept_.end()) {
     if (!link_.context().ends()) took(kept->second, false);
     kept_.erase(kept);

@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "transport/link.h"
-#include "transport/tcp/blocks.h"
 #include "transport/tcp/inbox.h"
+#include "transport/tcp/receive_buffers.h"
 #include "transport/tcp/timers.h"
 #include "transport/tcp/watermark.h"
 
@@ -23,9 +23,9 @@ class Receiver final : private Timed {
   Inbox& inbox() { return inbox_; }
   uint64_t repeated() const { return inbox_.repeated(); }  // bytes that came again
 
-  enum class Place { found, full, none };  // none: the link ends
+  enum class Destination { found, full, none };  // none: the link ends
   // Where the payload of a segment goes; null: it is dropped.
-  Place place(const SegmentHeader& segment, std::byte*& into);
+  Destination destination(const SegmentHeader& segment, std::byte*& into);
   // All of a segment is in its place.
   void complete(const SegmentHeader& segment);
   // The owner gives the memory of a message back.
@@ -48,9 +48,9 @@ class Receiver final : private Timed {
 
   TcpLink& link_;
   Inbox inbox_;
-  Blocks blocks_;
-  std::unordered_map<uint64_t, uint64_t> kept_;  // messages in blocks that the owner has: by block
-  Watermark taken_;                              // the messages that have come and need no block any more
+  ReceiveBuffers buffers_;
+  std::unordered_map<uint64_t, uint64_t> kept_;  // messages in buffers that the owner has: by buffer
+  Watermark taken_;                              // the messages that have come and need no buffer any more
   bool waits_ = false;                           // acknowledgements wait for a segment of ours
 };
 

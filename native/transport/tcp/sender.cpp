@@ -58,7 +58,7 @@ std::optional<Outbox::Out> Sender::pull(BulkLane& lane, Time now) {
 bool Sender::acknowledged(uint64_t first, uint64_t last) {
   const LinkContext& at = link_.context();
   if (!outbox_.has_left(last)) {
-    link_.protocol_error("an acknowledgement of data that we have not sent");
+    link_.protocol_error("an acknowledgement of data that this rank has not sent");
     return false;
   }
   bool news = false;

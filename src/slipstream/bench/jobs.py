@@ -28,8 +28,8 @@ from slipstream.comm.rendezvous.discovery import bind_addresses, is_local_host, 
 from slipstream.comm.rendezvous.store import StoreServer
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, place
-from slipstream.launch.master import address_towards
 from slipstream.launch.processes import descendants, die_with_parent
+from slipstream.launch.torch_rendezvous import address_towards
 
 __all__ = ["JobFailed", "Placement", "channel", "mpi_command", "run"]
 

@@ -191,7 +191,7 @@ def _options(given: dict[str, Any]) -> Options:
     if model not in FIGURES and ":" not in model:
         raise click.BadParameter(f"{', '.join(FIGURES)} or MODULE:FUNCTION", param_hint="--model")
     if compute == "delay" and seconds is None:
-        raise click.UsageError("no figure is known of this model: give --compute-time")
+        raise click.UsageError("the compute time of this model is unknown: give --compute-time")
     batch = given["batch"] or (figure.batch if figure and given["compute_time"] is None else None)
     return Options(
         model=model,

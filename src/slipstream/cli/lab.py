@@ -16,11 +16,11 @@ import click
 from slipstream.base.units import format_rate
 from slipstream.cli.options import time_option
 from slipstream.lab import registry
+from slipstream.lab.command_runs import run_command
 from slipstream.lab.errors import LabError
 from slipstream.lab.lab import Lab, describe
 from slipstream.lab.links import device_name
 from slipstream.lab.measure import Flow, measure, neighbours
-from slipstream.lab.session import run_command
 from slipstream.lab.spec import Spec, load, make
 
 __all__ = ["lab"]
@@ -223,7 +223,7 @@ def show(as_json: bool) -> None:
         _say("no lab is up")
 
 
-def _as_dict(record: registry.Record) -> dict[str, Any]:
+def _as_dict(record: registry.LabRecord) -> dict[str, Any]:
     hosts = [
         dataclasses.asdict(host)
         | {"address": record.spec.address(host.name), "cut": bool(record.cut_interfaces(host.name))}
@@ -247,7 +247,7 @@ def execute(name: str | None, host: str, command: tuple[str, ...]) -> None:
     # click ends its own options at HOST, and leaves what stands behind it to the command: the `--` too.
     command = command[1:] if command[0] == "--" else command
     if not command:
-        raise click.UsageError(f"what shall run on {host}? slipstream lab exec {host} -- bash")
+        raise click.UsageError(f"the command for {host} is missing: slipstream lab exec {host} -- bash")
     made = Lab.attach(name)
     sys.exit(run_command(made, host, command, say=_say))
 
@@ -304,7 +304,7 @@ def measured(name: str | None, flows: int, seconds: float, as_json: bool) -> Non
         gone = ", ".join(host for host in made.hosts if host not in linked)
         _say(f"left out, as their cables are out: {gone} (to plug one in: slipstream lab heal HOST)")
     if len(linked) < 2:
-        raise LabError(f"two hosts with their cables in are needed; this lab has {len(linked)}")
+        raise LabError(f"two hosts that are not cut are needed; this lab has {len(linked)}")
     found = measure(made, neighbours(linked), flows=flows, seconds=seconds)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(flow) for flow in found], indent=2))

@@ -29,7 +29,7 @@ def probe(seconds: float) -> dict[str, Any]:
     statistics. ValueError unless there are two ranks with a TCP link between them.
     """
     if slipstream.size() != 2:
-        raise ValueError("the probe wants two ranks")
+        raise ValueError("the check of a link needs two ranks")
     small, data = np.ones(1, np.float32), np.ones(_COUNT, np.float32)
     trips = []
     for _ in range(50):
@@ -46,9 +46,7 @@ def probe(seconds: float) -> dict[str, Any]:
     took = time.perf_counter() - start
     links = [link for link in slipstream.link_statistics() if link.transport == "tcp"]
     if not links:
-        raise ValueError(
-            "the ranks share memory: no TCP link is between them (SLIPSTREAM_TRANSPORT=tcp makes one)"
-        )
+        raise ValueError("the ranks share memory and have no TCP link: set SLIPSTREAM_TRANSPORT=tcp")
     rate = 8 * rounds * data.nbytes / took
     return {"rate": rate, "round_trip": float(np.median(trips)), "link": dataclasses.asdict(links[0])}
 

@@ -282,7 +282,7 @@ def _assigned(variables: tuple[str, ...], exported: tuple[str, ...]) -> dict[str
     for one in exported:
         name, equals, value = one.partition("=")
         if not name or (not equals and name not in os.environ):
-            raise click.UsageError(f"-x {one}: there is no such variable here; give -x {one}=VALUE")
+            raise click.UsageError(f"-x {one}: this environment has no such variable; write -x {one}=VALUE")
         env[name] = value if equals else os.environ[name]
     for one in variables:
         name, equals, value = one.partition("=")

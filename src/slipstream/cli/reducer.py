@@ -205,7 +205,11 @@ def _joined(host: str, port: int) -> str:
 def _drain(service: Any, number: int, seconds: float) -> None:
     """Lets the jobs end; a further signal ends the process at once."""
     log = logging.getLogger("slipstream.reducer")
-    log.info("%s: takes no more jobs, waits %g s for those there are", signal.Signals(number).name, seconds)
+    log.info(
+        "%s: accepts no more jobs, and waits %g s for the jobs that it has",
+        signal.Signals(number).name,
+        seconds,
+    )
     drainer = threading.Thread(target=service.drain, args=(seconds,), name="slipstream-drain", daemon=True)
     drainer.start()
     while drainer.is_alive():

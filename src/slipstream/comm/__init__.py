@@ -22,7 +22,7 @@ _HOMES = {
     ),
     "slipstream.comm.membership.group": ("Group", "world"),
     "slipstream.comm.collectives.buffers": ("empty",),
-    "slipstream.comm.collectives.blocks": ("BLOCK_INT8", "dequantize", "quantize"),
+    "slipstream.comm.collectives.block_int8": ("BLOCK_INT8", "dequantize", "quantize"),
     "slipstream.comm.membership.statistics": ("LaneStatistics", "LinkStatistics", "link_statistics"),
     "slipstream.comm.collectives.work": ("Work",),
     "slipstream.comm.collectives.arrays": (

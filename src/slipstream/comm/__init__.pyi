@@ -11,9 +11,9 @@ from slipstream.comm.collectives.arrays import reduce as reduce
 from slipstream.comm.collectives.arrays import reduce_scatter as reduce_scatter
 from slipstream.comm.collectives.arrays import scatter as scatter
 from slipstream.comm.collectives.arrays import send as send
-from slipstream.comm.collectives.blocks import BLOCK_INT8 as BLOCK_INT8
-from slipstream.comm.collectives.blocks import dequantize as dequantize
-from slipstream.comm.collectives.blocks import quantize as quantize
+from slipstream.comm.collectives.block_int8 import BLOCK_INT8 as BLOCK_INT8
+from slipstream.comm.collectives.block_int8 import dequantize as dequantize
+from slipstream.comm.collectives.block_int8 import quantize as quantize
 from slipstream.comm.collectives.buffers import empty as empty
 from slipstream.comm.collectives.work import Work as Work
 from slipstream.comm.membership.group import Group as Group

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from slipstream.base.dtypes import DType
-from slipstream.comm.collectives.landings import OPEN, Landing, await_memory, settle
+from slipstream.comm.collectives.copies_back import OPEN, CopyBack, await_memory, settle
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import description
 
@@ -22,10 +22,10 @@ __all__ = [
     "DTYPES",
     "await_tensor",
     "byte_code",
+    "copy_back",
     "describe",
     "dtype_code",
     "is_plain",
-    "landing",
     "plain_copy",
     "shares_elements",
     "span",
@@ -154,17 +154,17 @@ def await_tensor(
         settle(group, channel, name, (address, nbytes, tensor))
 
 
-def landing(
+def copy_back(
     work: Any,
     group: Group,
     name: str,
     tensors: Sequence[torch.Tensor],
     copy: Callable[[], None],
     channel: int = 0,
-) -> Landing:
+) -> CopyBack:
     """The copy of results to these tensors, which later operations on them wait for."""
 
     def overlaps(begin: int, end: int, memory: Any) -> bool:
         return any(_uses(tensor, begin, end, memory) for tensor in tensors)
 
-    return Landing(work, group, channel, name, overlaps, copy)
+    return CopyBack(work, group, channel, name, overlaps, copy)

@@ -1,6 +1,6 @@
 """Buckets: the memory in which gradients travel, cut so that every rank cuts alike.
 
-A bucket is one piece of memory that other processes of the host can map, so an all-reduce on it copies
+A bucket is one range of memory that other processes of the host can map, so an all-reduce on it copies
 nothing. Where a gradient travels as it is, its place in the bucket can then *become* the gradient: it is copied
 in when backward has made it, and never out.
 """
@@ -18,7 +18,7 @@ from slipstream.comm.collectives.buffers import empty
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 
-__all__ = ["Bucket", "Parameter", "Slot", "cut"]
+__all__ = ["Bucket", "GradientPlace", "Parameter", "cut"]
 
 BUCKET_BYTES = 32 << 20
 # The first bucket is small, so that communication starts while backward has only begun.
@@ -43,7 +43,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Slot:
+class GradientPlace:
     """The place of a parameter's gradient in a bucket: ``address`` is that of its first element."""
 
     parameter: Parameter
@@ -86,7 +86,7 @@ class Bucket:
     timeline call the operation.
     """
 
-    __slots__ = ("address", "count", "dtype", "memory", "name", "slots", "waiting", "work")
+    __slots__ = ("address", "count", "dtype", "memory", "name", "places", "waiting", "work")
 
     def __init__(self, parameters: Sequence[Parameter], group: Group, name: str = "") -> None:
         self.name = name
@@ -97,6 +97,6 @@ class Bucket:
         self.address: int = self.memory.ctypes.data
         self.count = self.memory.size // itemsize(self.dtype)
         starts = accumulate((p.nbytes for p in parameters[:-1]), initial=self.address)
-        self.slots = [Slot(p, start) for p, start in zip(parameters, starts, strict=True)]
-        self.waiting = len(self.slots)
+        self.places = [GradientPlace(p, start) for p, start in zip(parameters, starts, strict=True)]
+        self.waiting = len(self.places)
         self.work: Work | None = None

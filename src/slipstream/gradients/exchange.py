@@ -57,10 +57,10 @@ class Gradients(Protocol):
         """Takes note of where the gradients in ``bucket`` go."""
 
     def write(self, index: int) -> None:
-        """Copies a gradient to its slot, unless it is there already; zeros if there is none."""
+        """Copies a gradient to its place, unless it is there already; zeros if there is none."""
 
     def read(self, index: int) -> None:
-        """Makes what its slot has now, the reduced gradient, the gradient of the parameter."""
+        """Makes what its place has now, the reduced gradient, the gradient of the parameter."""
 
     def start_sparse(self, index: int) -> Callable[[], None]:
         """Starts the reduction of a sparse gradient; returns what waits for it and takes the result over."""
@@ -163,8 +163,8 @@ class GradientExchange:
         for bucket in self._buckets or []:
             assert bucket.work is not None
             bucket.work.wait()
-            for slot in bucket.slots:
-                self._gradients.read(slot.parameter.index)
+            for place in bucket.places:
+                self._gradients.read(place.parameter.index)
         for finish in sparse:
             finish()
 
@@ -175,7 +175,7 @@ class GradientExchange:
         self._next = 0
         self.touched = False
         for bucket in self._buckets or []:
-            bucket.waiting = len(bucket.slots)
+            bucket.waiting = len(bucket.places)
             bucket.work = None
 
     def _learn(self) -> None:
@@ -197,8 +197,8 @@ class GradientExchange:
         self._buckets = [Bucket(part, group, _label(part)) for part in cut(parameters, self._groups)]
         for bucket in self._buckets:
             self._gradients.place(bucket)
-            for slot in bucket.slots:
-                self._bucket_of[slot.parameter.index] = bucket
+            for place in bucket.places:
+                self._bucket_of[place.parameter.index] = bucket
 
     def _fill(self, index: int) -> None:
         self._gradients.write(index)

@@ -13,8 +13,8 @@ from typing import Any
 
 from slipstream.base.units import format_rate, parse_rate
 from slipstream.lab import links, registry
-from slipstream.lab.namespaces import Place, batch, check_machine, enter, start_place
-from slipstream.lab.registry import Record
+from slipstream.lab.namespaces import ProcessIdentity, batch, check_machine, enter, start_holder
+from slipstream.lab.registry import LabRecord
 from slipstream.lab.remote import start_ssh, write_stand_in
 from slipstream.lab.spec import Event, HostSpec, Spec, make
 
@@ -29,6 +29,10 @@ class Lab:
     a server on every host instead of a stand-in. ``name``: default is a new one. ``keep``: it outlives this
     process, until `close`.
     Raises ValueError for what makes no sense, LabError for what this machine cannot do. Linux, root.
+
+    >>> with Lab(hosts=2, rate="500mbit") as lab:
+    ...     lab.run("h1", ["ping", "-c", "1", "h2"], capture_output=True).returncode
+    0
     """
 
     def __init__(
@@ -62,24 +66,26 @@ class Lab:
         lab.name = lab._record.name
         return lab
 
-    def _make(self, spec: Spec, ssh: bool, keep: bool) -> Record:
+    def _make(self, spec: Spec, ssh: bool, keep: bool) -> LabRecord:
         folder = registry.folder_of(self.name)
         hosts_file = folder / "hosts"
         lines = [f"{own} {host.name}\n" for host in spec.hosts for own in spec.addresses(host.name)]
         hosts_file.write_text("127.0.0.1 localhost\n::1 localhost\n" + "".join(lines), encoding="utf-8")
         names = ["hub", *(host.name for host in spec.hosts)]
         hub, *rest = (self._start(name, keep) for name in names)
-        places = dict(zip(names[1:], rest, strict=True))
-        record = Record(self.name, keep, spec, hub, places)
+        holders = dict(zip(names[1:], rest, strict=True))
+        record = LabRecord(self.name, keep, spec, hub, holders)
         each = range(1, spec.interfaces + 1)
-        cables = [links.connect(i, place.pid, spec.mtu, k) for i, place in enumerate(rest) for k in each]
+        cables = [links.connect(i, holder.pid, spec.mtu, k) for i, holder in enumerate(rest) for k in each]
         batch(hub, "ip", links.hub_setup(spec) + [command for cable in cables for command in cable])
         ports = [links.shape(host, links.port_name(i, k)) for i, host in enumerate(spec.hosts) for k in each]
         batch(hub, "tc", [command for port in ports for command in port])
-        for host, place in zip(spec.hosts, rest, strict=True):
+        for host, holder in zip(spec.hosts, rest, strict=True):
             own = links.host_setup([spec.addresses(host.name, k) for k in each])
-            batch(place, "ip", own + links.neighbours(spec, host))
-            batch(place, "tc", [command for k in each for command in links.shape(host, links.device_name(k))])
+            batch(holder, "ip", own + links.neighbours(spec, host))
+            batch(
+                holder, "tc", [command for k in each for command in links.shape(host, links.device_name(k))]
+            )
         mark = {True: " reducer", False: ""}
         slots = [
             f"{host.name} slots={host.slots}{mark[host.reducer]}\n"
@@ -88,16 +94,18 @@ class Lab:
         ]
         (folder / "hostfile").write_text("".join(slots), encoding="utf-8")
         shell = (
-            start_ssh(folder, spec, places, self._processes) if ssh else write_stand_in(folder, spec, places)
+            start_ssh(folder, spec, holders, self._processes)
+            if ssh
+            else write_stand_in(folder, spec, holders)
         )
         (folder / "shell_command").write_text(shell, encoding="utf-8")
         registry.write(record)
         return record
 
-    def _start(self, name: str, keep: bool) -> Place:
-        place, process = start_place(name, registry.folder_of(self.name) / "hosts", keep=keep)
+    def _start(self, name: str, keep: bool) -> ProcessIdentity:
+        holder, process = start_holder(name, registry.folder_of(self.name) / "hosts", keep=keep)
         self._processes.append(process)
-        return place
+        return holder
 
     @property
     def spec(self) -> Spec:
@@ -148,8 +156,8 @@ class Lab:
         return subprocess.run(self._inside(host, command, options), env=self._variables(env), **options)
 
     def _inside(self, host: str, command: Sequence[str], options: dict[str, Any]) -> list[str]:
-        place = self._record.places[self.spec.host(host).name]
-        return [*enter(place, os.fspath(options.pop("cwd", None) or os.getcwd())), *command]
+        holder = self._record.holders[self.spec.host(host).name]
+        return [*enter(holder, os.fspath(options.pop("cwd", None) or os.getcwd())), *command]
 
     def _variables(self, added: Mapping[str, str] | None) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1", **os.environ, **self.environment(), **(added or {})}
@@ -173,7 +181,7 @@ class Lab:
     def _reshape(self, old: HostSpec, new: HostSpec) -> None:
         number = self.hosts.index(old.name)
         for k in range(1, self.spec.interfaces + 1):
-            batch(self._record.places[old.name], "tc", links.reshape(old, new, links.device_name(k)))
+            batch(self._record.holders[old.name], "tc", links.reshape(old, new, links.device_name(k)))
             batch(self._record.hub, "tc", links.reshape(old, new, links.port_name(number, k)))
         self._update(spec=self.spec.replaced(new))
 
@@ -207,7 +215,7 @@ class Lab:
         else:
             self.heal(event.host, event.interface)
 
-    def _current(self) -> Record:
+    def _current(self) -> LabRecord:
         """Another process may have changed the lab."""
         self._record = registry.read(self.name)
         return self._record

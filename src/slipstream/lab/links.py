@@ -153,7 +153,7 @@ def path_of(source_port: int, target_port: int, paths: int) -> int:
 
     By bits 1 and up of both ports: the kernel hands out even ports first.
     """
-    mask = _buckets(paths) - 1
+    mask = _port_values(paths) - 1
     return (((source_port >> 1) & mask) + ((target_port >> 1) & mask)) % paths
 
 
@@ -161,7 +161,7 @@ def _outgoing(device: str) -> bool:
     return device.startswith("eth")
 
 
-def _buckets(paths: int) -> int:
+def _port_values(paths: int) -> int:
     return 1 << (paths - 1).bit_length()
 
 
@@ -186,12 +186,12 @@ def _path_class(verb: str, device: str, host: HostSpec, path: int, own: int) -> 
 
 
 def _filters(paths: int, device: str) -> list[str]:
-    buckets: Sequence[int] = range(_buckets(paths))
-    mask = (len(buckets) - 1) << 1
+    values: Sequence[int] = range(_port_values(paths))
+    mask = (len(values) - 1) << 1
     return [
         f"filter add dev {device} parent 1: prio {prio} protocol {protocol} u32 match {header} protocol 6 0xff "
         f"match {header} sport {a << 1} {mask:#x} match {header} dport {b << 1} {mask:#x} "
         f"flowid 1:{_class((a + b) % paths)}"
         for prio, protocol, header in ((1, "ip", "ip"), (2, "ipv6", "ip6"))
-        for a, b in itertools.product(buckets, buckets)
+        for a, b in itertools.product(values, values)
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slipstream.lab.errors import LabError
 
-__all__ = ["Place", "batch", "check_machine", "enter", "kill_all", "members", "start_place"]
+__all__ = ["ProcessIdentity", "batch", "check_machine", "enter", "kill_all", "members", "start_holder"]
 
 # The process that keeps a host alive: it sets the host up, says so, and waits until its standard input ends. Where the
 # machine filters what its bridges forward, a lab's do without: there is nothing to filter, and every packet would pay.
@@ -31,14 +31,14 @@ _KILL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessIdentity:
     """A process and its start, in clock ticks after boot, as ids are reused. One of them holds a host's namespaces."""
 
     pid: int
     started: int
 
     @classmethod
-    def own(cls) -> Place:
+    def own(cls) -> ProcessIdentity:
         """This process."""
         started = _started(os.getpid())
         assert started is not None
@@ -69,7 +69,9 @@ def check_machine() -> None:
         raise LabError(f"a lab needs {', '.join(missing)}: install {wanted} (Debian's names)")
 
 
-def start_place(name: str, hosts_file: Path, *, keep: bool) -> tuple[Place, subprocess.Popen[bytes]]:
+def start_holder(
+    name: str, hosts_file: Path, *, keep: bool
+) -> tuple[ProcessIdentity, subprocess.Popen[bytes]]:
     """Makes the namespaces of a host. They last as long as the process, which ends with this one unless ``keep``."""
     last = ["sleep", "infinity"] if keep else ["cat"]
     process = subprocess.Popen(
@@ -95,21 +97,21 @@ def start_place(name: str, hosts_file: Path, *, keep: bool) -> tuple[Place, subp
     process.stderr.close()
     started = _started(process.pid)
     assert started is not None
-    return Place(process.pid, started), process
+    return ProcessIdentity(process.pid, started), process
 
 
-def enter(place: Place, folder: str | None = None) -> list[str]:
+def enter(holder: ProcessIdentity, folder: str | None = None) -> list[str]:
     """The beginning of a command that runs in a host; it becomes that command, under the same process id."""
     where = [] if folder is None else [f"--wd={folder}"]
-    return ["nsenter", f"--target={place.pid}", "--net", "--uts", "--mount", *where, "--"]
+    return ["nsenter", f"--target={holder.pid}", "--net", "--uts", "--mount", *where, "--"]
 
 
-def batch(place: Place, program: str, commands: Sequence[str]) -> None:
+def batch(holder: ProcessIdentity, program: str, commands: Sequence[str]) -> None:
     """Runs ``commands`` of ``ip`` or ``tc`` in a host; LabError with the first that fails."""
     if not commands:
         return
     done = subprocess.run(
-        [*enter(place), program, "-batch", "-"],
+        [*enter(holder), program, "-batch", "-"],
         input="\n".join(commands) + "\n",
         capture_output=True,
         text=True,
@@ -117,7 +119,7 @@ def batch(place: Place, program: str, commands: Sequence[str]) -> None:
     )
     if done.returncode == 0:
         return
-    if not place.alive():
+    if not holder.alive():
         raise LabError("the lab is gone: the process that held this host has ended")
     text = done.stderr.strip()
     if "netem" in "".join(commands) and "qdisc" in text:

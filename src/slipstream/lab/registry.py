@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slipstream.lab.errors import LabError
-from slipstream.lab.namespaces import Place, kill_all
+from slipstream.lab.namespaces import ProcessIdentity, kill_all
 from slipstream.lab.spec import Spec
 
 __all__ = [
     "ROOT",
-    "Record",
+    "LabRecord",
     "claim",
     "destroy",
     "find",
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 @dataclass(frozen=True)
-class Record:
+class LabRecord:
     """A lab as its folder knows it. ``keep``: it stays until it is taken down; else it ends with its owner.
 
     ``cut``: the cables that are out, as ``h2:1`` (host and interface).
@@ -48,8 +48,8 @@ class Record:
     name: str
     keep: bool
     spec: Spec
-    hub: Place
-    places: dict[str, Place]
+    hub: ProcessIdentity
+    holders: dict[str, ProcessIdentity]
     cut: tuple[str, ...] = ()
 
     def cut_interfaces(self, host: str) -> list[int]:
@@ -78,7 +78,7 @@ def claim(name: str) -> int:
             folder.mkdir(mode=0o700)
             descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.write(descriptor, json.dumps(asdict(Place.own())).encode())
+            os.write(descriptor, json.dumps(asdict(ProcessIdentity.own())).encode())
     except FileExistsError:
         raise LabError(
             f"there is a lab {name!r} already: slipstream lab down {name}, or choose another name"
@@ -99,7 +99,7 @@ def _alone() -> Iterator[None]:
         os.close(descriptor)
 
 
-def write(record: Record) -> None:
+def write(record: LabRecord) -> None:
     """Writes a lab's record, all of it or nothing."""
     folder = folder_of(record.name)
     part = folder / f"record.{os.getpid()}"
@@ -107,16 +107,18 @@ def write(record: Record) -> None:
     part.replace(folder / "record.json")
 
 
-def read(name: str) -> Record:
+def read(name: str) -> LabRecord:
     """The record of a lab; LabError if there is none."""
     try:
         data = json.loads((folder_of(name) / "record.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         there = ", ".join(record.name for record in records()) or "none (to make one: slipstream lab up)"
         raise LabError(f"there is no lab {name!r}; there is {there}") from None
-    places = {host: Place(**place) for host, place in data["places"].items()}
+    holders = {host: ProcessIdentity(**holder) for host, holder in data["holders"].items()}
     spec = Spec.from_dict(data["spec"])
-    return Record(data["name"], data["keep"], spec, Place(**data["hub"]), places, tuple(data["cut"]))
+    return LabRecord(
+        data["name"], data["keep"], spec, ProcessIdentity(**data["hub"]), holders, tuple(data["cut"])
+    )
 
 
 def _names() -> list[str]:
@@ -125,7 +127,7 @@ def _names() -> list[str]:
     return []
 
 
-def records() -> list[Record]:
+def records() -> list[LabRecord]:
     """The labs that are up."""
     found = []
     for name in _names():
@@ -135,7 +137,7 @@ def records() -> list[Record]:
     return [record for record in found if record.hub.alive()]
 
 
-def find_kept(name: str | None) -> Record:
+def find_kept(name: str | None) -> LabRecord:
     """The lab of that name; without one the one that `slipstream lab up` made. LabError if unclear.
 
     A lab that ends with a command (`slipstream lab run`) belongs to that command: only its name takes it down.
@@ -155,7 +157,7 @@ def find_kept(name: str | None) -> Record:
     )
 
 
-def find(name: str | None) -> Record:
+def find(name: str | None) -> LabRecord:
     """The lab of that name; without one that of SLIPSTREAM_LAB, or the only one that is up. LabError if unclear.
 
     One that stays (`slipstream lab up`) comes before those that end with a command (`slipstream lab run`).
@@ -205,7 +207,7 @@ def _locked(descriptor: int) -> bool:
 
 def _owner_lives(descriptor: int) -> bool:
     try:
-        return Place(**json.loads(os.pread(descriptor, 256, 0))).alive()
+        return ProcessIdentity(**json.loads(os.pread(descriptor, 256, 0))).alive()
     except (OSError, ValueError, TypeError):
         return True  # it has not written itself yet
 
@@ -229,7 +231,7 @@ def _stays(name: str) -> bool:
         record = read(name)
     except (LabError, ValueError, KeyError):
         return False  # its making was interrupted
-    return record.keep and record.hub.alive() and all(place.alive() for place in record.places.values())
+    return record.keep and record.hub.alive() and all(holder.alive() for holder in record.holders.values())
 
 
 def destroy(name: str) -> None:

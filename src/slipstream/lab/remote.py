@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.lab.errors import LabError
-from slipstream.lab.namespaces import Place, enter
+from slipstream.lab.namespaces import ProcessIdentity, enter
 from slipstream.lab.spec import Spec
 
 __all__ = ["start_ssh", "write_stand_in"]
@@ -19,11 +19,11 @@ __all__ = ["start_ssh", "write_stand_in"]
 _START_SECONDS = 20.0
 
 
-def write_stand_in(folder: Path, spec: Spec, places: Mapping[str, Place]) -> str:
+def write_stand_in(folder: Path, spec: Spec, holders: Mapping[str, ProcessIdentity]) -> str:
     """Writes a script that is called like ssh and enters the host's namespaces; returns the command."""
     cases = "\n".join(
-        f'  {name}|{spec.address(name)}) exec {shlex.join(enter(place))} sh -c "$*" ;;'
-        for name, place in places.items()
+        f'  {name}|{spec.address(name)}) exec {shlex.join(enter(holder))} sh -c "$*" ;;'
+        for name, holder in holders.items()
     )
     path = folder / "shell"
     path.write_text(
@@ -39,7 +39,7 @@ def write_stand_in(folder: Path, spec: Spec, places: Mapping[str, Place]) -> str
 
 
 def start_ssh(
-    folder: Path, spec: Spec, places: Mapping[str, Place], started: list[subprocess.Popen[bytes]]
+    folder: Path, spec: Spec, holders: Mapping[str, ProcessIdentity], started: list[subprocess.Popen[bytes]]
 ) -> str:
     """Starts an ssh server on each host, with keys of its own; returns the client's command. LabError without one.
 
@@ -77,7 +77,7 @@ def start_ssh(
     )
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the server's privilege separation wants it
     for name, address in names:
-        started.append(_start_server(server, folder, name, address, places[name]))
+        started.append(_start_server(server, folder, name, address, holders[name]))
     deadline = time.monotonic() + _START_SECONDS
     for (name, _), process in zip(names, started[-len(names) :], strict=True):
         _await_server(process, folder / f"sshd.{name}.log", name, deadline)
@@ -85,7 +85,7 @@ def start_ssh(
 
 
 def _start_server(
-    server: str, folder: Path, name: str, address: str, place: Place
+    server: str, folder: Path, name: str, address: str, holder: ProcessIdentity
 ) -> subprocess.Popen[bytes]:
     config = folder / f"sshd_config.{name}"
     at = f"[{address}]" if ":" in address else address
@@ -97,7 +97,7 @@ def _start_server(
     )
     with (folder / f"sshd.{name}.log").open("wb") as file:
         return subprocess.Popen(
-            [*enter(place), server, "-D", "-e", "-f", str(config)],
+            [*enter(holder), server, "-D", "-e", "-f", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -28,6 +28,9 @@ class HostSpec:
 
     ``paths``: bits a second of each path to the network; every TCP connection keeps to one of them. ``delay``:
     seconds one way; ``loss``: share of packets, 0 to 1.
+
+    >>> HostSpec("h1", slots=2, rate=500_000_000)
+    HostSpec(name='h1', slots=2, rate=500000000, paths=(), delay=0.0, loss=0.0)
     """
 
     name: str
@@ -63,6 +66,9 @@ class Event:
     """``action`` on ``host``, ``at`` seconds after the command's start.
 
     ``path`` and ``interface`` count from 1; 0 is the whole link, and all interfaces.
+
+    >>> str(Event(5.0, "cut", "h2"))
+    '5s:cut:h2'
     """
 
     at: float
@@ -113,6 +119,9 @@ class Spec:
 
     ``interfaces``: of each host, every one with a link of its own, to a switch and a subnet of its own. ``family``: of
     the hosts' addresses, ``ipv4``, ``ipv6`` or ``both``.
+
+    >>> Spec((HostSpec("h1"), HostSpec("h2")), interfaces=2).interfaces
+    2
     """
 
     hosts: tuple[HostSpec, ...]

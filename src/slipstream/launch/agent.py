@@ -22,7 +22,7 @@ from slipstream.launch.guard import guarded
 from slipstream.launch.outbox import Outbox
 from slipstream.launch.processes import die_with_parent, kill_descendants, reap
 from slipstream.launch.signals import SignalWatch
-from slipstream.launch.wire import Frames, Spec, SpecRank, frame
+from slipstream.launch.wire import AgentMessages, Spec, SpecRank, message
 
 _BACKLOG = 1 << 20  # unsent output beyond which the ranks have to wait
 _DRAIN_SECONDS = 5.0  # to hand over the last output once all processes are gone
@@ -34,7 +34,7 @@ class _Rank:
     number: int
     pid: int
     status: int | None = None
-    pipes: dict[int, int] = field(default_factory=dict)  # fd -> frame kind
+    pipes: dict[int, int] = field(default_factory=dict)  # fd -> message kind
 
 
 class _HostAgent:
@@ -42,7 +42,7 @@ class _HostAgent:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.frames = Frames(preamble=False)
+        self.messages = AgentMessages(preamble=False)
         self.ranks: dict[int, _Rank] = {}  # by pid
         self.started = False
         self.running = 0
@@ -100,7 +100,7 @@ class _HostAgent:
         if not data:
             self.cut_off = True
             return
-        for kind, _, payload in self.frames.feed(data):
+        for kind, _, payload in self.messages.feed(data):
             if kind == wire.SPEC:
                 self._start(Spec.unpack(payload))
             elif kind == wire.SIGNAL:
@@ -118,7 +118,7 @@ class _HostAgent:
                     os.killpg(rank.pid, number)
 
     def _send(self, kind: int, rank: int, payload: bytes) -> None:
-        self.outbox.add(frame(kind, rank, payload))
+        self.outbox.add(message(kind, rank, payload))
 
     def _flush(self) -> None:
         """Writes what the launcher takes now, and lets the ranks wait while too much is left."""

@@ -105,7 +105,7 @@ class AgentPool:
     # ---- what they are told ----
 
     def post(self, data: bytes) -> None:
-        """Sends a short frame to all. May run in a signal handler."""
+        """Sends a short message to all. May run in a signal handler."""
         for agent in self.agents:
             agent.post(data)
 

@@ -17,7 +17,7 @@ from slipstream.launch import wire
 from slipstream.launch.outbox import Outbox
 from slipstream.launch.reducers import python_path
 from slipstream.launch.sweep import mark_of
-from slipstream.launch.wire import Frames, Spec, frame
+from slipstream.launch.wire import AgentMessages, Spec, message
 
 __all__ = ["Agent", "Destination", "Remote", "sweep_up"]
 
@@ -94,7 +94,7 @@ class Agent:
         self.done = False  # it said that every process of its host is gone
         self.broken = False  # it said what no agent says: it is not listened to any more
         self.open: set[int] = set()  # its pipes that are still read
-        self._frames = Frames(preamble=True)
+        self._messages = AgentMessages(preamble=True)
         assert process.stdin is not None
         self._outbox = Outbox(process.stdin.fileno(), selector)
 
@@ -135,7 +135,7 @@ class Agent:
         agent = cls(destination, spec, process, selector)
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
-        agent._outbox.add(frame(wire.SPEC, 0, spec.pack()))
+        agent._outbox.add(message(wire.SPEC, 0, spec.pack()))
         for fd in (agent.stdout, agent.stderr):
             os.set_blocking(fd, False)
             agent.open.add(fd)
@@ -147,7 +147,7 @@ class Agent:
 
     @property
     def stdout(self) -> int:
-        """Where its frames come from."""
+        """Where its messages come from."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
@@ -160,7 +160,7 @@ class Agent:
     @property
     def noise(self) -> str:
         """What came before its first word: a login shell's greeting, or why there is no agent."""
-        return self._frames.noise.decode(errors="replace").strip()
+        return self._messages.noise.decode(errors="replace").strip()
 
     def how_it_ended(self) -> str:
         """In words, once its pipes are closed: with what exit code it, or the connection to it, has ended."""
@@ -169,14 +169,14 @@ class Agent:
         return f"{what} ended with code {self.process.wait(_LAST_SECONDS)}"
 
     def hear(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """The frames (kind, rank, payload) that ``data`` completes.
+        """The messages (kind, rank, payload) that ``data`` completes.
 
         Raises ValueError, and hears nothing from then on, when one is malformed or speaks of another host's rank.
         """
         if self.broken:
             return []
         try:
-            heard = self._frames.feed(data)
+            heard = self._messages.feed(data)
             for one in heard:
                 self._check(*one)
         except ValueError:
@@ -186,11 +186,11 @@ class Agent:
 
     def _check(self, kind: int, rank: int, payload: bytes) -> None:
         if self.done:
-            raise ValueError("a frame after its last")
+            raise ValueError("a message after its last one")
         if kind != wire.DONE and kind not in _OF_A_RANK:
-            raise ValueError(f"a frame of kind {kind}, which there is not")
+            raise ValueError(f"a message of kind {kind}, which does not exist")
         if len(payload) != _SIZES.get(kind, len(payload)):
-            raise ValueError(f"a frame of kind {kind} with {len(payload)} bytes")
+            raise ValueError(f"a message of kind {kind} with {len(payload)} bytes")
         if kind == wire.DONE:
             if self.ranks - self.ended:
                 raise ValueError(f"it is done, but rank {_numbers(self.ranks - self.ended)} has not ended")
@@ -208,7 +208,7 @@ class Agent:
     # ---- what it is told ----
 
     def post(self, data: bytes) -> None:
-        """Sends a short frame. May run in a signal handler. If it is gone, the end of its output will tell."""
+        """Sends a short message. May run in a signal handler. If it is gone, the end of its output will tell."""
         assert self.process.stdin is not None
         if not self.process.stdin.closed:
             self._outbox.post(data)

@@ -72,6 +72,9 @@ def run(
     Raises what ``fn`` raised on a rank, the first that was not just told of another's failure; its cause is that
     rank's traceback. Raises ValueError for a function that cannot be sent, SlipstreamError when ranks end without
     a result.
+
+    >>> slipstream.run(pow, args=[2, 3], np=2)
+    [8, 8]
     """
     if np < 1:
         raise ValueError(f"np={np}: a job has at least one rank")

@@ -8,7 +8,7 @@ import signal
 from slipstream.launch import wire
 from slipstream.launch.agent_pool import AgentPool
 from slipstream.launch.deadlines import Deadlines
-from slipstream.launch.wire import frame
+from slipstream.launch.wire import message
 
 __all__ = ["Ending"]
 
@@ -55,7 +55,7 @@ class Ending:
             self._ask(number if number == signal.SIGINT else signal.SIGTERM)
         else:
             self._deadline.set(_LAST)
-            self._pool.post(frame(wire.KILL))
+            self._pool.post(message(wire.KILL))
 
     def finish(self) -> None:
         """No rank is left: ends the agents of reducers."""
@@ -67,7 +67,7 @@ class Ending:
         """Asks all ranks to end; the agents kill what is left after the grace."""
         if self._deadline.when is None:
             self._deadline.set(_GRACE + _LAST)
-        self._pool.post(frame(wire.SIGNAL, 0, wire.SIGNAL_BODY.pack(number, _GRACE)))
+        self._pool.post(message(wire.SIGNAL, 0, wire.SIGNAL_BODY.pack(number, _GRACE)))
 
     def close(self) -> None:
         """Leaves no process behind; in a hurry after a second interrupt."""

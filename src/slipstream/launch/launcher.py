@@ -25,7 +25,6 @@ from slipstream.launch.deadlines import Deadlines
 from slipstream.launch.ending import Ending
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Placed, shown_names
-from slipstream.launch.master import master_port
 from slipstream.launch.options import JobOptions
 from slipstream.launch.output import RankOutputs, standard_console
 from slipstream.launch.processes import adopt_orphans, keep_standard_streams
@@ -34,6 +33,7 @@ from slipstream.launch.reducer_agents import ReducerAgents
 from slipstream.launch.reducers import reducer_variables, users_secret
 from slipstream.launch.signals import SignalWatch
 from slipstream.launch.specs import JobSpecs, check_timeline, encrypts
+from slipstream.launch.torch_rendezvous import master_port
 
 __all__ = ["run_job"]
 

@@ -11,9 +11,9 @@ from slipstream.base.timelines import file_of, objection
 from slipstream.comm.rendezvous.discovery import advertised_addresses
 from slipstream.launch.environment import laid_over, passed_on, rank_variables
 from slipstream.launch.hosts import Placed
-from slipstream.launch.master import address_towards, master_address
 from slipstream.launch.options import JobOptions
 from slipstream.launch.reducers import reducer_spec
+from slipstream.launch.torch_rendezvous import address_towards, master_address
 from slipstream.launch.wire import Spec, SpecRank
 
 __all__ = ["JobSpecs", "check_timeline", "encrypts"]

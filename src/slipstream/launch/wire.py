@@ -1,7 +1,7 @@
 """What the launcher and its agents say to each other, over the agent's standard input and output.
 
 The agent first writes `PREAMBLE`, so that anything a login shell prints before it is told apart. Then both
-sides send frames: kind u8, rank u32, length u32, payload. The launcher's first frame is the spec, which
+sides send messages: kind u8, rank u32, length u32, payload. The launcher's first message is the spec, which
 holds the job's secret: it travels only here, never in an argument.
 """
 
@@ -11,10 +11,10 @@ import json
 import struct
 from dataclasses import asdict, dataclass
 
-__all__ = ["MAX_FRAME", "PREAMBLE", "Frames", "Spec", "SpecRank", "frame"]
+__all__ = ["MAX_MESSAGE", "PREAMBLE", "AgentMessages", "Spec", "SpecRank", "message"]
 
 PREAMBLE = b"\0\1slipstream-agent 1\n"
-MAX_FRAME = 16 << 20
+MAX_MESSAGE = 16 << 20
 _HEAD = struct.Struct("<BII")
 
 # launcher -> agent
@@ -68,13 +68,13 @@ class Spec:
         return cls(list(raw["argv"]), str(raw["cwd"]), dict(raw["env"]), bool(raw["inherit"]), ranks)
 
 
-def frame(kind: int, rank: int = 0, payload: bytes = b"") -> bytes:
-    """A frame ready to be sent."""
+def message(kind: int, rank: int = 0, payload: bytes = b"") -> bytes:
+    """A message ready to be sent."""
     return _HEAD.pack(kind, rank, len(payload)) + payload
 
 
-class Frames:
-    """Cuts a stream of bytes into frames. With ``preamble``, what comes before it is kept in `noise`."""
+class AgentMessages:
+    """Cuts a stream of bytes into messages. With ``preamble``, what comes before it is kept in `noise`."""
 
     def __init__(self, preamble: bool) -> None:
         self._buffer = bytearray()
@@ -82,22 +82,22 @@ class Frames:
         self.noise = b""
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """The frames (kind, rank, payload) complete so far; raises ValueError on one that is too large."""
+        """The messages (kind, rank, payload) complete so far; raises ValueError on one that is too large."""
         self._buffer += data
         if self._waiting and not self._skip():
             return []
-        frames, at = [], 0
+        messages, at = [], 0
         while len(self._buffer) - at >= _HEAD.size:
             kind, rank, length = _HEAD.unpack_from(self._buffer, at)
-            if length > MAX_FRAME:
-                raise ValueError(f"a frame of {length} bytes")
+            if length > MAX_MESSAGE:
+                raise ValueError(f"a message of {length} bytes")
             end = at + _HEAD.size + length
             if len(self._buffer) < end:
                 break
-            frames.append((kind, rank, bytes(self._buffer[at + _HEAD.size : end])))
+            messages.append((kind, rank, bytes(self._buffer[at + _HEAD.size : end])))
             at = end
         del self._buffer[:at]
-        return frames
+        return messages
 
     def _skip(self) -> bool:
         at = self._buffer.find(PREAMBLE)

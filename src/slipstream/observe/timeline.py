@@ -120,6 +120,10 @@ def start_timeline(file: str | os.PathLike[str]) -> None:
 
     A file that this process has written before is left alone: ``.2`` is put behind the name. Raises
     SlipstreamError before `init` and while a timeline is being written, OSError if the file cannot be written.
+
+    >>> slipstream.start_timeline("trace-{rank}.json")
+    >>> slipstream.barrier()
+    >>> slipstream.stop_timeline()
     """
     job = current()
     if job in _running:
@@ -128,7 +132,10 @@ def start_timeline(file: str | os.PathLike[str]) -> None:
 
 
 def stop_timeline() -> None:
-    """Ends the timeline, if there is one; the file is complete then. Raises SlipstreamError before `init`."""
+    """Ends the timeline, if there is one; the file is complete then. Raises SlipstreamError before `init`.
+
+    >>> slipstream.stop_timeline()
+    """
     _end(current())
 
 

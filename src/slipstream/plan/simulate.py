@@ -53,7 +53,7 @@ class _Block:
 
 @dataclass
 class _Message:
-    pieces: list[Array]
+    parts: list[Array]
     blocks: list[_Block]  # read late: the memory that must not change before the message is consumed
     late: bool
 
@@ -175,13 +175,13 @@ class _Run:
     def _post(self, item: tuple[int, int, int]) -> None:
         rank, index, chunk = item
         step = self.plans[rank].steps[index]
-        pieces = self._read(rank, step.src, item)
+        parts = self._read(rank, step.src, item)
         late = self.reads == "late" or (self.reads == "mixed" and self.random.random() < 0.5)
-        self.sent[rank] += sum(piece.nbytes for piece in pieces)
+        self.sent[rank] += sum(part.nbytes for part in parts)
         blocks = [block for block, _ in self._slices(rank, step.src, item)] if late else []
         for block in blocks:
             self.being_read[id(block), chunk] += 1
-        message = _Message(pieces if late else [piece.copy() for piece in pieces], blocks, late)
+        message = _Message(parts if late else [part.copy() for part in parts], blocks, late)
         peer, receive = self.partner[rank, index]
         target = (peer, receive, chunk)
         self.posted[target] = message
@@ -195,7 +195,7 @@ class _Run:
         rank, index, chunk = item
         step = self.plans[rank].steps[index]
         message = self.posted.pop(item)
-        values = message.pieces
+        values = message.parts
         if step.kind == Kind.RECV_REDUCE:
             own = self._read(rank, step.src, item)
             if [len(a) for a in own] != [len(b) for b in values]:

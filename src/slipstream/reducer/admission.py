@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Bounds", "Decision", "Place", "admit"]
+__all__ = ["Bounds", "Decision", "JobPlace", "admit"]
 
 
-class Place(Protocol):
+class JobPlace(Protocol):
     """What a job holds."""
 
     host: str  # that asked for it
@@ -25,7 +25,7 @@ class Place(Protocol):
     joined: bool  # all of its workers have come
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=JobPlace)
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ def admit(held: Sequence[P], host: str, workers: int, needed: int, bounds: Bound
     return Decision(over) if over else Decision(going=going)
 
 
-def _over_half(own: Sequence[Place], host: str, needed: int, bounds: Bounds) -> str:
+def _over_half(own: Sequence[JobPlace], host: str, needed: int, bounds: Bounds) -> str:
     memory = sum(place.memory for place in own) + needed
     if own and (2 * (len(own) + 1) > bounds.jobs or 2 * memory > bounds.memory):
         return f"the workers of {len(own)} other jobs of {host} have not come yet; it may ask again when they have"
     return ""
 
 
-def _lack(held: Sequence[Place], workers: int, needed: int, bounds: Bounds) -> str:
+def _lack(held: Sequence[JobPlace], workers: int, needed: int, bounds: Bounds) -> str:
     if len(held) >= bounds.jobs:
         return f"it has {bounds.jobs} jobs already (--jobs)"
     left = bounds.memory - sum(place.memory for place in held)

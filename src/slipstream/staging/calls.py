@@ -2,7 +2,7 @@
 
 All operations of a face come down to a `Call` on one flat input and one flat output, which may be
 the same memory. What the counts describe can be cut: a range of columns of every block is an operation of its own,
-which is how device memory is staged segment by segment (`slipstream.staging.stager`).
+which is how device memory is staged part by part (`slipstream.staging.stager`).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from slipstream import _core
 from slipstream.comm.membership.group import Group
 from slipstream.staging.calls import Ends
 from slipstream.staging.device import Memory
-from slipstream.staging.segments import StagedWork, Transfer
 from slipstream.staging.stager import Stager
+from slipstream.staging.transfers import StagedWork, Transfer
 
 __all__ = ["settle", "stage"]
 

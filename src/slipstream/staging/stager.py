@@ -1,19 +1,19 @@
-"""Memory of accelerators on its way to the engine and back: through pinned host memory, segment by segment, beside
+"""Memory of accelerators on its way to the engine and back: through pinned host memory, part by part, beside
 the network.
 
-An operation is cut into *segments*, ranges of columns of every block, and each segment takes three hops:
+An operation is cut into *parts*, ranges of columns of every block, and each part takes three hops:
 
     copy out       device to pinned memory, on the device's queue for that
     network        the engine's operation on pinned memory
     copy in        pinned memory to device, on the device's other queue
 
-so that while one segment is on the network, the next comes from the device and the last goes back to it. One thread
+so that while one part is on the network, the next comes from the device and the last goes back to it. One thread
 serves all operations of the process (`Stager`), and blocks at one place only, where it waits for whatever happens
 next.
 
 **Order.** The engine matches the operations of a channel by the order of their submission. A *pipeline* keeps it: one
 for each group and channel (collectives have one; sends and receives one for each direction, peer and tag, so that a
-receive to which nothing is sent holds up nothing else). In a pipeline, segments are issued strictly in the order in
+receive to which nothing is sent holds up nothing else). In a pipeline, parts are issued strictly in the order in
 which `stage` was called, and within a call from the first column on. How a call is cut follows from its counts and
 from constants, equal on all ranks; where ranks may see different counts (all_to_all), they first agree on the widest
 block, in the call's turn. So every rank issues the same operations in the same order. Nothing but `stage` may issue
@@ -30,7 +30,7 @@ A copy in waits for the network, and for the same place in the caller's queue. `
 caller's queue wait only for copies that are on their way. So a device never waits for the network, and pipelines
 never for each other.
 
-**Memory.** A pipeline has 16 MiB under way in each direction at most, or one segment, if that is more; 64 MiB of idle
+**Memory.** A pipeline has 16 MiB under way in each direction at most, or one part, if that is more; 64 MiB of idle
 buffers are kept. Arrays are kept alive until the device has done the last copy.
 """
 
@@ -51,14 +51,14 @@ from slipstream import _core
 from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Aborted
 from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.copies_back import refusal
 from slipstream.comm.collectives.interruption import Together
-from slipstream.comm.collectives.landings import refusal
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.staging.calls import Ends
 from slipstream.staging.device import Event, Memory
 from slipstream.staging.pool import Pool
-from slipstream.staging.segments import Segment, StagedWork, Transfer
+from slipstream.staging.transfers import StagedPart, StagedWork, Transfer
 
 __all__ = ["Limits", "Stager"]
 
@@ -69,31 +69,31 @@ _CLOSED, _WAKE = -1, 0  # tokens
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes. ``segment``: the larger side of one (the same on all ranks). ``window``: what a pipeline has between
+    """Bytes. ``part``: the larger side of one (the same on all ranks). ``window``: what a pipeline has between
     the start of the copy out and the end of the copy in. ``idle``: of buffers kept for later.
     """
 
-    segment: int = 4 << 20
+    part: int = 4 << 20
     window: int = 16 << 20
     idle: int = 64 << 20
 
 
 class _Pipeline:
-    """The calls of one channel, in their order. Segments go from one stage to the next; the steps return True when
+    """The calls of one channel, in their order. Parts go from one stage to the next; the steps return True when
     they wait for the device.
     """
 
     def __init__(self, stager: Stager) -> None:
         self._stager = stager
-        self.waiting: deque[Transfer] = deque()  # some segments not begun
-        self.leaving: deque[Segment] = deque()  # being copied out
-        self.arrived: deque[Segment] = deque()  # over on the network, or never issued
-        self.landing: deque[tuple[Event | None, Transfer, Segment | None]] = deque()  # being copied in
-        self._segments = 0  # begun, and not landed
+        self.waiting: deque[Transfer] = deque()  # some parts not begun
+        self.leaving: deque[StagedPart] = deque()  # being copied out
+        self.arrived: deque[StagedPart] = deque()  # over on the network, or never issued
+        self.landing: deque[tuple[Event | None, Transfer, StagedPart | None]] = deque()  # being copied in
+        self._parts = 0  # begun, and not landed
         self._held = 0  # bytes of those
 
     def idle(self) -> bool:
-        return not (self.waiting or self._segments or self.landing)
+        return not (self.waiting or self._parts or self.landing)
 
     def _break(self, t: Transfer, error: Exception) -> None:
         """Fails a call that cannot go on here. Other ranks may have begun it: they must neither wait for our part nor
@@ -122,12 +122,12 @@ class _Pipeline:
                 return any(waits)
 
     def _begin(self) -> bool:
-        """Starts the copies of the next segments, as far as the window goes."""
+        """Starts the copies of the next parts, as far as the window goes."""
         while self.waiting:
             t = self.waiting[0]
             if t.starts is None:
                 if not t.call.uneven:
-                    t.cut(t.widest(), self._stager.limits.segment)
+                    t.cut(t.widest(), self._stager.limits.part)
                 elif not t.agreeing and not self.leaving:
                     self._agree(t)
             if t.starts is None:
@@ -138,27 +138,27 @@ class _Pipeline:
             if t.after and t.error is None:
                 return any(earlier.work.done() for earlier in t.after)
             while t.starts:
-                segment = Segment(t, t.starts[0])
-                full = self._segments and self._held + segment.nbytes > self._stager.limits.window
+                part = StagedPart(t, t.starts[0])
+                full = self._parts and self._held + part.nbytes > self._stager.limits.window
                 if full or (t.call.serial and t.live):
                     return False
                 t.starts.popleft()
-                self._start(segment)
+                self._start(part)
             self.waiting.popleft()
             self._stager.steps += 1
             self._settle(t)
         return False
 
-    def _start(self, segment: Segment) -> None:
+    def _start(self, part: StagedPart) -> None:
         self._stager.steps += 1
-        self._segments += 1
-        self._held += segment.nbytes
-        segment.transfer.live += 1
+        self._parts += 1
+        self._held += part.nbytes
+        part.transfer.live += 1
         try:
-            segment.copy_out(self._stager.pool)
+            part.copy_out(self._stager.pool)
         except Exception as error:
-            self._break(segment.transfer, error)
-        self.leaving.append(segment)
+            self._break(part.transfer, error)
+        self.leaving.append(part)
 
     def _agree(self, t: Transfer) -> None:
         """Asks all ranks for the widest block that any of them has."""
@@ -177,65 +177,65 @@ class _Pipeline:
     def _agreed(self, t: Transfer, work: Work, widest: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         try:
             work.wait()
-            t.cut(int(widest[0]), self._stager.limits.segment)
+            t.cut(int(widest[0]), self._stager.limits.part)
         except Exception as error:
             t.fail(error)
 
     def _issue(self) -> bool:
         """Gives the engine what has been copied out."""
         while self.leaving:
-            segment = self.leaving[0]
-            t = segment.transfer
-            if not self._reached(segment.event, t):
+            part = self.leaving[0]
+            t = part.transfer
+            if not self._reached(part.event, t):
                 return True
             self._stager.steps += 1
             self.leaving.popleft()
-            segment.event = None
+            part.event = None
             if t.error is not None:
-                self.arrived.append(segment)
+                self.arrived.append(part)
                 continue
             try:
-                work = segment.issue()
+                work = part.issue()
             except Exception as error:
                 if t.issued:
                     self._break(t, error)
                 t.fail(error)  # a wrong argument, or the session has failed
-                self.arrived.append(segment)
+                self.arrived.append(part)
                 continue
             if not t.issued:
                 t.issued, t.work._first = True, work
-            self._stager.watch(work, partial(self._arrive, segment, work))
+            self._stager.watch(work, partial(self._arrive, part, work))
         return False
 
-    def _arrive(self, segment: Segment, work: Work) -> None:
+    def _arrive(self, part: StagedPart, work: Work) -> None:
         try:
             work.wait()
         except Exception as error:
-            segment.transfer.fail(error)
-        self.arrived.append(segment)
+            part.transfer.fail(error)
+        self.arrived.append(part)
 
     def _land(self) -> bool:
         """Starts the copies of what has come."""
         while self.arrived:
-            segment = self.arrived[0]
-            t = segment.transfer
+            part = self.arrived[0]
+            t = part.transfer
             if t.error is None and t.dst is not None and not self._reached(t.ready, t):
                 return True
             self._stager.steps += 1
             self.arrived.popleft()
             if t.error is None:
                 try:
-                    segment.copy_in()
+                    part.copy_in()
                 except Exception as error:
                     self._break(t, error)
-            self.landing.append((segment.event, t, segment))
+            self.landing.append((part.event, t, part))
             t.landing += 1
             t.live -= 1
             self._settle(t)
         return False
 
     def _settle(self, t: Transfer) -> None:
-        """Ends a call of which no segment is left: nothing of it is used any more but by the device."""
+        """Ends a call of which no part is left: nothing of it is used any more but by the device."""
         if t.live or t.starts or t.work.done():
             return
         if t.error is None and t.finish is not None:
@@ -251,17 +251,17 @@ class _Pipeline:
     def _release(self) -> bool:
         """Takes back the buffers of what the device has."""
         while self.landing:
-            event, t, segment = self.landing[0]
+            event, t, part = self.landing[0]
             if not self._reached(event, t):
                 return True
             self._stager.steps += 1
             self.landing.popleft()
             t.landing -= 1
             self._stager.note_end(t)
-            if segment is not None:
-                self._segments -= 1
-                self._held -= segment.nbytes
-                for buffer in segment.buffers:
+            if part is not None:
+                self._parts -= 1
+                self._held -= part.nbytes
+                for buffer in part.buffers:
                     self._stager.pool.give(t.device, buffer)
         return False
 

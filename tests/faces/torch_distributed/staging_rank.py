@@ -25,10 +25,10 @@ from faces.torch_distributed.simulated import Simulated
 from slipstream.base.errors import Mismatch, PeerLost
 from slipstream.faces.torch_distributed import devices, operations
 from slipstream.staging import process
-from slipstream.staging.segments import StagedWork
 from slipstream.staging.stager import Limits, Stager
+from slipstream.staging.transfers import StagedWork
 
-SMALL = Limits(segment=1 << 10, window=4 << 10)
+SMALL = Limits(part=1 << 10, window=4 << 10)
 LIMIT = 60.0  # seconds an operation may take
 SLEEP = 20_000_000  # cycles
 
@@ -253,7 +253,7 @@ def check_memory_lives(kind: str) -> None:
 
 
 def check_own_thread(kind: str) -> None:
-    """`stage` itself, with segments as they are outside tests; a forked child begins anew."""
+    """`stage` itself, with parts as they are outside tests; a forked child begins anew."""
     device: Any = (
         Simulated(inline=True) if kind == "simulated" else devices.for_tensor(torch.empty(1, device=kind))
     )

@@ -12,11 +12,11 @@ import torch
 from faces.torch_distributed.simulated import Simulated
 from slipstream.faces.torch_distributed.devices.memory import TensorMemory
 from slipstream.staging.calls import Call
-from slipstream.staging.segments import Transfer
 from slipstream.staging.stager import Limits, Stager
+from slipstream.staging.transfers import Transfer
 
-ROW = 64  # elements; segments are whole rows of these in the tests of states
-SMALL = Limits(segment=ROW * 4, window=4 * ROW * 4)
+ROW = 64  # elements; parts are whole rows of these in the tests of states
+SMALL = Limits(part=ROW * 4, window=4 * ROW * 4)
 PATIENCE = 20.0
 
 

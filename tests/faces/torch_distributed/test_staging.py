@@ -39,8 +39,8 @@ from slipstream.faces.torch_distributed.devices.cpu import Cpu  # noqa: E402
 from slipstream.faces.torch_distributed.devices.memory import TensorMemory, host_buffer  # noqa: E402
 from slipstream.staging.calls import Call  # noqa: E402
 from slipstream.staging.pool import Pool  # noqa: E402
-from slipstream.staging.segments import strips  # noqa: E402
 from slipstream.staging.stager import Stager  # noqa: E402
+from slipstream.staging.transfers import strips  # noqa: E402
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def rig() -> Iterator[Rig]:
 # ---- states
 
 
-def test_segments_of_one_call_are_in_all_three_places_at_once(rig: Rig) -> None:
+def test_parts_of_one_call_are_in_all_three_places_at_once(rig: Rig) -> None:
     x = rows(6)
     with rig.device.into.held():
         pending = rig.stage("a", x, x)
@@ -61,7 +61,7 @@ def test_segments_of_one_call_are_in_all_three_places_at_once(rig: Rig) -> None:
         # the window holds four: of them one is going in, two are on the network, and then one comes out
         rig.end(rig.network.works[0])
         rig.rest()
-        assert len(rig.network.works) == 4, "a segment left the window before it had landed"
+        assert len(rig.network.works) == 4, "a part left the window before it had landed"
         assert not pending.done()
         held_out = rig.device.out.held()
         held_out.__enter__()
@@ -277,7 +277,7 @@ def test_an_error_of_issuing_is_that_of_the_call(rig: Rig) -> None:
     assert not rig.members.aborted, "no other rank can have noticed"
 
 
-def test_a_serial_call_has_one_segment_under_way(rig: Rig) -> None:
+def test_a_serial_call_has_one_part_under_way(rig: Rig) -> None:
     x = torch.zeros(3 * ROW)
     pending = rig.stage("any", None, x, serial=True)
     for done in range(3):

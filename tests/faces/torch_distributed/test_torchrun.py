@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.launch.master import master_port
+from slipstream.launch.torch_rendezvous import master_port
 
 pytest.importorskip("torch")
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op, itemsize
-from slipstream.comm.collectives.landings import OPEN, any_source, settle, settle_tables
+from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
 from slipstream.comm.collectives.work import DONE, Received, Work
 from slipstream.comm.membership.group import Compiled, Group
 
@@ -542,7 +542,7 @@ def recv_any(
     have left are passed over; PeerLost is raised if there is no other. A rank cannot send to itself.
     """
     if group.size < 2:
-        raise ValueError("cannot recv: there is no other rank in the group")
+        raise ValueError("cannot recv: the group has no other rank")
     settle(group, any_source(group, tag), "recv", (dst, count * itemsize(dtype), None))
     sources = [rank for rank in range(group.size) if rank != group.rank]
     compiled = [group.point_to_point("recv", source, _POINT_TO_POINT_CHUNK) for source in sources]

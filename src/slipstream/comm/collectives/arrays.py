@@ -88,14 +88,15 @@ def all_reduce(
 ) -> Any:
     """Reduces ``x`` over the group, element by element; every rank gets the whole result, with the same bits.
 
-        total = slipstream.all_reduce(numpy.ones(4))  # 4 times the number of ranks
-
     ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
     its name ("max"). ``out``: takes the result, may be ``x`` itself; default: a new array, or tensor where ``x``
     is one. ``prescale``, ``postscale``: factors of every rank's ``x``, and of the result. ``group``: the ranks
     that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the result.
     ``name``: what errors and the timeline call the operation. Returns the result. Raises TypeError or ValueError
     for arguments that do not fit, a SlipstreamError when the operation fails.
+
+    >>> slipstream.all_reduce(numpy.ones(3))
+    array([2., 2., 2.])
     """
     group = group or world()
     array, dtype = contiguous(x, group, "all_reduce")
@@ -140,6 +141,9 @@ def reduce_scatter(
     ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
     timeline call the operation. Returns this rank's rows. Raises TypeError or ValueError for arguments that do not
     fit, a SlipstreamError when the operation fails.
+
+    >>> slipstream.reduce_scatter(numpy.arange(4.0))  # on rank 0
+    array([0., 2.])
     """
     group = group or world()
     array, dtype = contiguous(x, group, "reduce_scatter")
@@ -186,6 +190,9 @@ def all_gather(
     ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
     timeline call the operation. Returns the result. Raises TypeError or ValueError for arguments that do not fit,
     a SlipstreamError when the operation fails.
+
+    >>> slipstream.all_gather(numpy.array([slipstream.rank()]))
+    array([0, 1])
     """
     group = group or world()
     array, dtype = contiguous(x, group, "all_gather")
@@ -226,6 +233,9 @@ def broadcast(
     return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the timeline call the
     operation. Returns the root's values. Raises TypeError or ValueError for arguments that do not fit, a
     SlipstreamError when the operation fails.
+
+    >>> slipstream.broadcast(numpy.array([slipstream.rank() + 5]), root=1)
+    array([6])
     """
     group = group or world()
     array, dtype = contiguous(x, group, "broadcast")
@@ -267,6 +277,9 @@ def reduce(
     whose ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the
     result on the root, None on other ranks. Raises TypeError or ValueError for arguments that do not fit, a
     SlipstreamError when the operation fails.
+
+    >>> slipstream.reduce(numpy.array([slipstream.rank()]), root=0, op="max")  # on rank 0
+    array([1])
     """
     group = group or world()
     array, dtype = contiguous(x, group, "reduce")
@@ -308,6 +321,9 @@ def gather(
     gives the result. ``name``: what errors and the timeline call the operation. Returns the result on the root,
     None on other ranks. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
     operation fails.
+
+    >>> slipstream.gather(numpy.array([slipstream.rank()]))  # on rank 0
+    array([0, 1])
     """
     group = group or world()
     array, dtype = contiguous(x, group, "gather")
@@ -351,6 +367,9 @@ def scatter(
     the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the
     result. ``name``: what errors and the timeline call the operation. Returns ``out``. Raises TypeError or
     ValueError for arguments that do not fit, a SlipstreamError when the operation fails.
+
+    >>> slipstream.scatter(numpy.arange(4.0), out=numpy.empty(2))  # on rank 0
+    array([0., 1.])
     """
     group = group or world()
     target, dtype = contiguous(out)
@@ -396,6 +415,9 @@ def all_to_all(
     ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the rows from
     all ranks. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the operation
     fails.
+
+    >>> slipstream.all_to_all(numpy.arange(4) + 10 * slipstream.rank())  # on rank 0
+    array([ 0,  1, 10, 11])
     """
     group = group or world()
     array, dtype = contiguous(x, group, "all_to_all")
@@ -436,6 +458,8 @@ def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
 
     ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()``
     returns then. Raises a SlipstreamError when a rank is lost or does not come in time.
+
+    >>> slipstream.barrier()
     """
     return _finish(addresses.barrier(group or world(), sync=not async_op), None, async_op)
 
@@ -450,6 +474,12 @@ def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async
     ``group``: the ranks that ``dst`` counts in, default all. ``async_op``: return a `Work` at once; ``x`` is free
     after its ``wait()``. Returns None once ``x`` may be changed. Raises TypeError or ValueError for arguments that
     do not fit, a SlipstreamError when the operation fails.
+
+    >>> other = 1 - slipstream.rank()
+    >>> work = slipstream.send(numpy.ones(2), other, async_op=True)
+    >>> slipstream.recv(numpy.empty(2), other)
+    array([1., 1.])
+    >>> work.wait()
     """
     group = group or world()
     array, dtype = contiguous(x, group, "send", (group.rank, dst, tag))
@@ -469,6 +499,12 @@ def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async
     ranks that ``src`` counts in, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives ``x``.
     Returns ``x``. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
     operation fails.
+
+    >>> other = 1 - slipstream.rank()
+    >>> work = slipstream.send(numpy.array([slipstream.rank()]), other, async_op=True)
+    >>> slipstream.recv(numpy.empty(1, int), other)  # on rank 0
+    array([1])
+    >>> work.wait()
     """
     group = group or world()
     array, dtype = contiguous(x)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType, from_numpy, lone_field
-from slipstream.comm.collectives.landings import await_memory
+from slipstream.comm.collectives.copies_back import await_memory
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
@@ -144,6 +144,11 @@ def empty(
     ``group``: whose job the memory belongs to, default the job of `slipstream.init`.
     Each such array is a mapping of its own (4 KiB pages): use it for large, long-lived buffers. Raises ValueError
     for a negative dimension, TypeError for a dtype that cannot be communicated.
+
+    >>> x = slipstream.empty(3)
+    >>> x[...] = 1
+    >>> slipstream.all_reduce(x, out=x)
+    array([2., 2., 2.], dtype=float32)
     """
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(n < 0 for n in dims):

@@ -12,7 +12,12 @@ __all__ = ["DONE", "Received", "Work"]
 
 
 class Work:
-    """A running operation. It keeps the memory it works on alive, also if the handle is dropped before the end."""
+    """A running operation. It keeps the memory it works on alive, also if the handle is dropped before the end.
+
+    >>> work = slipstream.all_reduce(numpy.ones(3), async_op=True)
+    >>> work.wait()
+    array([2., 2., 2.])
+    """
 
     __slots__ = ("_finish", "_native", "_result")
 

@@ -49,6 +49,10 @@ class Group:
     ``ranks``: global ranks, default all; ``job``: default the one of `slipstream.init`. Every member makes the
     group, in the same order as its other groups with the same members. Raises ValueError if this rank is not a
     member or a rank is unknown or named twice.
+
+    >>> group = slipstream.Group([0, 1])
+    >>> slipstream.all_reduce(numpy.ones(2), group=group)
+    array([2., 2.])
     """
 
     def __init__(self, ranks: Sequence[int] | None = None, job: jobs.Job | None = None) -> None:
@@ -191,7 +195,11 @@ def _stable_hash(text: str) -> int:
 
 
 def world() -> Group:
-    """The group of all ranks."""
+    """The group of all ranks. Raises SlipstreamError before `init`.
+
+    >>> slipstream.world().ranks
+    (0, 1)
+    """
     current = jobs.current()
     if current.world is None:
         current.world = Group()

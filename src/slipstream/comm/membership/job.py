@@ -19,12 +19,12 @@ from typing import Any
 
 from slipstream import _core
 from slipstream.base import errors
-from slipstream.base.entrances import attendants
 from slipstream.base.files import raise_file_limit
+from slipstream.base.job_observers import job_observers
 from slipstream.base.settings import Settings
 from slipstream.comm.membership.affinity import chosen_cpus
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
-from slipstream.comm.membership.meeting import Meeting, Place
+from slipstream.comm.membership.meeting import Meeting, MeetingPlace
 from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.calibration import calibrate
 from slipstream.comm.reducers.client import Keeper, Request, reducer_secret
@@ -200,6 +200,10 @@ def init(
     process alone. ``store``: a ``torch.distributed`` store to meet through, with ``rank`` and ``size``. ``settings``:
     instead of those of the SLIPSTREAM_* variables.
     Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong secret.
+
+    >>> slipstream.init()
+    >>> slipstream.is_initialized()
+    True
     """
     global _job
     with _lock:
@@ -233,8 +237,8 @@ def enter(
 def _attend(job: Job) -> None:
     _entered.add(job)
     try:
-        for attendant in attendants():
-            attendant(job, job.settings)
+        for observer in job_observers():
+            observer(job, job.settings)
     except BaseException:
         job.close()
         raise
@@ -398,7 +402,7 @@ def _open(
     ]
     if meeting is not None:
         meeting.places = tuple(
-            Place(tuple(found), port) for found, port in (one["meeting"] for one in everyone)
+            MeetingPlace(tuple(found), port) for found, port in (one["meeting"] for one in everyone)
         )
     session.start(peers)
     hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
@@ -421,7 +425,11 @@ def _check_transports(transports: list[str]) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job; operations that still run fail with Aborted. May be followed by another `init`."""
+    """Leaves the job; operations that still run fail with Aborted. May be followed by another `init`.
+
+    >>> slipstream.shutdown()
+    >>> slipstream.init()
+    """
     global _job
     with _lock:
         job, _job = _job, None
@@ -430,35 +438,63 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether this process is in a job."""
+    """Whether this process is in a job.
+
+    >>> slipstream.is_initialized()
+    True
+    """
     return _job is not None
 
 
 def rank() -> int:
-    """This process's number in the job, from 0."""
+    """This process's number in the job, from 0. Raises SlipstreamError before `init`.
+
+    >>> slipstream.rank()  # on rank 0
+    0
+    """
     return current().membership.rank
 
 
 def size() -> int:
-    """Number of processes in the job."""
+    """Number of processes in the job. Raises SlipstreamError before `init`.
+
+    >>> slipstream.size()
+    2
+    """
     return current().membership.size
 
 
 def local_rank() -> int:
-    """This process's number on its host."""
+    """This process's number on its host, from 0. Raises SlipstreamError before `init`.
+
+    >>> slipstream.local_rank()  # on rank 0
+    0
+    """
     return current().membership.local_rank
 
 
 def local_size() -> int:
-    """Number of the job's processes on this host."""
+    """Number of the job's processes on this host. Raises SlipstreamError before `init`.
+
+    >>> slipstream.local_size()
+    2
+    """
     return current().membership.local_size
 
 
 def cross_rank() -> int:
-    """The number of this host among the hosts that have this local rank."""
+    """The number of this host among the hosts that have this local rank. Raises SlipstreamError before `init`.
+
+    >>> slipstream.cross_rank()
+    0
+    """
     return current().membership.cross_rank
 
 
 def cross_size() -> int:
-    """Number of hosts that have this local rank."""
+    """Number of hosts that have this local rank. Raises SlipstreamError before `init`.
+
+    >>> slipstream.cross_size()
+    1
+    """
     return current().membership.cross_size

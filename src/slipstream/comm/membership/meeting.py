@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from slipstream.comm.rendezvous.listening import listen_all
 
-__all__ = ["Meeting", "Place", "is_gone"]
+__all__ = ["Meeting", "MeetingPlace", "is_gone"]
 
 
 @dataclass(frozen=True)
-class Place:
+class MeetingPlace:
     """Where a rank listens: numeric addresses, best first, and a port."""
 
     addresses: tuple[str, ...]
@@ -29,8 +29,8 @@ class Meeting:
 
     def __init__(self, bind: Sequence[str], addresses: Sequence[str]) -> None:
         self._listeners = listen_all(bind, 0)
-        self.place = Place(tuple(addresses), self._listeners[0].getsockname()[1])
-        self.places: tuple[Place, ...] = ()
+        self.place = MeetingPlace(tuple(addresses), self._listeners[0].getsockname()[1])
+        self.places: tuple[MeetingPlace, ...] = ()
 
     def move(self) -> Meeting:
         """A meeting that has the listeners from now on; this one has none."""
@@ -48,7 +48,7 @@ class Meeting:
             self._listeners.pop().close()
 
 
-def is_gone(place: Place, seconds: float) -> bool:
+def is_gone(place: MeetingPlace, seconds: float) -> bool:
     """Whether nobody listens there any more: all addresses refuse. Silence (for ``seconds``) proves nothing."""
     for address in place.addresses:
         try:

@@ -64,7 +64,7 @@ def _check_belongs(old: Job) -> None:
         old.session.check()
     except PeerLost as error:
         if error.rank == old.rank:
-            raise Aborted(f"rank {old.rank} cannot go on: the others have given it up ({error})") from None
+            raise Aborted(f"rank {old.rank} cannot continue: the others have given it up ({error})") from None
     except SlipstreamError:
         pass
 
@@ -168,7 +168,7 @@ class _Survivors:
         if leader == self.old.rank and self.server is None:
             listeners = self.meeting.share()
             if not listeners:
-                raise Aborted(f"rank {leader} has left the job, and cannot go on")
+                raise Aborted(f"rank {leader} has left the job, and cannot continue")
             self.server = StoreServer("", secret, self.name, listeners=listeners, encrypt=encrypt)
         place = self.meeting.places[leader]
         addresses = [(address, place.port) for address in place.addresses]
@@ -244,12 +244,12 @@ class _Survivors:
         ranks: list[int] = decision["ranks"]
         old = self.old
         if old.rank not in ranks:
-            raise Aborted(f"rank {old.rank} came too late: ranks {ranks} have gone on without it")
+            raise Aborted(f"rank {old.rank} came too late: ranks {ranks} have continued without it")
         least = max(self.least, decision["least"])
         if len(ranks) < least:
             raise Aborted(
                 f"only {len(ranks)} of {old.size} ranks are left (ranks {ranks}), fewer than {least}, and the others "
-                f"may have gone on without them: shrink(at_least={len(ranks)}) goes on all the same"
+                f"may have continued without them: shrink(at_least={len(ranks)}) continues nevertheless"
             )
         return ranks, decision["nonce"]
 

@@ -72,6 +72,10 @@ def link_statistics() -> list[LinkStatistics]:
     A link is opened when it is first needed, and closes when either end leaves the job or the job fails. It is told
     until this process calls `shutdown`, with ``closed``; if there has been a second link to a rank, that one is. Links
     to reducers are not told. Raises SlipstreamError before `init` and after `shutdown`.
+
+    >>> slipstream.barrier()
+    >>> [(link.rank, link.transport) for link in slipstream.link_statistics()]  # on rank 0
+    [(1, 'shm')]
     """
     found = []
     for link in current().session.link_statistics():

@@ -55,7 +55,7 @@ class Request:
         fields = _fields(data, "job", "workers", "lanes")
         job, workers, lanes = fields["job"], fields["workers"], fields["lanes"]
         if not (isinstance(job, str) and job.isprintable() and 0 < len(job) <= 1000):
-            raise ValueError("not the name of a job")
+            raise ValueError("not a name of a job")
         if not (type(workers) is int and type(lanes) is int):
             raise ValueError("not a request for a session")
         if not (2 <= workers <= 1 << 16 and 1 <= lanes <= 64):
@@ -118,7 +118,7 @@ def register(
     except (ValueError, OSError) as error:
         raise SlipstreamError(f"reducer {host}:{port}: {error}") from None
     if not reply.incarnation:
-        raise SlipstreamError(f"reducer {host}:{port} has no session for us: {reply.refusal}")
+        raise SlipstreamError(f"reducer {host}:{port} refuses a session: {reply.refusal}")
     return reply.incarnation
 
 

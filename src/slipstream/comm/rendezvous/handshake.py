@@ -180,7 +180,7 @@ def _receive(sock: socket.socket, count: int) -> bytes:
     while len(data) < count:
         part = sock.recv(count - len(data))
         if not part:
-            raise ConnectionResetError("closed during the handshake")
+            raise ConnectionResetError("the connection was closed during the handshake")
         data += part
     return data
 
@@ -203,5 +203,5 @@ def call(sock: socket.socket, secret: bytes, hello: Hello) -> Records | None:
         raise _noticed(answer) or Refused("the secrets differ")
     sock.sendall(client_mac(secret, packed, nonce))
     if _receive(sock, 1) != ACCEPTED:
-        raise Refused("the server did not accept our proof")
+        raise Refused("the server did not accept this process's secret")
     return records(secret, packed, nonce, client=True) if hello.encrypt else None

@@ -280,7 +280,7 @@ def _open_own_store(
         host = expand_nodelist(environ["SLURM_STEP_NODELIST"])[0]
         return _by_port(settings, host, settings.port or slurm_port(environ), rank, secret), secret
     raise ValueError(
-        f"rank {rank} of {placement.size} ({placement.source}) does not know where the ranks meet: set "
+        f"rank {rank} of {placement.size} ({placement.source}) does not know the address of the store: set "
         f"MASTER_ADDR and MASTER_PORT, or {PREFIX}RENDEZVOUS=file:///a/shared/path, or use slipstream run"
     )
 

@@ -143,7 +143,7 @@ class StoreServer:
 
     def _enter(self, client: Client, body: bytes) -> None:
         if client.start is not None:
-            raise Bad("it entered twice")
+            raise Bad("it entered the start twice")
         start, rank, objection = self._starts.enter(body)
         if objection:
             self._server.reply(client, REFUSED, objection.encode())

@@ -6,13 +6,22 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Grouped", "Pending", "claim_name", "forget_all", "give", "poll", "synchronize", "unclaim_name"]
+__all__ = [
+    "Grouped",
+    "PendingResult",
+    "claim_name",
+    "forget_all",
+    "give",
+    "poll",
+    "synchronize",
+    "unclaim_name",
+]
 
 # (operation, process set id, name) of what is in flight
 Key = tuple[str, int | None, str]
 
 
-class Pending:
+class PendingResult:
     """One running operation: the engine's work, and how to make its result when it is done."""
 
     __slots__ = ("finish", "key", "result", "work")
@@ -56,7 +65,7 @@ class Grouped:
     __slots__ = ("collect", "key", "parts")
 
     def __init__(
-        self, parts: list[Pending], key: Key | None = None, collect: Callable[[list[Any]], Any] = list
+        self, parts: list[PendingResult], key: Key | None = None, collect: Callable[[list[Any]], Any] = list
     ) -> None:
         self.parts = parts
         self.key = key
@@ -83,7 +92,7 @@ class Grouped:
 
 
 _numbers = itertools.count()
-_pending: dict[int, Pending | Grouped] = {}
+_pending: dict[int, PendingResult | Grouped] = {}
 _names: set[Key] = set()
 
 
@@ -108,7 +117,7 @@ def unclaim_name(key: Key | None) -> None:
         _names.discard(key)
 
 
-def give(pending: Pending | Grouped) -> int:
+def give(pending: PendingResult | Grouped) -> int:
     """The handle of an operation that has been started."""
     handle = next(_numbers)
     _pending[handle] = pending
@@ -116,7 +125,12 @@ def give(pending: Pending | Grouped) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Whether the operation of this handle is done; ValueError when there is no such handle."""
+    """Whether the operation of this handle is done; ValueError when there is no such handle.
+
+    >>> handle = hvd.allreduce_async(torch.ones(2))
+    >>> done = hvd.poll(handle)  # does not wait
+    >>> result = hvd.synchronize(handle)
+    """
     pending = _pending.get(handle)
     if pending is None:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
@@ -129,6 +143,9 @@ def synchronize(handle: int) -> Any:
     The result is the tensor (a list for grouped operations; the tensor and the received splits for alltoall).
     Returns None for a handle that is not in use. Raises SlipstreamError when the operation failed. When a signal
     handler raises an exception here, the operation goes on, and may be synchronised again.
+
+    >>> hvd.synchronize(hvd.allreduce_async(torch.ones(2), op=hvd.Sum))
+    tensor([2., 2.])
     """
     pending = _pending.get(handle)
     if pending is None:

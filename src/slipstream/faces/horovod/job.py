@@ -50,6 +50,8 @@ def init(
     come from the launcher in any case. ``process_sets`` are registered on the way, as by `add_process_set`;
     "dynamic" is accepted, since process sets always are. Raises ValueError for other arguments,
     SlipstreamError when the ranks do not find each other.
+
+    >>> hvd.init()
     """
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(f'process_sets must be None, a list or "dynamic", not {process_sets!r}')
@@ -60,60 +62,96 @@ def init(
         wanted = comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
         if wanted not in (0, size()):
             _comm.shutdown()
-            raise ValueError("a job on some of its ranks is not possible; use process sets")
+            raise ValueError("a job cannot have some of its ranks only; use process sets")
     _sets.start([] if process_sets is None or isinstance(process_sets, str) else process_sets)
 
 
 def shutdown() -> None:
-    """Leaves the job. `init` may be called again afterwards."""
+    """Leaves the job. `init` may be called again afterwards.
+
+    >>> hvd.shutdown()
+    >>> hvd.init()
+    """
     _comm.shutdown()
     _sets.stop()
     _handles.forget_all()
 
 
 def is_initialized() -> bool:
-    """Whether `init` has been called, and `shutdown` not since."""
+    """Whether `init` has been called, and `shutdown` not since.
+
+    >>> hvd.is_initialized()
+    True
+    """
     return bool(_comm.is_initialized())
 
 
 def rank() -> int:
-    """Number of this process in the job, from 0; ValueError before `init`, as for all numbers below."""
+    """Number of this process in the job, from 0; ValueError before `init`, as for all numbers below.
+
+    >>> hvd.rank()  # on rank 0
+    0
+    """
     _sets.require_init()
     return int(_comm.rank())
 
 
 def size() -> int:
-    """Number of processes in the job."""
+    """Number of processes in the job.
+
+    >>> hvd.size()
+    2
+    """
     _sets.require_init()
     return int(_comm.size())
 
 
 def local_rank() -> int:
-    """Number of this process on its host."""
+    """Number of this process on its host.
+
+    >>> hvd.local_rank()  # on rank 0
+    0
+    """
     _sets.require_init()
     return int(_comm.local_rank())
 
 
 def local_size() -> int:
-    """Number of processes of the job on this host."""
+    """Number of processes of the job on this host.
+
+    >>> hvd.local_size()
+    2
+    """
     _sets.require_init()
     return int(_comm.local_size())
 
 
 def cross_rank() -> int:
-    """Number of this host among those that have a process of this local rank."""
+    """Number of this host among those that have a process of this local rank.
+
+    >>> hvd.cross_rank()
+    0
+    """
     _sets.require_init()
     return int(_comm.cross_rank())
 
 
 def cross_size() -> int:
-    """Number of hosts that have a process of this local rank."""
+    """Number of hosts that have a process of this local rank.
+
+    >>> hvd.cross_size()
+    1
+    """
     _sets.require_init()
     return int(_comm.cross_size())
 
 
 def is_homogeneous() -> bool:
-    """Whether this rank sees as many processes on its host as an even spread over the hosts would give."""
+    """Whether this rank sees as many processes on its host as an even spread over the hosts would give.
+
+    >>> hvd.is_homogeneous()
+    True
+    """
     return local_size() * cross_size() == size()
 
 
@@ -121,63 +159,109 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Writes a timeline (docs/timeline.md) from now on; ValueError before `init`.
 
     ``mark_cycles`` is accepted and changes nothing: there are no cycles.
+
+    >>> hvd.start_timeline("trace.json")
+    >>> hvd.stop_timeline()
     """
     _sets.require_init()
     _timeline.start_timeline(file_path)
 
 
 def stop_timeline() -> None:
-    """Ends the timeline, if there is one; ValueError before `init`."""
+    """Ends the timeline, if there is one; ValueError before `init`.
+
+    >>> hvd.stop_timeline()
+    """
     _sets.require_init()
     _timeline.stop_timeline()
 
 
 def mpi_threads_supported() -> bool:
-    """False: slipstream uses no MPI. Operations may be submitted from any thread all the same."""
+    """False: slipstream uses no MPI. Operations may be submitted from any thread all the same.
+
+    >>> hvd.mpi_threads_supported()
+    False
+    """
     _sets.require_init()
     return False
 
 
 def mpi_enabled() -> bool:
-    """False: slipstream uses no MPI."""
+    """False: slipstream uses no MPI.
+
+    >>> hvd.mpi_enabled()
+    False
+    """
     return False
 
 
 def mpi_built() -> bool:
-    """False: slipstream uses no MPI."""
+    """False: slipstream uses no MPI.
+
+    >>> hvd.mpi_built()
+    False
+    """
     return False
 
 
 def gloo_enabled() -> bool:
-    """True: scripts that ask mean "does it work without MPI", and it does, on our own engine."""
+    """True: scripts that ask mean "does it work without MPI", and it does, on our own engine.
+
+    >>> hvd.gloo_enabled()
+    True
+    """
     return True
 
 
 def gloo_built() -> bool:
-    """True, for the reason given at `gloo_enabled`."""
+    """True, for the reason given at `gloo_enabled`.
+
+    >>> hvd.gloo_built()
+    True
+    """
     return True
 
 
 def nccl_built() -> int:
-    """0: slipstream uses no NCCL. (Horovod answers with a version number or 0.)"""
+    """0: slipstream uses no NCCL. (Horovod answers with a version number or 0.)
+
+    >>> hvd.nccl_built()
+    0
+    """
     return 0
 
 
 def ddl_built() -> bool:
-    """False: slipstream uses no DDL."""
+    """False: slipstream uses no DDL.
+
+    >>> hvd.ddl_built()
+    False
+    """
     return False
 
 
 def ccl_built() -> bool:
-    """False: slipstream uses no oneCCL."""
+    """False: slipstream uses no oneCCL.
+
+    >>> hvd.ccl_built()
+    False
+    """
     return False
 
 
 def cuda_built() -> bool:
-    """False: the engine is for CPUs; CUDA tensors are copied to the host and back."""
+    """False: the engine is for CPUs; CUDA tensors are copied to the host and back.
+
+    >>> hvd.cuda_built()
+    False
+    """
     return False
 
 
 def rocm_built() -> bool:
-    """False: the engine is for CPUs."""
+    """False: the engine is for CPUs.
+
+    >>> hvd.rocm_built()
+    False
+    """
     return False

@@ -55,6 +55,9 @@ def broadcast_object(
 
     ``name`` is accepted for Horovod's sake. Raises pickle's errors when the object cannot be pickled, and
     SlipstreamError when the bytes that came are not those that the root sent: then nothing is unpickled.
+
+    >>> hvd.broadcast_object({"epoch": hvd.rank()}, root_rank=1)
+    {'epoch': 1}
     """
     group = process_set.group
     if root_rank not in group.ranks:
@@ -82,6 +85,9 @@ def allgather_object(
     """Returns the objects of all ranks, in rank order. ``name`` is accepted for Horovod's sake.
 
     Raises as `broadcast_object` does.
+
+    >>> hvd.allgather_object({"rank": hvd.rank()})
+    [{'rank': 0}, {'rank': 1}]
     """
     group = process_set.group
     pickled = _to_bytes(obj)

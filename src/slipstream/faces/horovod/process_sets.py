@@ -22,6 +22,12 @@ class ProcessSet:
 
     Made from the ranks (any iterable of ints, in any order); usable once registered, by `init` or
     `add_process_set`. ``process_set_id`` is None until then, ``ranks`` the sorted ranks.
+
+    >>> first = hvd.add_process_set(hvd.ProcessSet([0]))
+    >>> first.included()  # on rank 0
+    True
+    >>> hvd.remove_process_set(first)
+    True
     """
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
@@ -133,6 +139,12 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     Returns the set. Raises ValueError when it is empty, names a rank that is not there, equals a registered
     set, or is registered already.
+
+    >>> first = hvd.add_process_set([0])
+    >>> first.ranks
+    [0]
+    >>> hvd.remove_process_set(first)
+    True
     """
     global _next_id
     if not isinstance(process_set, ProcessSet):
@@ -154,6 +166,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Takes a set off the register; every rank of the job calls it. Returns whether there was anything to
     remove.
+
+    >>> hvd.remove_process_set(hvd.add_process_set([1]))
+    True
     """
     number = process_set.process_set_id
     if number is None or number == 0 or _registered.get(number) is not process_set:

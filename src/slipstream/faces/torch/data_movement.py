@@ -17,10 +17,17 @@ from slipstream.base.dtypes import DType
 from slipstream.base.errors import Mismatch
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import Together
-from slipstream.faces.horovod.handles import Grouped, Key, Pending, claim_name, unclaim_name
+from slipstream.faces.horovod.handles import Grouped, Key, PendingResult, claim_name, unclaim_name
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.reduction_collectives import copied, placed
-from slipstream.faces.torch_tensors import await_tensor, dtype_code, is_plain, landing, plain_copy, write_back
+from slipstream.faces.torch_tensors import (
+    await_tensor,
+    copy_back,
+    dtype_code,
+    is_plain,
+    plain_copy,
+    write_back,
+)
 
 __all__ = ["start_all_gather", "start_all_to_all", "start_broadcast", "start_grouped_all_gather"]
 
@@ -60,7 +67,7 @@ def _gather_numbers(numbers: list[int], process_set: ProcessSet) -> list[list[in
     return target.view(group.size, len(numbers)).tolist()
 
 
-def start_all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> Pending:
+def start_all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> PendingResult:
     """Starts an all-gather along dim 0, of which ranks may bring any number of rows (a 0-dim tensor counts as
     one).
 
@@ -86,14 +93,16 @@ def start_grouped_all_gather(
         raise
 
 
-def _all_gather(tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None) -> list[Pending]:
+def _all_gather(
+    tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
+) -> list[PendingResult]:
     with Together(process_set.group, "allgather"):
         return _all_gather_together(tensors, process_set, key)
 
 
 def _all_gather_together(
     tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
-) -> list[Pending]:
+) -> list[PendingResult]:
     mine: list[list[int]] = []
     for tensor in tensors:
         mine.append([*_passport(tensor), tensor.shape[0] if tensor.dim() else 1])
@@ -117,7 +126,7 @@ def _width(tensor: torch.Tensor) -> int:
 
 def _all_gather_rows(
     tensor: torch.Tensor, rows: list[int], process_set: ProcessSet, key: Key | None
-) -> Pending:
+) -> PendingResult:
     width = _width(tensor)
     source = tensor if is_plain(tensor) else copied(tensor, "allgather", process_set)
     buffer = torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype)
@@ -142,7 +151,7 @@ def start_broadcast(
     process_set: ProcessSet,
     sync: bool = False,
     label: str | None = None,
-) -> Pending:
+) -> PendingResult:
     """Starts (with ``sync``: runs) a broadcast from ``root_rank`` (its number in the job); ValueError when
     that is not in the set. ``label`` is compared and shown like a name, but need not be unique.
     """
@@ -184,8 +193,8 @@ def start_broadcast(
         unclaim_name(key)
         raise
     if in_place and finish is not None:
-        finish = landing(work, group, "broadcast", [tensor], finish)
-    return Pending(work, result, key, finish)
+        finish = copy_back(work, group, "broadcast", [tensor], finish)
+    return PendingResult(work, result, key, finish)
 
 
 def _check_splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:

@@ -116,9 +116,9 @@ class _TorchGradients:
         memory = torch.from_numpy(bucket.memory)
         dtype = DTYPES[bucket.dtype]
         flat = memory[: bucket.count * dtype.itemsize].view(dtype)
-        for slot in bucket.slots:
-            index, count = slot.parameter.index, slot.parameter.count
-            start = (slot.address - bucket.address) // dtype.itemsize
+        for place in bucket.places:
+            index, count = place.parameter.index, place.parameter.count
+            start = (place.address - bucket.address) // dtype.itemsize
             self._views[index] = flat[start : start + count].view(self._params[index].shape)
 
     def write(self, index: int) -> None:

@@ -110,6 +110,9 @@ def allreduce(
 
     ``op`` defaults to Average (integers truncate toward zero); ``average`` is its deprecated forerunner. The
     factors multiply what goes in and what comes out. Differentiable for Average and Sum.
+
+    >>> hvd.allreduce(torch.tensor([1.0, 2.0]) * (hvd.rank() + 1))
+    tensor([1.5000, 3.0000])
     """
     _expect(tensor, "allreduce")
     op = choose_op(op, average)
@@ -135,7 +138,13 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts `allreduce`; the tensor must not change until the handle is synchronised."""
+    """Starts `allreduce`. Returns a handle for `poll` and `synchronize`.
+
+    The tensor must not change until the handle is synchronised.
+
+    >>> hvd.synchronize(hvd.allreduce_async(torch.ones(2), op=hvd.Sum))
+    tensor([2., 2.])
+    """
     _expect(tensor, "allreduce_async")
     op = choose_op(op, average)
     return give(start_all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
@@ -151,7 +160,11 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduces a tensor over all ranks, in place; returns it. Not differentiable."""
+    """Reduces a tensor over all ranks, in place; returns it. Not differentiable.
+
+    >>> hvd.allreduce_(torch.ones(2), op=hvd.Sum)
+    tensor([2., 2.])
+    """
     _expect(tensor, "allreduce_")
     op = choose_op(op, average)
     pending = start_all_reduce(
@@ -170,7 +183,11 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts `allreduce_`."""
+    """Starts `allreduce_`. Returns a handle for `poll` and `synchronize`.
+
+    >>> hvd.synchronize(hvd.allreduce_async_(torch.ones(2), op=hvd.Sum))
+    tensor([2., 2.])
+    """
     _expect(tensor, "allreduce_async_")
     op = choose_op(op, average)
     return give(start_all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
@@ -187,7 +204,11 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduces several tensors at once; returns the list of results. Otherwise as `allreduce`."""
+    """Reduces several tensors at once; returns the list of results. Otherwise as `allreduce`.
+
+    >>> hvd.grouped_allreduce([torch.ones(2), torch.zeros(1)], op=hvd.Sum)
+    [tensor([2., 2.]), tensor([0.])]
+    """
     tensors = _expect_all(tensors, "grouped_allreduce")
     op = choose_op(op, average)
     small = [_compressed(tensor, "grouped_allreduce", compression, process_set) for tensor in tensors]
@@ -207,7 +228,11 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts `grouped_allreduce`; one handle stands for all tensors."""
+    """Starts `grouped_allreduce`. Returns one handle for all tensors.
+
+    >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1)], op=hvd.Sum))
+    [tensor([2.])]
+    """
     tensors = _expect_all(tensors, "grouped_allreduce_async")
     op = choose_op(op, average)
     return give(
@@ -225,7 +250,11 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduces several tensors at once, in place; returns the list of them."""
+    """Reduces several tensors at once, in place; returns the list of them.
+
+    >>> hvd.grouped_allreduce_([torch.ones(1)], op=hvd.Sum)
+    [tensor([2.])]
+    """
     tensors = _expect_all(tensors, "grouped_allreduce_")
     op = choose_op(op, average)
     grouped = start_grouped_all_reduce(
@@ -244,7 +273,11 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts `grouped_allreduce_`."""
+    """Starts `grouped_allreduce_`. Returns one handle for all tensors.
+
+    >>> hvd.synchronize(hvd.grouped_allreduce_async_([torch.ones(1)], op=hvd.Sum))
+    [tensor([2.])]
+    """
     tensors = _expect_all(tensors, "grouped_allreduce_async_")
     op = choose_op(op, average)
     return give(
@@ -260,6 +293,10 @@ def sparse_allreduce_async(
 
     ``name`` is accepted for Horovod's sake. Indices and values are gathered, and those of equal place are
     added.
+
+    >>> x = torch.sparse_coo_tensor([[hvd.rank()]], [1.0], (3,))
+    >>> hvd.sparse_allreduce_async(x, "x", hvd.Sum)().to_dense()
+    tensor([1., 1., 0.])
     """
     _expect(tensor, "sparse_allreduce_async")
     if op not in (Sum, Average):
@@ -286,6 +323,9 @@ def allgather(
     row.
 
     Differentiable: each rank gets the average over the ranks of the gradient of its rows.
+
+    >>> hvd.allgather(torch.tensor([hvd.rank()]))
+    tensor([0, 1])
     """
     _expect(tensor, "allgather")
     if tensor.requires_grad:
@@ -297,7 +337,11 @@ def allgather(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Starts `allgather`; returns when all ranks have started it, since it takes their sizes to begin."""
+    """Starts `allgather`; returns when all ranks have started it, since it takes their sizes to begin.
+
+    >>> hvd.synchronize(hvd.allgather_async(torch.tensor([hvd.rank()])))
+    tensor([0, 1])
+    """
     _expect(tensor, "allgather_async")
     return give(start_all_gather(tensor, name, process_set))
 
@@ -306,7 +350,11 @@ def allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Runs `allgather` for several tensors; returns the list of results."""
+    """Runs `allgather` for several tensors; returns the list of results.
+
+    >>> hvd.grouped_allgather([torch.tensor([hvd.rank()])])
+    [tensor([0, 1])]
+    """
     tensors = _expect_all(tensors, "grouped_allgather")
     if any(tensor.requires_grad for tensor in tensors):
         return [allgather(tensor, None, process_set) for tensor in tensors]
@@ -317,7 +365,11 @@ def grouped_allgather(
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Starts `grouped_allgather`; one handle stands for all tensors."""
+    """Starts `grouped_allgather`. Returns one handle for all tensors.
+
+    >>> hvd.synchronize(hvd.grouped_allgather_async([torch.tensor([hvd.rank()])]))
+    [tensor([0, 1])]
+    """
     tensors = _expect_all(tensors, "grouped_allgather_async")
     return give(start_grouped_all_gather(tensors, name, process_set))
 
@@ -333,6 +385,9 @@ def broadcast(
 
     ValueError when ``root_rank`` is not in the set. Differentiable: the root gets the average of the
     gradients.
+
+    >>> hvd.broadcast(torch.tensor([hvd.rank()]), root_rank=1)
+    tensor([1])
     """
     _expect(tensor, "broadcast")
     if tensor.requires_grad:
@@ -347,7 +402,11 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts `broadcast`."""
+    """Starts `broadcast`. Returns a handle for `poll` and `synchronize`.
+
+    >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([hvd.rank()]), root_rank=1))
+    tensor([1])
+    """
     _expect(tensor, "broadcast_async")
     return give(start_broadcast(tensor, False, root_rank, name, process_set))
 
@@ -359,7 +418,11 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Overwrites a tensor with the values it has on ``root_rank``; returns it. Not differentiable."""
+    """Overwrites a tensor with the values it has on ``root_rank``; returns it. Not differentiable.
+
+    >>> hvd.broadcast_(torch.tensor([hvd.rank()]), root_rank=1)
+    tensor([1])
+    """
     _expect(tensor, "broadcast_")
     return start_broadcast(tensor, True, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
 
@@ -371,7 +434,11 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts `broadcast_`."""
+    """Starts `broadcast_`. Returns a handle for `poll` and `synchronize`.
+
+    >>> hvd.synchronize(hvd.broadcast_async_(torch.tensor([hvd.rank()]), root_rank=1))
+    tensor([1])
+    """
     _expect(tensor, "broadcast_async_")
     return give(start_broadcast(tensor, True, root_rank, name, process_set))
 
@@ -387,6 +454,9 @@ def alltoall(
 
     ``splits``: how many rows each rank gets, in order; default equal shares. Returns the tensor, or with
     ``splits`` the pair (tensor, received splits). ValueError when the splits do not fit. Differentiable.
+
+    >>> hvd.alltoall(torch.arange(4) + 10 * hvd.rank())  # on rank 0
+    tensor([ 0,  1, 10, 11])
     """
     _expect(tensor, "alltoall")
     if tensor.requires_grad:
@@ -403,7 +473,11 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts `alltoall`, whose result `synchronize` returns; waits until all ranks have started it."""
+    """Starts `alltoall`, whose result `synchronize` returns; waits until all ranks have started it.
+
+    >>> hvd.synchronize(hvd.alltoall_async(torch.arange(4)))  # on rank 0
+    tensor([0, 1, 0, 1])
+    """
     _expect(tensor, "alltoall_async")
     started = start_all_to_all(tensor, splits, name, process_set)
     if splits is None:
@@ -425,6 +499,9 @@ def reducescatter(
     """Reduces a tensor over all ranks and gives each an even share of the rows, the first ranks one more.
 
     ValueError for 0-dim tensors. Differentiable for Average and Sum.
+
+    >>> hvd.reducescatter(torch.arange(4.0), op=hvd.Sum)  # on rank 0
+    tensor([0., 2.])
     """
     _expect(tensor, "reducescatter")
     small, ctx = _compressed(tensor, "reducescatter", compression, process_set)
@@ -448,7 +525,11 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts `reducescatter`."""
+    """Starts `reducescatter`. Returns a handle for `poll` and `synchronize`.
+
+    >>> hvd.synchronize(hvd.reducescatter_async(torch.arange(4.0), op=hvd.Sum))  # on rank 0
+    tensor([0., 2.])
+    """
     _expect(tensor, "reducescatter_async")
     return give(start_reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
 
@@ -463,7 +544,11 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Runs `reducescatter` for several tensors; returns the list of results."""
+    """Runs `reducescatter` for several tensors; returns the list of results.
+
+    >>> hvd.grouped_reducescatter([torch.arange(2.0)], op=hvd.Sum)  # on rank 0
+    [tensor([0.])]
+    """
     tensors = _expect_all(tensors, "grouped_reducescatter")
     if any(tensor.requires_grad for tensor in tensors):
         return [
@@ -487,7 +572,11 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts `grouped_reducescatter`; one handle stands for all tensors."""
+    """Starts `grouped_reducescatter`. Returns one handle for all tensors.
+
+    >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.arange(2.0)], op=hvd.Sum))  # on rank 0
+    [tensor([0.])]
+    """
     tensors = _expect_all(tensors, "grouped_reducescatter_async")
     key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
     try:
@@ -504,5 +593,8 @@ def grouped_reducescatter_async(
 
 @_whole
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when every rank of the set has called it."""
+    """Returns when every rank of the set has called it. Raises SlipstreamError when a rank is lost.
+
+    >>> hvd.barrier()
+    """
     addresses.barrier(process_set.group, sync=True)

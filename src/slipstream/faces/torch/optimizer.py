@@ -233,6 +233,12 @@ def DistributedOptimizer(
     Gradients live in memory shared by the ranks of
     a host; one kept from an earlier step stays as it was, views of it do not. Raises ValueError for names or
     groups that do not fit, NotImplementedError for Adasum.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    >>> model(torch.ones(2)).sum().backward()
+    >>> optimizer.step()
     """
     engine_op(op)
     if gradient_predivide_factor != 1.0 and op != Average:

@@ -9,14 +9,14 @@ import torch
 
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import Together
-from slipstream.faces.horovod.handles import Grouped, Key, Pending, claim_name, unclaim_name
+from slipstream.faces.horovod.handles import Grouped, Key, PendingResult, claim_name, unclaim_name
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import ENGINE_OPS, engine_op
 from slipstream.faces.torch_tensors import (
     await_tensor,
+    copy_back,
     dtype_code,
     is_plain,
-    landing,
     plain_copy,
     write_back,
 )
@@ -50,7 +50,7 @@ def start_all_reduce(
     postscale: float,
     process_set: ProcessSet,
     sync: bool = False,
-) -> Pending:
+) -> PendingResult:
     """Starts (with ``sync``: runs) an all-reduce of one tensor; the result is ``tensor`` itself or a new one
     of its shape.
     """
@@ -89,8 +89,8 @@ def start_all_reduce(
         unclaim_name(key)
         raise
     if in_place and not plain:
-        finish = landing(work, group, "allreduce", [tensor], _Finish(tensor, buffer))
-    return Pending(work, result, key, finish)
+        finish = copy_back(work, group, "allreduce", [tensor], _Finish(tensor, buffer))
+    return PendingResult(work, result, key, finish)
 
 
 class _Finish:
@@ -128,7 +128,7 @@ def start_grouped_all_reduce(
     engine_op(op)
     key: Key | None = None if name is None else claim_name("allreduce", process_set.process_set_id, name)
     results: list[Any] = [None] * len(tensors)
-    parts: list[Pending] = []
+    parts: list[PendingResult] = []
     packed: set[int] = set()
     try:
         with Together(process_set.group, "grouped_allreduce"):
@@ -138,14 +138,16 @@ def start_grouped_all_reduce(
                 for index in pack:
                     await_tensor(process_set.group, "grouped_allreduce", tensors[index], writes=in_place)
                 flat = torch.cat([tensors[index].detach().reshape(-1).cpu() for index in pack])
-                pieces = torch.split(flat, [tensors[index].numel() for index in pack])
-                for index, piece in zip(pack, pieces, strict=True):
-                    results[index] = tensors[index] if in_place else piece.view(tensors[index].shape)
+                views = torch.split(flat, [tensors[index].numel() for index in pack])
+                for index, view in zip(pack, views, strict=True):
+                    results[index] = tensors[index] if in_place else view.view(tensors[index].shape)
                 targets = [results[index] for index in pack]
                 part = start_all_reduce(flat, True, None, op, prescale, postscale, process_set)
                 if in_place:
-                    unpack = _Unpack(targets, pieces)
-                    part.finish = landing(part.work, process_set.group, "grouped_allreduce", targets, unpack)
+                    unpack = _Unpack(targets, views)
+                    part.finish = copy_back(
+                        part.work, process_set.group, "grouped_allreduce", targets, unpack
+                    )
                 parts.append(part)
                 packed.update(pack)
             for index, tensor in enumerate(tensors):
@@ -163,15 +165,15 @@ def start_grouped_all_reduce(
 class _Unpack:
     """Copies the slices of a packed buffer back to the tensors they came from."""
 
-    __slots__ = ("pieces", "targets")
+    __slots__ = ("targets", "views")
 
-    def __init__(self, targets: Sequence[torch.Tensor], pieces: Sequence[torch.Tensor]) -> None:
+    def __init__(self, targets: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
         self.targets = targets
-        self.pieces = pieces
+        self.views = views
 
     def __call__(self) -> None:
-        for target, piece in zip(self.targets, self.pieces, strict=True):
-            write_back(target, piece.view(target.shape))
+        for target, view in zip(self.targets, self.views, strict=True):
+            write_back(target, view.view(target.shape))
 
 
 def row_counts(rows: int, size: int) -> list[int]:
@@ -188,7 +190,7 @@ def start_reduce_scatter(
     postscale: float,
     process_set: ProcessSet,
     sync: bool = False,
-) -> Pending:
+) -> PendingResult:
     """Starts (with ``sync``: runs) a reduce-scatter along dim 0; the result is this rank's rows. ValueError
     for 0-dim tensors.
     """
@@ -223,9 +225,9 @@ def start_reduce_scatter(
     return placed(work, buffer, tensor.device, key)
 
 
-def placed(work: Any, buffer: torch.Tensor, device: torch.device, key: Key | None) -> Pending:
+def placed(work: Any, buffer: torch.Tensor, device: torch.device, key: Key | None) -> PendingResult:
     """A pending operation whose result is ``buffer``, on the device of the tensor it was made from."""
     if device.type == "cpu":
-        return Pending(work, buffer, key)
+        return PendingResult(work, buffer, key)
     result = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
-    return Pending(work, result, key, _Finish(result, buffer))
+    return PendingResult(work, result, key, _Finish(result, buffer))

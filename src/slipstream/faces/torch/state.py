@@ -26,6 +26,9 @@ def broadcast_parameters(
     ``params``: a state dict, ``model.named_parameters()`` or ``model.parameters()``; entries that are no
     tensors are left alone. Raises ValueError for anything else, Mismatch naming a parameter whose shape, dtype or
     place in the order differs between ranks.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     if isinstance(params, Mapping):
         entries: list[tuple[str, Any]] = [(str(name), params[name]) for name in sorted(params)]
@@ -97,6 +100,11 @@ def broadcast_optimizer_state(
 
     The state may be empty here or there, and nested; the parameter groups must be the same everywhere.
     ``model`` is accepted for Horovod's sake. Raises ValueError when the groups differ.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1 + hvd.rank())
+    >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    >>> optimizer.param_groups[0]["lr"]
+    0.1
     """
     group = process_set.group
     is_root = group.ranks[group.rank] == root_rank

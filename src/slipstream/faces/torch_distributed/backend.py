@@ -73,7 +73,7 @@ def _make_other(device: str, backend: str, options: Any) -> Any:
         native = _c10d.ProcessGroupNCCL(store, options.group_rank, options.group_size, nccl)
         kind = _c10d.ProcessGroup.BackendType.NCCL
     else:
-        raise ValueError(f"slipstream cannot stand beside the backend {backend!r} (for {device})")
+        raise ValueError(f"slipstream cannot be combined with the backend {backend!r} (for {device})")
     group._set_default_backend(kind)
     group._register_backend(torch.device(device), kind, native)
     return group

@@ -20,7 +20,7 @@ from slipstream.faces.torch_distributed.reduce_ops import reduction
 from slipstream.faces.torch_tensors import byte_code
 from slipstream.staging.calls import Call
 from slipstream.staging.device import Device
-from slipstream.staging.segments import Transfer
+from slipstream.staging.transfers import Transfer
 
 __all__ = [
     "Operation",

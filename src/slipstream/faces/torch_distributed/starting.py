@@ -13,7 +13,7 @@ from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import devices, operations
 from slipstream.faces.torch_distributed.operations import Operation
 from slipstream.faces.torch_distributed.works import FinishedWork, JoinedWork, PendingWork
-from slipstream.faces.torch_tensors import landing
+from slipstream.faces.torch_tensors import copy_back
 from slipstream.staging.process import stage
 
 __all__ = ["OperationStarter"]
@@ -70,7 +70,7 @@ class OperationStarter:
         landed: Any = None
         if finish is not None:
             channel = 0 if call.ends is None else self.members.channel(*call.ends)
-            landed = landing(running, self.members, call.name, operation.tensors, finish, channel)
+            landed = copy_back(running, self.members, call.name, operation.tensors, finish, channel)
         return self.started(PendingWork(running, operation.tensors, landed))
 
     def start_all(self, ready: Sequence[Operation], options: Any) -> Any:

@@ -126,7 +126,9 @@ class PendingWork(_Work):
             self._running.wait(seconds if seconds > 0 else None)
         except Timeout:
             if not self._running.done():
-                raise Timeout(f"Work.wait: Timed out waiting {seconds:g} s; the operation goes on") from None
+                raise Timeout(
+                    f"Work.wait: Timed out waiting {seconds:g} s; the operation continues"
+                ) from None
             self._settle()
             raise
         except SlipstreamError as error:

@@ -12,8 +12,8 @@
 namespace slipstream {
 
 // Bounded by kLimit bytes a link. The sender knows the bound and keeps to it; where one does not, take() fails, the
-// lane stops reading, and TCP holds it back until the owner gives a block back.
-class Blocks {
+// lane stops reading, and TCP holds it back until the owner gives a buffer back.
+class ReceiveBuffers {
  public:
   static constexpr size_t kLimit = size_t{64} << 20;
   static constexpr size_t kSpare = size_t{8} << 20;  // given back, kept for the next message
@@ -29,23 +29,23 @@ class Blocks {
   Taken take(uint32_t size) {
     const size_t capacity = capacity_of(size);
     if (held_ + capacity > kLimit) return {};
-    Block block = spare_of(capacity);
+    Buffer buffer = spare_of(capacity);
     held_ += capacity;
-    std::byte* data = block.memory.get();
+    std::byte* data = buffer.memory.get();
     const uint64_t id = ++last_id_;
-    taken_.emplace(id, std::move(block));
+    taken_.emplace(id, std::move(buffer));
     return {id, data};
   }
 
   void give(uint64_t id) {
     const auto it = taken_.find(id);
     if (it == taken_.end()) return;
-    Block block = std::move(it->second);
+    Buffer buffer = std::move(it->second);
     taken_.erase(it);
-    held_ -= block.capacity;
-    if (spare_bytes_ + block.capacity > kSpare) return;
-    spare_bytes_ += block.capacity;
-    spare_.push_back(std::move(block));
+    held_ -= buffer.capacity;
+    if (spare_bytes_ + buffer.capacity > kSpare) return;
+    spare_bytes_ += buffer.capacity;
+    spare_.push_back(std::move(buffer));
   }
 
   size_t held() const { return held_; }
@@ -53,24 +53,24 @@ class Blocks {
  private:
   static constexpr size_t kSmallest = 64 << 10;
 
-  struct Block {
+  struct Buffer {
     std::unique_ptr<std::byte[]> memory;
     size_t capacity = 0;
   };
 
-  Block spare_of(size_t capacity) {
+  Buffer spare_of(size_t capacity) {
     for (auto it = spare_.rbegin(); it != spare_.rend(); ++it) {
       if (it->capacity != capacity) continue;
-      Block block = std::move(*it);
+      Buffer buffer = std::move(*it);
       spare_.erase(std::next(it).base());
       spare_bytes_ -= capacity;
-      return block;
+      return buffer;
     }
     return {std::unique_ptr<std::byte[]>(new std::byte[capacity]), capacity};  // not zeroed
   }
 
-  std::unordered_map<uint64_t, Block> taken_;
-  std::vector<Block> spare_;
+  std::unordered_map<uint64_t, Buffer> taken_;
+  std::vector<Buffer> spare_;
   size_t held_ = 0;
   size_t spare_bytes_ = 0;
   uint64_t last_id_ = 0;

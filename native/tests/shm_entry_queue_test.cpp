@@ -1,10 +1,10 @@
-// Records reach the ring in the order in which they were sent, whether or not there was room.
+// Entries reach the ring in the order in which they were sent, whether or not there was room.
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/check.h"
-#include "transport/shm/record_queue.h"
+#include "transport/shm/entry_queue.h"
 
 namespace {
 
@@ -12,21 +12,21 @@ using namespace slipstream;
 
 struct Ends {
   std::unique_ptr<Ring::Shared> memory = std::make_unique<Ring::Shared>();
-  RecordQueue out;
+  EntryQueue out;
   Ring in{memory.get()};
 
   Ends() { out.open(Ring(memory.get())); }
 
-  // The values of all records that are in the ring, whose bodies have to be what body() makes of them.
+  // The values of all entries that are in the ring, whose bodies have to be what body() makes of them.
   std::vector<uint64_t> take() {
     std::vector<uint64_t> values;
-    Ring::Record record{};
+    Ring::EntryHeader entry{};
     const std::byte* body = nullptr;
-    while (in.peek(record, body) == Ring::Peek::record) {
-      const std::vector<std::byte> expected = body_of(record.value);
-      CHECK_EQ(record.size, sizeof(record) + expected.size());
+    while (in.peek(entry, body) == Ring::Peek::entry) {
+      const std::vector<std::byte> expected = body_of(entry.value);
+      CHECK_EQ(entry.size, sizeof(entry) + expected.size());
       CHECK(std::equal(expected.begin(), expected.end(), body));
-      values.push_back(record.value);
+      values.push_back(entry.value);
       in.pop();
     }
     return values;

@@ -1,5 +1,5 @@
-// The records that go to the peer, in order: those for which its ring has no room wait here. A record may name memory
-// whose descriptor travels over the unix socket (DescriptorChannel), so the caller can hold records back until that has
+// The entries that go to the peer, in order: those for which its ring has no room wait here. An entry may name memory
+// whose descriptor travels over the unix socket (DescriptorChannel), so the caller can hold entries back until that has
 // been sent. Private to this folder.
 #pragma once
 
@@ -13,11 +13,11 @@
 
 namespace slipstream {
 
-class RecordQueue {
+class EntryQueue {
  public:
   void open(Ring ring) { ring_ = ring; }
 
-  // Appends a record with `head` and `tail` as its body. True: it is in the ring. `hold`: it waits in any case.
+  // Appends an entry with `head` and `tail` as its body. True: it is in the ring. `hold`: it waits in any case.
   bool push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail, bool hold);
   // Moves what waits into the ring, as far as there is room. True if anything moved.
   bool flush();

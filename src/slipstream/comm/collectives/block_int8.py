@@ -28,6 +28,9 @@ def quantize(x: Buffer) -> NDArray[Any]:
     Each number comes back with an error of at most half its block's scale, which is the largest magnitude in the
     block / 127. A block with NaN or infinity in it comes back as NaN; one whose scale would be below 2^-125, as
     zeros. ``x`` is any real array (computed in float32); TypeError for a complex one.
+
+    >>> slipstream.quantize(numpy.ones(64)).nbytes
+    68
     """
     array = view(x)
     if array.dtype.kind == "c" or array.dtype.names is not None:
@@ -50,6 +53,10 @@ def dequantize(
 
     ``count`` is by default the size of ``out``, or all there are. Raises TypeError unless ``blocks`` has the dtype
     `BLOCK_INT8`, ValueError if it holds fewer numbers or ``out`` is not C-contiguous, writable float32 of ``count``.
+
+    >>> total = slipstream.all_reduce(slipstream.quantize(numpy.ones(64)))
+    >>> slipstream.dequantize(total, 3)
+    array([2., 2., 2.], dtype=float32)
     """
     if blocks.dtype != BLOCK_INT8:
         raise TypeError(f"not an array of blocks: {blocks.dtype!r}")

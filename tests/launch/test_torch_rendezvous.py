@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.comm.rendezvous.discovery import advertised_addresses
 from slipstream.launch import master
-from slipstream.launch.master import PORTS, address_towards, master_address, master_port
+from slipstream.launch.torch_rendezvous import PORTS, address_towards, master_address, master_port
 
 HERE = "localhost"
 ELSEWHERE = "192.0.2.7"  # reserved for documentation: nobody's, but numeric, so no look-up

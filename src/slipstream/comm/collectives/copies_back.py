@@ -23,12 +23,12 @@ from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.plan.steps import Kind, Space
 
-__all__ = ["OPEN", "Landing", "any_source", "await_memory", "refusal", "settle", "settle_tables"]
+__all__ = ["OPEN", "CopyBack", "any_source", "await_memory", "refusal", "settle", "settle_tables"]
 
 Overlaps = Callable[[int, int, Any], bool]
 
 
-class Landing:
+class CopyBack:
     """A copy to come; calling it makes it, unless it has been made. ``work``: what it follows.
 
     ``overlaps(begin, end, memory)``: whether it writes to these addresses. ``memory`` is what the caller has there, if
@@ -55,7 +55,7 @@ class Landing:
                 self._copy = None  # not before: an exception of a signal handler may have come between
         OPEN.pop(self, None)
 
-    def land(self) -> None:
+    def copy(self) -> None:
         """Waits for the operation, and makes the copy unless it failed (its error is for who waits for it)."""
         try:
             self._work.wait()
@@ -76,29 +76,29 @@ class Landing:
                 group.session.abort(refusal(group, name, self._name))
                 return
             with Together(group, name):
-                self.land()
+                self.copy()
         else:
-            self.land()
+            self.copy()
 
 
-OPEN: dict[Landing, None] = {}
+OPEN: dict[CopyBack, None] = {}
 """Those that have not been made, in the order of their calls."""
 
 
 def settle(group: Group, channel: int, name: str, *memory: tuple[int, int, Any]) -> None:
-    """What the call ``name`` does before it uses ``memory``: (address, bytes, see `Landing`)."""
+    """What the call ``name`` does before it uses ``memory``: (address, bytes, see `CopyBack`)."""
     _sweep()
-    for landing in list(OPEN):
-        if any(landing.overlaps(begin, begin + nbytes, what) for begin, nbytes, what in memory if nbytes):
-            landing.come_before(group, channel, name)
+    for copy_back in list(OPEN):
+        if any(copy_back.overlaps(begin, begin + nbytes, what) for begin, nbytes, what in memory if nbytes):
+            copy_back.come_before(group, channel, name)
 
 
 def _sweep() -> None:
     """Makes the oldest copies, if their time has come: nobody may wait for their handles."""
-    for landing in list(OPEN):
-        if not landing.done():
+    for copy_back in list(OPEN):
+        if not copy_back.done():
             break
-        landing.land()
+        copy_back.copy()
 
 
 def settle_tables(
@@ -153,7 +153,7 @@ def await_memory(
 
     Waits until no earlier operation of the group (with ``channel``: of the peer and tag) needs it, copies to come
     included. If one of another group, peer or tag does, that ends the session: raises Aborted. ``memory``: see
-    `Landing`.
+    `CopyBack`.
     """
     if not nbytes:
         return

@@ -1,4 +1,4 @@
-"""What is staged: calls under way, and the segments they are cut into (`slipstream.staging.stager` moves them)."""
+"""What is staged: calls under way, and the parts they are cut into (`slipstream.staging.stager` moves them)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream.staging.calls import Call
 from slipstream.staging.device import Device, Event, HostBuffer, Memory, Strip
 from slipstream.staging.pool import Pool
 
-__all__ = ["Segment", "StagedWork", "Transfer", "strips"]
+__all__ = ["StagedPart", "StagedWork", "Transfer", "strips"]
 
 
 class StagedWork:
@@ -24,7 +24,7 @@ class StagedWork:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._end: futures.Future[list[Event]] = futures.Future()
-        self._first: Any = None  # the Work of the first segment
+        self._first: Any = None  # the Work of the first part
 
     def done(self) -> bool:
         """True once `wait` would not block: the network part is over and the copy in under way, or it failed."""
@@ -107,12 +107,12 @@ class Transfer:
         used += [(memory, True) for memory in (results if finish is not None else ())]
         self._used = [(memory, writes) for memory, writes in used if memory is not None]
         self.work = StagedWork(device)
-        self.starts: deque[int] | None = None  # first columns of the segments not begun; None: not cut yet
+        self.starts: deque[int] | None = None  # first columns of the parts not begun; None: not cut yet
         self.width = 0
         self.agreeing = False
-        self.live = 0  # segments begun and not over
+        self.live = 0  # parts begun and not over
         self.issued = False  # any of them
-        self.landing = 0  # segments, and `finish`, that are being copied in
+        self.landing = 0  # parts, and `finish`, that are being copied in
         self.over = False  # nothing of it uses memory any more
         self.after: list[Transfer] = []  # earlier calls that use the same memory
         self.left: Event | None = None  # behind the last copy out
@@ -143,15 +143,15 @@ class Transfer:
         """Elements of the widest block this rank knows of."""
         return max(chain(self.call.sent, self.call.received), default=0)
 
-    def cut(self, widest: int, segment_bytes: int) -> None:
+    def cut(self, widest: int, part_bytes: int) -> None:
         """Divides it, where the widest block on any rank has ``widest`` elements."""
         blocks = max(len(self.call.sent), len(self.call.received))
-        width = max(1, segment_bytes // (self.call.itemsize * blocks))
+        width = max(1, part_bytes // (self.call.itemsize * blocks))
         self.width = width // 64 * 64 or width
         self.starts = deque(range(0, max(widest, 1), self.width))
 
     def fail(self, error: BaseException) -> None:
-        """Notes the first error; segments not begun never will be."""
+        """Notes the first error; parts not begun never will be."""
         self.error = self.error or error
         self.starts = deque()
 
@@ -160,7 +160,7 @@ def _same(a: Memory, b: Memory) -> bool:
     return a.address == b.address and a.nbytes == b.nbytes and a.nbytes > 0
 
 
-class Segment:
+class StagedPart:
     """Some columns of a call, on their way."""
 
     def __init__(self, transfer: Transfer, start: int) -> None:

@@ -1,5 +1,5 @@
 // The memory of a work: spaces, staged and scaled copies, sums, pieces that are held, and what a peer lets us send.
-#include "engine/staging.h"
+#include "engine/shared_copies.h"
 
 #include <cstring>
 #include <vector>
@@ -44,22 +44,22 @@ TEST(a_batch_is_copied_once_and_again_for_the_next_chunk_in_its_slot) {
   const Geometry geometry(r);
   Regions regions;
   Arena arena(regions);
-  Staging staging(arena, regions, *r.plan, geometry, 2);
+  SharedCopies copies(arena, regions, *r.plan, geometry, 2);
   const Step& step = r.plan->steps()[0];
   const auto* from = reinterpret_cast<const std::byte*>(data.data());
-  staging.begin(0);
-  const std::byte* first = staging.stage(step, 0, 0, from, 1000);
+  copies.begin(0);
+  const std::byte* first = copies.stage(step, 0, 0, from, 1000);
   CHECK(first != from);
   CHECK(regions.find(first, 1000) != nullptr);
   data[0] = 2.0f;
-  CHECK(staging.stage(step, 0, 0, from, 1000) == first);
+  CHECK(copies.stage(step, 0, 0, from, 1000) == first);
   CHECK_EQ(*reinterpret_cast<const float*>(first), 1.0f);
-  staging.begin(1);
-  CHECK(staging.stage(step, 1, 0, from, 1000) != first);
-  staging.begin(2);  // in the slot of chunk 0
-  CHECK(staging.stage(step, 2, 0, from, 1000) == first);
+  copies.begin(1);
+  CHECK(copies.stage(step, 1, 0, from, 1000) != first);
+  copies.begin(2);  // in the slot of chunk 0
+  CHECK(copies.stage(step, 2, 0, from, 1000) == first);
   CHECK_EQ(*reinterpret_cast<const float*>(first), 2.0f);
-  CHECK(staging.stage(step, 2, 0, first, 1000) == first);  // shared memory is sent from where it is
+  CHECK(copies.stage(step, 2, 0, first, 1000) == first);  // shared memory is sent from where it is
 }
 
 TEST(input_is_scaled_where_it_is_read) {

@@ -13,10 +13,10 @@
 
 namespace slipstream {
 
-class Staging {
+class SharedCopies {
  public:
   // Room for `window` chunks, taken from the arena when it is first needed.
-  Staging(Arena& arena, const Regions& regions, const Plan& plan, const Geometry& geometry, uint64_t window)
+  SharedCopies(Arena& arena, const Regions& regions, const Plan& plan, const Geometry& geometry, uint64_t window)
       : arena_(arena),
         regions_(regions),
         batches_(plan.batches()),
@@ -24,8 +24,8 @@ class Staging {
         piece_bytes_(geometry.chunk_bytes()),
         window_(window),
         staged_(window * batches_ * widest_) {}
-  ~Staging() { arena_.give_back(block_); }
-  Staging(const Staging&) = delete;
+  ~SharedCopies() { arena_.give_back(buffer_); }
+  SharedCopies(const SharedCopies&) = delete;
 
   // Bytes that the sends of one chunk may need.
   static uint64_t bytes_per_chunk(const Plan& plan, const Geometry& geometry) {
@@ -44,7 +44,7 @@ class Staging {
   size_t widest_;  // pieces of the widest send
   size_t piece_bytes_;
   uint64_t window_;
-  Arena::Block block_{};
+  Arena::Buffer buffer_{};
   std::vector<uint8_t> staged_;  // by slot, batch and piece
 };
 

@@ -1,11 +1,11 @@
-#include "transport/shm/record_queue.h"
+#include "transport/shm/entry_queue.h"
 
 #include <algorithm>
 
 namespace slipstream {
 
-bool RecordQueue::push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail,
-                       bool hold) {
+bool EntryQueue::push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail,
+                      bool hold) {
   if (!hold && waiting_.empty() && write(kind, value, head, tail)) return true;
   Waiting& queued = waiting_.emplace_back(kind, value);
   queued.body.assign(head.begin(), head.end());
@@ -13,7 +13,7 @@ bool RecordQueue::push(uint32_t kind, uint64_t value, std::span<const std::byte>
   return false;
 }
 
-bool RecordQueue::flush() {
+bool EntryQueue::flush() {
   bool moved = false;
   while (!waiting_.empty()) {
     const Waiting& first = waiting_.front();
@@ -24,12 +24,12 @@ bool RecordQueue::flush() {
   return moved;
 }
 
-void RecordQueue::drop(uint32_t kind) {
+void EntryQueue::drop(uint32_t kind) {
   std::erase_if(waiting_, [kind](const Waiting& waiting) { return waiting.kind == kind; });
 }
 
-bool RecordQueue::write(uint32_t kind, uint64_t value, std::span<const std::byte> head,
-                        std::span<const std::byte> tail) {
+bool EntryQueue::write(uint32_t kind, uint64_t value, std::span<const std::byte> head,
+                       std::span<const std::byte> tail) {
   std::byte* body = ring_.reserve(kind, value, head.size() + tail.size());
   if (body == nullptr) return false;
   std::copy(tail.begin(), tail.end(), std::copy(head.begin(), head.end(), body));
