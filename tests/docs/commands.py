@@ -15,6 +15,7 @@ from slipstream.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/README.md"]
+TUTORIALS = ("docs/tutorials", "docs/howto")  # run whole, by test_tutorials
 HISTORY = {"docs/log.md"}  # what was typed once; options may have gone since
 PROGRAMS = ("slipstream", "make", "python", "torchrun", "pip")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
@@ -75,7 +76,7 @@ def help_commands() -> list[Command]:
 def pages() -> list[Path]:
     """The pages whose commands must work."""
     found = [ROOT / name for name in PAGES if (ROOT / name).exists()]
-    found += sorted((ROOT / "docs").glob("*.md"))
+    found += sorted((ROOT / "docs").rglob("*.md"))
     return [path for path in found if str(path.relative_to(ROOT)) not in HISTORY]
 
 

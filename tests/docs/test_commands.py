@@ -15,7 +15,7 @@ from contextlib import nullcontext
 import pytest
 
 from docs import outcomes
-from docs.commands import ROOT, Command, complaint, help_commands, mentioned, page_commands
+from docs.commands import ROOT, TUTORIALS, Command, complaint, help_commands, mentioned, page_commands
 from docs.stage import CPUS, GPUS, Stage, make_files
 from slipstream.lab import Lab, registry
 
@@ -25,7 +25,8 @@ CAN_MAKE_LABS = os.geteuid() == 0 and shutil.which("tc") is not None
 
 def _ran() -> list[object]:
     """A parameter for each command that is run; those that take longer are slow ones."""
-    texts = {re.sub(r"\s+#.*", "", command.text): command.where for command in SHOWN}
+    alone = [command for command in SHOWN if not command.where.startswith(TUTORIALS)]
+    texts = {re.sub(r"\s+#.*", "", command.text): command.where for command in alone}
     return [
         pytest.param(text, id=text, marks=() if outcomes.quick(text) else pytest.mark.slow)
         for text in texts
