@@ -17,21 +17,21 @@ from slipstream.base.excepthook import CONSEQUENCE, OWN
 from slipstream.launch import wire
 from slipstream.launch.agents import Agent, Destination
 from slipstream.launch.signals import SignalWatch
-from slipstream.launch.wire import PREAMBLE, Spec, SpecRank, frame
+from slipstream.launch.wire import PREAMBLE, Spec, SpecRank, message
 
 SIGNAL, KILL = wire.SIGNAL, wire.KILL
 
 
 def started(rank: int) -> bytes:
-    return frame(wire.STARTED, rank, wire.PID.pack(1))
+    return message(wire.STARTED, rank, wire.PID.pack(1))
 
 
 def exited(rank: int, code: int) -> bytes:
-    return frame(wire.EXITED, rank, wire.CODE.pack(code))
+    return message(wire.EXITED, rank, wire.CODE.pack(code))
 
 
 def report(rank: int, grade: int, text: str) -> bytes:
-    return frame(wire.REPORT, rank, json.dumps({"grade": grade, "text": text}).encode() + b"\n")
+    return message(wire.REPORT, rank, json.dumps({"grade": grade, "text": text}).encode() + b"\n")
 
 
 @pytest.fixture

@@ -23,17 +23,17 @@ class AgentListener(Protocol):
     """Learns what an agent says and how it ends."""
 
     def on_frame(self, agent: Agent, kind: int, rank: int, payload: bytes) -> None:
-        """The agent has sent a frame, which is well-formed."""
+        """The agent has sent a message, which is well-formed."""
 
     def on_malformed(self, agent: Agent, error: ValueError) -> None:
-        """The agent has sent what is no frame; it is ended after this call."""
+        """The agent has sent what is no message; it is ended after this call."""
 
     def on_lost(self, agent: Agent) -> None:
         """The agent's pipes are closed, before it said that its processes are gone."""
 
 
 class AgentPool:
-    """Starts agents, gives their frames to a listener each, and shows what ssh or they themselves complain about."""
+    """Starts agents, gives their messages to a listener each, and shows what ssh or they themselves complain about."""
 
     def __init__(self, selector: selectors.BaseSelector, console: Console, secret: bytes) -> None:
         self.agents: list[Agent] = []
