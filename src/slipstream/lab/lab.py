@@ -31,8 +31,8 @@ class Lab:
     Raises ValueError for what makes no sense, LabError for what this machine cannot do. Linux, root.
 
     >>> with Lab(hosts=2, rate="500mbit") as lab:
-    ...     lab.run("h1", ["ping", "-c", "1", "h2"], capture_output=True).returncode
-    0
+    ...     lab.run("h2", ["hostname"], capture_output=True, text=True).stdout
+    'h2\\n'
     """
 
     def __init__(

@@ -29,8 +29,8 @@ class HostSpec:
     ``paths``: bits a second of each path to the network; every TCP connection keeps to one of them. ``delay``:
     seconds one way; ``loss``: share of packets, 0 to 1.
 
-    >>> HostSpec("h1", slots=2, rate=500_000_000)
-    HostSpec(name='h1', slots=2, rate=500000000, paths=(), delay=0.0, loss=0.0)
+    >>> HostSpec("h1", paths=(100_000_000, 400_000_000)).line_rate
+    500000000
     """
 
     name: str
