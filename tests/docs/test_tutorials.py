@@ -1,7 +1,7 @@
 """Tutorials and how-to pages: files are written as they stand, commands run in order, and their output is compared.
 
-A block with a title is a file. A block ```sh is typed by the reader; ```sh fails ends with an error. A block ```text
-shows some lines of the output of the command above it; numbers may differ.
+A block with a title is a file. A block ```sh is typed by the reader; behind a comment "fails" it ends with an error. A
+block ```text shows some lines of the output of the command above it; numbers may differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from docs.stage import Stage
 from slipstream.lab import Lab
 
 PAGES = [path for folder in TUTORIALS for path in sorted((ROOT / folder).glob("*.md"))]
-BLOCK = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"(<!-- fails -->\n)?^( *)```(\w+)([^\n]*)\n(.*?)^\2```$", re.MULTILINE | re.DOTALL)
 CAN_MAKE_LABS = os.geteuid() == 0 and shutil.which("tc") is not None
 
 # Commands that need what a test cannot have. Their options are judged by test_commands.
@@ -62,13 +62,13 @@ def dedented(indent: str, text: str) -> str:
 def read(page: Path) -> tuple[dict[str, str], list[Typed]]:
     """The files and the commands of a page."""
     files, typed = {}, []
-    for indent, language, rest, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+    for fails, indent, language, rest, body in BLOCK.findall(page.read_text(encoding="utf-8")):
         text = dedented(indent, body)
         title = re.search(r'title="([^"]+)"', rest)
         if title:
             files[title[1]] = text
         elif language == "sh":
-            typed.append(Typed(text, "fails" in rest, []))
+            typed.append(Typed(text, bool(fails), []))
         elif language == "text" and typed:
             typed[-1].shown += text.splitlines()
     return files, typed
