@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4): what TCP's own checksum of 16 bits lets through, this finds. It is made
-// for accidents: whoever changes data on purpose can make a matching one.
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4): it finds damage that TCP's own checksum of
+// 16 bits misses. It is for accidents: somebody who changes data on purpose can compute a matching checksum.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Words for people, on standard error, with the rank in front.
+// Messages on standard error, with the rank in front.
 #pragma once
 
 #include <string>

@@ -78,7 +78,7 @@ class Trace {
     dropped_ = 0;
     on_ = true;
   }
-  // What has been put until now can still be taken.
+  // The events recorded so far can still be taken.
   void stop() { on_ = false; }
 
   void put(const TraceEvent& event) {

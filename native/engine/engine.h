@@ -89,7 +89,7 @@ class Engine final : public Events {
   // only after our process would have gone, and would take that for the reason.
   bool must_tell() const { return failure_state_.must_tell(); }
 
-  // For people: what this rank waits for, from whom and since when, and its last operations. Several lines.
+  // As text: what this rank waits for, from whom and since when, and its last operations. Several lines.
   std::string report() const;
 
   // Links.

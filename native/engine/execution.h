@@ -47,7 +47,7 @@ class Execution {
   std::pair<uint64_t, uint64_t> traffic(size_t peer_index) const {
     return geometry_.traffic(plan_.peers()[peer_index]);
   }
-  // Says `ready` for what comes in bulk, and begins what needs no leave.
+  // Sends `ready` for what comes in bulk, and begins the sends that need no `ready`.
   void start();
   // Begins the next chunk if the window allows. True if it did.
   bool start_chunk();

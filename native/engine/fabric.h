@@ -54,7 +54,7 @@ class Fabric {
   // Why no link to `rank` can ever be had; Code::ok if it can.
   const Error& gone(int rank) const { return peers_[static_cast<size_t>(rank)].gone; }
 
-  // Stands for a link that is gone, to what came over it.
+  // The data that came over a link that is gone refers to this.
   Link& past(int rank);
 
   // The rank said goodbye: it has left in good order, at `when`.

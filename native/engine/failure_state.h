@@ -1,7 +1,7 @@
 // Whether the session has ended, and which ranks still have to be told why. Driver's thread only.
 //
-// A closed connection is a suspicion first: the rank at its other end may have died, or may have closed it because of
-// an error somewhere else, which is then known soon.
+// A closed connection proves no failure yet: the rank at its other end may have died, or may have closed it because of
+// an error of another rank. In that case the abort of that rank arrives soon.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Decides who drives the engine. One engine thread a session drives asynchronous work and watches while idle; a caller
-// that waits drives by itself if nobody else does, which saves two thread switches.
+// Decides which thread drives the engine. The engine thread drives asynchronous works and watches while idle. A caller
+// that waits drives by itself if no other thread does, which saves two thread switches.
 //
 //   idle      the engine thread sleeps in poll() on the poller, without the lock; the bell is armed
 //   driving   one thread holds the lock: the engine thread while there is work, or a waiting caller

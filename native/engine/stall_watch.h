@@ -1,5 +1,5 @@
-// Watches the works that do not move: asks the ranks they wait for, warns people, and finds those that have to fail.
-// Driver's thread only.
+// Watches the works that do not move: asks the ranks for which they wait, logs warnings, and finds those that have to
+// fail. Driver's thread only.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace slipstream {
 
 struct StallOptions {
   double ask_seconds = 2;          // without progress: ask the ranks that are waited for
-  double warn_seconds = 10;        // without progress: tell people who is waited for ...
+  double warn_seconds = 10;        // without progress: log for whom the work waits ...
   double warn_again_seconds = 60;  // ... and again each time
   // Works that wait for a rank that left in good order fail the session only after this time. The others of its last
   // collective may still be in it, and what waits may be a daemon thread's work, which their own leaving will end.

@@ -1,4 +1,4 @@
-// Parts of messages for people.
+// Parts of error messages and warnings.
 #pragma once
 
 #include <cstdio>

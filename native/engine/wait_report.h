@@ -1,4 +1,4 @@
-// Describes in words what this rank waits for, from whom and since when. Driver's thread only.
+// Describes as text what this rank waits for, from whom and since when. Driver's thread only.
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@ class Arrivals {
   virtual void accepted(std::unique_ptr<Link> link) = 0;
   // `rank` needs a link with us and asks us to dial (it is the higher rank).
   virtual void knocked(int rank) = 0;
-  // Somebody failed to authenticate, or sent nonsense, and was cut off. For the log.
+  // A caller failed to authenticate, or broke the protocol, and its connection was closed. For the log.
   virtual void stranger(const std::string& who, const std::string& why) = 0;
 };
 

@@ -145,7 +145,8 @@ std::string Handshake::objection() const {
            ": install the same slipstream on all hosts";
   if (hello_.job != self_.job) return "belongs to another job";
   if (!allows(hello_.purpose))
-    return "asks for a service that this rank does not offer (purpose " + std::to_string(static_cast<int>(hello_.purpose)) + ")";
+    return "asks for a service that this rank does not offer (purpose " +
+           std::to_string(static_cast<int>(hello_.purpose)) + ")";
   if (hello_.target != static_cast<uint32_t>(self_.rank))
     return "looks for rank " + std::to_string(hello_.target) + ", we are rank " + std::to_string(self_.rank);
   // The store speaks to clients that do not know yet how many they are.
@@ -193,9 +194,9 @@ Handshake::State Handshake::broken(const std::string& how) {
       return fail(how + kUnproven + " (is SLIPSTREAM_SECRET the same on all ranks?)");
     case Stage::hello_out:
     case Stage::challenge_in:
-      return fail(
-          how +
-          " after this rank's hello: it has ended, belongs to another job or rank, or is another version of slipstream");
+      return fail(how +
+                  " after this rank's hello: it has ended, belongs to another job or rank, or is another version of "
+                  "slipstream");
     default:
       return fail(how + kOnTheWay);
   }

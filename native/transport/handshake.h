@@ -25,7 +25,7 @@ enum class Purpose : uint16_t { store = 1, link = 2, lane = 3, knock = 4, shm = 
 
 extern const uint16_t kProtocolVersion;  // the number of src/slipstream/base/protocol.py
 
-// As on the wire: little-endian, no padding.
+// As on the wire: little-endian, no padding. docs/wire.md lists the fields.
 struct Hello {
   std::array<char, 4> magic{'S', 'L', 'I', 'P'};
   uint16_t version = kProtocolVersion;
@@ -57,7 +57,7 @@ class Handshake {
   const Hello& hello() const { return hello_; }
   // Once done: what seals and opens all that follows; null if it is plain. The same keys each time, so ask once.
   std::unique_ptr<Records> records() const;
-  // Why it failed, in words.
+  // Why it failed, as text.
   const std::string& why() const { return why_; }
   // On the server side: whether there is what a client asks for that has proved itself. Else it is told that there is
   // not, and this fails.

@@ -46,7 +46,7 @@ class Link {
   // Frames other than bulk data (length > kEagerBytes) never wait behind bulk and are always taken at once.
   virtual bool send(const Frame& frame, const std::byte* data, uint64_t cookie) = 0;
 
-  // Gives back a payload that arrived.
+  // Returns the memory of a payload that arrived.
   virtual void release(const Payload& payload) = 0;
 
   // True if `data` of a bulk send has to lie in memory the peer can map (transport/region.h).
@@ -93,7 +93,7 @@ class Link {
   // What it has done so far, also after it has closed.
   virtual LinkStatistics statistics() const;
 
-  // What keeps it from the peer at the moment, for people; empty if nothing is known to.
+  // Why the peer cannot be reached at the moment, as text; empty if no reason is known.
   virtual std::string trouble() const { return {}; }
 
   int peer() const { return peer_; }

@@ -77,9 +77,9 @@ class Opener {
   // null. `alone`: nobody else writes there, so that what follows the text may be overwritten by text that is not
   // intact, once; it does not count. Else nothing is written but what is.
   size_t take(std::span<const iovec> parts, size_t filled, bool alone);
-  // There is something to take, or damaged().
+  // take() would give text, or the data is damaged.
   bool ready() const;
-  // What came is not what was sent. Nothing more can be taken.
+  // The data that came was damaged. Nothing more can be taken.
   bool damaged() const { return damaged_; }
 
  private:

@@ -1,4 +1,4 @@
-// What the tcp transport needs of the socket API. Numeric addresses only: no name is ever looked up here.
+// What the tcp transport needs of the socket API. Addresses are numeric; only resolve() looks up a name.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ int connect_outcome(int fd);
 
 // Both ends are on this machine.
 bool same_machine(int fd);
-// Sets the options of a connected socket. None of them is needed for correctness, so none fails.
+// Sets the options of a connected socket. None of them is needed for correctness, so a failure is ignored.
 void tune_tcp(int fd, const SocketOptions& options);
-// TCP_NOTSENT_LOWAT: the socket takes no more while it holds so many bytes that have not left.
+// TCP_NOTSENT_LOWAT: the socket is not writable while it holds more than so many unsent bytes.
 void limit_unsent(int fd, int bytes);
 // SO_BUSY_POLL: the kernel looks at the network device for so long before it waits for an interrupt. Not every driver
 // can, and not every user may: nothing depends on it.
@@ -66,7 +66,7 @@ double least_rtt(int fd);
 double delivery_rate(int fd);
 // Bytes that have been written and that the peer's machine has not acknowledged.
 uint64_t unacknowledged(int fd);
-// What has got through.
+// Bytes that the peer's machine has acknowledged, and what TCP sent again.
 struct Passed {
   uint64_t acknowledged = 0;  // bytes
   uint64_t received = 0;      // bytes
@@ -75,8 +75,8 @@ struct Passed {
   double unheard = 0;         // seconds since it last sent data
 };
 Passed passed(int fd);
-// The peer's machine has had `seconds`, and at least two repetitions, to answer what it was sent, and has said nothing.
-// A process that is stopped, or does not read, is not silent: its machine answers.
+// For `seconds`, and after at least two retransmissions, the peer's machine has acknowledged nothing.
+// A machine also acknowledges for a process that is stopped or does not read.
 bool unanswered(int fd, double seconds);
 
 // "10.1.2.3:4567", "[::1]:4567"; "unknown" if the socket has no peer any more.

@@ -1,11 +1,11 @@
 // What the two ends of a shared-memory link say to each other about the memory that they share: where one writes in
 // the other's, and that one has taken its own back because its session has ended.
 //
-// A process that is stopped may go on years later, in the middle of a copy. So an owner that gives up cannot wait for
+// A process that is stopped may continue much later, in the middle of a copy. So an owner that gives up cannot wait for
 // the other end; it has to know whether that end may still write:
 //
-//   writer   says where, then looks whether the memory was taken back, then copies, then says that it is done
-//   owner    says that it takes back, then looks whether the other end is writing
+//   writer   announces the range, then checks whether the memory was taken back, then copies, then ends the write
+//   owner    announces that it takes the memory back, then checks whether the other end is writing
 //
 // Both use sequentially consistent order, so one sees the other: either the writer does not begin, or the owner knows
 // the place and parts from it (Regions::part). A reader copies first and looks afterwards; what was taken back by then

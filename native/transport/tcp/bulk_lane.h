@@ -21,7 +21,7 @@ class BulkLane final : public Lane {
   void open(Connection connection);  // also one that takes an old one's place
   void shut();                       // with a reset, if the kernel still has memory of messages
   int number() const { return number_; }
-  // Takes what there is, as long as the socket does.
+  // Sends segments while there are any and the socket is writable.
   void pump();
   // Sends this segment next; only if idle().
   void start(const Outbox::Out& segment);
@@ -33,7 +33,7 @@ class BulkLane final : public Lane {
   // Our last header is on its way: the peer may have read it and have made the connection its control lane.
   bool sent_last() const { return sent_last_ && !sending(); }
   void drop_input();  // what is still on its way in goes nowhere
-  // As much is on its way as the path and its queues can hold without waiting long.
+  // The bytes on their way fill the path and a few milliseconds of its queues.
   bool has_enough(int lanes, Time now);
   // It takes nothing more until asked again.
   LanePause& pause() { return pause_; }

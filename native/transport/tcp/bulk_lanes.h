@@ -27,7 +27,7 @@ class BulkLanes {
   bool alive() const;     // one of them at least
   bool dialling() const;  // one of them at least
   bool ended() const;     // all of them
-  // There are several, and they take what they can.
+  // There are several lanes, and each pulls its segments.
   bool spreads() const;
   LanePlacement& placement() { return placement_; }
   const LanePlacement& placement() const { return placement_; }
@@ -38,17 +38,17 @@ class BulkLanes {
   void dial_missing(bool all);
   void dial(size_t number);
   bool dials(size_t number) const { return number < dials_.size() && dials_[number] != nullptr; }
-  // This side dials, and not yet.
+  // This side connects the lanes, and has not begun.
   bool may_dial(size_t number) const;
   void stop_dialling();
   // Gives lanes to paths that have come back, and dials those that could not be had before.
   void spread(Time now);
-  // Makes a lane anew whose packets are smaller than they have to be.
+  // Connects a lane again whose packets are smaller than necessary.
   void enlarge(Time now);
 
   // An authenticated connection, the lane's first or one that takes the place of another. False: no such lane.
   bool add(Connection connection, uint32_t number);
-  // The lane's connection goes, and what it carried to other lanes.
+  // Closes the lane's connection; other lanes send its segments.
   void drop(BulkLane& lane);
   // Its connection broke.
   void broke(BulkLane& lane, int error);

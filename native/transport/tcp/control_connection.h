@@ -40,7 +40,7 @@ class ControlConnection {
 
   // The peer's connection that takes the control lane's place, the `generation`th since the first.
   void replace(Connection connection, uint32_t generation);
-  // The peer wants another connection than that of this generation.
+  // The peer asks for a newer connection than that of this generation.
   void wanted(uint32_t generation);
   // Both sides know what the other has read.
   void resumed();

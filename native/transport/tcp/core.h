@@ -23,7 +23,7 @@ namespace slipstream {
 
 class TcpLink;
 
-// Far more than anybody needs, so that a bad option cannot exhaust file descriptors.
+// An upper bound, so that a bad option cannot exhaust the file descriptors.
 inline constexpr int kMaxLanes = 64;
 
 struct TcpCore {
@@ -47,7 +47,7 @@ struct TcpCore {
   Batch batch;
   // Where a rank's listener is, if that is known: then connections that break are repaired.
   std::function<TcpTarget(int rank)> directory;
-  // Of the owner, if it wants to know what becomes of lanes.
+  // The owner's timeline, if it records changes of lanes.
   Trace* trace = nullptr;
   // The links that were dialled by others, by (rank, token): where their bulk lanes belong.
   std::map<std::pair<int, uint64_t>, TcpLink*> accepted;

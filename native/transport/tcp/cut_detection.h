@@ -1,8 +1,8 @@
 // How a link gets on when a path to the peer is cut: nothing is refused or reset, there are just no answers. While the
 // link has anything under way it looks four times a second at what the kernel knows of each connection. A lane whose
-// segments TCP has repeated in vain for a second is given up for one over another path; its segments go to other lanes
-// at once. The control lane, and the last lane, are kept until there is a better one: a peer that is gone, or cut off
-// altogether, is the engine's to find (by its heartbeat), and a cut that heals costs nothing. A peer that is merely
+// segments TCP has retransmitted in vain for a second is replaced by one over another path; its segments go to other
+// lanes at once. The control lane, and the last lane, are kept until there is a better one: a peer that is gone, or cut
+// off altogether, is the engine's to find (by its heartbeat), and a cut that heals costs nothing. A peer that is merely
 // stopped or slow is not affected: its machine answers. Private to this folder.
 #pragma once
 

@@ -35,7 +35,7 @@ class Lane : protected Handler {
   bool is_open() const { return static_cast<bool>(fd_); }
   bool writable() const { return is_open() && !write_failed_; }
   bool ended() const { return ended_; }  // the peer has nothing more to say here
-  // The peer's machine has been asked again and again, and been silent for this long.
+  // The peer's machine has acknowledged none of the retransmissions for this long.
   bool unanswered(double seconds) const { return is_open() && slipstream::unanswered(fd_.get(), seconds); }
   // Bytes in the socket that the peer's machine does not have.
   uint64_t unsent() const { return is_open() ? unacknowledged(fd_.get()) + sealed() : 0; }
@@ -44,9 +44,9 @@ class Lane : protected Handler {
   double rtt() const { return is_open() ? smoothed_rtt(fd_.get()) : 0; }
   Time opened_at() const { return opened_at_; }  // of the connection that there is
   Passed passed() const { return is_open() ? slipstream::passed(fd_.get()) : Passed{}; }
-  // Looks whether anything has been acknowledged since the last look, at `before`; null: that is too long ago.
+  // Whether the peer has acknowledged anything since the last call, at `before`; null: that is too long ago.
   void look_at_answers(std::optional<Time> before);
-  // Every look since then has found that more was acknowledged; Time::max(): the last one has not.
+  // Since then every call has found new acknowledgements; Time::max(): the last one has not.
   Time answered_since() const { return answered_since_; }
   bool same_way(const Lane& other) const;  // between the same two addresses
   double least_rtt() const { return is_open() ? slipstream::least_rtt(fd_.get()) : 0; }
@@ -77,7 +77,7 @@ class Lane : protected Handler {
   void read_ended(int error);
   // The same of a call on the socket: EBADMSG means damage. `number` as below.
   void read_broke(int error, uint32_t number);
-  // What has been read is not what was sent. `number`: from 1, 0 is the control lane.
+  // The data that arrived was damaged. `number`: from 1, 0 is the control lane.
   void read_damaged(uint32_t number);
   // Reads and drops; what a link does after close().
   void discard();

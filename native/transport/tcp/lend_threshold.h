@@ -18,16 +18,16 @@ class LendThreshold {
   static constexpr size_t kFirst = 32 << 10;
   static constexpr size_t kNothing = SIZE_MAX;  // is large enough
 
-  // Measures nothing: `bytes` it is. 0: measures.
+  // Always `bytes`, without measurements. 0: measure.
   void fix(size_t bytes) { fixed_ = bytes; }
   bool measures() const { return fixed_ == 0; }
   // Begins from kFirst again.
   void forget() { classes_ = {}, threshold_ = kFirst, in_vain_ = 0; }
 
-  // Whether to lend a segment of this size now. Once in a while that is not what is thought best, to learn.
+  // Whether to lend a segment of this size now. One segment in 64 goes the other way, to keep the measurements current.
   bool lends(size_t bytes);
   size_t bytes() const { return fixed_ != 0 ? fixed_ : threshold_; }
-  // It has been tried often enough, and was never cheaper.
+  // Lending has been tried often enough, and was never cheaper.
   bool never() const { return measures() && in_vain_ >= kMostInVain && !may_pay(); }
 
   // What a byte cost, in seconds, in a segment of `bytes` that was lent or copied.
@@ -35,7 +35,7 @@ class LendThreshold {
   void copied(size_t bytes, double seconds);
 
  private:
-  // Whoever is interrupted takes longer, nobody takes less: among the least is what a call costs by itself.
+  // An interrupted call takes longer, and no call takes less than its own cost. So the lowest measurements count.
   class Costs {
    public:
     void add(double seconds);

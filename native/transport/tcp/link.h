@@ -56,7 +56,7 @@ class TcpLink final : public Link, private Timed {
   void control_frame(const Frame& frame, const std::byte* payload);
   void wrote();  // progress, for close()
   void lane_ended(Lane& lane, int error);
-  // What came over it is not what was sent. `number`: from 1, 0 is the control lane.
+  // The data that arrived over it was damaged. `number`: from 1, 0 is the control lane.
   void damaged(Lane& lane, uint32_t number);
   void protocol_error(const char* what);
   void settle();       // a connection has ended: perhaps the last one of a link that leaves, or is left

@@ -1,4 +1,4 @@
-// What ends a link unless there is better news by then. Pure.
+// Losses that end a link at a deadline, unless the lost connection is repaired before. Pure.
 #pragma once
 
 #include <algorithm>

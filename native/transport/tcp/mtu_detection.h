@@ -16,7 +16,7 @@ class MtuDetection {
   // A connection stalls: of what we sent, or of what the peer says it sent (`inwards`), nothing is acknowledged. May
   // end the link.
   void stalled(const Lane& lane, bool inwards, Time now);
-  // Sees what is acknowledged on each connection, and ends trials.
+  // Checks what is acknowledged on each connection, and ends trials.
   void look(Time now);
   // As look(); sends something small as well, to see whether it is acknowledged.
   void probe(Time now);

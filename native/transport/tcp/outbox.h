@@ -37,10 +37,10 @@ class Outbox {
   std::optional<Out> pull(int lane, uint32_t most, Time now);
   // What is left of the oldest message if that is at most `most` bytes: a lane sends several such in one call.
   std::optional<Out> pull_rest(int lane, uint32_t most, Time now);
-  // A copy of the oldest segment that is late where it is; each is copied once.
+  // A copy of the oldest segment that its lane delivers too late; each is copied once.
   using Late = std::function<bool(int holder, uint32_t size, Time since)>;
   std::optional<Out> pull_late(int lane, const Late& late);
-  // The peer has all of message `number`: the cookie of its owner. Null if that is no news.
+  // The peer has acknowledged message `number`: returns the cookie of its owner, null if it was acknowledged before.
   std::optional<uint64_t> taken(uint64_t number);
   // All of message `number` has left, and so have those before it.
   bool has_left(uint64_t number) const;

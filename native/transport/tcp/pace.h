@@ -30,7 +30,7 @@ class Pace {
     }
     if (!more) began_ = Time{};
   }
-  // What may wait in the socket: a few milliseconds' worth, so that a slow lane does not hold much.
+  // How many bytes may wait in the socket: those of a few milliseconds, so that a slow lane does not hold much.
   int backlog(int most) const {
     const double bytes = std::min(rate_ == 0 ? kUnknown * kBacklogSeconds / 4 : rate_ * kBacklogSeconds, double(most));
     return static_cast<int>(std::max(bytes, kLeast));

@@ -43,7 +43,7 @@ class PathMtu {
   };
   Finding stalled(const Stall& stall, Time now, Clock::duration trial);
 
-  // A stall is so recent that another one would mean something.
+  // The last stall is so recent that another one would be evidence.
   bool suspects(Time now) const;
   // Payload of packets that are known to pass; 0: none have been seen to vanish.
   int proven() const { return proven_; }

@@ -33,7 +33,7 @@ class Paths {
   const std::string& address(size_t path) const { return all_[path].address; }
   // The first connection was made over it: lanes keep to its family, for IPv4 and IPv6 are most often one interface.
   void answered(size_t path);
-  // It does not answer, or has been cut off: left alone for a while, and for longer each time.
+  // It does not answer, or is cut: it is not used for a while, which doubles with each failure.
   void failed(size_t path, Time now);
   bool usable(Time now, size_t but = kNone) const;
   // Best first; at the end those that have failed, and `doubtful`.

@@ -31,9 +31,9 @@ class Receiver final : private Timed {
   // The owner gives the memory of a message back.
   void release(const Payload& payload);
 
-  // Messages have been acknowledged by segments that may be lost: they are acknowledged once more.
+  // Segments that carried acknowledgements may be lost: sends these acknowledgements again.
   void acknowledge_again();
-  // Nothing follows: what waits for a segment to be acknowledged by is acknowledged now.
+  // No segment follows that could carry acknowledgements: sends those that wait for one.
   void acknowledge_rest();
 
   void stop();  // no acknowledgements any more

@@ -41,7 +41,7 @@ class TcpTransport {
   // Where ranks listen: with it, connections that break are repaired, and only a peer that is gone ends a link.
   void set_directory(std::function<TcpTarget(int rank)> directory);
 
-  // What becomes of lanes is put there.
+  // Records changes of lanes there.
   void set_trace(Trace* trace);
 
   // Proves that `peer` lives and asks it to dial us. The outcome comes through `done`.
@@ -51,7 +51,7 @@ class TcpTransport {
   void end_threads();
   void stop_listening();
 
-  // Links that have been closed still have something to say.
+  // Links that have been closed still have control frames to send.
   bool closing() const;
 
   // Expires handshakes and dials. Call at least when the returned time comes; Time::max() if nothing is timed.
