@@ -24,12 +24,15 @@ PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 USED_IN = {
     "segment": ("native/transport/",),
     "piece": ("native/engine/",),
-    "bucket": ("src/slipstream/gradients/", "src/slipstream/faces/", "src/slipstream/cli/bench_train.py"),
-    "knock": ("native/transport/", "native/engine/"),
-    "verdict": (),
+    "bucket": (
+        *("src/slipstream/gradients/", "src/slipstream/faces/", "src/slipstream/bench/train/"),
+        "src/slipstream/cli/bench_train.py",
+    ),
+    "knock": ("native/transport/", "native/engine/", "native/session/"),
+    "verdict": ("native/reducers/",),
 }
-# Where names are still to follow: a host of works, pieces of small sums and of benchmarks.
-TO_FOLLOW = ("native/engine/offer.h", "native/session/", "native/reducers/", "src/slipstream/bench/")
+# Where a name still means something else: parts of small sums, a reducer's own channel, and a benchmark's values.
+TO_FOLLOW = ("native/reducers/express", "native/reducers/server.h", "src/slipstream/bench/")
 # PyTorch's own names, and TCP_MAXSEG.
 FOREIGN = {"bucket_cap_mb", "GradBucket", "_SEGMENT"}
 
