@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from slipstream.comm.rendezvous.discovery import advertised_addresses
-from slipstream.launch import master
+from slipstream.launch import torch_rendezvous
 from slipstream.launch.torch_rendezvous import PORTS, address_towards, master_address, master_port
 
 HERE = "localhost"
@@ -60,4 +60,4 @@ def test_a_port_that_is_taken_here_is_not_chosen(monkeypatch: pytest.MonkeyPatch
 
 def test_ports_lie_below_those_of_the_system() -> None:
     assert master_port(local=True) in PORTS
-    assert master.PORTS.stop <= 32768
+    assert torch_rendezvous.PORTS.stop <= 32768
