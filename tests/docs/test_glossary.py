@@ -31,8 +31,8 @@ USED_IN = {
     "knock": ("native/transport/", "native/engine/", "native/session/"),
     "verdict": ("native/reducers/",),
 }
-# Where a name still means something else: parts of small sums, a reducer's own channel, and a benchmark's values.
-TO_FOLLOW = ("native/reducers/express", "native/reducers/server.h", "src/slipstream/bench/")
+# Where a name still means something else: parts of sums of the reducers, and values of benchmarks.
+TO_FOLLOW = ("native/reducers/", "src/slipstream/bench/")
 # PyTorch's own names, and TCP_MAXSEG.
 FOREIGN = {"bucket_cap_mb", "GradBucket", "_SEGMENT"}
 
