@@ -456,7 +456,7 @@ def test_exec_takes_a_command_with_and_without_dashes(nothing_stays: None) -> No
 
         assert execute("--", "echo", "--", "-x").stdout == "-- -x\n"
         assert execute("echo", "--", "-x").stdout == "-- -x\n"
-        assert "what shall run on h1?" in execute("--").stderr
+        assert "the command for h1 is missing" in execute("--").stderr
 
 
 def test_measure_leaves_out_hosts_that_are_cut(nothing_stays: None) -> None:
