@@ -1,4 +1,4 @@
-"""Runs the commands of `slipstream` for scenarios that are made of them, in labs too."""
+"""Runs slipstream's own commands for scenarios that are made of them, in labs too."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def bench_record(
     settings: Mapping[str, str] | None = None,
     stdout: Any = None,
 ) -> Record:
-    """The record of ``slipstream bench arguments``, whose other output goes to ``stdout``; in a lab if that is given.
+    """The record of ``slipstream bench`` with these arguments. Its other output goes to ``stdout``.
 
-    Prints the command. Raises `WrongResult`, or subprocess.CalledProcessError when it fails otherwise.
+    It runs in a lab if that is given. Prints the command. Raises `WrongResult`, or subprocess.CalledProcessError when
+    it fails otherwise.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "record.json"
