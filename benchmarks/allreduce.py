@@ -23,9 +23,9 @@ from slipstream.bench.collective.catalogue import parse_sizes
 from slipstream.bench.collective.command import Options, measure, save, wrong_results
 from slipstream.bench.collective.report import report
 from slipstream.bench.jobs import JobFailed, Placement
+from slipstream.bench.judgements import judgement_table
 from slipstream.bench.page import render, renew
 from slipstream.bench.record import write
-from slipstream.bench.verdicts import verdict_table
 from slipstream.bench.view import showing
 
 _HERE = Path(__file__).resolve().parent
@@ -76,7 +76,7 @@ def _keep(records: list[dict[str, Any]], given: argparse.Namespace) -> None:
 
 def page(records: list[dict[str, Any]]) -> str:
     """What docs/benchmarks.md says of records over shared memory."""
-    return f"{render(records)}\n\n{verdict_table(targets.judge(records))}"
+    return f"{render(records)}\n\n{judgement_table(targets.judge(records))}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,11 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong:
         print("allreduce: wrong results; nothing saved", file=sys.stderr)
         return 1
-    verdicts = targets.judge(records) if given.transport == "shm" else []
-    if verdicts:
-        print(verdict_table(verdicts), file=out)
+    judgements = targets.judge(records) if given.transport == "shm" else []
+    if judgements:
+        print(judgement_table(judgements), file=out)
     _keep(records, given)
-    return 3 if given.strict and not all(verdict.met for verdict in verdicts) else 0
+    return 3 if given.strict and not all(judgement.met for judgement in judgements) else 0
 
 
 if __name__ == "__main__":

@@ -136,12 +136,12 @@ def _tables(record: dict[str, Any]) -> str:
     for job in record["jobs"]:
         head = (str(job["processes"]), str(job["buckets"]))
         for name, row in job["contenders"].items():
-            ratio, verdict = "", ""
+            ratio, judgement = "", ""
             if name == "slipstream":
                 ratio = f"{job['ratio']:.2f}x"
-                verdict = ">= 1x: " + ("met" if job["ratio"] >= 1 else "NOT MET")
+                judgement = ">= 1x: " + ("met" if job["ratio"] >= 1 else "NOT MET")
             times = [f"{row[key] * 1e3:.2f} ms" for key in ("median", "min")]
-            rows.append((*head, name, *times, ratio, verdict))
+            rows.append((*head, name, *times, ratio, judgement))
             head = ("", "")
     return grid(("processes", "buckets", "contender", "step, median", "min", f"vs {_PEER}", "target"), rows)
 

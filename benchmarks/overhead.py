@@ -226,7 +226,7 @@ def main() -> int:
     return 0
 
 
-def _verdict(us: float, budget_us: float) -> str:
+def _judgement(us: float, budget_us: float) -> str:
     return f"<= {budget_us:g} us: " + ("met" if us <= budget_us else "NOT MET")
 
 
@@ -236,14 +236,14 @@ def _print(record: dict[str, Any]) -> None:
         base = job["us_per_call"]["native"]
         rows = []
         for name, us in job["us_per_call"].items():
-            verdict = _verdict(us - base, _BUDGET_US) if alone and name in _BUDGETED else ""
-            rows.append((name, f"{us:.2f}", f"{us - base:.2f}", verdict))
+            judgement = _judgement(us - base, _BUDGET_US) if alone and name in _BUDGETED else ""
+            rows.append((name, f"{us:.2f}", f"{us - base:.2f}", judgement))
         print(f"\n{job['processes']} processes, microseconds per call\n")
         print(grid(("layer", "call", "overhead", "budget"), rows))
         rows = []
         for name, us in job["us_per_bucket"].items():
-            verdict = _verdict(us, _BUCKET_BUDGET_US) if alone and name == "slipstream" else ""
-            rows.append((name, f"{us:.2f}", verdict))
+            judgement = _judgement(us, _BUCKET_BUDGET_US) if alone and name == "slipstream" else ""
+            rows.append((name, f"{us:.2f}", judgement))
         if rows:
             print(f"\n{job['processes']} processes, DDP, microseconds per bucket beyond plain backward\n")
             print(grid(("backend", "bucket", "budget"), rows))

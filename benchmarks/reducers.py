@@ -399,7 +399,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _save(about | records)
     if failed:
         return 2
-    return 3 if given.strict and not all(verdict.met for verdict in report.judge(records)) else 0
+    return 3 if given.strict and not all(judgement.met for judgement in report.judge(records)) else 0
 
 
 def _save(record: Record) -> None:

@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slipstream.bench.judgements import Judgement, at_least, judgement_table
 from slipstream.bench.samples import spread_cells
 from slipstream.bench.table import grid, size_text, time_text
-from slipstream.bench.verdicts import Verdict, at_least, verdict_table
 from slipstream.plan.sizing import relative_time
 
 __all__ = [
@@ -118,35 +118,37 @@ def model_rows(records: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def judge(records: Mapping[str, Any]) -> list[Verdict]:
+def judge(records: Mapping[str, Any]) -> list[Judgement]:
     """The targets that these records allow to be judged."""
-    verdicts = []
+    judgements = []
     for part, lab, size in _labs(records):
         where = f"{LABS[part]}, {size_text(size['bytes'])}"
         most = f"reducers-{len(lab['reducer_rates'])}"
         if part == "small":
-            verdicts += _small(where, size)
+            judgements += _small(where, size)
             continue
         if part == "slow" or most not in size["contenders"]:
             continue
         ours = _median(size, most)
         if part == "four":
             share = 8 * size["bytes"] / ours / lab["rate"]
-            verdicts.append(
+            judgements.append(
                 at_least(f"{where}: algorithm bandwidth, part of the link", share, LINK_SHARE, "")
             )
-            verdicts += _model(where, lab, size)
+            judgements += _model(where, lab, size)
         if part == "eight" and "reducers-1" in size["contenders"]:
             speed = _median(size, "ring") / _median(size, "reducers-1")
-            verdicts.append(at_least(f"{where}: speed with one reducer relative to ring", speed, ONE_REDUCER))
+            judgements.append(
+                at_least(f"{where}: speed with one reducer relative to ring", speed, ONE_REDUCER)
+            )
         for (of, peer), factor in SPEEDS.items():
             if of == part and peer in size["contenders"]:
                 speed = _median(size, peer) / ours
-                verdicts.append(at_least(f"{where}: speed relative to {peer}", speed, factor))
-    return verdicts + _sums(records.get("sums", {}))
+                judgements.append(at_least(f"{where}: speed relative to {peer}", speed, factor))
+    return judgements + _sums(records.get("sums", {}))
 
 
-def _model(where: str, lab: Mapping[str, Any], size: Mapping[str, Any]) -> list[Verdict]:
+def _model(where: str, lab: Mapping[str, Any], size: Mapping[str, Any]) -> list[Judgement]:
     """Whether fewer reducers than workers take what the formula says."""
     found = []
     for name, number in sorted(_beside(size), key=lambda one: one[1]):
@@ -155,11 +157,11 @@ def _model(where: str, lab: Mapping[str, Any], size: Mapping[str, Any]) -> list[
         off = _median(size, name) / formula_seconds(lab, size["bytes"], number) - 1
         text = f"{where}: {number} of the reducers, time beyond the formula's"
         wanted = f"within {100 * MODEL_TOLERANCE:g} %"
-        found.append(Verdict(text, wanted, f"{100 * off:+.1f} %", abs(off) <= MODEL_TOLERANCE))
+        found.append(Judgement(text, wanted, f"{100 * off:+.1f} %", abs(off) <= MODEL_TOLERANCE))
     return found
 
 
-def _small(where: str, size: Mapping[str, Any]) -> list[Verdict]:
+def _small(where: str, size: Mapping[str, Any]) -> list[Judgement]:
     if "ring" not in size["contenders"]:
         return []
     found = []
@@ -167,11 +169,11 @@ def _small(where: str, size: Mapping[str, Any]) -> list[Verdict]:
         share = _median(size, name) / _median(size, "ring")
         way = size["contenders"][name].get("way", "")
         text = f"{where}: latency beside {number} ({way}), relative to the ring's"
-        found.append(Verdict(text, f"<= {SMALL_LATENCY:g}x", f"{share:.3g}x", share <= SMALL_LATENCY))
+        found.append(Judgement(text, f"<= {SMALL_LATENCY:g}x", f"{share:.3g}x", share <= SMALL_LATENCY))
     return found
 
 
-def _sums(sums: Mapping[str, Any]) -> list[Verdict]:
+def _sums(sums: Mapping[str, Any]) -> list[Judgement]:
     found = []
     for kernel in sums.get("kernels", ()):
         rate = statistics.median(kernel["sum"])
@@ -179,7 +181,7 @@ def _sums(sums: Mapping[str, Any]) -> list[Verdict]:
             f"sum of {kernel['inputs']} f32 inputs of {size_text(kernel['bytes'])}: input a second and core"
         )
         measured = f"{rate / _GB:.2f} GB/s"
-        found.append(Verdict(text, f">= {SUM_RATE / _GB:g} GB/s", measured, rate >= SUM_RATE))
+        found.append(Judgement(text, f">= {SUM_RATE / _GB:g} GB/s", measured, rate >= SUM_RATE))
     return found
 
 
@@ -248,7 +250,7 @@ def page(records: Mapping[str, Any]) -> str:
         (
             "Against the targets.",
             (),
-            [verdict_table(verdicts)] if (verdicts := judge(records)) else [],
+            [judgement_table(judgements)] if (judgements := judge(records)) else [],
         ),
         (
             "The formula beside what was measured; 0 reducers: the ring. M is the payload of one rank, B a worker's "

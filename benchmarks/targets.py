@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slipstream.bench.judgements import Judgement, at_least
 from slipstream.bench.table import size_text
-from slipstream.bench.verdicts import Verdict, at_least
 
 __all__ = ["IDLE_PERCENT", "SPEEDS", "Speed", "judge"]
 
@@ -38,9 +38,9 @@ SPEEDS = (
 IDLE_PERCENT = 1.0  # of a core, below which an engine with nothing to do must stay
 
 
-def judge(records: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+def judge(records: Sequence[Mapping[str, Any]]) -> list[Judgement]:
     """The targets that these records (of `slipstream.bench.collective.command`) allow to be judged."""
-    verdicts = []
+    judgements = []
     for record in records:
         n = record["ranks"]
         sizes = {size["bytes"]: size["contenders"] for size in record["sizes"]}
@@ -49,10 +49,10 @@ def judge(records: Sequence[Mapping[str, Any]]) -> list[Verdict]:
             ratio = row.get("ratio", {}).get(speed.peer)
             if n in speed.ranks and ratio is not None:
                 text = f"{n} processes, {size_text(speed.nbytes)}: {speed.contender}, speed relative to {speed.peer}"
-                verdicts.append(at_least(text, ratio["value"], speed.factor, form=".2f"))
+                judgements.append(at_least(text, ratio["value"], speed.factor, form=".2f"))
         if record["idle_cpu"] is not None:
             percent = 100 * record["idle_cpu"]
             text = f"{n} processes: idle engine, share of a core"
             met = percent < IDLE_PERCENT
-            verdicts.append(Verdict(text, f"< {IDLE_PERCENT:g} %", f"{percent:.2f} %", met))
-    return verdicts
+            judgements.append(Judgement(text, f"< {IDLE_PERCENT:g} %", f"{percent:.2f} %", met))
+    return judgements

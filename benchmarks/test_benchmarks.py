@@ -22,7 +22,7 @@ import protection
 import targets
 
 from slipstream.bench import jobs
-from slipstream.bench.verdicts import verdict_table
+from slipstream.bench.judgements import judgement_table
 
 
 def _record(ratio: float, idle: float | None = 0.001, ranks: int = 2) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_bandwidth_target(ratio: float, ranks: int, met: bool) -> None:
     bandwidth, idle = targets.judge([_record(ratio, ranks=ranks)])
     assert bandwidth.met is met
     assert idle.met
-    assert ("NOT MET" in verdict_table([bandwidth])) is not met
+    assert ("NOT MET" in judgement_table([bandwidth])) is not met
 
 
 def test_idle_target_is_missed_by_a_busy_engine() -> None:

@@ -58,9 +58,9 @@ def test_formula_is_that_of_sizing_for_the_rates_that_are_there() -> None:
     ],
 )
 def test_targets_of_four_workers(changes: dict[str, float], missed: list[str]) -> None:
-    verdicts = report.judge({"four": _lab(_GOOD | changes)})
-    assert len(verdicts) == 4
-    found = [verdict.text for verdict in verdicts if not verdict.met]
+    judgements = report.judge({"four": _lab(_GOOD | changes)})
+    assert len(judgements) == 4
+    found = [judgement.text for judgement in judgements if not judgement.met]
     assert len(found) == len(missed)
     assert all(words in text for words, text in zip(missed, found, strict=True))
 
@@ -70,8 +70,8 @@ def test_targets_of_eight_workers_and_of_small_messages() -> None:
     assert [one.met for one in report.judge({"eight": _lab(eight, workers=8)})] == [True]
     assert [one.met for one in report.judge({"eight": _lab(eight | {"ring": 1.6}, workers=8)})] == [False]
     for one, met in ((1.6, True), (1.8, False)):
-        verdicts = report.judge({"eight": _lab(eight | {"reducers-1": one}, workers=8)})
-        assert [verdict.met for verdict in verdicts] == [met, True]
+        judgements = report.judge({"eight": _lab(eight | {"reducers-1": one}, workers=8)})
+        assert [judgement.met for judgement in judgements] == [met, True]
     small = {"reducers-8": 0.5, "reducers-1": 0.7, "through-1": 0.59, "ring": 1.0, "choice": 0.6}
     assert [one.met for one in report.judge({"small": _lab(small, workers=8)})] == [True, False, True]
     assert report.judge({"slow": _lab(_GOOD)}) == []

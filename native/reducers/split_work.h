@@ -25,8 +25,8 @@ class SplitWork : public std::enable_shared_from_this<SplitWork> {
   // `parent`: what is split; it has no number, and no engine knows it.
   SplitWork(const ReducerContext& context, ReducerPool& pool, uint64_t number, WorkPtr parent);
 
-  // Begins the parts. `asks`: there is a verdict, although no reducer may take part. `judged` is called once all is
-  // known that this rank needs for the next works.
+  // Begins the parts. `asks`: the workers end the work with a verdict; without reducers only some works do, to learn
+  // whether there are reducers again. `judged` is called once all is known that this rank needs for the next works.
   void begin(bool asks, std::function<void()> judged);
 
   uint64_t number() const { return number_; }

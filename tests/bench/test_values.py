@@ -11,9 +11,9 @@ from slipstream.bench.collective.catalogue import COLLECTIVES, DTYPES, OPS
 from slipstream.bench.collective.values import (
     PERIOD,
     Values,
-    expected_pieces,
+    expected_sections,
     fill,
-    input_pieces,
+    input_sections,
     numpy_dtype,
     wrong_elements,
 )
@@ -28,7 +28,7 @@ def _inputs(name: str, values: Values, root: int, shift: int) -> list[np.ndarray
     length = COUNT if name in ("all_gather", "gather") else elements
     arrays = [np.full(length, 77, dtype=values.dtype) for _ in range(RANKS)]
     for rank, array in enumerate(arrays):
-        fill(array, input_pieces(name, rank, root, elements, COUNT), values, shift)
+        fill(array, input_sections(name, rank, root, elements, COUNT), values, shift)
     return arrays
 
 
@@ -56,18 +56,18 @@ def test_the_right_result_passes_and_others_do_not(name: str, rank: int) -> None
     values = Values(np.dtype("float32"), RANKS, "sum" if collective.reduces else None)
     elements = COUNT * (RANKS if collective.parted else 1)
     result = _play(name, _inputs(name, values, root, shift), rank, root).copy()
-    pieces = expected_pieces(name, rank, RANKS, root, elements, COUNT)
-    assert bool(pieces) == collective.has_result(rank, root)
-    assert wrong_elements(result, pieces, values, shift) == (0, "")
-    if not pieces:
+    sections = expected_sections(name, rank, RANKS, root, elements, COUNT)
+    assert bool(sections) == collective.has_result(rank, root)
+    assert wrong_elements(result, sections, values, shift) == (0, "")
+    if not sections:
         return
-    assert wrong_elements(result, pieces, values, shift + 1)[0] > result.size / 2  # of another batch
-    assert wrong_elements(np.roll(result, 4096), pieces, values, shift)[0] > result.size / 2
-    assert wrong_elements(np.zeros_like(result), pieces, values, shift)[0] == result.size
+    assert wrong_elements(result, sections, values, shift + 1)[0] > result.size / 2  # of another batch
+    assert wrong_elements(np.roll(result, 4096), sections, values, shift)[0] > result.size / 2
+    assert wrong_elements(np.zeros_like(result), sections, values, shift)[0] == result.size
     for wrong in (0.0, np.nan, np.inf, result[-1] * np.float32(1.001)):
         spoiled = result.copy()
         spoiled[-1] = wrong
-        count, text = wrong_elements(spoiled, pieces, values, shift)
+        count, text = wrong_elements(spoiled, sections, values, shift)
         assert count == 1
         assert text.startswith(f"element {result.size - 1} of {result.size} is ")
 
@@ -99,8 +99,8 @@ def test_reductions_step_by_step(dtype: str, op: str, ranks: int) -> None:
             total = step[op](total, values.table(rank)).astype(kind)
         if op == "avg":
             total = (total / ranks).astype(kind)
-    pieces = expected_pieces("all_reduce", 0, ranks, 0, PERIOD, PERIOD)
-    assert wrong_elements(total, pieces, values, 0) == (0, "")
+    sections = expected_sections("all_reduce", 0, ranks, 0, PERIOD, PERIOD)
+    assert wrong_elements(total, sections, values, 0) == (0, "")
     assert values.tolerance <= 0.1
 
 
@@ -118,10 +118,10 @@ def test_sums_of_a_whole_chain(dtype: str, ranks: int) -> None:
     for _ in range(chain - 1):
         before, total = total, (total * kind.type(ranks)).astype(kind)
     assert np.isfinite(total.astype(np.float64)).all()
-    pieces = expected_pieces("all_reduce", 0, ranks, 0, PERIOD, PERIOD)
-    assert wrong_elements(total, pieces, values, 0) == (0, "")
+    sections = expected_sections("all_reduce", 0, ranks, 0, PERIOD, PERIOD)
+    assert wrong_elements(total, sections, values, 0) == (0, "")
     if chain > 1:
-        assert wrong_elements(before, pieces, values, 0)[0] == PERIOD
+        assert wrong_elements(before, sections, values, 0)[0] == PERIOD
 
 
 def test_batches_of_float32_are_long_enough() -> None:

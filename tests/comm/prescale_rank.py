@@ -36,6 +36,10 @@ for algorithm in sys.argv[1:]:  # values first
         np.testing.assert_array_equal(
             slipstream.reduce_scatter(np.tile(numbers * (rank + 1), size), prescale=0.25), expected
         )
+for scale in (0.0, -0.0, np.array(-0.0)):  # equal to Python
+    np.testing.assert_array_equal(
+        np.signbit(slipstream.all_reduce(np.ones(3), prescale=scale)), np.signbit(scale)
+    )
 large = np.full(COUNT, rank + 1, np.float32)
 world().use("all_reduce", sys.argv[1], 256 << 10)
 slipstream.all_reduce(large, out=large)  # what it takes without

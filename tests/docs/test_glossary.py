@@ -31,8 +31,8 @@ USED_IN = {
     "knock": ("native/transport/", "native/engine/", "native/session/"),
     "verdict": ("native/reducers/",),
 }
-# Where a name still means something else: parts of sums of the reducers, and values of benchmarks.
-TO_FOLLOW = ("native/reducers/", "src/slipstream/bench/")
+# Where a name still means something else: parts of sums of the reducers.
+TO_FOLLOW = ("native/reducers/",)
 # PyTorch's own names, and TCP_MAXSEG.
 FOREIGN = {"bucket_cap_mb", "GradBucket", "_SEGMENT"}
 

@@ -7,6 +7,7 @@ import os
 import selectors
 import subprocess
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from slipstream.launch.agents import Agent, Destination, sweep_up
@@ -124,17 +125,18 @@ class AgentPool:
                 self._selector.unregister(fd)
             agent.open.clear()
 
-    def close(self, *, limit: float, sweep: bool) -> None:
+    def close(self, *, limit: float, sweep: Callable[[], bool]) -> None:
         """Leaves nothing behind: gives all ``limit`` seconds to end, and kills what is still below this process.
 
-        ``sweep``: also ends what agents that are gone have left on other hosts, which may take seconds.
+        ``sweep``, asked after that time: also end what agents that are gone have left on other hosts, which may take
+        seconds?
         """
         self.hang_up()
         deadline = time.monotonic() + limit
         for agent in self.agents:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 agent.process.wait(max(0.0, deadline - time.monotonic()))
-        if sweep:
+        if sweep():
             sweep_up(self.agents, self._secret)
         kill_descendants(lambda pid, status: None)
         for agent in self.agents:

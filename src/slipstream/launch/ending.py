@@ -71,5 +71,4 @@ class Ending:
 
     def close(self) -> None:
         """Leaves no process behind; in a hurry after a second interrupt."""
-        hurry = self.interrupts > 1
-        self._pool.close(limit=0.5 if hurry else 2.0, sweep=not hurry)
+        self._pool.close(limit=0.5 if self.interrupts > 1 else 2.0, sweep=lambda: self.interrupts < 2)

@@ -24,9 +24,9 @@ from slipstream.bench.collective.contenders import Bound, Call, Contender, Unsup
 from slipstream.bench.collective.task import Task
 from slipstream.bench.collective.values import (
     Values,
-    expected_pieces,
+    expected_sections,
     fill,
-    input_pieces,
+    input_sections,
     numpy_dtype,
     wrong_elements,
 )
@@ -197,9 +197,9 @@ class Meter:
 
     def _fill(self, shape: Shape, buffers: _Buffers, values: Values, shift: int) -> None:
         task = self._task
-        pieces = input_pieces(task.collective, self._rank, task.root, shape.elements, shape.count)
+        sections = input_sections(task.collective, self._rank, task.root, shape.elements, shape.count)
         for slot, source in enumerate(buffers.sources):
-            fill(source, pieces, values, shift + slot)
+            fill(source, sections, values, shift + slot)
         if buffers.targets is not buffers.sources:
             for target in buffers.targets:
                 target[...] = 0
@@ -221,12 +221,12 @@ class Meter:
             target = buffers.targets[-1]
             middle = target.size // 2
             target[middle] = 0 if target[middle] else 1
-        pieces = expected_pieces(
+        sections = expected_sections(
             task.collective, self._rank, self._size, task.root, shape.elements, shape.count
         )
         count, first = 0, ""
         for slot, target in enumerate(buffers.targets):
-            found, text = wrong_elements(target, pieces, values, shift + slot)
+            found, text = wrong_elements(target, sections, values, shift + slot)
             count, first = count + found, first or text
         return count, first
 

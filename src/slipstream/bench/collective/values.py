@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 __all__ = [
     "PERIOD",
-    "Piece",
+    "Section",
     "Values",
-    "expected_pieces",
+    "expected_sections",
     "fill",
-    "input_pieces",
+    "input_sections",
     "numpy_dtype",
     "wrong_elements",
 ]
@@ -50,7 +50,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Section:
     """``length`` elements of a buffer from ``start`` on: those of ``rank``'s vector from ``offset`` on."""
 
     start: int
@@ -59,33 +59,33 @@ class Piece:
     offset: int
 
 
-def input_pieces(collective: str, rank: int, root: int, elements: int, count: int) -> list[Piece]:
+def input_sections(collective: str, rank: int, root: int, elements: int, count: int) -> list[Section]:
     """What ``rank`` puts in; nothing where only the root does."""
     if collective in ("broadcast", "scatter") and rank != root:
         return []
     length = count if collective in ("all_gather", "gather") else elements
-    return [Piece(0, length, rank, 0)]
+    return [Section(0, length, rank, 0)]
 
 
-def expected_pieces(
+def expected_sections(
     collective: str, rank: int, ranks: int, root: int, elements: int, count: int
-) -> list[Piece]:
+) -> list[Section]:
     """What ``rank`` must get; nothing where only the root gets something."""
     if collective in ("reduce", "gather") and rank != root:
         return []
     if collective in ("all_reduce", "reduce"):
-        return [Piece(0, elements, REDUCED, 0)]
+        return [Section(0, elements, REDUCED, 0)]
     if collective == "reduce_scatter":
-        return [Piece(0, count, REDUCED, rank * count)]
+        return [Section(0, count, REDUCED, rank * count)]
     if collective in ("all_gather", "gather"):
-        return [Piece(r * count, count, r, 0) for r in range(ranks)]
+        return [Section(r * count, count, r, 0) for r in range(ranks)]
     if collective == "all_to_all":
-        return [Piece(r * count, count, r, rank * count) for r in range(ranks)]
+        return [Section(r * count, count, r, rank * count) for r in range(ranks)]
     if collective == "broadcast":
-        return [Piece(0, elements, root, 0)]
+        return [Section(0, elements, root, 0)]
     if collective == "scatter":
-        return [Piece(0, count, root, rank * count)]
-    return [Piece(0, elements, (rank - 1) % ranks, 0)]  # send_recv
+        return [Section(0, count, root, rank * count)]
+    return [Section(0, elements, (rank - 1) % ranks, 0)]  # send_recv
 
 
 @dataclass
@@ -182,22 +182,22 @@ _COMBINE: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def fill(array: Array, pieces: list[Piece], values: Values, shift: int) -> None:
-    """Writes the pieces into ``array`` and zeros elsewhere; ``shift`` is where vectors begin in this batch."""
+def fill(array: Array, sections: list[Section], values: Values, shift: int) -> None:
+    """Writes the sections into ``array`` and zeros elsewhere; ``shift`` is where vectors begin in this batch."""
     array[...] = 0
-    for piece in pieces:
-        table = values.table(piece.rank)
-        for part, repeated in _parts(array, piece, table, shift):
+    for section in sections:
+        table = values.table(section.rank)
+        for part, repeated in _parts(array, section, table, shift):
             part[...] = repeated
 
 
-def wrong_elements(array: Array, pieces: list[Piece], values: Values, shift: int) -> tuple[int, str]:
-    """How many elements of the pieces are not what they must be, and the first of them in words."""
+def wrong_elements(array: Array, sections: list[Section], values: Values, shift: int) -> tuple[int, str]:
+    """How many elements of the sections are not what they must be, and the first of them in words."""
     count, first = 0, ""
-    for piece in pieces:
-        tolerance = values.tolerance if piece.rank == REDUCED else 0.0
-        at = piece.start
-        for part, wanted in _parts(array, piece, values.table(piece.rank), shift):
+    for section in sections:
+        tolerance = values.tolerance if section.rank == REDUCED else 0.0
+        at = section.start
+        for part, wanted in _parts(array, section, values.table(section.rank), shift):
             wrong = _differs(part, wanted, tolerance)
             found = int(np.count_nonzero(wrong))
             if found and not count:
@@ -216,12 +216,12 @@ def _differs(part: Array, wanted: Array, tolerance: float) -> Array:
     return ~(np.abs(part.astype(np.float64) - right) <= tolerance * np.abs(right))
 
 
-def _parts(array: Array, piece: Piece, table: Array, shift: int) -> Iterator[tuple[Array, Array]]:
-    """Views of the piece, each with what it must hold: all whole periods, then the rest."""
-    rolled = np.roll(table, -((piece.offset + shift) % PERIOD))
-    mine = array[piece.start : piece.start + piece.length]
-    whole = piece.length // PERIOD * PERIOD
+def _parts(array: Array, section: Section, table: Array, shift: int) -> Iterator[tuple[Array, Array]]:
+    """Views of the section, each with what it must hold: all whole periods, then the rest."""
+    rolled = np.roll(table, -((section.offset + shift) % PERIOD))
+    mine = array[section.start : section.start + section.length]
+    whole = section.length // PERIOD * PERIOD
     if whole:
         yield mine[:whole].reshape(-1, PERIOD), rolled
-    if whole < piece.length:
-        yield mine[whole:], rolled[: piece.length - whole]
+    if whole < section.length:
+        yield mine[whole:], rolled[: section.length - whole]

@@ -131,7 +131,7 @@ def _ddp(
 
 
 def _parts(memory: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Pieces of ``memory`` (float32) of ``sizes`` bytes, one after the other."""
+    """Sections of ``memory`` (float32) of ``sizes`` bytes, one after the other."""
     counts = [size // 4 for size in sizes]
     return list(torch.split(memory[: sum(counts)], counts))
 

@@ -181,7 +181,9 @@ def all_reduce(
     if OPEN:
         settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
-    key = (dtype, op) if prescale == 1.0 and postscale == 1.0 else (dtype, op, prescale, postscale)
+    key: tuple[Any, ...] = (dtype, op)
+    if prescale != 1.0 or postscale != 1.0:
+        key += (float(prescale), float(postscale), _scales(prescale, postscale))
     request = compiled.requests.get(key) or _sum_request(group, compiled, key)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep)
@@ -189,10 +191,10 @@ def all_reduce(
 
 
 def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...]) -> _core.Request:
-    """``key``: dtype, op, and the scales, if there are any."""
+    """``key``: dtype and op, and if there are scales these and their digest, which tells 0.0 from -0.0."""
     fields = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) > 2:
-        fields |= {"prescale": key[2], "postscale": key[3], "extra": _scales(*key[2:])}
+        fields |= {"prescale": key[2], "postscale": key[3], "extra": key[4]}
     return _kept(group, compiled, key, fields)
 
 
@@ -240,7 +242,7 @@ def reduce_scatter(
         _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
     fields: dict[str, Any] = {"extra": _digest(counts), "divisor": group.size if op == _AVG else 1}
     if prescale != 1.0 or postscale != 1.0:
-        fields |= {"prescale": prescale, "postscale": postscale}
+        fields |= {"prescale": float(prescale), "postscale": float(postscale)}
         fields["extra"] ^= _scales(prescale, postscale)
     compiled = group.compiled("reduce_scatter", total * size)
     if compiled.reducers:
@@ -354,8 +356,8 @@ def reduce(
         name,
         timeout,
         root=root,
-        prescale=prescale,
-        postscale=postscale,
+        prescale=float(prescale),
+        postscale=float(postscale),
         divisor=group.size if op == _AVG else 1,
         extra=_scales(prescale, postscale),
     )
