@@ -37,6 +37,8 @@ def mismatch(what: str) -> None:
     if what == "op" and odd:
         op = MAX
     data = np.ones(count, dtype=dtype)
+    if what == "transposed":
+        data = data.reshape((50, 20) if odd else (20, 50))
     if what == "order" and odd:
         slipstream.broadcast(data)
     if what == "root":

@@ -213,7 +213,7 @@ def test_cut_again_and_again(repeat: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
-@pytest.mark.parametrize("what", ["shape", "large-shape", "dtype", "op", "order", "root"])
+@pytest.mark.parametrize("what", ["shape", "large-shape", "transposed", "dtype", "op", "order", "root"])
 def test_a_rank_that_differs_is_an_error_on_all(what: str, transport: str) -> None:
     with ranks.started(SCRIPT, 3, transport=transport, args=["mismatch", what]) as job:
         errors = [report(rank, 30) for rank in job]
@@ -223,6 +223,7 @@ def test_a_rank_that_differs_is_an_error_on_all(what: str, transport: str) -> No
         shown = {
             "shape": ("1000 elements", "1001 elements"),
             "large-shape": ("1000000 elements", "1000001 elements"),
+            "transposed": ("all_reduce[shape=20x50](", "all_reduce[shape=50x20]("),
             "dtype": ("float32", "float64"),
             "op": ("op=sum", "op=max"),
             "order": ("all_reduce(", "broadcast("),

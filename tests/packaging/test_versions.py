@@ -45,6 +45,8 @@ def test_the_changelog_names_the_protocol() -> None:
 
 
 def test_the_handshakes_page_and_the_native_code_have_no_number_of_their_own() -> None:
-    assert f"version u16 = {PROTOCOL}," in (ROOT / "docs" / "architecture.md").read_text()
+    assert (
+        f"This page describes version {PROTOCOL} of the protocol." in (ROOT / "docs" / "wire.md").read_text()
+    )
     header = (ROOT / "native" / "transport" / "handshake.h").read_text()
     assert "uint16_t version = kProtocolVersion;" in header

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from slipstream._core import reducer_fractions, reducer_time
-
 __all__ = [
     "MOST_REDUCERS",
     "Cluster",
@@ -128,6 +126,8 @@ class Sizing:
 
 def relative_time(workers: int, rate: float) -> float:
     """Time of an all-reduce relative to M/B; ``rate``: of all reducers' links together, relative to a worker's."""
+    from slipstream._core import reducer_time  # the command line starts without the engine
+
     return reducer_time(workers, rate)
 
 
@@ -136,6 +136,8 @@ def split(workers: int, rates: Sequence[float]) -> tuple[float, ...]:
 
     ``rates``: of each reducer's link relative to a worker's, 0 for one that is not there.
     """
+    from slipstream._core import reducer_fractions
+
     return tuple(reducer_fractions(workers, rates))
 
 

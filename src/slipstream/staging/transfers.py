@@ -39,7 +39,10 @@ class StagedWork:
         try:
             error = self._end.exception(timeout)
         except futures.TimeoutError:
-            raise Timeout(f"the operation is not done after {timeout:g} s") from None
+            raise Timeout(
+                f"the operation is not done after {timeout:g} s, and goes on: wait() again. SLIPSTREAM_TIMEOUT, or "
+                "`slipstream run --timeout`, limits operations, and its error names the ranks that are missing"
+            ) from None
         if error is not None:
             raise error
         for event in self._end.result():

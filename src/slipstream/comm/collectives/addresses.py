@@ -83,9 +83,8 @@ def _issue(
 
 
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
-    operation = compiled.operation
-    if "prescale" in fields:
-        operation = _scaled(operation, fields["prescale"], fields["postscale"])
+    scales = fields.get("prescale", 1.0), fields.get("postscale", 1.0)
+    operation = _detailed(compiled.operation, fields.pop("shape", ()), *scales)
     return _core.Request(
         group=group.native,
         plan=compiled.native,
@@ -129,14 +128,23 @@ def _scales(prescale: float, postscale: float) -> int:
     return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
 
 
-def _scaled(operation: str, prescale: float, postscale: float) -> str:
-    """The operation's name with its scales, so that ranks that differ in them read what differs."""
-    if prescale == 1.0 and postscale == 1.0:
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """What is compared: the number of elements says all of a vector, or a scalar."""
+    return tuple(shape) if len(shape) > 1 else ()
+
+
+def _detailed(operation: str, shape: Sequence[int], prescale: float, postscale: float) -> str:
+    """The operation's name with its shape and its scales, so that ranks that differ in them read what differs."""
+    details = [f"shape={'x'.join(map(str, shape))}"] if shape else []
+    details += [
+        f"{name}={value!r}"
+        for name, value in (("prescale", prescale), ("postscale", postscale))
+        if value != 1.0
+    ]
+    if not details:
         return operation
-    scales = [("prescale", prescale), ("postscale", postscale)]
-    text = ", ".join(f"{name}={value!r}" for name, value in scales if value != 1.0)
     kind, slash, rest = operation.partition("/")
-    return f"{kind}[{text}]{slash}{rest}"
+    return f"{kind}[{', '.join(details)}]{slash}{rest}"
 
 
 def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
@@ -168,13 +176,14 @@ def all_reduce(
     op: int,
     *,
     name: str | None = None,
+    shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = reduction of every rank's src, ``count`` elements each."""
+    """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch."""
     nbytes = count * itemsize(dtype)
     if src != dst:
         _check_apart("all_reduce", src, nbytes, dst, nbytes)
@@ -182,8 +191,8 @@ def all_reduce(
         settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
     key: tuple[Any, ...] = (dtype, op)
-    if prescale != 1.0 or postscale != 1.0:
-        key += (float(prescale), float(postscale), _scales(prescale, postscale))
+    if len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
+        key += (_shape(shape), float(prescale), float(postscale), _scales(prescale, postscale))
     request = compiled.requests.get(key) or _sum_request(group, compiled, key)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep)
@@ -191,10 +200,10 @@ def all_reduce(
 
 
 def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...]) -> _core.Request:
-    """``key``: dtype and op, and if there are scales these and their digest, which tells 0.0 from -0.0."""
-    fields = {"divisor": group.size if key[1] == _AVG else 1}
+    """``key``: dtype and op; then the shape, the scales and their digest, which tells 0.0 from -0.0, if they matter."""
+    fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) > 2:
-        fields |= {"prescale": key[2], "postscale": key[3], "extra": key[4]}
+        fields |= {"shape": key[2], "prescale": key[3], "postscale": key[4], "extra": key[5]}
     return _kept(group, compiled, key, fields)
 
 
@@ -229,6 +238,7 @@ def reduce_scatter(
     op: int,
     *,
     name: str | None = None,
+    shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
     keep: Any,
@@ -240,7 +250,11 @@ def reduce_scatter(
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
         _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
-    fields: dict[str, Any] = {"extra": _digest(counts), "divisor": group.size if op == _AVG else 1}
+    fields: dict[str, Any] = {
+        "shape": _shape(shape),
+        "extra": _digest(counts),
+        "divisor": group.size if op == _AVG else 1,
+    }
     if prescale != 1.0 or postscale != 1.0:
         fields |= {"prescale": float(prescale), "postscale": float(postscale)}
         fields["extra"] ^= _scales(prescale, postscale)
@@ -306,6 +320,7 @@ def broadcast(
     root: int,
     *,
     name: str | None = None,
+    shape: Sequence[int] = (),
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
@@ -319,8 +334,10 @@ def broadcast(
     if compiled.reducers:
         part = np.zeros(nbytes, dtype=np.uint8)
         mine = (src, 0, nbytes) if group.rank == root else None
-        return _unite(group, compiled, part, mine, dst, dtype << 33, root, (keep, part), sync, name, timeout)
-    return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, root=root)
+        extra = dtype << 33 | zlib.crc32(repr(_shape(shape)).encode())
+        return _unite(group, compiled, part, mine, dst, extra, root, (keep, part), sync, name, timeout)
+    fields: dict[str, Any] = {"root": root, "shape": _shape(shape)}
+    return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, **fields)
 
 
 def reduce(
@@ -333,6 +350,7 @@ def reduce(
     root: int,
     *,
     name: str | None = None,
+    shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
     keep: Any,
@@ -356,6 +374,7 @@ def reduce(
         name,
         timeout,
         root=root,
+        shape=_shape(shape),
         prescale=float(prescale),
         postscale=float(postscale),
         divisor=group.size if op == _AVG else 1,

@@ -41,7 +41,10 @@ class Work:
         native = self._native
         if native is not None:
             if not native.wait(timeout):
-                raise Timeout(f"the operation is not done after {timeout:g} s")
+                raise Timeout(
+                    f"the operation is not done after {timeout:g} s, and goes on: wait() again. SLIPSTREAM_TIMEOUT, or "
+                    "`slipstream run --timeout`, limits operations, and its error names the ranks that are missing"
+                )
             self._native = None
         if self._finish is not None:
             self._result = self._finish()

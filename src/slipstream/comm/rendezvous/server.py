@@ -349,7 +349,7 @@ class Server:
             if client.trusted:
                 self.drop(client)
             else:
-                self._refuse(client, "it hung up before proving itself")
+                self._refuse(client, "it hung up before proving itself; is SLIPSTREAM_SECRET the same there?")
             return
         if client.records is None:
             self._take(client, data)

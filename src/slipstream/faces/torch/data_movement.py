@@ -186,6 +186,7 @@ def start_broadcast(
             dtype,
             root,
             name=name or label,
+            shape=source.shape,
             keep=(source, buffer),
             sync=sync,
         )

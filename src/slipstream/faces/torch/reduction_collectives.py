@@ -80,6 +80,7 @@ def start_all_reduce(
             dtype,
             code,
             name=name,
+            shape=source.shape,
             prescale=prescale,
             postscale=postscale,
             keep=(source, buffer),
