@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from comm import ranks
+from slipstream.comm.membership.failures import parting_words
 
 SCRIPT = Path(__file__).with_name("lost_rank.py")
 HOST = socket.gethostname()
@@ -130,6 +131,26 @@ def test_survivors_say_what_a_rank_raised(how: str) -> None:
         assert text.fullmatch(error["text"]), error
     if how != "finally":
         assert len(blamed) == 3
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("no file data-\udcff.bin"), "no file data-\\udcff.bin"),
+        (Silent(), "its text cannot be made"),
+    ],
+)
+def test_others_learn_what_was_raised_whatever_its_text(error: Exception, told: str) -> None:
+    try:
+        raise error
+    except Exception:
+        words = parting_words()
+    assert words.encode().decode().endswith(f"and left the job: {told}")
 
 
 @pytest.mark.slow

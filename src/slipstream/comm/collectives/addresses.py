@@ -15,7 +15,6 @@ failed; errors of the operation itself are raised by ``Work.wait``.
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Sequence
 from itertools import accumulate
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
+from slipstream.comm.collectives.signatures import detailed, digest, digest_of_scales, shape_to_compare
 from slipstream.comm.collectives.work import DONE, Received, Work
 from slipstream.comm.membership.group import Compiled, Group
 
@@ -84,7 +84,7 @@ def _issue(
 
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
     scales = fields.get("prescale", 1.0), fields.get("postscale", 1.0)
-    operation = _detailed(compiled.operation, fields.pop("shape", ()), *scales)
+    operation = detailed(compiled.operation, fields.pop("shape", ()), *scales)
     return _core.Request(
         group=group.native,
         plan=compiled.native,
@@ -116,35 +116,6 @@ def _only(counts: Sequence[int], rank: int) -> list[int]:
 def _place(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
     """Where the rank's block begins among all, and its size: bytes."""
     return sum(counts[:rank]) * itemsize(dtype), counts[rank] * itemsize(dtype)
-
-
-def _digest(counts: Sequence[int]) -> int:
-    return zlib.crc32(np.asarray(counts, dtype="<i8").tobytes())
-
-
-def _scales(prescale: float, postscale: float) -> int:
-    if prescale == 1.0 and postscale == 1.0:
-        return 0
-    return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
-
-
-def _shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """What is compared: the number of elements says all of a vector, or a scalar."""
-    return tuple(shape) if len(shape) > 1 else ()
-
-
-def _detailed(operation: str, shape: Sequence[int], prescale: float, postscale: float) -> str:
-    """The operation's name with its shape and its scales, so that ranks that differ in them read what differs."""
-    details = [f"shape={'x'.join(map(str, shape))}"] if shape else []
-    details += [
-        f"{name}={value!r}"
-        for name, value in (("prescale", prescale), ("postscale", postscale))
-        if value != 1.0
-    ]
-    if not details:
-        return operation
-    kind, slash, rest = operation.partition("/")
-    return f"{kind}[{', '.join(details)}]{slash}{rest}"
 
 
 def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
@@ -192,7 +163,12 @@ def all_reduce(
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
     key: tuple[Any, ...] = (dtype, op)
     if len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
-        key += (_shape(shape), float(prescale), float(postscale), _scales(prescale, postscale))
+        key += (
+            shape_to_compare(shape),
+            float(prescale),
+            float(postscale),
+            digest_of_scales(prescale, postscale),
+        )
     request = compiled.requests.get(key) or _sum_request(group, compiled, key)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep)
@@ -251,13 +227,13 @@ def reduce_scatter(
     if src != dst or counts[group.rank] != total:
         _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
     fields: dict[str, Any] = {
-        "shape": _shape(shape),
-        "extra": _digest(counts),
+        "shape": shape_to_compare(shape),
+        "extra": digest(counts),
         "divisor": group.size if op == _AVG else 1,
     }
     if prescale != 1.0 or postscale != 1.0:
         fields |= {"prescale": float(prescale), "postscale": float(postscale)}
-        fields["extra"] ^= _scales(prescale, postscale)
+        fields["extra"] ^= digest_of_scales(prescale, postscale)
     compiled = group.compiled("reduce_scatter", total * size)
     if compiled.reducers:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
@@ -289,7 +265,7 @@ def all_gather(
     compiled = group.compiled("all_gather", total * itemsize(dtype))
     if compiled.reducers:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
-        extra = _digest(counts) ^ dtype << 33
+        extra = digest(counts) ^ dtype << 33
         return _unite(
             group, compiled, parts, (src, begin, own), dst, extra, -1, (keep, parts), sync, name, timeout
         )
@@ -307,7 +283,7 @@ def all_gather(
         timeout,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts),
-        extra=_digest(counts),
+        extra=digest(counts),
     )
 
 
@@ -334,9 +310,9 @@ def broadcast(
     if compiled.reducers:
         part = np.zeros(nbytes, dtype=np.uint8)
         mine = (src, 0, nbytes) if group.rank == root else None
-        extra = dtype << 33 | zlib.crc32(repr(_shape(shape)).encode())
+        extra = dtype << 33 | zlib.crc32(repr(shape_to_compare(shape)).encode())
         return _unite(group, compiled, part, mine, dst, extra, root, (keep, part), sync, name, timeout)
-    fields: dict[str, Any] = {"root": root, "shape": _shape(shape)}
+    fields: dict[str, Any] = {"root": root, "shape": shape_to_compare(shape)}
     return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, **fields)
 
 
@@ -374,11 +350,11 @@ def reduce(
         name,
         timeout,
         root=root,
-        shape=_shape(shape),
+        shape=shape_to_compare(shape),
         prescale=float(prescale),
         postscale=float(postscale),
         divisor=group.size if op == _AVG else 1,
-        extra=_scales(prescale, postscale),
+        extra=digest_of_scales(prescale, postscale),
     )
 
 
@@ -417,7 +393,7 @@ def gather(
         root=root,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
-        extra=_digest(counts),
+        extra=digest(counts),
     )
 
 
@@ -456,7 +432,7 @@ def scatter(
         root=root,
         in_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
         out_offsets=_only(counts, group.rank),
-        extra=_digest(counts),
+        extra=digest(counts),
     )
 
 

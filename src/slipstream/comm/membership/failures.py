@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 
 from slipstream.base import errors
 
-__all__ = ["last_words", "make_error", "parting_words"]
+__all__ = ["last_words", "make_error", "parting_words", "sendable"]
 
 _CLASSES = {
     2: errors.Mismatch,
@@ -52,8 +52,17 @@ def _origin(traceback: TracebackType | None) -> str:
 
 
 def _raised(error: BaseException, then: str = "") -> str:
-    text = f": {error}"[:_MOST_WORDS] if str(error) else ""
-    return f"raised {type(error).__name__}{_origin(error.__traceback__)}{then}{text}"
+    try:
+        said = str(error)
+    except Exception:  # the others learn the rest all the same
+        said = "its text cannot be made"
+    text = f": {said}"[:_MOST_WORDS] if said else ""
+    return sendable(f"raised {type(error).__name__}{_origin(error.__traceback__)}{then}{text}")
+
+
+def sendable(text: str) -> str:
+    """``text`` with escapes for what UTF-8 does not have, such as bytes of file names that are no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def last_words() -> str:

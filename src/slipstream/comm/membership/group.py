@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership import job as jobs
+from slipstream.comm.membership.failures import sendable
 from slipstream.plan.choose import Reducers, choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
@@ -85,7 +86,7 @@ class Group:
         Any rank and thread may call it, at any time. It is not for this group alone: all groups of the job end. The
         processes live on, and may go on together by `shrink`.
         """
-        self.session.abort(f"rank {self.job.rank} aborted the job: {reason}")
+        self.session.abort(sendable(f"rank {self.job.rank} aborted the job: {reason}"))
 
     def shrink(self, timeout: float = 60.0, at_least: int | None = None) -> Group:
         """After a failure: a new job of the ranks that live, and its group of all of them.
