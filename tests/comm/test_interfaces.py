@@ -89,8 +89,9 @@ class Job:
             self.process = lab.popen("h1", command, env=env, stdout=file, stderr=subprocess.STDOUT)
 
     def last(self) -> dict[str, Any]:
-        lines = [line for line in self.output.read_text().splitlines() if line.startswith("{")]
-        return json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {"call": 0, "lanes": []}
+        complete = self.output.read_text().rpartition("\n")[0]
+        lines = [line for line in complete.splitlines() if line.startswith("{")]
+        return json.loads(lines[-1]) if lines else {"call": 0, "lanes": []}
 
     def wait_for(self, what: Any, seconds: float = 60) -> dict[str, Any]:
         end = time.monotonic() + seconds
@@ -123,7 +124,7 @@ def test_an_interface_may_go_and_come_back(interface: int, tmp_path: Path) -> No
         job.goes_on()
         lab.heal("h2", interface)
         job.wait_for(
-            lambda found: min(subnets(found["lanes"]).values()) >= 2 and len(subnets(found["lanes"])) == 2
+            lambda found: min(subnets(found["lanes"]).values(), default=0) >= 2 and len(subnets(found["lanes"])) == 2
         )
         job.goes_on()
         job.end()

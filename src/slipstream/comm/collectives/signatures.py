@@ -12,10 +12,12 @@ __all__ = ["detailed", "digest", "digest_of_scales", "shape_to_compare"]
 
 
 def digest(counts: Sequence[int]) -> int:
+    """A number of 32 bits that differs if the counts of the ranks do."""
     return zlib.crc32(np.asarray(counts, dtype="<i8").tobytes())
 
 
 def digest_of_scales(prescale: float, postscale: float) -> int:
+    """0 without scales; else a number that differs if any bit of them does."""
     if prescale == 1.0 and postscale == 1.0:
         return 0
     return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
