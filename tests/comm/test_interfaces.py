@@ -124,7 +124,9 @@ def test_an_interface_may_go_and_come_back(interface: int, tmp_path: Path) -> No
         job.goes_on()
         lab.heal("h2", interface)
         job.wait_for(
-            lambda found: min(subnets(found["lanes"]).values(), default=0) >= 2 and len(subnets(found["lanes"])) == 2
+            lambda found: (
+                min(subnets(found["lanes"]).values(), default=0) >= 2 and len(subnets(found["lanes"])) == 2
+            )
         )
         job.goes_on()
         job.end()
