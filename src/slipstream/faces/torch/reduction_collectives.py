@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from slipstream.faces.torch_tensors import (
 
 __all__ = [
     "copied",
+    "packed_label",
     "placed",
     "row_counts",
     "start_all_reduce",
@@ -33,6 +35,7 @@ __all__ = [
 # Tensors of a grouped operation up to this size travel together: below it the price is in the messages, not
 # the bytes.
 PACK_BYTES = 128 << 10
+_MOST_SHAPES = 200  # letters of their text
 
 
 def copied(tensor: torch.Tensor, name: str, process_set: ProcessSet) -> torch.Tensor:
@@ -50,9 +53,10 @@ def start_all_reduce(
     postscale: float,
     process_set: ProcessSet,
     sync: bool = False,
+    label: str | None = None,
 ) -> PendingResult:
     """Starts (with ``sync``: runs) an all-reduce of one tensor; the result is ``tensor`` itself or a new one
-    of its shape.
+    of its shape. ``label`` stands for ``name`` where no handle has that.
     """
     dtype = dtype_code(tensor)
     code = ENGINE_OPS[op] if op.__class__ is int and (0 <= op < 2 or 2 < op <= 5) else engine_op(op)
@@ -79,7 +83,7 @@ def start_all_reduce(
             source.numel(),
             dtype,
             code,
-            name=name,
+            name=name or label,
             shape=source.shape,
             prescale=prescale,
             postscale=postscale,
@@ -143,7 +147,8 @@ def start_grouped_all_reduce(
                 for index, view in zip(pack, views, strict=True):
                     results[index] = tensors[index] if in_place else view.view(tensors[index].shape)
                 targets = [results[index] for index in pack]
-                part = start_all_reduce(flat, True, None, op, prescale, postscale, process_set)
+                label = packed_label(name, [tensors[index].shape for index in pack])
+                part = start_all_reduce(flat, True, None, op, prescale, postscale, process_set, label=label)
                 if in_place:
                     unpack = _Unpack(targets, views)
                     part.finish = copy_back(
@@ -161,6 +166,14 @@ def start_grouped_all_reduce(
         raise
     devices = [tensor.device for tensor in tensors]
     return Grouped(parts, key, lambda _: [x.to(d) for x, d in zip(results, devices, strict=True)])
+
+
+def packed_label(name: str | None, shapes: Sequence[Sequence[int]]) -> str:
+    """What errors call tensors that travel as one message; it differs if their shapes do, so that none are mixed."""
+    text = ", ".join("x".join(map(str, shape)) for shape in shapes)
+    if len(text) > _MOST_SHAPES:
+        text = f"{text[:_MOST_SHAPES]}... ({len(shapes)} tensors, digest {zlib.crc32(text.encode()):08x})"
+    return f"{name or 'grouped_allreduce'} of shapes {text}"
 
 
 class _Unpack:
@@ -215,6 +228,7 @@ def start_reduce_scatter(
             dtype,
             code,
             name=name,
+            shape=source.shape,
             prescale=prescale,
             postscale=postscale,
             keep=(source, buffer),
