@@ -176,7 +176,10 @@ def test_an_interrupt_leaves_no_process() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(Options("all_reduce", Placement(2), sizes=[64], against=(), limit=100.0), show)
+        # It takes so long that the ranks still measure when the first message is read.
+        measure(
+            Options("all_reduce", Placement(2), sizes=[32 << 20], against=(), repeats=200, limit=100.0), show
+        )
     assert ranks() == []
 
 
