@@ -270,6 +270,7 @@ void Engine::fail(Error error) {
 }
 
 void Engine::leave(const std::string& reason) {
+  if (!failure_state_.ended() && options_.spreads_failure) questions_.describe_latest();
   failure_state_.leave(reason);
   fabric_.close_all();
   fail_works(Error{Code::aborted,

@@ -126,6 +126,7 @@ Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Paylo
 
 Error FrameDispatch::deliver_early(Execution& execution) {
   const Request& request = execution.work()->request;
+  if (Error error = questions_.compare_last_words(*execution.work())) return error;
   for (const EarlyFrame& early : early_.take({request.channel, request.seq})) {
     Link* link = fabric_.up(early.peer);
     if (link == nullptr) link = &fabric_.past(early.peer);
@@ -139,8 +140,7 @@ Error FrameDispatch::for_execution(Execution& execution, Link& link, const WorkH
   const Request& request = execution.work()->request;
   if (frame.signature != request.signature_hash) {
     link.release(payload);
-    questions_.describe({request.channel, request.seq}, request.signature, link.peer());
-    return {};
+    return questions_.differs(execution, link.peer());
   }
   const int index = execution.peer_index(link.peer());
   if (index < 0) {

@@ -15,20 +15,36 @@ constexpr size_t kMostAnswerText = 500;
 constexpr size_t kMostDescription = 1000;
 constexpr uint8_t kTakesPart = 1;                      // flag of a status
 constexpr uint8_t kAskOnly = 1;                        // flag of a description: do not compare
+constexpr uint8_t kLeaves = 2;                         // flag of a description: the sender leaves, and needs no answer
 constexpr uint64_t kPointToPoint = uint64_t{1} << 63;  // set in the channels of sends and receives
 
 }  // namespace
 
-void StallQuestions::describe(const WorkKey& work, const Signature& signature, int peer, bool compare) {
+void StallQuestions::describe(const WorkKey& work, const Signature& signature, int peer, uint8_t flags) {
   const std::string text = signature.describe().substr(0, kMostDescription);
   WorkHeader frame;
   frame.type = MessageType::describe;
-  frame.flags = compare ? 0 : kAskOnly;
+  frame.flags = flags;
   frame.channel = work.channel;
   frame.seq = work.seq;
   frame.signature = signature.hash();
   frame.length = static_cast<uint32_t>(text.size());
   fabric_.send(peer, frame, std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void StallQuestions::ask(const WorkKey& work, const Signature& signature, int peer) {
+  describe(work, signature, peer, kAskOnly);
+}
+
+void StallQuestions::describe_latest() {
+  for (const Ledger::Entry& entry : ledger_.latest()) {
+    const Request& request = entry.work->request;
+    if (!entry.numbered) continue;
+    for (const Plan::Peer& peer : request.plan->peers()) {
+      const int rank = request.group->ranks[static_cast<size_t>(peer.rank)];
+      if (fabric_.up(rank) != nullptr) describe({request.channel, entry.seq}, request.signature, rank, kLeaves);
+    }
+  }
 }
 
 Error StallQuestions::described(int peer, const WorkHeader& frame, const std::string& theirs) {
@@ -40,8 +56,30 @@ Error StallQuestions::described(int peer, const WorkHeader& frame, const std::st
       ours = &past->signature;
     if (ours != nullptr && ours->hash() != frame.signature) return mismatch(frame.seq, *ours, peer, theirs);
   }
-  answer(peer, frame);
+  if ((frame.flags & kLeaves) == 0)
+    answer(peer, frame);
+  else if (frame.seq >= ledger_.next(frame.channel))
+    last_words_.keep({frame.channel, frame.seq}, {peer, frame.signature, theirs.substr(0, kMostDescription)});
   return {};
+}
+
+Error StallQuestions::compare_last_words(const Work& work) {
+  const Request& ours = work.request;
+  for (const LastWord& word : last_words_.take({ours.channel, ours.seq}))
+    if (word.signature != ours.signature_hash) return mismatch(ours.seq, ours.signature, word.peer, word.description);
+  return {};
+}
+
+Error StallQuestions::differs(Execution& execution, int peer) {
+  const Request& ours = execution.work()->request;
+  if (fabric_.gone(peer)) return unlike(peer, ours);
+  execution.stall.differ.insert(peer);
+  describe({ours.channel, ours.seq}, ours.signature, peer);
+  return {};
+}
+
+Error StallQuestions::unlike(int peer, const Request& ours) const {
+  return mismatch(ours.seq, ours.signature, peer, "another one, and has ended (it no longer says which)");
 }
 
 Error StallQuestions::mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const {

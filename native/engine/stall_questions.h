@@ -3,6 +3,8 @@
 // A rank asks by describing its work (`describe`). A rank that is in another work of that number says so (mismatch);
 // all others answer with a `status`. Ranks that wait in the work too pass on what they hear of ranks that do not take
 // part, so that every rank knows these at its time-out, whomever it waits for itself.
+//
+// A rank that leaves cannot answer later: it describes its latest works to the ranks that take part in them, unasked.
 #pragma once
 
 #include <string>
@@ -11,6 +13,7 @@
 #include "engine/channels.h"
 #include "engine/executions.h"
 #include "engine/fabric.h"
+#include "engine/last_words.h"
 #include "engine/ledger.h"
 #include "engine/quota.h"
 #include "engine/receives.h"
@@ -30,14 +33,25 @@ class StallQuestions {
         ledger_(ledger),
         report_(report) {}
 
-  // Describes a work to `peer`, which compares it with its own work of that number, or only answers.
-  void describe(const WorkKey& work, const Signature& signature, int peer, bool compare = true);
+  // Describes a work to `peer`, which compares it with its own work of that number.
+  void describe(const WorkKey& work, const Signature& signature, int peer) { describe(work, signature, peer, 0); }
+  // The same, but `peer` only answers.
+  void ask(const WorkKey& work, const Signature& signature, int peer);
+  // This rank leaves.
+  void describe_latest();
   // A peer has described a work. An error if it is another work than this rank's of that number.
   [[nodiscard]] Error described(int peer, const WorkHeader& frame, const std::string& theirs);
+  // `work` begins. An error if a rank that has left since says that it called another work of that number.
+  [[nodiscard]] Error compare_last_words(const Work& work);
+  // A frame for the work that `execution` runs is one of another work. An error if `peer`, its sender, has left.
+  [[nodiscard]] Error differs(Execution& execution, int peer);
+  // `peer` has called another work than `ours`, and has left.
+  Error unlike(int peer, const Request& ours) const;
   // A peer has answered, for itself or for the rank `frame.chunk`.
   void answered(int peer, const WorkHeader& frame, const std::string& text);
 
  private:
+  void describe(const WorkKey& work, const Signature& signature, int peer, uint8_t flags);
   Error mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const;
   void answer(int peer, const WorkHeader& asked);
   bool may_answer(int peer, Time now);
@@ -52,6 +66,7 @@ class StallQuestions {
   const Channels& channels_;
   const Ledger& ledger_;
   const WaitReport& report_;
+  LastWords last_words_;
   std::unordered_map<int, Quota> answers_;  // by rank that asked
 };
 

@@ -55,7 +55,9 @@ Error StallWatch::watch(Execution& execution, Time now) {
   const Request& request = execution.work()->request;
   const std::vector<int> ranks = execution.waiting_on();
   for (const int rank : ranks)
-    if (fabric_.gone(rank) && (late || !just_left(rank, now))) return report_.still_waits(fabric_.gone(rank), request);
+    if (fabric_.gone(rank) && (late || !just_left(rank, now)))
+      return stall.differ.contains(rank) ? questions_.unlike(rank, request)
+                                         : report_.still_waits(fabric_.gone(rank), request);
   if (late) return expired(stall, ranks, report_.wait_of(execution, now));
   const bool ask = must_ask(stall, now);
   for (const int rank : ranks) {
@@ -106,7 +108,7 @@ Error StallWatch::watch(Receives::Receive& receive, Time now) {
     if (fabric_.gone(rank)) continue;
     if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, request);
     if (ask && fabric_.up(rank) != nullptr && receives_.first(candidate.channel) == &receive)
-      questions_.describe({candidate.channel, ledger_.next(candidate.channel)}, request.signature, rank, false);
+      questions_.ask({candidate.channel, ledger_.next(candidate.channel)}, request.signature, rank);
   }
   if (ask) stall.asked_at = now;
   warn(stall, now, [&] { return report_.wait_of(receive, now); });

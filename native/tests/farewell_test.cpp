@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <latch>
+#include <span>
 #include <thread>
 
 #include "tests/check.h"
@@ -29,6 +30,44 @@ Request all_reduce(int rank, const std::vector<int>& members, std::array<float, 
   for (const size_t space : {0, 1}) request.spaces[space] = {reinterpret_cast<std::byte*>(data.data()), kCount, {}};
   request.spaces[2] = {nullptr, kCount, {}};
   return request;
+}
+
+// Rank 0 sends `count` numbers to rank 1.
+Request message(int rank, std::span<float> data) {
+  auto group = std::make_shared<Group>();
+  group->id = 7;
+  group->ranks = {0, 1};
+  group->rank = rank;
+  PlanBuilder plan(rank, 2, 1);
+  plan.add(rank == 0 ? StepKind::send : StepKind::recv, 1 - rank, 0, {}, Space::in);
+  Request request;
+  request.plan = plan.build();
+  request.group = std::move(group);
+  request.signature.operation = "send_recv";
+  request.signature.count = data.size();
+  request.timeout_seconds = 60;
+  for (const size_t space : {0, 1})
+    request.spaces[space] = {reinterpret_cast<std::byte*>(data.data()), data.size(), {}};
+  return request;
+}
+
+// What rank 1 reads in its first receive, of 8 numbers, if rank 0 has sent `counts` numbers each time and left by then.
+Error after_messages(const std::vector<size_t>& counts) {
+  MemoryHub hub(2);
+  std::array<std::unique_ptr<MemoryRank>, 2> ranks;
+  for (int r = 0; r < 2; ++r) ranks[static_cast<size_t>(r)] = std::make_unique<MemoryRank>(hub, r, 2);
+  std::array<float, 8> sent{}, received{};
+  for (const size_t count : counts) {
+    const WorkPtr send = ranks[0]->prepare(message(0, std::span(sent).first(count)), 0);
+    CHECK(ranks[0]->run(send, now() + seconds(60)));
+    CHECK(!send->error());
+  }
+  ranks[0]->leave();
+  while (!ranks[1]->heard_goodbye(0)) std::this_thread::yield();
+  ranks[1]->tick_at(now() + seconds(1));
+  const WorkPtr receive = ranks[1]->prepare(message(1, received), 0);
+  CHECK(ranks[1]->run(receive, now() + seconds(60)));
+  return receive->error();
 }
 
 struct Three {
@@ -108,6 +147,24 @@ TEST(works_that_wait_longer_for_a_rank_that_left_fail_and_name_it) {
       CHECK_EQ(work->error().rank, 0);
     }
   });
+}
+
+TEST(a_receive_that_does_not_fit_the_message_of_a_rank_that_has_left_names_both_sides) {
+  CHECK_EQ(after_messages({8}).text, std::string());
+  const Error error = after_messages({4, 8});
+  CHECK(error.code == Code::mismatch);
+  CHECK_EQ(error.rank, 0);
+  CHECK(error.text.find("rank 0 called send_recv(float32, 4 elements)") != std::string::npos);
+  CHECK(error.text.find("rank 1 called send_recv(float32, 8 elements)") != std::string::npos);
+}
+
+TEST(a_receive_that_does_not_fit_a_message_too_old_to_be_described_is_a_mismatch_all_the_same) {
+  std::vector<size_t> counts(Ledger::kRemembered + 8, 8);
+  counts.front() = 4;
+  const Error error = after_messages(counts);
+  CHECK(error.code == Code::mismatch);
+  CHECK(error.text.find("rank 0 called another one, and has ended") != std::string::npos);
+  CHECK(error.text.find("rank 1 called send_recv(float32, 8 elements)") != std::string::npos);
 }
 
 }  // namespace slipstream::testing

@@ -2,6 +2,8 @@
 
 failure_rank.py loop BYTES       all-reduce for ever
 failure_rank.py mismatch WHAT    rank 1 differs in shape, dtype, op, order or root
+failure_rank.py finished WHAT FILE    rank 0's part of WHAT, which rank 1 calls otherwise, is over: rank 0 ends;
+                                 rank 1 waits for FILE before it calls its part
 failure_rank.py absent           rank 1 leaves without taking part
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -47,6 +50,28 @@ def mismatch(what: str) -> None:
     slipstream.barrier()
 
 
+def finished(what: str, file: str) -> None:
+    slipstream.barrier()
+    first = slipstream.rank() == 0
+    while not first and not Path(file).exists():
+        time.sleep(0.01)  # a poll of a file that the test writes
+    data = np.ones((2, 3) if first or "shape" not in what else (3, 2), dtype=np.float32)
+    if not first and "dtype" in what:
+        data = data.astype(np.int32)
+    if not first and "count" in what:
+        data = np.ones(8, dtype=np.float32)
+    if what.startswith("broadcast"):
+        slipstream.broadcast(data, 0)
+    elif what.startswith("reduce"):
+        slipstream.reduce(data, 1)
+    elif first:
+        slipstream.send(data, 1)
+    else:
+        slipstream.recv(data, 0)
+    if not first:
+        raise AssertionError("no error")
+
+
 def absent() -> None:
     slipstream.barrier()
     if slipstream.rank() == 1:
@@ -61,6 +86,8 @@ def main() -> None:
             loop(int(sys.argv[2]))
         elif sys.argv[1] == "mismatch":
             mismatch(sys.argv[2])
+        elif sys.argv[1] == "finished":
+            finished(*sys.argv[2:])
         else:
             absent()
     except SlipstreamError as error:

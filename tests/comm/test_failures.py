@@ -232,6 +232,31 @@ def test_a_rank_that_differs_is_an_error_on_all(what: str, transport: str) -> No
         assert all(text in error["text"] for text in shown), error
 
 
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize(
+    ("what", "sent", "expected"),
+    [
+        ("send of another count", "float32, 6 elements", "float32, 8 elements"),
+        ("send of another dtype", "float32, 6 elements", "int32, 6 elements"),
+        ("broadcast of another shape", "broadcast[shape=2x3](", "broadcast[shape=3x2]("),
+        ("broadcast of another dtype", "float32, 6 elements", "int32, 6 elements"),
+        ("reduce of another count", "float32, 6 elements", "float32, 8 elements"),
+    ],
+)
+def test_what_does_not_fit_the_call_of_a_rank_that_has_ended_is_a_mismatch(
+    what: str, sent: str, expected: str, transport: str, tmp_path: Path
+) -> None:
+    ended = tmp_path / "ended"
+    with ranks.started(SCRIPT, 2, transport=transport, args=["finished", what, str(ended)]) as job:
+        assert job[0].process.wait(60) == 0, job[0].text()
+        ended.touch()
+        error = report(job[1], 60)
+    assert (error["error"], error["rank"]) == ("Mismatch", None), error
+    assert "rank 0" in error["text"]
+    assert sent in error["text"]
+    assert expected in error["text"]
+
+
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 def test_a_rank_that_left_is_named(transport: str) -> None:
     with ranks.started(SCRIPT, 3, transport=transport, args=["absent"]) as job:
