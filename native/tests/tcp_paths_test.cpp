@@ -204,6 +204,18 @@ TEST(lanes_move_to_a_path_that_came_back_and_no_further) {
     for (Paths::Lane& lane : lanes) lane.rate = 200.0 / static_cast<double>(lane.path == 1 ? there : 8 - there);
   }
   CHECK(moves >= 2 && moves <= 4);
+  // Lanes that all carry the same, as those of short messages do, show nothing of what their paths could carry.
+  std::vector<Paths::Lane> alike{{0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {1, 5}};
+  for (int i = 0; i < 2; ++i) {
+    const auto move = paths.move(alike, after(2));
+    CHECK(move && move->path == 1);
+    alike[move->lane].path = 1;
+  }
+  CHECK(!paths.move(alike, after(2)));
+  // A lane of which nothing is known yet is waited for.
+  CHECK(!paths.move(std::vector<Paths::Lane>{{0, 5}, {0, 5}, {0, 5}, {1, -1}}, after(2)));
+  // Of a path that carries a quarter of what the other one does, two lanes are enough.
+  CHECK(!paths.move(std::vector<Paths::Lane>{{0, 40}, {0, 40}, {0, 40}, {0, 40}, {1, 20}, {1, 20}}, after(2)));
   // A path that is merely faster gets no more than its equal share: its lanes pull more already.
   std::vector<Paths::Lane> unequal{{0, 100}, {0, 100}, {1, 1}, {1, 1}};
   CHECK(!paths.move(unequal, after(2)));

@@ -175,6 +175,25 @@ void both_directions(int lanes) {
 TEST(bulk_both_ways_over_one_lane) { both_directions(1); }
 TEST(bulk_both_ways_over_four_lanes) { both_directions(4); }
 
+// Lanes of which nothing is known yet, between addresses that are not the same: for all that is known, two machines.
+TEST(a_short_message_takes_all_lanes) {
+  constexpr int kLanes = 4;
+  constexpr uint32_t kShort = 128 << 10;
+  Rank a(0, with_lanes(kLanes));
+  Rank b(1, with_lanes(kLanes), identity(0), "127.0.0.2");
+  CHECK(connect(a, b, 1));
+  const auto lanes = [&] {
+    auto found = a.ups[0]->statistics().lanes;
+    std::erase_if(found, [](const auto& lane) { return lane.control || !lane.up; });
+    return found;
+  };
+  CHECK(run({&a, &b}, [&] { return lanes().size() == kLanes; }));
+  const auto payload = pattern(kShort, 6);
+  a.ups[0]->send(frame(FrameType::data, kShort, 0), payload.data(), 7);
+  CHECK(run({&a, &b}, [&] { return a.cookies.size() == 1; }));
+  for (const auto& lane : lanes()) CHECK(lane.sent >= kShort / (2 * kLanes));
+}
+
 TEST(pieces_without_a_place_wait_in_blocks_up_to_the_bound) {
   Rank a(0, with_lanes(1));
   Rank b(1);

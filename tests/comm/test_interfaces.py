@@ -93,7 +93,7 @@ class Job:
         lines = [line for line in complete.splitlines() if line.startswith("{")]
         return json.loads(lines[-1]) if lines else {"call": 0, "lanes": []}
 
-    def wait_for(self, what: Any, seconds: float = 130) -> dict[str, Any]:
+    def wait_for(self, what: Any, seconds: float = 60) -> dict[str, Any]:
         end = time.monotonic() + seconds
         while not what(found := self.last()):
             assert self.process.poll() is None, self.output.read_text()

@@ -80,13 +80,17 @@ double BulkLane::seen_rate() const {
 
 void BulkLane::pump() {
   const Time start = now();
-  IoCall call;
   size_t wrote = 0;
-  while (wrote < kTurn && prepare_write(call, start)) {
-    perform(call);
-    if (!finish_write(call, wrote)) break;
+  while (write_segment(wrote, start)) {
   }
   end_turn(wrote, start);
+}
+
+bool BulkLane::write_segment(size_t& wrote, Time start) {
+  IoCall call;
+  if (!prepare_write(call, start)) return false;
+  perform(call);
+  return finish_write(call, wrote) && wrote < kTurn;
 }
 
 void BulkLane::start(const Outbox::Out& segment) {

@@ -23,6 +23,9 @@ class BulkLane final : public Lane {
   int number() const { return number_; }
   // Sends segments while there are any and the socket is writable.
   void pump();
+  // The same of one system call, about a segment. False: the socket is full, there is nothing to send, or the turn is
+  // over, which end_turn() says.
+  bool write_segment(size_t& wrote, Time start);
   // Sends this segment next; only if idle().
   void start(const Outbox::Out& segment);
   bool idle() const { return writable() && !sending() && promoted_ == 0; }

@@ -104,7 +104,9 @@ std::optional<Paths::Move> Paths::move(std::span<const Lane> lanes, Time now) co
   for (const size_t to : candidates(now)) {
     const Load& there = load[to];
     const bool better = from->mean() > 0 && there.lanes < from->lanes && there.mean() > kFarBetter * from->mean();
-    if (there.lanes > 0 && !better) continue;
+    // Lanes that all carry the same show nothing of what their paths could carry: then each path gets as many.
+    const bool emptier = there.known > 0 && there.lanes + 1 < from->lanes && there.mean() >= kAlike * from->mean();
+    if (there.lanes > 0 && !better && !emptier) continue;
     size_t worst = kNone;
     for (size_t i = 0; i < lanes.size(); ++i) {
       if (lanes[i].path != static_cast<size_t>(from - load.begin())) continue;

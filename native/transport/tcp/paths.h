@@ -42,7 +42,7 @@ class Paths {
   // Where the next lane goes: to a path without lanes, else to those whose lanes achieve most each, and there to the
   // one that has fewest. So their numbers come to follow what paths can carry.
   size_t pick(std::span<const Lane> lanes, Time now) const;
-  // A lane that should move: to a path that has none, or to one that has fewer and achieves far more with each.
+  // A lane that should move: to a path that has none, or to one that has fewer and achieves as much with each.
   std::optional<Move> move(std::span<const Lane> lanes, Time now) const;
 
  private:

@@ -27,14 +27,36 @@ void Sender::kick() {
   // Where there are threads to share much with, the poller collects the lanes that can.
   const bool together = link_.context().core->batch.shares() && outbox_.waiting() >= IoThreads::kWorthWaking;
   const auto& lanes = link_.bulk().all();
+  std::vector<Turn> turns;
   for (size_t i = 0; i < lanes.size(); ++i) {
     BulkLane& lane = *lanes[(last_ + 1 + i) % lanes.size()];
     if (!lane.idle() || !outbox_.has_work(lane.number())) continue;
     if (together && !lane.pause().active()) continue;
+    if (!lane.near()) {
+      turns.push_back({&lane, 0, true});
+      continue;
+    }
     last_ = static_cast<size_t>(lane.number());
     lane.pump();
   }
+  if (!turns.empty()) write_in_turns(std::move(turns));
   link_.bulk().update();
+}
+
+// A lane whose socket has room for all that waits may not take it from the others: their paths would be idle.
+void Sender::write_in_turns(std::vector<Turn> turns) {
+  const Time start = now();
+  for (bool more = true; more;) {
+    more = false;
+    for (Turn& turn : turns) {
+      if (!turn.more) continue;
+      const size_t before = turn.wrote;
+      turn.more = turn.lane->write_segment(turn.wrote, start);
+      if (turn.wrote > before) last_ = static_cast<size_t>(turn.lane->number());
+      more = more || turn.more;
+    }
+  }
+  for (const Turn& turn : turns) turn.lane->end_turn(turn.wrote, start);
 }
 
 std::optional<Outbox::Out> Sender::pull(BulkLane& lane, Time now) {

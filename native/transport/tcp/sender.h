@@ -38,6 +38,13 @@ class Sender final : private Timed {
   void stop();  // no maintenance any more
 
  private:
+  struct Turn {
+    BulkLane* lane;
+    size_t wrote;  // bytes
+    bool more;     // its socket may take another segment
+  };
+
+  void write_in_turns(std::vector<Turn> turns);
   // Maintenance, while something waits that no lane takes.
   void due(Time now) override;
   void maintain_soon(Time now);
