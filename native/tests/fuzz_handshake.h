@@ -199,7 +199,7 @@ class Door final : Events, Arrivals {
  private:
   static TcpOptions options() {
     TcpOptions options;
-    options.max_unauthenticated = 2;
+    options.admission = {2, 5, 0};
     return options;
   }
 

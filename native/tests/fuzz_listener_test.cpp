@@ -4,6 +4,7 @@
 
 #include "tests/check.h"
 #include "tests/fuzz_frames.h"
+#include "tests/open_files.h"
 
 namespace {
 
@@ -84,7 +85,7 @@ TEST(ten_thousand_strangers_at_the_listener) {
 
 TEST(silent_strangers_are_shown_out_in_time) {
   TcpOptions options;
-  options.handshake_seconds = 1000;
+  options.admission.seconds = 1000;
   Rank server(1, options);
   const Fd fd = raw_connect(server.port);
   const Hello hello = good_hello(0, 1);
@@ -95,29 +96,44 @@ TEST(silent_strangers_are_shown_out_in_time) {
   server.transport->tick(now() + seconds(1001));
   CHECK_EQ(server.strangers.size(), 1u);
   CHECK(server.strangers[0].find("127.0.0.1:") == 0);
-  CHECK(server.strangers[0].find("silent") != std::string::npos);
+  CHECK(server.strangers[0].find("in time") != std::string::npos);
   CHECK(raw_closed(server, fd));
   CHECK(server.transport->tick(now()) == Time::max());
 }
 
 TEST(the_poller_alone_expires_strangers) {
   TcpOptions options;
-  options.handshake_seconds = 0.05;
+  options.admission.seconds = 0.05;
   Rank server(1, options);
   const Fd fd = raw_connect(server.port);
   for (int i = 0; i < 100 && server.strangers.empty(); ++i) server.poller.wait(-1);
   CHECK_EQ(server.strangers.size(), 1u);
 }
 
-TEST(two_hundred_pending_strangers_leave_room_for_friends) {
+TEST(four_hundred_pending_strangers_leave_room_for_friends) {
+  const OpenFiles many(4096);
   Rank server(1);
+  constexpr size_t kCrowd = 400;
   std::vector<Fd> crowd;
-  for (int i = 0; i < 200; ++i) crowd.push_back(raw_connect(server.port));
-  CHECK(run({&server}, [&] { return server.strangers.size() == 200 - 128; }));
+  for (size_t i = 0; i < kCrowd; ++i) crowd.push_back(raw_connect(server.port));
+  CHECK(run({&server}, [&] { return server.strangers.size() == kCrowd - AdmissionLimits{}.most; }));
   CHECK(raw_closed(server, crowd[0]));  // the oldest went
   Rank friendly(0);
   CHECK(connect(friendly, server, 1));
   still_works(server, friendly);
+}
+
+TEST(a_caller_has_its_grace_before_it_gives_way) {
+  TcpOptions options;
+  options.admission = {1, 1000, 0.2};
+  Rank server(1, options);
+  const Time start = now();
+  const Fd first = raw_connect(server.port);
+  const Fd second = raw_connect(server.port);
+  CHECK(run({&server}, [&] { return server.strangers.size() == 1; }));
+  CHECK(now() - start >= seconds(0.2));
+  CHECK(server.strangers[0].find(kGaveWay) != std::string::npos);
+  CHECK(raw_closed(server, first));
 }
 
 TEST(a_replayed_dialogue_opens_nothing) {
@@ -156,7 +172,7 @@ TEST(a_replayed_dialogue_opens_nothing) {
 
 TEST(lanes_may_come_before_their_link_but_not_wait_for_ever) {
   TcpOptions options;
-  options.handshake_seconds = 1000;
+  options.admission.seconds = 1000;
   Rank server(1, options);
   const Fd lane = raw_connect(server.port);
   CHECK(raw_handshake(server, lane, 5, 1, Purpose::lane, 42));

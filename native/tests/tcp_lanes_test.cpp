@@ -145,7 +145,7 @@ TEST(an_abort_frame_is_read_although_writing_fails) {
 TEST(a_dialler_that_was_dropped_tries_again) {
   // The listener has room for one: each newcomer drives the one before it out.
   TcpOptions options;
-  options.max_unauthenticated = 1;
+  options.admission = {1, 5, 0};
   Rank server(1, options);
   Rank friendly(0);
   friendly.dial(server, 1);

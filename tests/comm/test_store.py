@@ -360,7 +360,7 @@ def test_a_store_without_descriptors_waits(server: StoreServer, monkeypatch: pyt
 
 
 def test_a_crowd_of_strangers_does_not_keep_members_out(server: StoreServer) -> None:
-    crowd = [raw(server) for _ in range(3 * admission.MOST)]
+    crowd = [raw(server) for _ in range(2 * admission.MOST)]
     try:
         usable(server)
         assert len(server._server._strangers) <= admission.MOST

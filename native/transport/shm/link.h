@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/admission.h"
 #include "transport/handshake.h"
 #include "transport/shm/access.h"
 #include "transport/shm/descriptor_channel.h"
@@ -124,8 +125,9 @@ struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::
 
   void ready(uint32_t events) override;
   void greeted(Greeting& greeting);
-  void forget(const Greeting& greeting);
+  void refuse(std::unique_ptr<Greeting> greeting, const std::string& why);
   void answered(Knock& knock, bool alive, std::string why);
+  void pause(Time until);
   void accept_again();
 
   Poller& poller;
@@ -136,9 +138,9 @@ struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::
   Bell& bell;
   double connect_seconds;
   Fd listener;
-  Time accepts_at = Time::max();  // when to listen again after the process has run out of descriptors
+  Time accepts_at = Time::max();  // when to listen again, after a pause
   std::vector<ShmLink*> links;
-  std::deque<std::unique_ptr<Greeting>> greetings;
+  Admission<Greeting> greetings;
   std::vector<std::unique_ptr<Knock>> knocks;
 };
 

@@ -16,10 +16,9 @@ namespace slipstream {
 
 namespace {
 
-constexpr double kGreetingSeconds = 5;
-constexpr size_t kMaxGreetings = 512;  // of this user's processes; ranks of one host may all come at once
 constexpr int kAcceptsPerTurn = 64;
-constexpr double kAcceptPause = 0.1;
+constexpr double kAcceptPause = 0.1;                       // seconds, when the process has run out of file descriptors
+constexpr const char* kCaller = "a process of this host";  // has no address
 
 // An abstract address: no file, gone with its socket, one name space per network namespace.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
@@ -50,10 +49,7 @@ Fd connect_unix(const std::string& name, int& error) {
 
 struct ShmTransport::Impl::Greeting : Handler {
   Greeting(Impl& h, Fd f)
-      : home(h),
-        socket(std::move(f)),
-        handshake(Handshake::server(h.identity, {Purpose::shm, Purpose::knock})),
-        deadline(now() + seconds(kGreetingSeconds)) {
+      : home(h), socket(std::move(f)), handshake(Handshake::server(h.identity, {Purpose::shm, Purpose::knock})) {
     home.poller.add(socket.get(), EPOLLIN, this);
   }
   ~Greeting() override {
@@ -64,7 +60,6 @@ struct ShmTransport::Impl::Greeting : Handler {
   Impl& home;
   Fd socket;
   Handshake handshake;
-  Time deadline;
 };
 
 struct ShmTransport::Impl::Knock : Handler {
@@ -136,6 +131,7 @@ ShmTransport::~ShmTransport() { stop_listening(); }
 void ShmTransport::stop_listening() {
   impl_->knocks.clear();
   impl_->greetings.clear();
+  impl_->accepts_at = Time::max();
   if (impl_->listener) impl_->poller.remove(impl_->listener.get(), impl_.get());
   impl_->listener.reset();
 }
@@ -182,12 +178,8 @@ bool ShmTransport::congested() const {
 
 Time ShmTransport::tick(Time now) {
   if (impl_->accepts_at <= now) impl_->accept_again();
-  Time next = impl_->accepts_at;
-  while (!impl_->greetings.empty() && impl_->greetings.front()->deadline <= now) {
-    impl_->arrivals.stranger("a process of this host", "no handshake within 5 s");
-    impl_->greetings.pop_front();
-  }
-  if (!impl_->greetings.empty()) next = std::min(next, impl_->greetings.front()->deadline);
+  while (auto late = impl_->greetings.take_late(now)) impl_->refuse(std::move(late), kLate);
+  Time next = std::min(impl_->accepts_at, impl_->greetings.deadline());
   for (size_t i = 0; i < impl_->links.size(); ++i) next = std::min(next, impl_->links[i]->tick(now));
   for (size_t i = 0; i < impl_->knocks.size();) {
     Impl::Knock& knock = *impl_->knocks[i];
@@ -205,28 +197,29 @@ Time ShmTransport::tick(Time now) {
 // The listener.
 void ShmTransport::Impl::ready(uint32_t) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    if (const Time room = greetings.room_at(); room > now()) return pause(room);
     Fd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-      // The connection stays in the backlog, so the poller would call at once, again and again.
-      arrivals.stranger("a process of this host", errno_text("accept"));
-      poller.remove(listener.get(), this);
-      accepts_at = now() + seconds(kAcceptPause);
-      return;
+      arrivals.stranger(kCaller, errno_text("accept"));
+      return pause(now() + seconds(kAcceptPause));
     }
     // All ranks that share memory are the same user's (Python: host_id). Nobody else may take a place among them.
     ucred peer{};
     socklen_t size = sizeof(peer);
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) {
-      arrivals.stranger("a process of this host", "it belongs to another user");
+      arrivals.stranger(kCaller, "it belongs to another user");
       continue;
     }
-    if (greetings.size() >= kMaxGreetings) {
-      arrivals.stranger("a process of this host", "too many unauthenticated connections");
-      greetings.pop_front();
-    }
-    greetings.push_back(std::make_unique<Greeting>(*this, std::move(fd)));
+    if (auto displaced = greetings.add(std::make_unique<Greeting>(*this, std::move(fd)), now()))
+      refuse(std::move(displaced), kGaveWay);
   }
+}
+
+// Connections stay in the backlog, so the poller would call at once, again and again.
+void ShmTransport::Impl::pause(Time until) {
+  poller.remove(listener.get(), this);
+  accepts_at = until;
 }
 
 void ShmTransport::Impl::accept_again() {
@@ -240,19 +233,22 @@ void ShmTransport::Impl::greeted(Greeting& greeting) {
     poller.modify(greeting.socket.get(), EPOLLIN | (greeting.handshake.wants_write() ? EPOLLOUT : 0u), &greeting);
     return;
   }
+  auto taken = greetings.take(greeting);
   if (state == Handshake::State::failed) {
-    arrivals.stranger("a process of this host", greeting.handshake.why());
-  } else {
-    const int peer = static_cast<int>(greeting.handshake.hello().rank);
-    if (greeting.handshake.hello().purpose == Purpose::knock) {
-      arrivals.knocked(peer);
-      return forget(greeting);
-    }
-    poller.remove(greeting.socket.get(), &greeting);
-    arrivals.accepted(
-        std::make_unique<ShmLink>(shared_from_this(), peer, std::move(greeting.socket), std::move(greeting.handshake)));
+    const std::string why = taken->handshake.why();
+    return refuse(std::move(taken), why);
   }
-  forget(greeting);
+  const int peer = static_cast<int>(taken->handshake.hello().rank);
+  if (taken->handshake.hello().purpose == Purpose::knock) return arrivals.knocked(peer);
+  poller.remove(taken->socket.get(), taken.get());
+  arrivals.accepted(
+      std::make_unique<ShmLink>(shared_from_this(), peer, std::move(taken->socket), std::move(taken->handshake)));
+}
+
+// Hangs up.
+void ShmTransport::Impl::refuse(std::unique_ptr<Greeting> greeting, const std::string& why) {
+  greeting.reset();
+  arrivals.stranger(kCaller, why);
 }
 
 // `why` is a copy: it may be the knock's own text, and the knock goes before the outcome is told.
@@ -263,11 +259,6 @@ void ShmTransport::Impl::answered(Knock& knock, bool alive, std::string why) {
   done.knock_done(
       peer, alive,
       alive ? Error{} : Error{Code::peer_lost, peer, {}, "rank " + std::to_string(peer) + " is gone: " + why});
-}
-
-void ShmTransport::Impl::forget(const Greeting& greeting) {
-  const auto it = std::find_if(greetings.begin(), greetings.end(), [&](const auto& g) { return g.get() == &greeting; });
-  if (it != greetings.end()) greetings.erase(it);
 }
 
 }  // namespace slipstream

@@ -29,18 +29,21 @@ class Acceptor::Listener final : private Handler, private Timed {
  private:
   void ready(uint32_t) override {
     for (int i = 0; i < kAcceptsPerTurn; ++i) {
+      if (const Time room = acceptor_.unauthenticated_.room_at(); room > now()) return pause(room);
       Fd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (fd) {
         acceptor_.accept(std::move(fd));
         continue;
       }
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-      // The connection stays in the backlog, so the poller would call at once, again and again.
       acceptor_.arrivals_.stranger("listener", errno_text("accept"));
-      acceptor_.core_->poller.remove(fd_.get(), this);
-      acceptor_.core_->timers.set(*this, now() + seconds(kAcceptPause));
-      return;
+      return pause(now() + seconds(kAcceptPause));
     }
+  }
+  // Connections stay in the backlog, so the poller would call at once, again and again.
+  void pause(Time until) {
+    acceptor_.core_->poller.remove(fd_.get(), this);
+    acceptor_.core_->timers.set(*this, until);
   }
   void due(Time) override { acceptor_.core_->poller.add(fd_.get(), EPOLLIN, this); }
 
@@ -49,7 +52,7 @@ class Acceptor::Listener final : private Handler, private Timed {
 };
 
 // A connection that has not proved who it is.
-class Acceptor::Unauthenticated final : private Handler, private Timed {
+class Acceptor::Unauthenticated final : private Handler {
  public:
   Unauthenticated(Acceptor& acceptor, Fd socket)
       : who(peer_name(socket.get())),
@@ -61,13 +64,11 @@ class Acceptor::Unauthenticated final : private Handler, private Timed {
       return core.accepted.contains({static_cast<int>(hello.rank), hello.token});
     };
     acceptor_.core_->poller.add(fd.get(), EPOLLIN, this);
-    acceptor_.core_->timers.set(*this, now() + seconds(acceptor_.core_->options.handshake_seconds));
   }
   ~Unauthenticated() override { leave(); }
 
-  // Out of the poller and the timers; the socket stays.
+  // Out of the poller; the socket stays.
   void leave() {
-    acceptor_.core_->timers.cancel(*this);
     if (fd) acceptor_.core_->poller.remove(fd.get(), this);
   }
 
@@ -83,12 +84,11 @@ class Acceptor::Unauthenticated final : private Handler, private Timed {
         return;
       case Handshake::State::failed:
         if (handshake.lacking()) return (void)acceptor_.take(*this);  // no stranger
-        return acceptor_.reject(*this, handshake.why());
+        return acceptor_.reject(acceptor_.take(*this), handshake.why());
       case Handshake::State::done:
         return acceptor_.authenticated(*this);
     }
   }
-  void due(Time) override { acceptor_.reject(*this, "was silent for too long"); }
 
   Acceptor& acceptor_;
 };
@@ -102,7 +102,7 @@ class Acceptor::EarlyLane final : private Timed {
         number(hello.lane - 1),
         connection(std::move(c)),
         acceptor_(acceptor) {
-    acceptor_.core_->timers.set(*this, now() + seconds(acceptor_.core_->options.handshake_seconds));
+    acceptor_.core_->timers.set(*this, now() + seconds(acceptor_.core_->options.admission.seconds));
   }
   ~EarlyLane() { acceptor_.core_->timers.cancel(*this); }
   EarlyLane(const EarlyLane&) = delete;
@@ -121,11 +121,13 @@ class Acceptor::EarlyLane final : private Timed {
   Acceptor& acceptor_;
 };
 
-Acceptor::Acceptor(std::shared_ptr<TcpCore> core, Arrivals& arrivals) : core_(std::move(core)), arrivals_(arrivals) {}
+Acceptor::Acceptor(std::shared_ptr<TcpCore> core, Arrivals& arrivals)
+    : core_(std::move(core)), arrivals_(arrivals), unauthenticated_(core_->options.admission) {}
 
-Acceptor::~Acceptor() = default;
+Acceptor::~Acceptor() { core_->timers.cancel(*this); }
 
 void Acceptor::close() {
+  core_->timers.cancel(*this);
   listeners_.clear();
   unauthenticated_.clear();
   early_lanes_.clear();
@@ -138,24 +140,34 @@ uint16_t Acceptor::listen(const std::vector<std::string>& addresses) {
 }
 
 void Acceptor::accept(Fd fd) {
-  if (static_cast<int>(unauthenticated_.size()) >= std::max(1, core_->options.max_unauthenticated))
-    reject(*unauthenticated_.front(), "was closed to make room: too many connections that have not authenticated");
-  unauthenticated_.push_back(std::make_unique<Unauthenticated>(*this, std::move(fd)));
+  if (auto displaced = unauthenticated_.add(std::make_unique<Unauthenticated>(*this, std::move(fd)), now()))
+    reject(std::move(displaced), kGaveWay);
+  set_timer();
+}
+
+void Acceptor::due(Time now) {
+  while (auto late = unauthenticated_.take_late(now)) reject(std::move(late), kLate);
+  set_timer();
+}
+
+void Acceptor::set_timer() {
+  if (const Time deadline = unauthenticated_.deadline(); deadline < Time::max())
+    core_->timers.set(*this, deadline);
+  else
+    core_->timers.cancel(*this);
 }
 
 std::unique_ptr<Acceptor::Unauthenticated> Acceptor::take(Unauthenticated& one) {
-  const auto it =
-      std::find_if(unauthenticated_.begin(), unauthenticated_.end(), [&](const auto& g) { return g.get() == &one; });
-  std::unique_ptr<Unauthenticated> taken = std::move(*it);
-  unauthenticated_.erase(it);
+  auto taken = unauthenticated_.take(one);
   taken->leave();
+  set_timer();
   return taken;
 }
 
-void Acceptor::reject(Unauthenticated& one, const std::string& why) {
-  const auto taken = take(one);
-  taken->fd.reset();
-  arrivals_.stranger(taken->who, why);
+void Acceptor::reject(std::unique_ptr<Unauthenticated> one, const std::string& why) {
+  one->leave();
+  one->fd.reset();
+  arrivals_.stranger(one->who, why);
 }
 
 void Acceptor::authenticated(Unauthenticated& one) {
@@ -213,8 +225,7 @@ void Acceptor::add_lane(const Hello& hello, const std::string& who, Connection c
       arrivals_.stranger(who, "opened too many lanes");
     return;
   }
-  if (static_cast<int>(early_lanes_.size()) >= std::max(1, core_->options.max_unauthenticated))
-    early_lanes_.pop_front();
+  if (early_lanes_.size() >= core_->options.admission.most) early_lanes_.pop_front();
   early_lanes_.push_back(std::make_unique<EarlyLane>(*this, hello, std::move(connection)));
 }
 

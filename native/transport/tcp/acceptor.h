@@ -7,20 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "base/admission.h"
 #include "transport/handshake.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/core.h"
 
 namespace slipstream {
 
-// At most options.max_unauthenticated connections are in their handshake, and as many authenticated lanes wait for
-// their link. A new one replaces the oldest. Each has options.handshake_seconds.
-class Acceptor {
+// options.admission limits the connections in their handshake. As many authenticated lanes wait for their link, each
+// for as long; a new one replaces the oldest.
+class Acceptor final : private Timed {
  public:
   Acceptor(std::shared_ptr<TcpCore> core, Arrivals& arrivals);
   ~Acceptor();
-  Acceptor(const Acceptor&) = delete;
-  Acceptor& operator=(const Acceptor&) = delete;
 
   uint16_t listen(const std::vector<std::string>& addresses);
   void close();  // accepts nothing more
@@ -30,8 +29,10 @@ class Acceptor {
   class Unauthenticated;
   class EarlyLane;
 
+  void due(Time now) override;
+  void set_timer();
   void accept(Fd fd);
-  void reject(Unauthenticated& one, const std::string& why);
+  void reject(std::unique_ptr<Unauthenticated> one, const std::string& why);
   void authenticated(Unauthenticated& one);
   std::unique_ptr<Unauthenticated> take(Unauthenticated& one);
   void knocked(const Hello& hello);
@@ -41,8 +42,8 @@ class Acceptor {
   std::shared_ptr<TcpCore> core_;
   Arrivals& arrivals_;
   std::list<std::unique_ptr<Listener>> listeners_;
-  std::list<std::unique_ptr<Unauthenticated>> unauthenticated_;  // oldest first
-  std::list<std::unique_ptr<EarlyLane>> early_lanes_;            // lanes whose link is not here yet, oldest first
+  Admission<Unauthenticated> unauthenticated_;
+  std::list<std::unique_ptr<EarlyLane>> early_lanes_;  // lanes whose link is not here yet, oldest first
 };
 
 }  // namespace slipstream

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/admission.h"
+
 namespace slipstream {
 
 // Whether the memory of messages is lent to the kernel, or copied by it (transport/tcp/zero_copy.h).
@@ -36,12 +38,11 @@ struct LinkOptions {
 };
 
 struct TcpOptions : LinkOptions {
-  double handshake_seconds = 5;   // a stranger's time (server side)
+  AdmissionLimits admission;
   double connect_seconds = 10;    // TCP connect + handshake of a dialled link, with all attempts
   double patience_seconds = 10;   // that a link goes on trying to reach a peer again: the heartbeat time
   int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
-  int max_unauthenticated = 128;
-  bool only_answers = false;  // nobody else listens: peers dial, again too
+  bool only_answers = false;      // nobody else listens: peers dial, again too
   // How long an acknowledgement of data may wait for data that goes the same way; 0: until the end of the poller's
   // turn.
   double acknowledge_seconds = 0;

@@ -1,24 +1,31 @@
-"""Who may come in: callers that have not proved themselves yet, few and for a short time.
+"""Callers that have not authenticated: few at once, and each for a short time.
 
-The same rules hold at every listener of a job: the store's, and those of links (native/transport).
+All listeners of a job have these rules. native/base/admission.h states them for links (a test compares the two): who
+only serves a store does not need the native module.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-__all__ = ["GRACE", "MOST", "SECONDS", "Admission", "LogLimit"]
+__all__ = ["GAVE_WAY", "GRACE", "LATE", "MOST", "SECONDS", "Admission", "LogLimit"]
 
-MOST = 128
-SECONDS = 5.0  # in which a caller has to prove itself
-GRACE = 0.25  # seconds a caller has for its proof before it gives way to another, however many come
+# All ranks of a large host, or all lanes of 64 hosts; three listeners still leave room below 1024 open files.
+MOST = 256
+SECONDS = 5.0  # in which a caller has to authenticate
+GRACE = 0.25  # seconds that a caller has before it may give way to another one
+
+# Why a caller is refused, for the log.
+LATE = "did not authenticate in time"
+GAVE_WAY = "gave way to another: too many callers have not authenticated"
 
 _T = TypeVar("_T")
 
 
 class Admission(Generic[_T]):
-    """Callers in the order in which they came. Times are those of a monotonic clock."""
+    """The callers, oldest first. Times are those of a monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._since: OrderedDict[_T, float] = OrderedDict()
@@ -26,23 +33,22 @@ class Admission(Generic[_T]):
     def __len__(self) -> int:
         return len(self._since)
 
-    def add(self, caller: _T, now: float) -> None:
-        """One has come."""
+    def room_at(self) -> float:
+        """From when on one more may come: -inf if there is room, else when the oldest one may give way."""
+        return next(iter(self._since.values())) + GRACE if self._full() else -math.inf
+
+    def add(self, caller: _T, now: float) -> _T | None:
+        """One has come, at or after `room_at`. Returns the oldest one if that gives way."""
+        displaced = self._since.popitem(last=False)[0] if self._full() else None
         self._since[caller] = now
+        return displaced
 
     def discard(self, caller: _T) -> None:
-        """It has proved itself, or is gone."""
+        """It has authenticated, or is gone."""
         self._since.pop(caller, None)
 
-    @property
-    def full(self) -> bool:
-        """Nobody is let in before somebody leaves."""
+    def _full(self) -> bool:
         return len(self._since) >= MOST
-
-    def oldest(self) -> tuple[_T, float]:
-        """Who gives way next, and from when on. KeyError if nobody is there."""
-        caller = next(iter(self._since))
-        return caller, self._since[caller] + GRACE
 
 
 class LogLimit:

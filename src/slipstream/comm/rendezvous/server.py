@@ -238,18 +238,12 @@ class Server:
             if now >= client.deadline:
                 self._service.overdue(client)
         elif now >= client.born + admission.SECONDS:
-            self._refuse(client, "it did not prove itself in time")
+            self._refuse(client, admission.LATE)
 
     # ---- strangers ----
 
     def _set_accepting(self, now: float) -> None:
         accepting = now >= self._accept_pause
-        if self._strangers.full:
-            oldest, gives_way = self._strangers.oldest()
-            if now >= gives_way:
-                self._refuse(oldest, "too many callers have not proved themselves")
-            else:
-                accepting, self._accept_pause = False, gives_way
         if accepting != self._accepting:
             self._accepting = accepting
             for listener in self._listeners:
@@ -260,7 +254,9 @@ class Server:
 
     def _accept(self, listener: socket.socket, now: float) -> None:
         for _ in range(16):
-            if self._strangers.full:
+            room_at = self._strangers.room_at()
+            if now < room_at:
+                self._accept_pause = room_at
                 return
             try:
                 sock, address = listener.accept()
@@ -276,8 +272,10 @@ class Server:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client = Client(sock, f"{address[0]}:{address[1]}", now)
             self.clients.add(client)
-            self._strangers.add(client, now)
             self._selector.register(sock, selectors.EVENT_READ, client)
+            displaced = self._strangers.add(client, now)
+            if displaced is not None:
+                self._refuse(displaced, admission.GAVE_WAY)
             self._alarm(client, now + admission.SECONDS)
 
     def _refuse(self, client: Client, why: str) -> None:
