@@ -21,10 +21,8 @@ class BulkLane final : public Lane {
   void open(Connection connection);  // also one that takes an old one's place
   void shut();                       // with a reset, if the kernel still has memory of messages
   int number() const { return number_; }
-  // Sends segments while there are any and the socket is writable.
-  void pump();
-  // The same of one system call, about a segment. False: the socket is full, there is nothing to send, or the turn is
-  // over, which end_turn() says.
+  // Sends about a segment, with one system call. False: the socket is full, there is nothing to send, or the turn is
+  // over, which end_turn() is to be told.
   bool write_segment(size_t& wrote, Time start);
   // Sends this segment next; only if idle().
   void start(const Outbox::Out& segment);
@@ -71,6 +69,7 @@ class BulkLane final : public Lane {
  private:
   void ready(uint32_t events) override;
   bool sending() const { return !writer_.empty(); }
+  void pump();  // sends segments while there are any and the socket is writable
   void read();
   bool begin();  // the header is complete. False: stop reading
   bool receive_last();

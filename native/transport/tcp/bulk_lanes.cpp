@@ -107,7 +107,6 @@ bool BulkLanes::add(Connection connection, uint32_t number) {
     at.losses.lanes = {};
     at.losses.dial_lanes_again = Time::max();
     link_.time_losses();
-    lane.pump();
     link_.sender().kick();
   }
   lane.update();

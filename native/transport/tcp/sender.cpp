@@ -1,6 +1,7 @@
 #include "transport/tcp/sender.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "transport/tcp/link.h"
@@ -27,24 +28,23 @@ void Sender::kick() {
   // Where there are threads to share much with, the poller collects the lanes that can.
   const bool together = link_.context().core->batch.shares() && outbox_.waiting() >= IoThreads::kWorthWaking;
   const auto& lanes = link_.bulk().all();
+  const size_t first = last_ + 1;
   std::vector<Turn> turns;
   for (size_t i = 0; i < lanes.size(); ++i) {
-    BulkLane& lane = *lanes[(last_ + 1 + i) % lanes.size()];
+    BulkLane& lane = *lanes[(first + i) % lanes.size()];
     if (!lane.idle() || !outbox_.has_work(lane.number())) continue;
     if (together && !lane.pause().active()) continue;
-    if (!lane.near()) {
-      turns.push_back({&lane, 0, true});
-      continue;
-    }
-    last_ = static_cast<size_t>(lane.number());
-    lane.pump();
+    turns.push_back({&lane, 0, true});
+    if (!lane.near()) continue;
+    write_in_turns(turns);  // within a machine there are no paths to spread over, and every connection costs
+    turns.clear();
   }
-  if (!turns.empty()) write_in_turns(std::move(turns));
+  if (!turns.empty()) write_in_turns(turns);
   link_.bulk().update();
 }
 
 // A lane whose socket has room for all that waits may not take it from the others: their paths would be idle.
-void Sender::write_in_turns(std::vector<Turn> turns) {
+void Sender::write_in_turns(std::span<Turn> turns) {
   const Time start = now();
   for (bool more = true; more;) {
     more = false;

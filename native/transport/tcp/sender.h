@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "transport/link.h"
 #include "transport/tcp/bulk_lane.h"
@@ -44,7 +45,7 @@ class Sender final : private Timed {
     bool more;     // its socket may take another segment
   };
 
-  void write_in_turns(std::vector<Turn> turns);
+  void write_in_turns(std::span<Turn> turns);
   // Maintenance, while something waits that no lane takes.
   void due(Time now) override;
   void maintain_soon(Time now);

@@ -53,13 +53,9 @@ from slipstream.faces.torch.compression import (
     Compression,
     Compressor,
 )
-from slipstream.faces.torch.operations import (
+from slipstream.faces.torch.movement_operations import (
     allgather,
     allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
     alltoall,
     alltoall_async,
     barrier,
@@ -69,6 +65,15 @@ from slipstream.faces.torch.operations import (
     broadcast_async_,
     grouped_allgather,
     grouped_allgather_async,
+)
+from slipstream.faces.torch.optimizer import (
+    DistributedOptimizer,
+)
+from slipstream.faces.torch.reduction_operations import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
     grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
@@ -78,9 +83,6 @@ from slipstream.faces.torch.operations import (
     reducescatter,
     reducescatter_async,
     sparse_allreduce_async,
-)
-from slipstream.faces.torch.optimizer import (
-    DistributedOptimizer,
 )
 from slipstream.faces.torch.state import (
     broadcast_optimizer_state,

@@ -15,7 +15,7 @@ from slipstream.base.dtypes import DType
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import CastCompressor, Compression, Compressor
-from slipstream.faces.torch.operations import sparse_allreduce_async
+from slipstream.faces.torch.reduction_operations import sparse_allreduce_async
 from slipstream.faces.torch_tensors import DTYPES, describe, dtype_code
 from slipstream.gradients.buckets import Bucket, Parameter
 from slipstream.gradients.exchange import GradientExchange

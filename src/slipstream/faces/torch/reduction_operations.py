@@ -1,0 +1,386 @@
+"""The operations of `horovod.torch` that reduce, synchronous and asynchronous, with autograd where Horovod has it.
+
+Every asynchronous operation returns an integer handle for `poll` and `synchronize`. In every operation
+``name`` is optional, and at any time only one operation of a kind may use a name (ValueError).
+``process_set`` limits an operation to some ranks; calling it on others is a ValueError. All ranks of the set
+must start the same operations in the same order; where they differ in shape, dtype or operation, every rank
+raises Mismatch (a RuntimeError). Tensors may have any dtype the engine knows, any strides, and may lie on
+another device: then they are copied to the host and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from slipstream.comm.collectives.interruption import Together
+from slipstream.faces.horovod.handles import Grouped, claim_name, give, synchronize, unclaim_name
+from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
+from slipstream.faces.horovod.reduce_ops import Average, Sum, choose_op
+from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, ReduceScatter
+from slipstream.faces.torch.compression import Compression, Compressor
+from slipstream.faces.torch.data_movement import start_grouped_all_gather
+from slipstream.faces.torch.operation_arguments import compressed, expect, expect_all, whole_call
+from slipstream.faces.torch.reduction_collectives import (
+    start_all_reduce,
+    start_grouped_all_reduce,
+    start_reduce_scatter,
+)
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+]
+
+
+@whole_call
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks; returns a new one of its shape and dtype.
+
+    ``tensor``: the same shape and dtype on all ranks, any strides, any device. ``op``: Average (the default;
+    integers truncate toward zero), Sum, Min, Max or Product; ``average`` is its deprecated forerunner.
+    ``name``: what errors and the timeline call the operation. ``compression``: what travels.
+    ``prescale_factor``, ``postscale_factor``: factors of what goes in and of what comes out. ``process_set``:
+    the ranks that take part. Differentiable for Average and Sum. Raises TypeError or ValueError for arguments
+    that do not fit, Mismatch if the ranks' shapes, dtypes or operations differ, another SlipstreamError if
+    the operation fails.
+
+    >>> hvd.allreduce(torch.tensor([1.0, 2.0]) * (hvd.rank() + 1))
+    tensor([1.5000, 3.0000])
+    """
+    expect(tensor, "allreduce")
+    op = choose_op(op, average)
+    if compression is Compression.none and not tensor.requires_grad:
+        pending = start_all_reduce(
+            tensor, False, name, op, prescale_factor, postscale_factor, process_set, sync=True
+        )
+        return pending.wait()  # type: ignore[no-any-return]
+    small, ctx = compressed(tensor, "allreduce", compression, process_set)
+    result = AllReduce.apply(  # type: ignore[no-untyped-call]
+        small, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return compression.decompress(result, ctx)
+
+
+@whole_call
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `allreduce`, with its arguments but for ``compression``. Returns a handle (an int) for `poll`
+    and `synchronize`, which returns the result.
+
+    The tensor must not change until the handle is synchronised. Errors of the arguments are raised here,
+    those of the operation by `synchronize`.
+
+    >>> hvd.synchronize(hvd.allreduce_async(torch.ones(2), op=hvd.Sum))
+    tensor([2., 2.])
+    """
+    expect(tensor, "allreduce_async")
+    op = choose_op(op, average)
+    return give(start_all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
+
+
+@whole_call
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks, in place; returns it. Arguments and errors are those of `allreduce`.
+
+    Not differentiable.
+
+    >>> hvd.allreduce_(torch.ones(2), op=hvd.Sum)
+    tensor([2., 2.])
+    """
+    expect(tensor, "allreduce_")
+    op = choose_op(op, average)
+    pending = start_all_reduce(
+        tensor, True, name, op, prescale_factor, postscale_factor, process_set, sync=True
+    )
+    return pending.wait()  # type: ignore[no-any-return]
+
+
+@whole_call
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `allreduce_`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
+
+    >>> hvd.synchronize(hvd.allreduce_async_(torch.ones(2), op=hvd.Sum))
+    tensor([2., 2.])
+    """
+    expect(tensor, "allreduce_async_")
+    op = choose_op(op, average)
+    return give(start_all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
+
+
+@whole_call
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in one operation; returns the list of results, in order.
+
+    ``tensors``: any shapes and dtypes, on every rank the same ones in the same order. Otherwise as
+    `allreduce`.
+
+    >>> hvd.grouped_allreduce([torch.ones(2), torch.zeros(1)], op=hvd.Sum)
+    [tensor([2., 2.]), tensor([0.])]
+    """
+    tensors = expect_all(tensors, "grouped_allreduce")
+    op = choose_op(op, average)
+    small = [compressed(tensor, "grouped_allreduce", compression, process_set) for tensor in tensors]
+    results = GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
+        name, op, prescale_factor, postscale_factor, process_set, *(tensor for tensor, _ in small)
+    )
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
+
+
+@whole_call
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `grouped_allreduce`. Returns one handle for all tensors, as `allreduce_async` does.
+
+    >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1)], op=hvd.Sum))
+    [tensor([2.])]
+    """
+    tensors = expect_all(tensors, "grouped_allreduce_async")
+    op = choose_op(op, average)
+    return give(
+        start_grouped_all_reduce(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+@whole_call
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in one operation, in place; returns the list of them. Otherwise as
+    `grouped_allreduce`.
+
+    >>> hvd.grouped_allreduce_([torch.ones(1)], op=hvd.Sum)
+    [tensor([2.])]
+    """
+    tensors = expect_all(tensors, "grouped_allreduce_")
+    op = choose_op(op, average)
+    grouped = start_grouped_all_reduce(
+        tensors, True, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return grouped.wait()  # type: ignore[no-any-return]
+
+
+@whole_call
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts `grouped_allreduce_`. Returns one handle for all tensors, as `allreduce_async` does.
+
+    >>> hvd.synchronize(hvd.grouped_allreduce_async_([torch.ones(1)], op=hvd.Sum))
+    [tensor([2.])]
+    """
+    tensors = expect_all(tensors, "grouped_allreduce_async_")
+    op = choose_op(op, average)
+    return give(
+        start_grouped_all_reduce(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+@whole_call
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Starts the Sum or Average of a sparse COO tensor; returns a function that waits for the sparse result.
+
+    ``tensor``: the same shape and dtype on all ranks, any number of indices on each. Indices and values are
+    gathered, and values with equal indices are added. ``name`` is accepted for Horovod's sake. Raises
+    ValueError for another ``op``; the function raises SlipstreamError if the operation fails.
+
+    >>> x = torch.sparse_coo_tensor([[hvd.rank()]], [1.0], (3,))
+    >>> hvd.sparse_allreduce_async(x, "x", hvd.Sum)().to_dense()
+    tensor([1., 1., 0.])
+    """
+    expect(tensor, "sparse_allreduce_async")
+    if op not in (Sum, Average):
+        raise ValueError("sparse tensors can be reduced with Sum and Average only")
+    sparse = tensor.detach().coalesce()
+    started = start_grouped_all_gather([sparse.indices().t(), sparse.values()], None, process_set)
+    shape = sparse.shape
+    divisor = process_set.group.size if op == Average else 1
+
+    def finish() -> torch.Tensor:
+        indices, values = started.wait()
+        if divisor > 1:
+            values = values / divisor
+        return torch.sparse_coo_tensor(indices.t(), values, shape).coalesce()
+
+    return finish
+
+
+@whole_call
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks; returns this rank's share of the rows, in the order of the ranks.
+
+    ``tensor``: the same shape and dtype on all ranks. The rows (dim 0) are shared out evenly; if that does
+    not come out even, the first ranks get one row more. The other arguments are those of `allreduce`.
+    Differentiable for Average and Sum. Raises ValueError for 0-dim tensors, else what `allreduce` raises.
+
+    >>> hvd.reducescatter(torch.arange(4.0), op=hvd.Sum)  # on rank 0
+    tensor([0., 2.])
+    """
+    expect(tensor, "reducescatter")
+    small, ctx = compressed(tensor, "reducescatter", compression, process_set)
+    if tensor.requires_grad:
+        result = ReduceScatter.apply(  # type: ignore[no-untyped-call]
+            small, name, op, prescale_factor, postscale_factor, process_set
+        )
+    else:
+        result = start_reduce_scatter(
+            small, name, op, prescale_factor, postscale_factor, process_set, sync=True
+        ).wait()
+    return compression.decompress(result, ctx)
+
+
+@whole_call
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts `reducescatter`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
+
+    >>> hvd.synchronize(hvd.reducescatter_async(torch.arange(4.0), op=hvd.Sum))  # on rank 0
+    tensor([0., 2.])
+    """
+    expect(tensor, "reducescatter_async")
+    return give(start_reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
+
+
+@whole_call
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Runs `reducescatter` for several tensors in one operation; returns the list of results, in order.
+
+    >>> hvd.grouped_reducescatter([torch.arange(2.0)], op=hvd.Sum)  # on rank 0
+    [tensor([0.])]
+    """
+    tensors = expect_all(tensors, "grouped_reducescatter")
+    if any(tensor.requires_grad for tensor in tensors):
+        return [
+            reducescatter(tensor, None, compression, op, process_set, prescale_factor, postscale_factor)
+            for tensor in tensors
+        ]
+    small = [compressed(tensor, "grouped_reducescatter", compression, process_set) for tensor in tensors]
+    handle = grouped_reducescatter_async(
+        [tensor for tensor, _ in small], name, op, process_set, prescale_factor, postscale_factor
+    )
+    results = synchronize(handle)
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
+
+
+@whole_call
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts `grouped_reducescatter`. Returns one handle for all tensors, as `allreduce_async` does.
+
+    >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.arange(2.0)], op=hvd.Sum))  # on rank 0
+    [tensor([0.])]
+    """
+    tensors = expect_all(tensors, "grouped_reducescatter_async")
+    key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
+    try:
+        with Together(process_set.group, "grouped_reducescatter"):
+            parts = [
+                start_reduce_scatter(tensor, None, op, prescale_factor, postscale_factor, process_set)
+                for tensor in tensors
+            ]
+    except BaseException:
+        unclaim_name(key)
+        raise
+    return give(Grouped(parts, key))
