@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <list>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -74,7 +74,7 @@ class Admission {
   }
 
   const AdmissionLimits limits_;
-  std::list<Entry> callers_;  // oldest first
+  std::deque<Entry> callers_;  // oldest first
 };
 
 }  // namespace slipstream

@@ -87,16 +87,16 @@ bool ReducerClient::begin_small(const WorkPtr& parent) {
   const Request& whole = parent->request;
   const auto ways = pool_.ways();
   const uint64_t bytes = whole.spaces[0].count * size_of(whole.signature.dtype);
-  const uint64_t pieces = std::min<uint64_t>(std::max<uint64_t>(bytes / kSmallSlice, 1), ways.size());
-  for (uint64_t i = 0; i < pieces; ++i)
+  const uint64_t slices = std::min<uint64_t>(std::max<uint64_t>(bytes / kSmallSlice, 1), ways.size());
+  for (uint64_t i = 0; i < slices; ++i)
     if (ways[i].second->busy()) return false;
-  for (uint64_t i = 0; i < pieces; ++i)
+  for (uint64_t i = 0; i < slices; ++i)
     if (!ways[i].second->open()) since_verdict_ = kSmallOnes;  // lost: a verdict lets all know
   if (since_verdict_ >= kSmallOnes) return true;
   line_.pop();
   ++since_verdict_;
   if (!ways.empty() && bytes != 0) {
-    begin_pieces(parent, ways, pieces);
+    begin_slices(parent, ways, slices);
     return true;
   }
   Session& workers = context_.workers;
@@ -107,23 +107,23 @@ bool ReducerClient::begin_small(const WorkPtr& parent) {
   return true;
 }
 
-void ReducerClient::begin_pieces(const WorkPtr& parent, const std::vector<std::pair<size_t, Express*>>& ways,
-                                 uint64_t pieces) {
+void ReducerClient::begin_slices(const WorkPtr& parent, const std::vector<std::pair<size_t, Express*>>& ways,
+                                 uint64_t slices) {
   struct Left {
-    uint64_t pieces;
+    uint64_t slices;
     Error error;
   };
-  const auto left = std::make_shared<Left>(Left{pieces, Error{}});
+  const auto left = std::make_shared<Left>(Left{slices, Error{}});
   const Request& whole = parent->request;
   const uint64_t count = whole.spaces[0].count;
-  for (uint64_t i = 0; i < pieces; ++i) {
-    const uint64_t begin = count * i / pieces;
-    const uint64_t own = count * (i + 1) / pieces - begin;
+  for (uint64_t i = 0; i < slices; ++i) {
+    const uint64_t begin = count * i / slices;
+    const uint64_t own = count * (i + 1) / slices - begin;
     const auto& [reducer, express] = ways[i];
     pool_.count_sent(reducer, own * size_of(whole.signature.dtype));
     express->begin(slice_of(whole, begin, own), [parent, left](const Error& error) {
       if (error && !left->error) left->error = error;
-      if (--left->pieces == 0) parent->complete(left->error);
+      if (--left->slices == 0) parent->complete(left->error);
     });
   }
 }

@@ -58,7 +58,7 @@ class ReducerClient final : public Splitter {
   void stand_in_line(const WorkPtr& work);
   void begin_ready();
   bool begin_small(const WorkPtr& parent);
-  void begin_pieces(const WorkPtr& parent, const std::vector<std::pair<size_t, Express*>>& ways, uint64_t pieces);
+  void begin_slices(const WorkPtr& parent, const std::vector<std::pair<size_t, Express*>>& ways, uint64_t slices);
   bool begin_large(const WorkPtr& parent);
   void judged(SplitWork& split);
 

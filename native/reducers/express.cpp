@@ -10,9 +10,9 @@ namespace {
 
 uint64_t bit(uint64_t number) { return uint64_t{1} << number % 64; }
 
-std::byte* output(const Request& slice) { return slice.spaces[static_cast<size_t>(Space::out)].data; }
+std::byte* output(const Request& request) { return request.spaces[static_cast<size_t>(Space::out)].data; }
 
-size_t bytes_of(const Request& slice) { return slice.spaces[0].count * size_of(slice.signature.dtype); }
+size_t bytes_of(const Request& request) { return request.spaces[0].count * size_of(request.signature.dtype); }
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void Express::run(Session& session, const WorkPtr& work, F f) {
   });
 }
 
-// Says something about pieces among the workers.
+// Says something about slices among the workers.
 Request Express::status_request(const char* operation, std::byte* data, size_t bytes) const {
   Request request;
   request.plan = context_.small;
@@ -48,16 +48,16 @@ Request Express::status_request(const char* operation, std::byte* data, size_t b
   return request;
 }
 
-void Express::begin(Request slice, Done done) {
+void Express::begin(Request request, Done done) {
   const uint64_t number = next_++;
-  pieces_.push_back({std::move(slice), std::move(done), nullptr, {}, false});
+  slices_.push_back({std::move(request), std::move(done), nullptr, {}, false});
   if (ended_) return redo(number);
-  Request request = pieces_.back().slice;
+  Request sent = slices_.back().request;
   // All of it at once or nothing: what is here in part would neither be a result nor leave the input as it was.
-  send_to_reducer(request, context_, group_, kMostBytes);
-  request.part->whole_chunks = true;
-  pieces_.back().received = request.part->received;
-  const WorkPtr work = session_->prepare(std::move(request), group_->id);
+  send_to_reducer(sent, context_, group_, kMostBytes);
+  sent.part->whole_chunks = true;
+  slices_.back().received = sent.part->received;
+  const WorkPtr work = session_->prepare(std::move(sent), group_->id);
   ++under_way_;
   run(*session_, work, [this, number](const Error& error) { came(number, error); });
 }
@@ -65,13 +65,13 @@ void Express::begin(Request slice, Done done) {
 // ---- with the reducer
 
 void Express::came(uint64_t number, const Error& error) {
-  Piece& mine = piece(number);
+  Slice& mine = slice(number);
   --under_way_;
   // The result may be here although the work failed later.
   mine.has = !error || (!mine.received->empty() && mine.received->front() != 0);
   if (mine.has) {
-    const std::byte* result = output(mine.slice);
-    mine.result.assign(result, result + bytes_of(mine.slice));
+    const std::byte* result = output(mine.request);
+    mine.result.assign(result, result + bytes_of(mine.request));
     settle(number, {});
   }
   if (error && !ended_) {
@@ -83,16 +83,16 @@ void Express::came(uint64_t number, const Error& error) {
 }
 
 void Express::settle(uint64_t number, const Error& error) {
-  if (const Done done = std::exchange(piece(number).done, nullptr)) done(error);
-  while (undone_ < next_ && !piece(undone_).done) ++undone_;
+  if (const Done done = std::exchange(slice(number).done, nullptr)) done(error);
+  while (undone_ < next_ && !slice(undone_).done) ++undone_;
   forget();
   context_.moved();
 }
 
 // The copies that nobody can want any more.
 void Express::forget() {
-  while (!ended_ && pieces_.size() > kAhead && !pieces_.front().done && !pieces_[kAhead].done) {
-    pieces_.pop_front();
+  while (!ended_ && slices_.size() > kAhead && !slices_.front().done && !slices_[kAhead].done) {
+    slices_.pop_front();
     ++base_;
   }
 }
@@ -115,7 +115,7 @@ void Express::give_verdict() {
   words_.assign(3, 0);
   for (uint64_t number = base_; number < next_; ++number) {
     words_[0] |= bit(number);
-    words_[piece(number).has ? 1 : 2] |= bit(number);
+    words_[slice(number).has ? 1 : 2] |= bit(number);
   }
   const auto data = reinterpret_cast<std::byte*>(words_.data());
   const WorkPtr work =
@@ -123,13 +123,13 @@ void Express::give_verdict() {
   run(context_.workers, work, [this](const Error& error) { judge(error); });
 }
 
-// Ranks differ by less than 64 pieces, so a bit means one.
+// Ranks differ by less than 64 slices, so a bit means one.
 void Express::judge(const Error& error) {
   judged_ = true;
   redo_below_ = next_;
   while (!error && redo_below_ - next_ < 2 * kAhead && (words_[0] & bit(redo_below_)) != 0) ++redo_below_;
   for (uint64_t number = base_; number < next_; ++number) {
-    if (error && !piece(number).has)
+    if (error && !slice(number).has)
       settle(number, error);
     else if (!error && (words_[1] & words_[2] & bit(number)) != 0)
       repair(number);
@@ -140,19 +140,19 @@ void Express::judge(const Error& error) {
 }
 
 void Express::repair(uint64_t number) {
-  Piece& mine = piece(number);
-  if (!mine.has) mine.result.assign(bytes_of(mine.slice), std::byte{0});
+  Slice& mine = slice(number);
+  if (!mine.has) mine.result.assign(bytes_of(mine.request), std::byte{0});
   const WorkPtr work = context_.workers.prepare(
       status_request("all_reduce/repair", mine.result.data(), mine.result.size()), channel(2 * number + 1));
   run(context_.workers, work, [this, number](const Error& error) {
-    if (Piece& repaired = piece(number); !error && !repaired.has)
-      std::memcpy(output(repaired.slice), repaired.result.data(), repaired.result.size());
+    if (Slice& repaired = slice(number); !error && !repaired.has)
+      std::memcpy(output(repaired.request), repaired.result.data(), repaired.result.size());
     settle(number, error);
   });
 }
 
 void Express::redo(uint64_t number) {
-  Request request = piece(number).slice;
+  Request request = slice(number).request;
   request.plan = context_.small;
   const WorkPtr work = context_.workers.prepare(std::move(request), channel(2 * number + 2));
   run(context_.workers, work, [this, number](const Error& error) { settle(number, error); });

@@ -25,7 +25,7 @@ struct ReducerContext {
 // What channels of the workers' group are for. The repairs of a work have kRepairs + its number.
 inline constexpr uint64_t kSlices = 1, kVerdicts = 2, kRepairs = 3;
 
-// A channel of the workers' group for one `use`. `incarnation`: of the session with a reducer whose pieces it is for;
+// A channel of the workers' group for one `use`. `incarnation`: of the session with a reducer whose slices it is for;
 // 0: for large works.
 uint64_t channel_of(const Group& group, uint64_t incarnation, uint64_t use);
 

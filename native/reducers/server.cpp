@@ -50,7 +50,7 @@ Error ReducerServer::offered(int peer, const WorkHeader& frame, std::span<const 
   if (session_.engine().works() >= kMostWorks)
     return broken_rules(peer, session_.engine().fabric().who(peer) + " offers more than " + std::to_string(kMostWorks) +
                                   " works at once");
-  Channel& channel = channels_[frame.channel];
+  ChannelOffers& channel = channels_[frame.channel];
   if (!channel.group) {
     std::vector<int> ranks(static_cast<size_t>(options_.workers) + 1);
     std::iota(ranks.begin(), ranks.end(), 0);

@@ -51,14 +51,14 @@ class ReducerServer final : private OfferHandler {
   Error offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) override;
   Request request_for(const Offer& offer, std::shared_ptr<const Group> group) const;
 
-  struct Channel {
+  struct ChannelOffers {
     std::shared_ptr<const Group> group;
     uint32_t next = 0;  // number of the work that has not been offered yet
   };
 
   const ReducerServerOptions options_;
   // The driver's.
-  std::map<uint64_t, Channel> channels_;
+  std::map<uint64_t, ChannelOffers> channels_;
   std::map<int, uint64_t> offers_;  // how many, by worker
   Served served_;
   Session session_;

@@ -38,7 +38,7 @@ struct LinkOptions {
 };
 
 struct TcpOptions : LinkOptions {
-  AdmissionLimits admission;
+  AdmissionLimits admission = {};
   double connect_seconds = 10;    // TCP connect + handshake of a dialled link, with all attempts
   double patience_seconds = 10;   // that a link goes on trying to reach a peer again: the heartbeat time
   int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
