@@ -82,7 +82,7 @@ def _open(task: Mapping[str, Any], groups: dict[str, Group]) -> list[Contender]:
         if kind in {"reducers", "through"}:
             entered = job.enter(settings=dataclasses.replace(settings, reducers=reducers[: int(number)]))
             if kind == "through":
-                entered.small_costs = SmallCosts(workers=(1, 1), reducer=(0, 0))
+                entered.reducers.small_costs = SmallCosts(workers=(1, 1), reducer=(0, 0))
             groups[name] = Group(job=entered)
             groups[name].take_reducers()
         elif kind == "gloo":
@@ -96,7 +96,7 @@ def _open(task: Mapping[str, Any], groups: dict[str, Group]) -> list[Contender]:
 
 def _unused(entered: job.Job) -> list[str]:
     """The reducers that any rank of the job does without."""
-    mine = [state["name"] for state in entered.reducer_states() if not state["used"]]
+    mine = [state["name"] for state in entered.reducers.states() if not state["used"]]
     return sorted({name for names in gather_objects(mine) for name in names})
 
 

@@ -134,7 +134,7 @@ def main() -> None:
             assert wrong == 0, f"{wrong} of {count} numbers are wrong"
     slipstream.barrier()
     print("damaged", slipstream.link_statistics()[0].damaged)
-    for state in job.current().reducer_states():
+    for state in job.current().reducers.states():
         assert state["used"], state
         assert state["sent"] > 1 << 20, state
         assert state["lost"] == 0, state

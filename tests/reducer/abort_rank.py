@@ -18,7 +18,7 @@ from slipstream.plan.choose import SmallCosts
 
 folder = Path(sys.argv[2])
 slipstream.init()
-job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))  # small ones go through reducers
+job.current().reducers.small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))  # small ones go through reducers
 rank, data = slipstream.rank(), np.ones(int(sys.argv[1]))
 slipstream.all_reduce(data, out=data)
 if rank == 1:

@@ -23,7 +23,7 @@ SIZES = (1, 1000, 9000, 100_003)  # elements: some for one reducer at once, some
 
 
 def sent() -> int:
-    return sum(state["sent"] for state in job.current().reducer_states())
+    return sum(state["sent"] for state in job.current().reducers.states())
 
 
 def check(group: Group, turn: int) -> None:

@@ -33,7 +33,7 @@ SPLIT = 32 << 10  # bytes from which reducers take a part
 
 
 def states() -> list[dict[str, Any]]:
-    return job.current().reducer_states()
+    return job.current().reducers.states()
 
 
 def expected(count: int, dtype: DType, op: Op) -> np.ndarray[Any, Any]:
@@ -155,7 +155,7 @@ def limited(rank: int) -> None:
     """Through the one reducer alone, which takes in no more than RATE bytes a second of this job."""
     rate = float(sys.argv[2])
     mine, total = data(rank, 1 << 20, DType.F32), expected(1 << 20, DType.F32, Op.SUM)
-    client = job.current().reducer_client
+    client = job.current().reducers.client
     assert client is not None
     client.set_rates([float(slipstream.size())], 1e9)
     before, begin = states()[0]["sent"], time.monotonic()

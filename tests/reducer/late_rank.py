@@ -17,7 +17,7 @@ from slipstream.plan.choose import SmallCosts
 LIMIT = 5.0  # seconds, of both operations
 
 slipstream.init()
-job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))  # small ones go through reducers
+job.current().reducers.small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))  # small ones go through reducers
 group = slipstream.world()
 shared = np.ones(int(sys.argv[1]))
 word = np.ones(1)

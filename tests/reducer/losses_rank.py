@@ -35,7 +35,7 @@ SLOW = 0.25  # seconds; a step takes about 0.1
 def report() -> None:
     """What a step that does not end waits for."""
     print(f"rank {slipstream.rank()}:", job.current().session.report(), flush=True)
-    print(job.current().reducer_states(), flush=True)
+    print(job.current().reducers.states(), flush=True)
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
             watch.cancel()
             for number, (one, total) in enumerate(zip(got, sums, strict=True)):
                 same(f"{number} of turn {turn}", one, total + add * np.float32(size))
-            states = job.current().reducer_states()
+            states = job.current().reducers.states()
             lost = sum(state["lost"] for state in states)
             now = f"{lost} " + "".join(str(int(state["used"])) for state in states)
             if now != known:

@@ -29,7 +29,7 @@ SMALL = 32 << 10  # bytes from which an all-reduce is a large one
 
 
 def states() -> list[dict[str, Any]]:
-    return job.current().reducer_states()
+    return job.current().reducers.states()
 
 
 def sent() -> list[int]:
@@ -114,7 +114,7 @@ def others(rank: int) -> None:
     """Broadcasts, all-gathers and reduce-scatters as all-reduces, of parts that differ in size too."""
     n = slipstream.size()
     costs = dict.fromkeys(("broadcast", "all_gather", "reduce_scatter"), (1.0, 1.0))
-    job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0), costs)
+    job.current().reducers.small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0), costs)
     for dtype, op in ((DType.F32, Op.SUM), (DType.BF16, Op.MAX), (DType.I64, Op.SUM), (DType.F64, Op.AVG)):
         for count in (1, 5, 300):
             sizes = [count + 2 * r for r in range(n)]
@@ -143,7 +143,7 @@ def flight(rank: int) -> None:
     """Operations of several kinds that are in flight together on the same memory act one after another."""
     n = slipstream.size()
     costs = dict.fromkeys(("broadcast", "all_gather", "reduce_scatter"), (1.0, 1.0))
-    job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0), costs)
+    job.current().reducers.small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0), costs)
     for turn in range(20):
         data, blocks = np.ones(300), np.ones(300 * n)
         mine, block = blocks[300 * rank : 300 * rank + 300], np.empty(300)
@@ -202,7 +202,7 @@ def loss(rank: int) -> None:
 
 def unreached(rank: int) -> None:
     """Nothing is lost by reducers that only some ranks reach; a digit for each says which are used."""
-    wanted, costs = sys.argv[2], job.current().small_costs
+    wanted, costs = sys.argv[2], job.current().reducers.small_costs
     assert (costs is not None) == ("1" in wanted)
     for count in (1, 1000, 300_001):
         for _ in range(10):
@@ -216,7 +216,7 @@ def main() -> None:
     slipstream.init()
     assert states(), "no reducers"
     if sys.argv[1] != "unreached":  # which looks at the real ones
-        job.current().small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))
+        job.current().reducers.small_costs = SmallCosts((1.0, 1.0), (0.0, 0.0))
     cases = {
         case.__name__: case for case in (values, empty, scaled, asynchronous, others, flight, loss, unreached)
     }

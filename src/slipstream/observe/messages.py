@@ -82,7 +82,7 @@ def _reducers(job: Any, settings: Settings) -> str:
         )
     there = [
         one["name"] if one["incarnation"] else f"{one['name']} (not reached, and asked again every second)"
-        for one in job.reducers
+        for one in job.reducers.known
     ]
     return ", ".join(there)
 

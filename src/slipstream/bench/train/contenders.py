@@ -217,7 +217,7 @@ def reducers() -> list[dict[str, Any]]:
     """What this rank's process groups know of each reducer of their job: its ``name``, whether it is ``used``."""
     group: Any = dist.group.WORLD if dist.is_initialized() else None
     world = job.current() if group is None else group.members.job
-    return world.reducer_states()
+    return world.reducers.states()
 
 
 def leave() -> None:

@@ -16,7 +16,7 @@ from slipstream import _core
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
-from slipstream.plan.choose import Reducers, choose
+from slipstream.plan.choose import choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
 from slipstream.plan.topology import Topology
@@ -136,7 +136,7 @@ class Group:
         forced = self._forced.get(collective)
         if forced is not None:
             return replace(self.compile_as(collective, *forced, root), reason="the program asks for it")
-        choice = choose(collective, (1 << magnitude) >> 1, self.topology, self._reducers())
+        choice = choose(collective, (1 << magnitude) >> 1, self.topology, self.job.reducers.for_choices(self))
         if not choice.reducers:
             own = self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
             return replace(own, reason=choice.reason)
@@ -150,13 +150,9 @@ class Group:
         One group of a job may: what reducers are given must come in one order on all ranks, and that of two groups is
         left open. Raises ValueError if there is one already, or if this is not all ranks in their order.
         """
-        if self.job.reducing not in (None, self) or list(self.ranks) != list(range(self.job.size)):
-            raise ValueError("one group of a job, of all ranks in their order, may use its reducers")
-        self.job.reducing = self
-
-    def _reducers(self) -> Reducers | None:
-        serve = self.job.reducers and self.job.reducing is self and self.job.ranks_are_apart
-        return Reducers(self.job.small_costs) if serve else None
+        if list(self.ranks) != list(range(self.job.size)):
+            raise ValueError("only a group of all ranks in their order may use the job's reducers")
+        self.job.reducers.serve(self)
 
     def compile_as(self, collective: str, algorithm: str, chunk_bytes: int, root: int = 0) -> Compiled:
         """Compiles a named algorithm, for tests and benchmarks."""

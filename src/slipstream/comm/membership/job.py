@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import json
 import os
-import secrets
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,18 +19,12 @@ from slipstream.base import errors
 from slipstream.base.files import raise_file_limit
 from slipstream.base.job_observers import job_observers
 from slipstream.base.settings import Settings
-from slipstream.comm.membership.affinity import chosen_cpus
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
-from slipstream.comm.membership.meeting import Meeting, MeetingPlace
+from slipstream.comm.membership.meeting import Meeting
+from slipstream.comm.membership.opening import open_session
 from slipstream.comm.membership.options import link_options
-from slipstream.comm.reducers.calibration import calibrate
-from slipstream.comm.reducers.client import Keeper, Request, reducer_secret
-from slipstream.comm.rendezvous.authentication import combined_nonce
-from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
-from slipstream.comm.rendezvous.join import Membership, exchange, given_up, join
-from slipstream.plan.choose import SmallCosts
-from slipstream.plan.reducers import worker
-from slipstream.plan.registry import build
+from slipstream.comm.reducers.job_reducers import JobReducers
+from slipstream.comm.rendezvous.join import Membership, given_up, join
 
 __all__ = [
     "Job",
@@ -52,7 +43,6 @@ __all__ = [
     "succeed",
 ]
 
-_SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
 _core.set_error_factory(make_error)
 
 
@@ -63,20 +53,14 @@ class Job:
     membership: Membership
     session: _core.Session
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
-    names: tuple[str, ...] = ()  # per rank: what its host calls itself
-    nonce: bytes = field(default=b"", repr=False)  # of this start; every rank has contributed to it
-    reducers: tuple[dict[str, Any], ...] = ()  # name, addresses and incarnation of each
-    keeper: Keeper | None = None  # rank 0's, if there are reducers
-    reducer_client: _core.ReducerClient | None = None  # if there are reducers
-    small_costs: SmallCosts | None = None  # of small all-reduces, if reducers take part
-    settings: Settings = field(default_factory=Settings)
-    meeting: Meeting | None = None  # for the survivors of a failure, if there are other ranks
+    names: tuple[str, ...]  # per rank: what its host calls itself
+    nonce: bytes  # of this start; every rank has contributed to it
+    reducers: JobReducers
+    settings: Settings
+    meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
     left_open: list[Meeting] = field(default_factory=list)  # of the jobs before, for who comes too late
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
-    world: Any = (
-        None  # the Group of all ranks, made on first use: see `slipstream.comm.membership.group.world`
-    )
-    reducing: Any = None  # the Group whose reductions go through the reducers
+    world: Any = None  # the Group of all ranks, made on first use by `slipstream.world`
     _farewells: list[Callable[[], None]] = field(default_factory=list)
     _groups: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
 
@@ -98,10 +82,6 @@ class Job:
         """No two ranks share memory. Reducers take part only then."""
         return len(set(self.hosts)) == self.size
 
-    def reducer_states(self) -> list[dict[str, Any]]:
-        """What this rank knows of each reducer: its ``name``, whether it is ``used``, the bytes ``sent`` to it."""
-        return [] if self.reducer_client is None else self.reducer_client.states()
-
     def next_group_id(self, ranks: Sequence[int | str]) -> int:
         """The same number on every member: from the ranks, and how often they have made a group."""
         members: tuple[int | str, ...] = tuple(ranks)
@@ -115,15 +95,13 @@ class Job:
         A failed job waits up to 2 s for ranks that do not know yet why, unless they need not be told (``tell``).
         """
         _entered.discard(self)
-        if self.keeper is not None:
-            self.keeper.stop()
+        self.reducers.stop()
         self.close_meeting()
         self.session.close(parting_words(), tell)
         while self._farewells:
             self._farewells.pop()()
-        self.world = self.reducing = (
-            None  # they know this job: the session's files go with the last reference
-        )
+        self.world = None  # it knows this job: the session's files go with the last reference
+        self.reducers.forget_group()
 
     def close_meeting(self) -> None:
         """Listens no more for survivors, nor for ranks that a shrink has left behind."""
@@ -275,153 +253,19 @@ def succeed(old: Job, new: Job) -> None:
 
 def _start(settings: Settings, member: Membership) -> Job:
     raise_file_limit()  # torchrun and others leave it at what the shell had, often 1024
-    session = _core.Session(_session_options(settings, member))
-    keeper = None
-    if settings.reducers and member.size > 1 and member.rank == 0:
-        request = Request(f"{member.job}/{member.epoch}", member.size, _reducer_lanes(settings))
-        keeper = Keeper(
-            settings.reducers, reducer_secret(settings, member.secret), request, encrypt=settings.encrypt
-        )
-    meeting = _open_meeting(settings, member)
-    try:
-        hosts, names, nonce, reducers = _open(settings, member, session, keeper, meeting)
-    except BaseException:
-        session.close()
-        if meeting is not None:
-            meeting.close()
-        raise
-    job = Job(member, session, hosts, names, nonce, reducers, keeper, settings=settings, meeting=meeting)
-    if reducers:
+    reducers = JobReducers(settings, member)
+    opened = open_session(settings, member, reducers)
+    job = Job(
+        member, opened.session, opened.hosts, opened.names, opened.nonce, reducers, settings, opened.meeting
+    )
+    if reducers.known:
         try:
-            _use_reducers(job, settings)
+            group = job.session.make_group(job.next_group_id(["reducers"]), list(range(job.size)))
+            reducers.connect(job.session, group, link_options(settings), ranks_are_apart=job.ranks_are_apart)
         except BaseException:
             job.close()
             raise
     return job
-
-
-def _session_options(settings: Settings, member: Membership) -> _core.SessionOptions:
-    options = _core.SessionOptions()
-    options.rank, options.size = member.rank, member.size
-    options.job, options.secret = f"{member.job}/{member.epoch}", member.secret
-    options.heartbeat, options.timeout = settings.heartbeat, settings.timeout
-    cores = len(os.sched_getaffinity(0))
-    options.spin_us = _SPIN_US if member.local_size <= cores else 0
-    options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))
-    return options
-
-
-def _reducer_links(settings: Settings) -> _core.LinkOptions:
-    options = link_options(settings)
-    options.lanes = _reducer_lanes(settings)
-    options.threads = 0  # those of the job's own links do not serve these
-    return options
-
-
-def _reducer_lanes(settings: Settings) -> int:
-    """Connections to each reducer: all together as many as to one other worker."""
-    return -(-settings.lanes // len(settings.reducers))
-
-
-def _use_reducers(job: Job, settings: Settings) -> None:
-    """Has the session split all-reduces between the workers and the reducers."""
-    member = job.membership
-    group = job.session.make_group(job.next_group_id(["reducers"]), list(range(job.size)))
-    small = build("all_reduce", "recursive_doubling", job.rank, job.size)
-    star = worker(job.rank, job.size)
-    client = job.reducer_client = _core.use_reducers(
-        job.session,
-        group,
-        f"{member.job}/{member.epoch}",
-        reducer_secret(settings, member.secret),
-        [(one["name"], one["addresses"], one["incarnation"]) for one in job.reducers],
-        _core.Plan.compile(star.rank, star.size, star.blocks, *star.encode()),
-        _core.Plan.compile(small.rank, small.size, small.blocks, *small.encode()),
-        settings.reducer_heartbeat,
-        _reducer_links(settings),
-    )
-    if job.ranks_are_apart:
-        job.small_costs = calibrate(client, job.session, group, job.rank, job.size)
-    if job.keeper is not None:
-        job.keeper.watch(client)
-
-
-def _open_meeting(settings: Settings, member: Membership) -> Meeting | None:
-    if member.size == 1:
-        return None
-    one_host = len(set(member.host_ids)) == 1
-    bind = bind_addresses(settings.interface, one_host=one_host)
-    return Meeting(bind, bind if one_host else reachable_addresses(settings.address, settings.interface))
-
-
-def _open(
-    settings: Settings,
-    member: Membership,
-    session: _core.Session,
-    keeper: Keeper | None,
-    meeting: Meeting | None,
-) -> tuple[tuple[str, ...], tuple[str, ...], bytes, tuple[dict[str, Any], ...]]:
-    """Listens, tells the other ranks where, and starts the engine.
-
-    Returns who shares memory, the names of the hosts, the job's nonce, and the reducers.
-    """
-    one_host = len(set(member.host_ids)) == 1
-    if settings.transport == "shm" and not one_host:
-        raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
-    use_shm = settings.transport != "tcp"
-    use_tcp = member.size > 1 and not (use_shm and one_host)
-    mine: dict[str, Any] = {
-        "host": settings.host_name or socket.gethostname(),
-        "shm": "",
-        "addresses": [],
-        "port": 0,
-    }
-    if use_shm and member.size > 1:
-        mine["shm"] = session.listen_shm()
-    if use_tcp:
-        bind = bind_addresses(settings.interface, one_host=one_host)
-        mine["port"] = session.listen_tcp(bind)
-        mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
-    mine["transport"] = settings.transport
-    if meeting is not None:
-        mine["meeting"] = [meeting.place.addresses, meeting.place.port]
-    mine["nonce"] = secrets.token_hex(16)
-    mine["reducers"] = keeper.register_all() if keeper is not None else []
-    lacking = "every rank has come, but not all have said where they listen"
-    everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode(), lacking)]
-    _check_transports([one["transport"] for one in everyone])
-    peers = [
-        (
-            one["host"],
-            use_shm and host == member.host_ids[member.rank],
-            one["shm"],
-            one["addresses"],
-            one["port"],
-        )
-        for one, host in zip(everyone, member.host_ids, strict=True)
-    ]
-    if meeting is not None:
-        meeting.places = tuple(
-            MeetingPlace(tuple(found), port) for found, port in (one["meeting"] for one in everyone)
-        )
-    session.start(peers)
-    hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
-    nonces = [one["nonce"] for one in everyone]
-    nonces[member.rank] = mine["nonce"]  # whatever the store says: so it is new
-    nonce = combined_nonce(nonces)
-    names = tuple(one["host"] for one in everyone)
-    return tuple(hosts), names, nonce, tuple(everyone[0]["reducers"])
-
-
-def _check_transports(transports: list[str]) -> None:
-    """Mismatch on all ranks if some may share memory and others may not: they would look for each other in vain."""
-    tcp = [rank for rank, transport in enumerate(transports) if transport == "tcp"]
-    others = [rank for rank, transport in enumerate(transports) if transport != "tcp"]
-    if tcp and others:
-        raise errors.Mismatch(
-            f"SLIPSTREAM_TRANSPORT differs between ranks: rank {tcp[0]} has tcp, rank {others[0]} has "
-            f"{transports[others[0]]}; it must be the same on all"
-        )
 
 
 def shutdown() -> None:

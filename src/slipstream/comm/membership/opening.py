@@ -1,0 +1,134 @@
+"""The session of a new job: it listens, tells the other ranks where, hears the same of them, and starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream import _core
+from slipstream.base.errors import Mismatch
+from slipstream.base.settings import Settings
+from slipstream.comm.membership.affinity import chosen_cpus
+from slipstream.comm.membership.meeting import Meeting, MeetingPlace
+from slipstream.comm.membership.options import link_options
+from slipstream.comm.reducers.job_reducers import JobReducers
+from slipstream.comm.rendezvous.authentication import combined_nonce
+from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
+from slipstream.comm.rendezvous.join import Membership, exchange
+
+__all__ = ["Opened", "open_session"]
+
+_SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session that has started, and what the ranks have told each other."""
+
+    session: _core.Session
+    hosts: tuple[str, ...]  # per rank: what can share memory has the same
+    names: tuple[str, ...]  # per rank: what its host calls itself
+    nonce: bytes  # of this start; every rank has contributed to it
+    meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
+
+
+def open_session(settings: Settings, member: Membership, reducers: JobReducers) -> Opened:
+    """Opens the session of ``member``. Tells all ranks which ``reducers`` there are."""
+    session = _core.Session(_session_options(settings, member))
+    meeting = _open_meeting(settings, member)
+    try:
+        return _open(settings, member, session, reducers, meeting)
+    except BaseException:
+        session.close()
+        if meeting is not None:
+            meeting.close()
+        raise
+
+
+def _session_options(settings: Settings, member: Membership) -> _core.SessionOptions:
+    options = _core.SessionOptions()
+    options.rank, options.size = member.rank, member.size
+    options.job, options.secret = f"{member.job}/{member.epoch}", member.secret
+    options.heartbeat, options.timeout = settings.heartbeat, settings.timeout
+    cores = len(os.sched_getaffinity(0))
+    options.spin_us = _SPIN_US if member.local_size <= cores else 0
+    options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))
+    return options
+
+
+def _open_meeting(settings: Settings, member: Membership) -> Meeting | None:
+    if member.size == 1:
+        return None
+    one_host = len(set(member.host_ids)) == 1
+    bind = bind_addresses(settings.interface, one_host=one_host)
+    return Meeting(bind, bind if one_host else reachable_addresses(settings.address, settings.interface))
+
+
+def _open(
+    settings: Settings,
+    member: Membership,
+    session: _core.Session,
+    reducers: JobReducers,
+    meeting: Meeting | None,
+) -> Opened:
+    one_host = len(set(member.host_ids)) == 1
+    if settings.transport == "shm" and not one_host:
+        raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
+    use_shm = settings.transport != "tcp"
+    use_tcp = member.size > 1 and not (use_shm and one_host)
+    mine: dict[str, Any] = {
+        "host": settings.host_name or socket.gethostname(),
+        "shm": "",
+        "addresses": [],
+        "port": 0,
+    }
+    if use_shm and member.size > 1:
+        mine["shm"] = session.listen_shm()
+    if use_tcp:
+        bind = bind_addresses(settings.interface, one_host=one_host)
+        mine["port"] = session.listen_tcp(bind)
+        mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
+    mine["transport"] = settings.transport
+    if meeting is not None:
+        mine["meeting"] = [meeting.place.addresses, meeting.place.port]
+    mine["nonce"] = secrets.token_hex(16)
+    mine["reducers"] = reducers.register()
+    lacking = "every rank has come, but not all have said where they listen"
+    everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode(), lacking)]
+    _check_transports([one["transport"] for one in everyone])
+    peers = [
+        (
+            one["host"],
+            use_shm and host == member.host_ids[member.rank],
+            one["shm"],
+            one["addresses"],
+            one["port"],
+        )
+        for one, host in zip(everyone, member.host_ids, strict=True)
+    ]
+    if meeting is not None:
+        meeting.places = tuple(
+            MeetingPlace(tuple(found), port) for found, port in (one["meeting"] for one in everyone)
+        )
+    session.start(peers)
+    hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
+    nonces = [one["nonce"] for one in everyone]
+    nonces[member.rank] = mine["nonce"]  # whatever the store says: so it is new
+    reducers.known = tuple(everyone[0]["reducers"])
+    names = tuple(one["host"] for one in everyone)
+    return Opened(session, tuple(hosts), names, combined_nonce(nonces), meeting)
+
+
+def _check_transports(transports: list[str]) -> None:
+    """Mismatch on all ranks if some may share memory and others may not: they would look for each other in vain."""
+    tcp = [rank for rank, transport in enumerate(transports) if transport == "tcp"]
+    others = [rank for rank, transport in enumerate(transports) if transport != "tcp"]
+    if tcp and others:
+        raise Mismatch(
+            f"SLIPSTREAM_TRANSPORT differs between ranks: rank {tcp[0]} has tcp, rank {others[0]} has "
+            f"{transports[others[0]]}; it must be the same on all"
+        )
