@@ -42,7 +42,8 @@ class ScriptedLink : public Events {
     control_.reset();
     for (Fd& lane : lanes_) lane.reset();
     const bool closed = closed_;
-    for (int i = 0; i < 200 && downs_ == 0 && !closed; ++i) poller_.wait(i < 4 ? 0 : 10);
+    const Time end = now() + seconds(5);  // a knock after several breaks waits half a second
+    while (downs_ == 0 && !closed && now() < end) poller_.wait(10);
     require(closed || downs_ == 1, "a link whose peer is gone goes down");
     link_.reset();
   }

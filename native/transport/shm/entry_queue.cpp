@@ -7,7 +7,7 @@ namespace slipstream {
 bool EntryQueue::push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail,
                       bool hold) {
   if (!hold && waiting_.empty() && write(kind, value, head, tail)) return true;
-  Waiting& queued = waiting_.emplace_back(kind, value);
+  Waiting& queued = waiting_.emplace_back(Waiting{kind, value, {}});
   queued.body.assign(head.begin(), head.end());
   queued.body.insert(queued.body.end(), tail.begin(), tail.end());
   return false;
