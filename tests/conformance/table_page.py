@@ -19,15 +19,16 @@ FEW = 8  # types named one by one; of more, the others are named
 INTRO = """\
 # `torch.distributed`, operation by operation
 
-This page shows what gloo and slipstream do with every operation, element type and memory layout.
-`python tests/conformance/torch_table.py` measured it on {date} with PyTorch {torch}, on two ranks, with tensors in host memory.
+This page shows what gloo and slipstream do with every operation, element type and memory layout. `python
+tests/conformance/torch_table.py` measured it on {date} with PyTorch {torch}, on two ranks, with tensors in host
+memory.
 
-A cell is **right** if every rank gets the result that plain arithmetic on the inputs gives, and if no memory beside the
-tensors changes. It is **wrong** if the operation raises no error and the result differs. It is **error** if the operation
-raises an error, hangs or kills a rank. Inputs and outputs of a cell have the same layout: *contiguous*; *strided*, every other
-column of a matrix (`x[:, ::2]`); *transposed*, `x.t()`; *channels_last*, four dimensions in that format; *zero-size*, no
-elements. The table omits operations that have no meaning (the order of complex numbers, the bits of floats, averages of booleans)
-and the product of complex numbers, which PyTorch refuses for every backend.
+A cell is **right** if every rank gets the result that plain arithmetic on the inputs gives, and if no memory beside
+the tensors changes. It is **wrong** if the operation raises no error and the result differs. It is **error** if the
+operation raises an error, hangs or kills a rank. Inputs and outputs of a cell have the same layout: *contiguous*;
+*strided*, every other column of a matrix (`x[:, ::2]`); *transposed*, `x.t()`; *channels_last*, four dimensions in
+that format; *zero-size*, no elements. The table omits operations that have no meaning (the order of complex numbers,
+the bits of floats, averages of booleans) and the product of complex numbers, which PyTorch refuses for every backend.
 """
 
 
