@@ -40,6 +40,8 @@ struct EngineOptions {
   double intake = 0;              // bytes a second that works take in; 0: no bound
   size_t early_bytes = SIZE_MAX;  // of one peer, that are kept for works that have not begun
   bool spreads_failure = true;    // a failed session tells ranks that have no link to it, too
+  // What this rank waits for that is not in this session ("waits in ..."); empty: nothing.
+  std::function<std::string(Time now)> elsewhere = [](Time) { return std::string(); };
 };
 
 class Engine final : public Events {

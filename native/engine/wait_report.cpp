@@ -76,7 +76,19 @@ std::string WaitReport::occupation(Time now) const {
              " of the group of " + members(*execution->work()->request.group) + " for " + who(execution->waiting_on()) +
              ", since " + seconds_text(now - execution->stall.progress_at);
   if (!receives_.empty()) return wait_of(receives_.all().front(), now);
+  if (const std::string other = elsewhere_(now); !other.empty()) return other;
   return "is in no operation: it computes, waits for something else, or has left its loop";
+}
+
+std::string WaitReport::oldest_of(const Ledger& ledger, Time now) {
+  const auto latest = ledger.latest();
+  for (auto entry = latest.rbegin(); entry != latest.rend(); ++entry) {
+    const Work& work = *entry->work;
+    if (work.done() || !entry->numbered) continue;
+    return "waits in " + numbered(work.request.signature, entry->seq) + " of the group of " +
+           members(*work.request.group) + ", called " + seconds_text(now - work.submitted) + " ago";
+  }
+  return {};
 }
 
 Error WaitReport::still_waits(const Error& error, const Request& request) const {
@@ -117,7 +129,9 @@ std::string WaitReport::full(const Error& failure) const {
             (entry.numbered ? numbered(entry.work->request.signature, entry.seq)
                             : entry.work->request.signature.describe()) +
             " of " + members(*entry.work->request.group) + ": " + state_of(entry, t);
-  const std::string head = shown == 0 ? " waits for no operation" : ": operations under way: " + std::to_string(shown);
+  const std::string other = failure ? std::string() : elsewhere_(t);
+  std::string head = shown > 0 ? ": operations under way: " + std::to_string(shown) : " waits for no operation";
+  if (!other.empty()) head += shown > 0 ? "; it also " + other : " of this session; it " + other;
   return us + head + (failure ? "; the session has failed: " + failure.text : "") + text;
 }
 

@@ -1,7 +1,9 @@
 // Describes as text what this rank waits for, from whom and since when. Driver's thread only.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -16,8 +18,13 @@ namespace slipstream {
 class WaitReport {
  public:
   WaitReport(int rank, const Fabric& fabric, const Executions& executions, const Receives& receives,
-             const Ledger& ledger)
-      : rank_(rank), fabric_(fabric), executions_(executions), receives_(receives), ledger_(ledger) {}
+             const Ledger& ledger, std::function<std::string(Time now)> elsewhere)
+      : rank_(rank),
+        fabric_(fabric),
+        executions_(executions),
+        receives_(receives),
+        ledger_(ledger),
+        elsewhere_(std::move(elsewhere)) {}
 
   // "rank 1 (host a), rank 2 (host b)"
   std::string who(const std::vector<int>& ranks) const;
@@ -30,6 +37,8 @@ class WaitReport {
   std::string dissent(const Stall& stall, Time now) const;
   // What this rank does at the moment: "waits in ...".
   std::string occupation(Time now) const;
+  // The oldest work that is not done, for other sessions: "waits in ..."; empty if there is none. Any thread.
+  static std::string oldest_of(const Ledger& ledger, Time now);
   // All that this rank waits for, and its last operations. Several lines. `failure`: why the session has failed.
   std::string full(const Error& failure) const;
 
@@ -44,6 +53,7 @@ class WaitReport {
   const Executions& executions_;
   const Receives& receives_;
   const Ledger& ledger_;
+  const std::function<std::string(Time now)> elsewhere_;
 };
 
 }  // namespace slipstream

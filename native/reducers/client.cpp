@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/texts.h"
 #include "reducers/when_done.h"
 
 namespace slipstream {
@@ -14,7 +15,16 @@ constexpr uint64_t kSmallSlice = 4 << 10;  // bytes below which another reducer 
 }  // namespace
 
 ReducerClient::ReducerClient(Session& workers, ReducerClientOptions options)
-    : context_{workers, mutex_, options.star, options.small, options.group, [this] { begin_ready(); }},
+    : context_{workers,
+               mutex_,
+               options.star,
+               options.small,
+               options.group,
+               [this] { begin_ready(); },
+               [this](Time now) {
+                 const std::string split = occupation(now);
+                 return split.empty() ? WaitReport::oldest_of(context_.workers.engine().ledger(), now) : split;
+               }},
       line_(context_),
       pool_(context_, std::move(options)) {}
 
@@ -26,7 +36,11 @@ void ReducerClient::split(const WorkPtr& work) {
     const std::lock_guard lock(mutex_);
     line_.set_channel(work->request.channel);
     refused = line_.objection(*work);
-    if (refused.empty()) return stand_in_line(work);
+    if (refused.empty()) {
+      while (!calls_.empty() && calls_.front()->done()) calls_.pop_front();
+      calls_.push_back(work);
+      return stand_in_line(work);
+    }
   }
   context_.workers.abort(refused);
   work->complete(context_.workers.failure());
@@ -59,6 +73,16 @@ Time ReducerClient::tick(Time now) {
   if (late == nullptr) return line_.due();
   context_.workers.engine().expire(line_.describe_wait(*late, now));
   return Time::max();
+}
+
+std::string ReducerClient::occupation(Time now) {
+  const std::lock_guard lock(mutex_);
+  for (const WorkPtr& work : calls_)
+    if (!work->done())
+      return "waits in " + work->request.signature.describe() + " of the group of " +
+             WaitReport::members(*work->request.group) + ", in which reducers take part, called " +
+             seconds_text(now - work->submitted) + " ago";
+  return {};
 }
 
 void ReducerClient::begin_ready() {

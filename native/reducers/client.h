@@ -38,6 +38,8 @@ class ReducerClient final : public Splitter {
   bool holds(const WorkPtr& work) override;
   // Fails the session if a work has waited in line for longer than it may.
   Time tick(Time now) override;
+  // Of works that reducers take part in.
+  std::string occupation(Time now) override;
   // No work waits for a reducer any more.
   void session_failed() override;
   // Ends the sessions with the reducers.
@@ -64,6 +66,7 @@ class ReducerClient final : public Splitter {
 
   std::recursive_mutex mutex_;
   const ReducerContext context_;
+  std::deque<WorkPtr> calls_;  // what the program has had split, in its order, without those that were done long ago
   WorkLine line_;
   std::deque<std::shared_ptr<SplitWork>> unjudged_;  // in their order
   std::deque<std::shared_ptr<SplitWork>> judged_;    // not obeyed yet, in their order

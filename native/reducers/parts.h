@@ -15,11 +15,12 @@ namespace slipstream {
 // What the objects have in common that split the all-reduces of one worker.
 struct ReducerContext {
   Session& workers;
-  std::recursive_mutex& mutex;         // of all of them: held by whoever calls, taken when a work is done
-  std::shared_ptr<const Plan> star;    // of this rank, with the reducer as the rank after the workers
-  std::shared_ptr<const Plan> small;   // an all-reduce of few bytes among the workers
-  std::shared_ptr<const Group> group;  // of the workers
-  std::function<void()> moved;         // a work that waits may begin now
+  std::recursive_mutex& mutex;                      // of all of them: held by whoever calls, taken when a work is done
+  std::shared_ptr<const Plan> star;                 // of this rank, with the reducer as the rank after the workers
+  std::shared_ptr<const Plan> small;                // an all-reduce of few bytes among the workers
+  std::shared_ptr<const Group> group;               // of the workers
+  std::function<void()> moved;                      // a work that waits may begin now
+  std::function<std::string(Time now)> occupation;  // what the worker waits for; takes the mutex
 };
 
 // What channels of the workers' group are for. The repairs of a work have kRepairs + its number.

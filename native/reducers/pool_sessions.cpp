@@ -45,6 +45,7 @@ std::shared_ptr<Session> ReducerPool::open(size_t index, uint64_t incarnation) {
   options.heartbeat_seconds = options_.heartbeat_seconds;
   options.connect_seconds = kConnectSeconds;
   options.star.emplace();
+  options.star->elsewhere = context_.occupation;
   options.link = options_.link;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);

@@ -36,19 +36,23 @@ TcpOptions tcp_options(const SessionOptions& options) {
   return tcp;
 }
 
-EngineOptions engine_options(const SessionOptions& options) {
+}  // namespace
+
+EngineOptions Session::engine_options() const {
   EngineOptions engine;
-  engine.heartbeat_seconds = options.heartbeat_seconds;
-  if (options.star) {
-    engine.intake = options.star->intake;
-    if (options.star->offers != nullptr) engine.early_bytes = kMostEarlyBytes;
+  engine.heartbeat_seconds = options_.heartbeat_seconds;
+  engine.elsewhere = [this](Time now) {
+    if (options_.star && options_.star->elsewhere) return options_.star->elsewhere(now);
+    return splitter_ ? splitter_->occupation(now) : std::string();
+  };
+  if (options_.star) {
+    engine.intake = options_.star->intake;
+    if (options_.star->offers != nullptr) engine.early_bytes = kMostEarlyBytes;
     engine.stalls.farewell_seconds = 0;  // the workers redo what a reducer left undone
     engine.spreads_failure = false;      // workers do not know each other there
   }
   return engine;
 }
-
-}  // namespace
 
 Identity Session::identity_of(const SessionOptions& options, bool encrypt) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size)
@@ -68,7 +72,7 @@ Identity Session::identity_of(const SessionOptions& options, bool encrypt) {
 
 Session::Session(SessionOptions options)
     : options_(std::move(options)),
-      engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options(options_)),
+      engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options()),
       shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_, connect_seconds(options_)),
       tcp_(poller_, engine_, *this, identity_of(options_, options_.link.encrypt), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus) {

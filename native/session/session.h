@@ -21,6 +21,8 @@ namespace slipstream {
 // The shape of a session between the workers of a job and a reducer. The reducer is the last rank. Each worker has a
 // link to it, and none to another worker.
 struct StarOptions {
+  // A worker's, EngineOptions::elsewhere.
+  std::function<std::string(Time now)> elsewhere = nullptr;
   // The reducer's, which never dials:
   OfferHandler* offers = nullptr;  // told of the works that the workers offer; null at a worker
   double intake = 0;               // bytes a second that it takes in, of all workers; 0: no bound
@@ -149,6 +151,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   enum class Probe : uint8_t { asked, lives, dead };
 
+  EngineOptions engine_options() const;
   static Identity identity_of(const SessionOptions& options, bool encrypt);
 
   SessionOptions options_;

@@ -1,6 +1,8 @@
 // How somebody who is no rank, a reducer say, takes part in the works of a session's ranks.
 #pragma once
 
+#include <string>
+
 #include "base/clock.h"
 #include "engine/work.h"
 
@@ -18,6 +20,9 @@ class Splitter {
   virtual bool holds(const WorkPtr& work) = 0;
   // The driver: runs what is due; returns when to call again.
   virtual Time tick(Time now) = 0;
+  // The driver of any session: what this rank waits for that its engine does not know of ("waits in ..."); empty:
+  // nothing.
+  virtual std::string occupation(Time now) = 0;
   // The driver: the session has failed.
   virtual void session_failed() = 0;
   // The session has left: works still pending fail. Waits for that. Idempotent.

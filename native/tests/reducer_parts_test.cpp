@@ -38,7 +38,7 @@ TEST(a_reducer_is_offered_what_the_worker_sends) {
   std::vector<double> in(10), out(10);
   Session workers(SessionOptions{});
   std::recursive_mutex mutex;
-  const ReducerContext context{workers, mutex, nullptr, nullptr, nullptr, {}};
+  const ReducerContext context{workers, mutex, nullptr, nullptr, nullptr, {}, {}};
   Request slice = slice_of(whole(in, out), 3, 5);
   send_to_reducer(slice, context, nullptr, 4096);
   const auto offer = decode_offer(slice.part->offer);
