@@ -37,7 +37,7 @@ Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions,
       bell_(bell),
       options_(std::move(options)),
       arena_(regions),
-      fabric_(rank, size, dialer, options_.heartbeat_seconds),
+      fabric_(rank, size, dialer, options_.heartbeat_seconds, options_.heartbeat_setting),
       intake_(options_.intake),
       context_{fabric_, arena_, regions, sends_, intake_},
       early_(options_.early_bytes),
@@ -54,7 +54,7 @@ Engine::~Engine() = default;
 void Engine::submit(WorkPtr work) {
   unfinished_.add();
   if (const Error error = submitted_.push(work))
-    unfinished_.complete(*work, named_error(error, rank_, kHasCalled, work->request));
+    unfinished_.complete(*work, named_error(error, fabric_.name(rank_), kHasCalled, work->request));
   else
     bell_.ring();
 }
@@ -62,7 +62,7 @@ void Engine::submit(WorkPtr work) {
 void Engine::take_submitted() {
   for (WorkPtr& work : submitted_.take()) {
     if (failure_state_.ended())  // by the work before this one
-      unfinished_.complete(*work, named_error(failure(), rank_, kHasCalled, work->request));
+      unfinished_.complete(*work, named_error(failure(), fabric_.name(rank_), kHasCalled, work->request));
     else if (work->request.candidates.empty())
       enqueue(std::move(work));
     else
@@ -300,7 +300,8 @@ void Engine::fail_works(const Error& error) {
   for (const Execution* execution : executions_.in_order()) works.push_back(execution->work());
   for (const auto& receive : receives_.all()) works.push_back(receive.work);
   receives_.clear();
-  for (const WorkPtr& work : works) unfinished_.complete(*work, named_error(error, rank_, kStillWaits, work->request));
+  for (const WorkPtr& work : works)
+    unfinished_.complete(*work, named_error(error, fabric_.name(rank_), kStillWaits, work->request));
 }
 
 // The session fails unless another rank knows better, within a moment, whose fault it is.

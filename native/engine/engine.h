@@ -35,6 +35,7 @@ namespace slipstream {
 
 struct EngineOptions {
   double heartbeat_seconds = 10;
+  std::string heartbeat_setting = "SLIPSTREAM_HEARTBEAT";  // what sets it
   double suspicion_seconds = 0.1;  // after a closed connection: wait this long for the root cause from others
   StallOptions stalls;
   double intake = 0;              // bytes a second that works take in; 0: no bound

@@ -22,12 +22,16 @@ class PastLink final : public Link {
 
 }  // namespace
 
-Fabric::Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds)
-    : rank_(rank), dialer_(dialer), heartbeat_(seconds(heartbeat_seconds)), peers_(static_cast<size_t>(size)) {}
+Fabric::Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds, std::string heartbeat_setting)
+    : rank_(rank),
+      dialer_(dialer),
+      heartbeat_(seconds(heartbeat_seconds)),
+      heartbeat_setting_(std::move(heartbeat_setting)),
+      peers_(static_cast<size_t>(size)) {}
 
 std::string Fabric::who(int rank) const {
   const std::string host = dialer_.host_of(rank);
-  return "rank " + std::to_string(rank) + (host.empty() ? "" : " (host " + host + ")");
+  return name(rank) + (host.empty() ? "" : " (host " + host + ")");
 }
 
 void Fabric::want(int rank) {
@@ -164,9 +168,9 @@ Error Fabric::watch(int rank, Time now) {
   if (peer.pinged == Time{}) peer.pinged = now;
   if (now - peer.pinged >= heartbeat_ * 3 / 4) {
     const std::string trouble = peer.link->trouble();
-    const std::string text = who(rank) + " has sent nothing for " + seconds_text(heartbeat_) +
-                             " (SLIPSTREAM_HEARTBEAT), and answers no ping: it is stopped, its machine is down or the "
-                             "network to it is cut" +
+    const std::string text = who(rank) + " has sent nothing for " + seconds_text(heartbeat_) + " (" +
+                             heartbeat_setting_ +
+                             "), and answers no ping: it is stopped, its machine is down or the network to it is cut" +
                              (trouble.empty() ? "" : "; the last attempt to reach it: " + trouble);
     return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
   }

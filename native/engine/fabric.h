@@ -21,12 +21,15 @@ class Dialer {
   virtual std::unique_ptr<Link> dial(int rank) = 0;
   virtual void knock(int rank) = 0;  // Fabric::knocked() follows
   virtual std::string host_of(int rank) const = 0;
+  // For people: "rank 3".
+  virtual std::string name_of(int rank) const { return "rank " + std::to_string(rank); }
   virtual bool shares_memory(int rank) const = 0;  // with us; otherwise a network is between us
 };
 
 class Fabric {
  public:
-  Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds);
+  // `heartbeat_setting`: what sets the heartbeat, for people.
+  Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds, std::string heartbeat_setting);
 
   // Opens a link to `rank` if there is none: the lower rank dials, the higher waits and knocks.
   void want(int rank);
@@ -92,7 +95,8 @@ class Fabric {
   void sweep() { graveyard_.clear(); }
 
   int size() const { return static_cast<int>(peers_.size()); }
-  std::string who(int rank) const;  // "rank 3 (host b)"
+  std::string name(int rank) const { return dialer_.name_of(rank); }  // "rank 3"
+  std::string who(int rank) const;                                    // "rank 3 (host b)"
   std::string host_of(int rank) const { return dialer_.host_of(rank); }
   bool shares_memory(int rank) const { return dialer_.shares_memory(rank); }
 
@@ -123,6 +127,7 @@ class Fabric {
   int rank_;
   Dialer& dialer_;
   Clock::duration heartbeat_;
+  const std::string heartbeat_setting_;
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Link>> graveyard_;
 };

@@ -134,7 +134,7 @@ Error StallWatch::expired(const Stall& stall, const std::vector<int>& waiting_on
   return Error{Code::timeout,
                culprit,
                {},
-               wait + report_.dissent(stall, now()) + " Timed out on rank " + std::to_string(rank_) +
+               wait + report_.dissent(stall, now()) + " Timed out on " + fabric_.name(rank_) +
                    " (SLIPSTREAM_TIMEOUT sets the limit)"};
 }
 

@@ -30,21 +30,20 @@ inline std::string twice_text(const std::string& who, const Signature& signature
 inline constexpr const char* kStillWaits = " still waits in ";
 inline constexpr const char* kHasCalled = " has called ";
 
-// What `rank`, which waits in such a work, says of a rank that is gone.
-inline Error gone_error(const Error& error, int rank, const Signature& signature, uint32_t seq) {
+// What the rank `name`, which waits in such a work, says of a rank that is gone.
+inline Error gone_error(const Error& error, const std::string& name, const Signature& signature, uint32_t seq) {
   Error e = error;
-  e.text += "; rank " + std::to_string(rank) + kStillWaits + numbered(signature, seq);
+  e.text += "; " + name + kStillWaits + numbered(signature, seq);
   return e;
 }
 
 // The error of a work that fails because of another rank: it names the work, unless it names one already.
-inline Error named_error(const Error& error, int rank, const char* does, const Request& request) {
+inline Error named_error(const Error& error, const std::string& name, const char* does, const Request& request) {
   const auto says = [&error](const char* words) { return error.text.find(words) != std::string::npos; };
   if (error.code != Code::peer_lost || says(kStillWaits) || says(kHasCalled)) return error;
   const bool has_number = request.candidates.empty();
   Error e = error;
-  e.text += "; rank " + std::to_string(rank) + does +
-            (has_number ? numbered(request.signature, request.seq) : request.signature.describe());
+  e.text += "; " + name + does + (has_number ? numbered(request.signature, request.seq) : request.signature.describe());
   return e;
 }
 

@@ -92,7 +92,7 @@ std::string WaitReport::oldest_of(const Ledger& ledger, Time now) {
 }
 
 Error WaitReport::still_waits(const Error& error, const Request& request) const {
-  return gone_error(error, rank_, request.signature, request.seq);
+  return gone_error(error, fabric_.name(rank_), request.signature, request.seq);
 }
 
 Error WaitReport::still_waits(const Error& error) const {

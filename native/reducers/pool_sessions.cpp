@@ -44,14 +44,15 @@ std::shared_ptr<Session> ReducerPool::open(size_t index, uint64_t incarnation) {
   options.secret = name.secret;
   options.heartbeat_seconds = options_.heartbeat_seconds;
   options.connect_seconds = kConnectSeconds;
+  options.heartbeat_setting = "SLIPSTREAM_REDUCER_HEARTBEAT";
   options.star.emplace();
+  options.star->reducer = "reducer " + std::to_string(index) + " at " + reducer.name;
   options.star->elsewhere = context_.occupation;
   options.link = options_.link;
   options.failed = [this, index, incarnation](const Error& error) { session_ended(index, incarnation, error.text); };
   auto session = std::make_shared<Session>(options);
   std::vector<PeerAddress> peers(static_cast<size_t>(options.size));
   PeerAddress& peer = peers.back();
-  peer.host = "reducer " + reducer.name;
   peer.addresses = reducer.addresses;
   if (incarnation != reducer.incarnation) {  // it was lost: perhaps it has moved since
     auto now_at = resolve(host_of(reducer.name));

@@ -28,6 +28,7 @@ TcpOptions tcp_options(const SessionOptions& options) {
   TcpOptions tcp{options.link};
   tcp.busy_poll_us = options.spin_us;  // only while cores are free
   tcp.patience_seconds = options.heartbeat_seconds;
+  tcp.patience_setting = options.heartbeat_setting;
   tcp.connect_seconds = connect_seconds(options);
   if (options.star) {
     tcp.only_answers = options.star->offers != nullptr;
@@ -41,6 +42,7 @@ TcpOptions tcp_options(const SessionOptions& options) {
 EngineOptions Session::engine_options() const {
   EngineOptions engine;
   engine.heartbeat_seconds = options_.heartbeat_seconds;
+  engine.heartbeat_setting = options_.heartbeat_setting;
   engine.elsewhere = [this](Time now) {
     if (options_.star && options_.star->elsewhere) return options_.star->elsewhere(now);
     return splitter_ ? splitter_->occupation(now) : std::string();
@@ -318,6 +320,10 @@ void Session::knock(int rank) {
 std::string Session::host_of(int rank) const {
   const auto i = static_cast<size_t>(rank);
   return i < peers_.size() ? peers_[i].host : std::string();
+}
+
+std::string Session::name_of(int rank) const {
+  return options_.star && rank == options_.size - 1 ? options_.star->reducer : Dialer::name_of(rank);
 }
 
 void Session::accepted(std::unique_ptr<Link> link) {

@@ -21,6 +21,7 @@ namespace slipstream {
 // The shape of a session between the workers of a job and a reducer. The reducer is the last rank. Each worker has a
 // link to it, and none to another worker.
 struct StarOptions {
+  std::string reducer = "the reducer";  // what people call it
   // A worker's, EngineOptions::elsewhere.
   std::function<std::string(Time now)> elsewhere = nullptr;
   // The reducer's, which never dials:
@@ -34,6 +35,7 @@ struct SessionOptions {
   std::string job;     // its name
   std::string secret;  // raw bytes
   double heartbeat_seconds = 10;
+  std::string heartbeat_setting = "SLIPSTREAM_HEARTBEAT";  // what sets it, for people
   double timeout_seconds = 1800;
   double connect_seconds = 10;  // until a link is up; in a job as long as the heartbeat, if that is longer
   int spin_us = 0;
@@ -123,6 +125,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   std::unique_ptr<Link> dial(int rank) override;
   void knock(int rank) override;
   std::string host_of(int rank) const override;
+  std::string name_of(int rank) const override;
   bool shares_memory(int rank) const override { return peers_[static_cast<size_t>(rank)].same_host; }
   // Arrivals
   void accepted(std::unique_ptr<Link> link) override;

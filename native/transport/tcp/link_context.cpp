@@ -8,10 +8,9 @@
 namespace slipstream {
 
 std::string LinkContext::within_patience() const {
-  char text[64];
-  std::snprintf(text, sizeof(text), "within %g s (SLIPSTREAM_HEARTBEAT sets the limit)",
-                core->options.patience_seconds);
-  return text;
+  char time[32];
+  std::snprintf(time, sizeof(time), "within %g s (", core->options.patience_seconds);
+  return time + core->options.patience_setting + " sets the limit)";
 }
 
 void LinkContext::warn(const std::string& text) const { log_warning(core->identity.rank, text); }

@@ -39,10 +39,11 @@ struct LinkOptions {
 
 struct TcpOptions : LinkOptions {
   AdmissionLimits admission = {};
-  double connect_seconds = 10;    // TCP connect + handshake of a dialled link, with all attempts
-  double patience_seconds = 10;   // that a link goes on trying to reach a peer again: the heartbeat time
-  int notsent_lowat = 256 << 10;  // TCP_NOTSENT_LOWAT
-  bool only_answers = false;      // nobody else listens: peers dial, again too
+  double connect_seconds = 10;   // TCP connect + handshake of a dialled link, with all attempts
+  double patience_seconds = 10;  // that a link goes on trying to reach a peer again: the heartbeat time
+  std::string patience_setting = "SLIPSTREAM_HEARTBEAT";  // what sets it, for people
+  int notsent_lowat = 256 << 10;                          // TCP_NOTSENT_LOWAT
+  bool only_answers = false;                              // nobody else listens: peers dial, again too
   // How long an acknowledgement of data may wait for data that goes the same way; 0: until the end of the poller's
   // turn.
   double acknowledge_seconds = 0;
