@@ -57,7 +57,6 @@ std::string Signature::describe() const {
   if (reduces) text += std::string(", op=") + name_of(op);
   if (root >= 0) text += ", root=" + std::to_string(root);
   text += ")";
-  if (extra != 0) text += " [options " + std::to_string(extra % 100000) + "]";
   return text;
 }
 

@@ -18,6 +18,8 @@ import numpy as np
 
 import slipstream
 from slipstream import MAX, SUM, SlipstreamError
+from slipstream.base.dtypes import DType
+from slipstream.comm.collectives import addresses
 
 
 def loop(nbytes: int) -> None:
@@ -39,13 +41,21 @@ def mismatch(what: str) -> None:
         dtype = np.float64
     if what == "op" and odd:
         op = MAX
-    data = np.ones(count, dtype=dtype)
+    data = np.ones(count + 1 if what == "counts" else count, dtype=dtype)
     if what == "transposed":
         data = data.reshape((50, 20) if odd else (20, 50))
     if what == "order" and odd:
         slipstream.broadcast(data)
     if what == "root":
         slipstream.broadcast(data, 1 if odd else 0)
+    if what == "counts":
+        counts, all_of_them = [1000, 1000 + odd, 1000 - odd], np.empty(3000, np.float32)
+        own, whole = data.ctypes.data, all_of_them.ctypes.data
+        keep = (data, all_of_them)
+        group, dtype = slipstream.world(), int(DType.F32)
+        addresses.all_gather(group, own, whole, counts, dtype, keep=keep, sync=True)
+    if what == "scale":
+        slipstream.all_reduce(data, prescale=0.5 if odd else 0.25)
     slipstream.all_reduce(data, op)
     slipstream.barrier()
 

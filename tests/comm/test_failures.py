@@ -213,7 +213,9 @@ def test_cut_again_and_again(repeat: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
-@pytest.mark.parametrize("what", ["shape", "large-shape", "transposed", "dtype", "op", "order", "root"])
+@pytest.mark.parametrize(
+    "what", ["shape", "large-shape", "transposed", "dtype", "op", "order", "root", "counts", "scale"]
+)
 def test_a_rank_that_differs_is_an_error_on_all(what: str, transport: str) -> None:
     with ranks.started(SCRIPT, 3, transport=transport, args=["mismatch", what]) as job:
         errors = [report(rank, 30) for rank in job]
@@ -228,7 +230,10 @@ def test_a_rank_that_differs_is_an_error_on_all(what: str, transport: str) -> No
             "op": ("op=sum", "op=max"),
             "order": ("all_reduce(", "broadcast("),
             "root": ("root=0", "root=1"),
+            "counts": ("all_gather(float32, 3000 elements)", "all_gather[counts=1000+1001+999]("),
+            "scale": ("all_reduce[prescale=0.25](", "all_reduce[prescale=0.5]("),
         }[what]
+        assert "options" not in error["text"]
         assert all(text in error["text"] for text in shown), error
 
 

@@ -1,7 +1,7 @@
 """One rank of test_differing.py: differing_rank.py COUNT CALL
 
-Rank 1 makes the CALL "gather" or "receive", and the others an all-reduce of COUNT numbers, through reducers. Each prints
-its error.
+Rank 1 makes the CALL "gather" or "receive", and the others an all-reduce of COUNT numbers, through reducers. Each
+prints its error.
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ void CutDetection::leave(BulkLane& lane, Time now) {
     link_.control().send(LaneControl{.type = FrameType::cut, .number = number, .detail = lane.far_port()}, nullptr);
   if (others) {
     at.note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
-    if (at.lost++ == 0) at.warn("a connection to " + at.name() + " gets no answers: other lanes send its data");
+    if (at.lost++ == 0)
+      at.warn("a connection to " + at.name() +
+              " gets no answers: slipstream sends its data over others that work, or opens it again");
     bulk.drop(lane);
   }
   if (bulk.may_dial(number)) bulk.dial(number);

@@ -120,6 +120,11 @@ def from_numpy(dtype: Any) -> DType:
     return code
 
 
+def name_of(dtype: int) -> str:
+    """For people: "float32"."""
+    return "block_int8" if dtype == DType.Q8 else _NAMES[DType(dtype)]
+
+
 def to_numpy(dtype: DType) -> Any:
     """The NumPy (or ml_dtypes) name of a code, the fields of blocks: what NumPy makes a dtype of."""
     return BLOCK_FIELDS if dtype is DType.Q8 else _NAMES[dtype]

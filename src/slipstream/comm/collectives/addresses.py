@@ -15,7 +15,6 @@ failed; errors of the operation itself are raised by ``Work.wait``.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -83,8 +82,9 @@ def _issue(
 
 
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
-    scales = fields.get("prescale", 1.0), fields.get("postscale", 1.0)
-    operation = detailed(compiled.operation, fields.pop("shape", ()), *scales)
+    details = {name: fields.pop(name) for name in ("shape", "counts", "of") if name in fields}
+    scales = {name: fields[name] for name in ("prescale", "postscale") if name in fields}
+    operation = detailed(compiled.operation, **details, **scales)
     return _core.Request(
         group=group.native,
         plan=compiled.native,
@@ -189,18 +189,19 @@ def _unite(
     part: NDArray[np.uint8],
     mine: tuple[int, int, int] | None,
     dst: int,
-    extra: int,
     root: int,
     keep: Any,
     sync: bool,
     name: str | None,
     timeout: float,
+    **details: Any,
 ) -> Work:
     """dst = the bytes of all ranks' parts; where one has its own, the others have zeros. For few bytes.
 
-    ``mine``: from where, and to which byte of ``part``, how many bytes are copied when the work begins.
+    ``mine``: from where, and to which byte of ``part``, how many bytes are copied when the work begins. ``details``:
+    those of `detailed`, and ``extra``.
     """
-    fields: dict[str, Any] = {"extra": extra, "root": root, "copy_in": mine}
+    fields: dict[str, Any] = {"root": root, "copy_in": mine, **details}
     address = part.ctypes.data
     return _issue(group, way, DType.U8, Op.BOR, address, dst, part.size, keep, sync, name, timeout, **fields)
 
@@ -228,6 +229,7 @@ def reduce_scatter(
         _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
     fields: dict[str, Any] = {
         "shape": shape_to_compare(shape),
+        "counts": tuple(counts),
         "extra": digest(counts),
         "divisor": group.size if op == _AVG else 1,
     }
@@ -265,10 +267,9 @@ def all_gather(
     compiled = group.compiled("all_gather", total * itemsize(dtype))
     if compiled.reducers:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
-        extra = digest(counts) ^ dtype << 33
-        return _unite(
-            group, compiled, parts, (src, begin, own), dst, extra, -1, (keep, parts), sync, name, timeout
-        )
+        details = {"counts": tuple(counts), "of": dtype, "extra": digest(counts)}
+        mine, keep = (src, begin, own), (keep, parts)
+        return _unite(group, compiled, parts, mine, dst, -1, keep, sync, name, timeout, **details)
     return _issue(
         group,
         compiled,
@@ -283,6 +284,7 @@ def all_gather(
         timeout,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts),
+        counts=tuple(counts),
         extra=digest(counts),
     )
 
@@ -310,8 +312,8 @@ def broadcast(
     if compiled.reducers:
         part = np.zeros(nbytes, dtype=np.uint8)
         mine = (src, 0, nbytes) if group.rank == root else None
-        extra = dtype << 33 | zlib.crc32(repr(shape_to_compare(shape)).encode())
-        return _unite(group, compiled, part, mine, dst, extra, root, (keep, part), sync, name, timeout)
+        details = {"shape": shape_to_compare(shape), "of": dtype}
+        return _unite(group, compiled, part, mine, dst, root, (keep, part), sync, name, timeout, **details)
     fields: dict[str, Any] = {"root": root, "shape": shape_to_compare(shape)}
     return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, **fields)
 
@@ -393,6 +395,7 @@ def gather(
         root=root,
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
+        counts=tuple(counts),
         extra=digest(counts),
     )
 
@@ -432,6 +435,7 @@ def scatter(
         root=root,
         in_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
         out_offsets=_only(counts, group.rank),
+        counts=tuple(counts),
         extra=digest(counts),
     )
 

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slipstream.base.dtypes import name_of
+
 __all__ = ["detailed", "digest", "digest_of_scales", "shape_to_compare"]
+
+_MOST_LISTED = 16  # counts
 
 
 def digest(counts: Sequence[int]) -> int:
@@ -28,9 +32,24 @@ def shape_to_compare(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape) if len(shape) > 1 else ()
 
 
-def detailed(operation: str, shape: Sequence[int], prescale: float, postscale: float) -> str:
-    """The operation's name with its shape and its scales, so that ranks that differ in them read what differs."""
+def detailed(
+    operation: str,
+    *,
+    shape: Sequence[int] = (),
+    counts: Sequence[int] = (),
+    of: int | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> str:
+    """The operation's name with what it was called with, so that ranks that differ in that read what differs.
+
+    ``counts``: elements of each rank; ``of``: the dtype of what travels as bytes.
+    """
     details = [f"shape={'x'.join(map(str, shape))}"] if shape else []
+    if any(count != counts[0] for count in counts):
+        details.append(f"counts={_listed(counts)}")
+    if of is not None:
+        details.append(f"dtype={name_of(of)}")
     details += [
         f"{name}={value!r}"
         for name, value in (("prescale", prescale), ("postscale", postscale))
@@ -40,3 +59,10 @@ def detailed(operation: str, shape: Sequence[int], prescale: float, postscale: f
         return operation
     kind, slash, rest = operation.partition("/")
     return f"{kind}[{', '.join(details)}]{slash}{rest}"
+
+
+def _listed(counts: Sequence[int]) -> str:
+    if len(counts) <= _MOST_LISTED:
+        return "+".join(map(str, counts))
+    first = "+".join(map(str, counts[:_MOST_LISTED]))
+    return f"{first}+... of {len(counts)} ranks, digest {digest(counts):08x}"
