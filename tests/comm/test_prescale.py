@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 
+import slipstream
 from comm import ranks
+from slipstream.comm.collectives.signatures import as_scales
 from slipstream.plan.registry import algorithms
 
 RANK = Path(__file__).with_name("prescale_rank.py")
@@ -20,3 +24,17 @@ def test_a_prescale_copies_no_whole_input(transport: str, n: int) -> None:
     others = [name for name in algorithms("all_reduce") if n == 4 or not name.startswith("hierarchical")]
     texts = ranks.run(RANK, n, transport=transport, args=[first, *others])
     assert all(int(text) < MOST for text in texts), texts
+
+
+@pytest.mark.parametrize("scales", [("2", 1.0), (1.0, None), (1.0, [2])])
+def test_what_is_no_number_is_named(scales: tuple[Any, Any]) -> None:
+    wrong = "prescale" if scales[0] == "2" else "postscale"
+    with pytest.raises(TypeError, match=f"^{wrong} takes a number, not "):
+        as_scales(*scales)
+    if wrong == "prescale":
+        slipstream.init()
+        try:
+            with pytest.raises(TypeError, match=r"^prescale takes a number, not '2'$"):
+                slipstream.all_reduce(numpy.ones(3), prescale="2")  # type: ignore[arg-type]
+        finally:
+            slipstream.shutdown()

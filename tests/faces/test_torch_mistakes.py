@@ -45,6 +45,19 @@ def test_what_is_no_tensor_is_named(operation: Callable[..., Any]) -> None:
         operation([1, 2], *more)
 
 
+@pytest.mark.parametrize("compression", ["fp16", None, torch.float16])
+def test_what_compresses_nothing_is_told_what_does(compression: Any) -> None:
+    hvd.init()
+    try:
+        with pytest.raises(TypeError, match=r"^compression takes Compression.none, Compression.fp16, "):
+            hvd.allreduce(torch.ones(2), compression=compression)
+        parameter = torch.nn.Parameter(torch.ones(2))
+        with pytest.raises(TypeError, match=r"^compression takes Compression.none, Compression.fp16, "):
+            hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1), compression=compression)
+    finally:
+        hvd.shutdown()
+
+
 @pytest.mark.parametrize("operation", SEVERAL)
 def test_what_is_no_list_of_tensors_is_named(operation: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=f"^{operation.__name__} takes a list of torch.Tensor, not of float$"):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.base.cpus import format_cpus, parse_cpus
-from slipstream.base.units import parse_rate, parse_size
+from slipstream.base.units import parse_duration, parse_rate, parse_size
 
 __all__ = [
     "PREFIX",
@@ -87,9 +87,12 @@ def _seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
+        try:
+            value = parse_duration(text)
+        except ValueError:
+            value = math.nan
     if not (math.isfinite(value) and 0 < value <= 1e9):
-        raise ValueError("expected a positive number of seconds")
+        raise ValueError("expected a positive number of seconds, or a time such as 500ms, 60s, 5m or 1h")
     return value
 
 

@@ -25,7 +25,13 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
-from slipstream.comm.collectives.signatures import detailed, digest, digest_of_scales, shape_to_compare
+from slipstream.comm.collectives.signatures import (
+    as_scales,
+    detailed,
+    digest,
+    digest_of_scales,
+    shape_to_compare,
+)
 from slipstream.comm.collectives.work import DONE, Received, Work
 from slipstream.comm.membership.group import Compiled, Group
 
@@ -163,12 +169,8 @@ def all_reduce(
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
     key: tuple[Any, ...] = (dtype, op)
     if len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
-        key += (
-            shape_to_compare(shape),
-            float(prescale),
-            float(postscale),
-            digest_of_scales(prescale, postscale),
-        )
+        scales = as_scales(prescale, postscale)
+        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales))
     request = compiled.requests.get(key) or _sum_request(group, compiled, key)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep)
@@ -234,8 +236,8 @@ def reduce_scatter(
         "divisor": group.size if op == _AVG else 1,
     }
     if prescale != 1.0 or postscale != 1.0:
-        fields |= {"prescale": float(prescale), "postscale": float(postscale)}
-        fields["extra"] ^= digest_of_scales(prescale, postscale)
+        fields["prescale"], fields["postscale"] = as_scales(prescale, postscale)
+        fields["extra"] ^= digest_of_scales(fields["prescale"], fields["postscale"])
     compiled = group.compiled("reduce_scatter", total * size)
     if compiled.reducers:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
@@ -337,6 +339,7 @@ def reduce(
 ) -> Work:
     """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
     _check_root(group, root)
+    scales = as_scales(prescale, postscale)
     if src != dst:
         _check_apart("reduce", src, count * itemsize(dtype), dst, count * itemsize(dtype))
     return _issue(
@@ -353,10 +356,10 @@ def reduce(
         timeout,
         root=root,
         shape=shape_to_compare(shape),
-        prescale=float(prescale),
-        postscale=float(postscale),
+        prescale=scales[0],
+        postscale=scales[1],
         divisor=group.size if op == _AVG else 1,
-        extra=digest_of_scales(prescale, postscale),
+        extra=digest_of_scales(*scales),
     )
 
 

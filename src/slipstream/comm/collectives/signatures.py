@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import Any, SupportsFloat
 
 import numpy as np
 
 from slipstream.base.dtypes import name_of
 
-__all__ = ["detailed", "digest", "digest_of_scales", "shape_to_compare"]
+__all__ = ["as_scales", "detailed", "digest", "digest_of_scales", "shape_to_compare"]
 
 _MOST_LISTED = 16  # counts
 
@@ -25,6 +26,14 @@ def digest_of_scales(prescale: float, postscale: float) -> int:
     if prescale == 1.0 and postscale == 1.0:
         return 0
     return zlib.crc32(struct.pack("<dd", prescale, postscale)) | 1 << 32
+
+
+def as_scales(prescale: Any, postscale: Any) -> tuple[float, float]:
+    """Both as floats; TypeError that names the one that is no number."""
+    for name, value in (("prescale", prescale), ("postscale", postscale)):
+        if not isinstance(value, SupportsFloat):
+            raise TypeError(f"{name} takes a number, not {value!r:.40}")
+    return float(prescale), float(postscale)
 
 
 def shape_to_compare(shape: Sequence[int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ __all__ = [
     "Compressor",
     "FP16Compressor",
     "NoneCompressor",
+    "as_compressor",
 ]
 
 
@@ -116,3 +117,13 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+def as_compressor(compression: Any) -> Any:
+    """``compression`` itself; TypeError that says what is accepted if it compresses nothing."""
+    if not callable(getattr(compression, "compress", None)):
+        raise TypeError(
+            "compression takes Compression.none, Compression.fp16, Compression.bf16 or a Compressor of your own, not "
+            f"{compression!r:.40}"
+        )
+    return compression

@@ -10,7 +10,7 @@ import torch
 from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.torch.compression import Compression, Compressor
+from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
 from slipstream.faces.torch_tensors import await_tensor
 
 whole_call = whole(lambda *_, **__: world())
@@ -35,6 +35,6 @@ def compressed(
     tensor: torch.Tensor, name: str, compression: type[Compressor], process_set: ProcessSet
 ) -> tuple[torch.Tensor, Any]:
     """What travels, made when no earlier operation writes to the tensor any more."""
-    if compression is not Compression.none:
+    if as_compressor(compression) is not Compression.none:
         await_tensor(process_set.group, name, tensor, writes=False)
     return compression.compress(tensor)

@@ -12,7 +12,7 @@ import torch
 
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
-from slipstream.faces.torch.compression import Compression, Compressor
+from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
 from slipstream.faces.torch.gradients import exchange_gradients
 from slipstream.gradients.exchange import GradientExchange
 
@@ -257,7 +257,7 @@ def DistributedOptimizer(
     wrapped._synchronized = False
     wrapped._should_synchronize = True
     wrapped._settings = {
-        "compression": compression,
+        "compression": as_compressor(compression),
         "names": names,
         "op": op,
         "predivide": gradient_predivide_factor,
