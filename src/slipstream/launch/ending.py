@@ -14,7 +14,6 @@ __all__ = ["Ending"]
 
 _GRACE = 5.0  # seconds between asking ranks to end and killing them
 _LAST = 10.0  # seconds for agents to report that all is gone
-_INTERRUPTED = 130
 
 
 class Ending:
@@ -23,6 +22,7 @@ class Ending:
     def __init__(self, pool: AgentPool, deadlines: Deadlines) -> None:
         self.failed: int | None = None  # the exit code of what went wrong first
         self.interrupts = 0
+        self._interrupted = 0  # the exit code of the first signal
         self._over = False  # no rank is left
         self._pool = pool
         self._deadline = deadlines.add(pool.abandon)
@@ -35,7 +35,7 @@ class Ending:
     @property
     def exit_code(self) -> int:
         """What the launcher returns: 0 if all went well."""
-        return _INTERRUPTED if self.interrupts else self.failed or 0
+        return self._interrupted or self.failed or 0
 
     def fail(self, code: int) -> None:
         """Ends the job because something went wrong; the first ``code`` counts."""
@@ -49,8 +49,9 @@ class Ending:
         Runs in a signal handler: it only posts.
         """
         self.interrupts += 1
+        self._interrupted = self._interrupted or 128 + number
         if self.interrupts > 2:
-            os._exit(_INTERRUPTED)  # the agents see our pipes close
+            os._exit(self._interrupted)  # the agents see our pipes close
         if self.interrupts == 1:
             self._ask(number if number == signal.SIGINT else signal.SIGTERM)
         else:

@@ -41,9 +41,9 @@ __all__ = ["run_job"]
 def run_job(options: JobOptions) -> int:
     """Runs the job to its end and returns the exit code to leave with.
 
-    0 if every rank returned 0; the code of the rank that failed first (128 + signal if one ended it); 130
-    after an interrupt; 1 when a host could not be reached or did not start its ranks in time. Raises
-    ValueError for options that cannot work, OSError when the store cannot listen.
+    0 if every rank returned 0; the code of the rank that failed first (128 + signal if one ended it); 128 + signal
+    after a signal to this process (130: Ctrl-C); 1 when a host could not be reached or did not start its ranks in
+    time. Raises ValueError for options that cannot work, OSError when the store cannot listen.
     """
     keep_standard_streams()
     adopt_orphans()
