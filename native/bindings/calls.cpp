@@ -165,7 +165,8 @@ void bind_handles(nb::module_& m) {
       .def("source", &Handle::source,
            "The rank of the group that a finished send or receive talked to; -1 before, and for works of several.")
       .def("wait", &Handle::wait, nb::arg("timeout") = nb::none(),
-           "Waits; False if `timeout` seconds pass first. Raises the operation's error.");
+           "Waits; False if `timeout` seconds pass first. Raises the operation's error.")
+      .def("waits", &Handle::waits, "For people: the operation, and the ranks that it waits for; empty if it is done.");
 }
 
 void bind_requests(nb::module_& m) {

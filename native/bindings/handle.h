@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "bindings/gil.h"
@@ -54,6 +55,11 @@ class Handle {
       return false;
     end();
     return true;
+  }
+  // For what the work waits; empty if it is done.
+  std::string waits() {
+    const WithoutGil release;
+    return work_->done() ? std::string() : session_->report(work_.get());
   }
   // Submits the work, and drives it to its end.
   void run() {

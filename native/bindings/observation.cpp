@@ -122,8 +122,9 @@ void bind_observation(nb::module_& m, SessionClass& session) {
       .def("take_trace", &take_trace,
            "(events, dropped): a dict for each work that is done and each change of a lane, in order; how many more "
            "there were. Times in nanoseconds of the monotonic clock.")
-      .def("report", &Session::report, nb::call_guard<WithoutGil>(),
-           "What this rank waits for, from whom and since when, and its last operations; several lines.");
+      .def(
+          "report", [](Session& session) { return session.report(); }, nb::call_guard<WithoutGil>(),
+          "What this rank waits for, from whom and since when, and its last operations; several lines.");
 }
 
 }  // namespace slipstream

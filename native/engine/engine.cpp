@@ -42,7 +42,7 @@ Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions,
       context_{fabric_, arena_, regions, sends_, intake_},
       early_(options_.early_bytes),
       failure_state_(rank, fabric_, options_.spreads_failure),
-      report_(rank, fabric_, executions_, receives_, ledger_, options_.elsewhere),
+      report_(rank, dialer.name_of(rank), fabric_, executions_, receives_, ledger_, options_.elsewhere),
       questions_(rank, fabric_, executions_, receives_, channels_, ledger_, report_),
       watch_(rank, fabric_, executions_, receives_, channels_, ledger_, questions_, report_, options_.stalls),
       dispatch_(fabric_, executions_, channels_, ledger_, early_, questions_) {}
@@ -54,7 +54,7 @@ Engine::~Engine() = default;
 void Engine::submit(WorkPtr work) {
   unfinished_.add();
   if (const Error error = submitted_.push(work))
-    unfinished_.complete(*work, named_error(error, fabric_.name(rank_), kHasCalled, work->request));
+    unfinished_.complete(*work, named_error(error, report_.name(), kHasCalled, work->request));
   else
     bell_.ring();
 }
@@ -62,7 +62,7 @@ void Engine::submit(WorkPtr work) {
 void Engine::take_submitted() {
   for (WorkPtr& work : submitted_.take()) {
     if (failure_state_.ended())  // by the work before this one
-      unfinished_.complete(*work, named_error(failure(), fabric_.name(rank_), kHasCalled, work->request));
+      unfinished_.complete(*work, named_error(failure(), report_.name(), kHasCalled, work->request));
     else if (work->request.candidates.empty())
       enqueue(std::move(work));
     else
@@ -255,7 +255,10 @@ Time Engine::tick(Time now) {
   return next;
 }
 
-std::string Engine::report() const { return report_.full(failure_state_.ended() ? failure() : Error{}); }
+std::string Engine::report(const Work* work) const {
+  if (work != nullptr) return report_.wait_of(*work, now());
+  return report_.full(failure_state_.ended() ? failure() : Error{});
+}
 
 // ---- failure
 
@@ -301,7 +304,7 @@ void Engine::fail_works(const Error& error) {
   for (const auto& receive : receives_.all()) works.push_back(receive.work);
   receives_.clear();
   for (const WorkPtr& work : works)
-    unfinished_.complete(*work, named_error(error, fabric_.name(rank_), kStillWaits, work->request));
+    unfinished_.complete(*work, named_error(error, report_.name(), kStillWaits, work->request));
 }
 
 // The session fails unless another rank knows better, within a moment, whose fault it is.

@@ -31,7 +31,7 @@ Fabric::Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds, std
 
 std::string Fabric::who(int rank) const {
   const std::string host = dialer_.host_of(rank);
-  return name(rank) + (host.empty() ? "" : " (host " + host + ")");
+  return dialer_.name_of(rank) + (host.empty() ? "" : " (host " + host + ")");
 }
 
 void Fabric::want(int rank) {

@@ -95,8 +95,7 @@ class Fabric {
   void sweep() { graveyard_.clear(); }
 
   int size() const { return static_cast<int>(peers_.size()); }
-  std::string name(int rank) const { return dialer_.name_of(rank); }  // "rank 3"
-  std::string who(int rank) const;                                    // "rank 3 (host b)"
+  std::string who(int rank) const;  // "rank 3 (host b)"
   std::string host_of(int rank) const { return dialer_.host_of(rank); }
   bool shares_memory(int rank) const { return dialer_.shares_memory(rank); }
 

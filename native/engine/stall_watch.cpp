@@ -134,7 +134,7 @@ Error StallWatch::expired(const Stall& stall, const std::vector<int>& waiting_on
   return Error{Code::timeout,
                culprit,
                {},
-               wait + report_.dissent(stall, now()) + " Timed out on " + fabric_.name(rank_) +
+               wait + report_.dissent(stall, now()) + " Timed out on " + report_.name() +
                    " (SLIPSTREAM_TIMEOUT sets the limit)"};
 }
 

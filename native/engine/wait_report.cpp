@@ -54,6 +54,15 @@ std::string WaitReport::wait_of(const Receives::Receive& receive, Time now) cons
          " for any of " + who(sources) + " to send";
 }
 
+std::string WaitReport::wait_of(const Work& work, Time now) const {
+  for (const Execution* execution : executions_.in_order())
+    if (execution->work().get() == &work) return wait_of(*execution, now) + dissent(execution->stall, now);
+  for (const auto& receive : receives_.all())
+    if (receive.work.get() == &work) return wait_of(receive, now);
+  const std::string other = work.split ? elsewhere_(now) : std::string();
+  return work.request.signature.describe() + (other.empty() ? " waits for its turn" : ": this rank " + other);
+}
+
 std::string WaitReport::dissent(const Stall& stall, Time now) const {
   std::string text;
   size_t left = 0;
@@ -92,7 +101,7 @@ std::string WaitReport::oldest_of(const Ledger& ledger, Time now) {
 }
 
 Error WaitReport::still_waits(const Error& error, const Request& request) const {
-  return gone_error(error, fabric_.name(rank_), request.signature, request.seq);
+  return gone_error(error, name_, request.signature, request.seq);
 }
 
 Error WaitReport::still_waits(const Error& error) const {

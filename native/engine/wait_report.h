@@ -17,15 +17,18 @@ namespace slipstream {
 
 class WaitReport {
  public:
-  WaitReport(int rank, const Fabric& fabric, const Executions& executions, const Receives& receives,
+  WaitReport(int rank, std::string name, const Fabric& fabric, const Executions& executions, const Receives& receives,
              const Ledger& ledger, std::function<std::string(Time now)> elsewhere)
       : rank_(rank),
+        name_(std::move(name)),
         fabric_(fabric),
         executions_(executions),
         receives_(receives),
         ledger_(ledger),
         elsewhere_(std::move(elsewhere)) {}
 
+  // This rank: "rank 0".
+  const std::string& name() const { return name_; }
   // "rank 1 (host a), rank 2 (host b)"
   std::string who(const std::vector<int>& ranks) const;
   // "ranks 0, 1, 2"
@@ -33,6 +36,8 @@ class WaitReport {
 
   std::string wait_of(const Execution& execution, Time now) const;
   std::string wait_of(const Receives::Receive& receive, Time now) const;
+  // For what `work` waits, which is not done.
+  std::string wait_of(const Work& work, Time now) const;
   // What other ranks do instead of taking part, as far as they have said so; to be put behind a wait.
   std::string dissent(const Stall& stall, Time now) const;
   // What this rank does at the moment: "waits in ...".
@@ -49,6 +54,7 @@ class WaitReport {
 
  private:
   int rank_;
+  const std::string name_;
   const Fabric& fabric_;
   const Executions& executions_;
   const Receives& receives_;

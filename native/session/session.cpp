@@ -197,10 +197,10 @@ void Session::reach(int rank, Time deadline) {
   }
 }
 
-std::string Session::report() {
+std::string Session::report(const Work* work) {
   check_process();
   std::string text;
-  runner_.as_driver([&] { text = engine_.report(); });
+  runner_.as_driver([&] { text = engine_.report(work); });
   return text;
 }
 

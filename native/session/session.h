@@ -97,7 +97,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   const SessionOptions& options() const { return options_; }
 
   // What this rank waits for, and its last operations, for people. Any thread.
-  std::string report();
+  std::string report(const Work* work = nullptr);  // with `work`, for what it waits
 
   // What the timeline is made of. Any thread.
   Trace& trace() { return trace_; }

@@ -42,8 +42,8 @@ class Work:
         if native is not None:
             if not native.wait(timeout):
                 raise Timeout(
-                    f"the operation is not done after {timeout:g} s, and goes on: wait() again. SLIPSTREAM_TIMEOUT, or "
-                    "`slipstream run --timeout`, limits operations, and its error names the ranks that are missing"
+                    f"not done after {timeout:g} s, and goes on: wait() again (SLIPSTREAM_TIMEOUT, or `slipstream run "
+                    f"--timeout`, limits operations). {native.waits()}"
                 )
             self._native = None
         if self._finish is not None:

@@ -124,10 +124,10 @@ class PendingWork(_Work):
             raise self._error
         try:
             self._running.wait(seconds if seconds > 0 else None)
-        except Timeout:
+        except Timeout as error:
             if not self._running.done():
                 raise Timeout(
-                    f"Work.wait: Timed out waiting {seconds:g} s; the operation continues"
+                    f"Work.wait: Timed out waiting {seconds:g} s; the operation continues: {error}"
                 ) from None
             self._settle()
             raise

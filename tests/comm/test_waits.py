@@ -1,0 +1,26 @@
+"""A wait that ends before its operation names the operation, and the ranks that it waits for."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+
+SCRIPT = Path(__file__).with_name("wait_rank.py")
+
+
+@pytest.mark.parametrize(("face", "dtype"), [("numpy", "float64"), ("torch", "float32")])
+def test_a_wait_that_is_over_says_who_is_missing(face: str, dtype: str) -> None:
+    envs = None
+    if face == "torch":
+        pytest.importorskip("torch")
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = str(listener.getsockname()[1])
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        envs = {r: {**master, "RANK": str(r)} for r in range(2)}
+    (text, _) = ranks.run(SCRIPT, 2, args=[face], envs=envs)
+    assert f"all_reduce({dtype}, 7 elements, op=sum) #" in text
+    assert " for rank 1 (host " in text
