@@ -23,6 +23,7 @@ from slipstream.faces.torch_distributed.all_reduces import AllReduces
 from slipstream.faces.torch_distributed.dispatching import dispatched
 from slipstream.faces.torch_distributed.methods import operation, served
 from slipstream.faces.torch_distributed.monitor import monitored_barrier
+from slipstream.faces.torch_distributed.overloads import overloaded
 from slipstream.faces.torch_distributed.starting import OperationStarter
 from slipstream.faces.torch_distributed.works import FinishedWork, PendingWork
 
@@ -41,6 +42,7 @@ def _second(_: Any, tensors: Tensors, *__: Any) -> Tensors:
     return tensors
 
 
+@overloaded
 @dispatched
 class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     """A c10d process group over ``members``.
