@@ -405,6 +405,17 @@ def test_a_lab_that_stays(nothing_stays: None) -> None:
     assert not registry.folder_of(name).exists()
 
 
+def test_a_command_says_that_its_lab_was_removed(nothing_stays: None) -> None:
+    with Lab(1, name=OWN) as lab:
+        command = [*COMMAND, "lab", "exec", "--name", OWN, "h1", "--", "sh", "-c", "echo there; sleep 600"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None and running.stderr is not None
+            assert running.stdout.readline() == "there\n"
+            lab.close()
+            assert running.wait(30) == 128 + signal.SIGKILL
+            assert f"lab {OWN} was removed while sh was running there" in running.stderr.read()
+
+
 def test_down_without_a_name_spares_the_lab_of_a_running_command(
     nothing_stays: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

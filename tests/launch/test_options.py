@@ -84,6 +84,7 @@ def test_options_reach_the_ranks(tag: str, options: list[str], variable: str, va
         (["--timeout", "0"], "'0' is not a time above 0"),
         (["--timeout", "nan"], "'nan' is not a time above 0"),
         (["--start-timeout", "-1"], "--start-timeout"),
+        (["--timeline"], "expected a file, not --"),
         (["--timeline", "a\nb"], "--timeline: expected printable text"),
         (["--min-np", "2"], "--min-np 2 is more than the number of ranks, which is 1"),
     ],

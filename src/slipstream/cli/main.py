@@ -19,7 +19,7 @@ from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
-from slipstream.cli.options import parsed, seconds, time_option
+from slipstream.cli.options import file_name, parsed, seconds, time_option
 from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
 from slipstream.launch.agent import advice
@@ -146,6 +146,7 @@ def main() -> None:
 @click.option(
     "--timeline",
     metavar="FILE",
+    callback=parsed(file_name),
     help="Write a Chrome trace of all operations; {rank} in FILE is replaced, without it rank 0 writes.",
 )
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from slipstream.base.units import parse_duration
 
-__all__ = ["parsed", "seconds", "time_option"]
+__all__ = ["file_name", "parsed", "seconds", "time_option"]
 
 T = TypeVar("T")
 
@@ -56,3 +56,10 @@ def seconds(text: str, *, least: float | None = None, most: float = 1e9) -> floa
     if least is not None and not least <= value <= most:
         raise ValueError(f"{text!r:.40} is not a time from {least:g} to {most:g} seconds")
     return value
+
+
+def file_name(text: str) -> str:
+    """The text, which is to be a file's name: ValueError for one that looks like an option, such as the `--`."""
+    if text.startswith("-"):
+        raise ValueError(f"expected a file, not {text}; a file of that name is ./{text}")
+    return text

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from slipstream.lab import registry
 from slipstream.lab.errors import LabError
 from slipstream.lab.lab import Lab
 from slipstream.lab.spec import Event
@@ -47,11 +48,23 @@ def run_command(
         code = process.wait()
         stop.set()
         clock.join()
+        if code == -signal.SIGKILL and _is_removed(lab):
+            say(f"lab {lab.name} was removed while {command[0]} was running there")
         return code if code >= 0 else 128 - code
     finally:
         stop.set()
         for number, handler in old.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def _is_removed(lab: Lab) -> bool:
+    """Whether the lab is gone, or goes within a second: who removes it kills its processes first."""
+    end = time.monotonic() + 1
+    while registry.folder_of(lab.name).exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _events(lab: Lab, events: Sequence[Event], stop: threading.Event, say: Callable[[str], None]) -> None:
