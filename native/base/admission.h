@@ -21,7 +21,7 @@ struct AdmissionLimits {
 
 // Why a caller is refused, for the log.
 inline constexpr const char* kLate = "did not authenticate in time";
-inline constexpr const char* kGaveWay = "gave way to another: too many callers have not authenticated";
+inline constexpr const char* kGaveWay = "dropped to make room for another caller: too many have not authenticated";
 
 // Owns the callers. The owner passes the time.
 template <typename Caller>

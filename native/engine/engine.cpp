@@ -118,7 +118,9 @@ void Engine::begin(Channels::Channel& channel, const WorkPtr& work) {
   const Request& request = work->request;
   auto owned = std::make_unique<Execution>(context_, work);
   Execution& execution = *owned;
-  if (const Error error = missed(execution)) {
+  Error error = questions_.compare_last_words(*work);  // it tells more than that the other rank has ended
+  if (!error) error = missed(execution);
+  if (error) {
     owned.reset();
     channels_.put_back(channel, work);
     return fail(error);
@@ -132,7 +134,7 @@ void Engine::begin(Channels::Channel& channel, const WorkPtr& work) {
   executions_.add(std::move(owned));
   execution.start();
   channels_.began(channel, execution.bulk());
-  if (const Error error = dispatch_.deliver_early(execution)) fail(error);
+  if (Error early = dispatch_.deliver_early(execution)) fail(std::move(early));
 }
 
 // Why an execution cannot begin: a rank that it needs is gone. A rank that left in good order may have sent something

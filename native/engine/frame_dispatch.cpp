@@ -126,7 +126,6 @@ Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Paylo
 
 Error FrameDispatch::deliver_early(Execution& execution) {
   const Request& request = execution.work()->request;
-  if (Error error = questions_.compare_last_words(*execution.work())) return error;
   for (const EarlyFrame& early : early_.take({request.channel, request.seq})) {
     Link* link = fabric_.up(early.peer);
     if (link == nullptr) link = &fabric_.past(early.peer);

@@ -48,17 +48,16 @@ void StallQuestions::describe_latest() {
 }
 
 Error StallQuestions::described(int peer, const WorkHeader& frame, const std::string& theirs) {
-  if ((frame.flags & kAskOnly) == 0) {
-    const Signature* ours = nullptr;
-    if (const Execution* execution = executions_.find({frame.channel, frame.seq}))
-      ours = &execution->work()->request.signature;
-    else if (const Channels::Past* past = channels_.past(frame.channel, frame.seq))
-      ours = &past->signature;
-    if (ours != nullptr && ours->hash() != frame.signature) return mismatch(frame.seq, *ours, peer, theirs);
-  }
+  const Signature* ours = nullptr;
+  if (const Execution* execution = executions_.find({frame.channel, frame.seq}))
+    ours = &execution->work()->request.signature;
+  else if (const Channels::Past* past = channels_.past(frame.channel, frame.seq))
+    ours = &past->signature;
+  const bool differ = ours != nullptr && ours->hash() != frame.signature;
+  if (differ && (frame.flags & kAskOnly) == 0) return mismatch(frame.seq, *ours, peer, theirs);
   if ((frame.flags & kLeaves) == 0)
     answer(peer, frame);
-  else if (frame.seq >= ledger_.next(frame.channel))
+  else if (ours == nullptr)
     last_words_.keep({frame.channel, frame.seq}, {peer, frame.signature, theirs.substr(0, kMostDescription)});
   return {};
 }
@@ -79,7 +78,7 @@ Error StallQuestions::differs(Execution& execution, int peer) {
 }
 
 Error StallQuestions::unlike(int peer, const Request& ours) const {
-  return mismatch(ours.seq, ours.signature, peer, "another one, and has ended (it no longer says which)");
+  return mismatch(ours.seq, ours.signature, peer, "another one; it has ended since, so its arguments are not known");
 }
 
 Error StallQuestions::mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const {

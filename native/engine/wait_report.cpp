@@ -56,7 +56,11 @@ std::string WaitReport::wait_of(const Receives::Receive& receive, Time now) cons
 
 std::string WaitReport::wait_of(const Work& work, Time now) const {
   for (const Execution* execution : executions_.in_order())
-    if (execution->work().get() == &work) return wait_of(*execution, now) + dissent(execution->stall, now);
+    if (execution->work().get() == &work) {
+      const Stall& stall = execution->stall;  // after a short wait nobody has been asked
+      return wait_of(*execution, now) +
+             (stall.answers.empty() ? ": what they do is not known yet" : dissent(stall, now));
+    }
   for (const auto& receive : receives_.all())
     if (receive.work.get() == &work) return wait_of(receive, now);
   const std::string other = work.split ? elsewhere_(now) : std::string();
@@ -73,6 +77,7 @@ std::string WaitReport::dissent(const Stall& stall, Time now) const {
     else
       text += ". " + fabric_.who(rank) + " " + said.text + " (so it said " + seconds_text(now - said.at) + " ago)";
   }
+  if (text.empty() && !stall.answers.empty()) return ". Those that have answered take part.";
   if (text.empty())
     return ", alive but not in this operation: did only some ranks take a branch, or are the others still computing?";
   return text + (left > 0 ? ". " + std::to_string(left) + " more ranks do not take part." : ".");

@@ -16,7 +16,7 @@ SessionOptions session_options(const ReducerServerOptions& options, OfferHandler
   found.job = options.job;
   found.secret = options.secret;
   found.heartbeat_seconds = options.heartbeat_seconds;
-  found.heartbeat_setting = "the limit of the reducer";
+  found.heartbeat_setting = "the reducer";
   found.link = options.link;
   found.star.emplace();
   found.star->offers = &offers;

@@ -163,8 +163,32 @@ TEST(a_receive_that_does_not_fit_a_message_too_old_to_be_described_is_a_mismatch
   counts.front() = 4;
   const Error error = after_messages(counts);
   CHECK(error.code == Code::mismatch);
-  CHECK(error.text.find("rank 0 called another one, and has ended") != std::string::npos);
+  CHECK(error.text.find("rank 0 called another one; it has ended since") != std::string::npos);
   CHECK(error.text.find("rank 1 called send_recv(float32, 8 elements)") != std::string::npos);
+}
+
+TEST(a_call_that_would_send_to_a_rank_that_left_long_ago_is_a_mismatch_if_that_called_something_else) {
+  EngineOptions options;
+  options.stalls.farewell_seconds = 0;
+  MemoryHub hub(2);
+  MemoryRank first(hub, 0, 2, {}, options);
+  MemoryRank second(hub, 1, 2, {}, options);
+  std::array<float, 8> sent{};
+  const WorkPtr send = first.prepare(message(0, sent), 0);
+  CHECK(first.run(send, now() + seconds(60)));
+  first.leave();
+  while (!second.heard_goodbye(0)) std::this_thread::yield();
+  std::array<float, kCount> data{};
+  Request other = all_reduce(1, {0, 1}, data);
+  auto group = std::make_shared<Group>(*other.group);
+  group->id = 7;  // that of the message
+  other.group = std::move(group);
+  const WorkPtr work = second.prepare(std::move(other), 0);
+  CHECK(second.run(work, now() + seconds(60)));
+  const Error error = work->error();
+  CHECK(error.code == Code::mismatch);
+  CHECK(error.text.find("rank 0 called send_recv(float32, 8 elements)") != std::string::npos);
+  CHECK(error.text.find("rank 1 called all_reduce(") != std::string::npos);
 }
 
 }  // namespace slipstream::testing

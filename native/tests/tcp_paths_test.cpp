@@ -216,6 +216,16 @@ TEST(lanes_move_to_a_path_that_came_back_and_no_further) {
   CHECK(!paths.move(std::vector<Paths::Lane>{{0, 5}, {0, 5}, {0, 5}, {1, -1}}, after(2)));
   // Of a path that carries a quarter of what the other one does, two lanes are enough.
   CHECK(!paths.move(std::vector<Paths::Lane>{{0, 40}, {0, 40}, {0, 40}, {0, 40}, {1, 20}, {1, 20}}, after(2)));
+  // Nor does one get lanes while nothing is sent, or soon after a lane of it was far behind.
+  CHECK(!paths.move(std::vector<Paths::Lane>{{0, 0}, {0, 0}, {0, 0}, {1, 0}}, after(2)));
+  const std::vector<Paths::Lane> even{{0, 5}, {0, 5}, {0, 5}, {1, 5}};
+  CHECK(paths.move(even, after(2)).has_value());
+  paths.too_slow(1, after(2));
+  CHECK(!paths.move(even, after(31)));
+  CHECK(paths.move(even, after(33)).has_value());
+  paths.too_slow(1, after(33));
+  CHECK(!paths.move(even, after(92)));
+  CHECK(paths.move(even, after(94)).has_value());
   // A path that is merely faster gets no more than its equal share: its lanes pull more already.
   std::vector<Paths::Lane> unequal{{0, 100}, {0, 100}, {1, 1}, {1, 1}};
   CHECK(!paths.move(unequal, after(2)));

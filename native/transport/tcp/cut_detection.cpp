@@ -84,7 +84,7 @@ void CutDetection::leave(BulkLane& lane, Time now) {
     at.note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
     if (at.lost++ == 0)
       at.warn("a connection to " + at.name() +
-              " gets no answers: slipstream sends its data over others that work, or opens it again");
+              " gets no answers: slipstream sends its data over other connections that work, or reconnects");
     bulk.drop(lane);
   }
   if (bulk.may_dial(number)) bulk.dial(number);

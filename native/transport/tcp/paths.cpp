@@ -8,8 +8,10 @@ namespace {
 constexpr double kFirstWait = 1;  // seconds
 constexpr double kMostWait = 60;
 constexpr double kForgetSeconds = 60;  // after so long without trouble the next one counts as the first
-constexpr double kAlike = 0.75;        // of the best rate a lane: as good as that
-constexpr double kFarBetter = 2;       // a lane is worth moving for that
+constexpr double kFirstSlow = 30;
+constexpr double kMostSlow = 600;
+constexpr double kAlike = 0.75;   // of the best rate a lane: as good as that
+constexpr double kFarBetter = 2;  // a lane is worth moving for that
 
 bool is_v6(const std::string& address) { return address.find(':') != std::string::npos; }
 
@@ -35,6 +37,13 @@ void Paths::failed(size_t path, Time now) {
   const bool anew = it.wait == 0 || now - it.avoid_until > seconds(kForgetSeconds);
   it.wait = anew ? kFirstWait : std::min(2 * it.wait, kMostWait);
   it.avoid_until = now + seconds(it.wait);
+}
+
+void Paths::too_slow(size_t path, Time now) {
+  if (path >= all_.size()) return;
+  Path& it = all_[path];
+  it.slow_wait = std::clamp(2 * it.slow_wait, kFirstSlow, kMostSlow);
+  it.slow_until = now + seconds(it.slow_wait);
 }
 
 bool Paths::usable(Time now, size_t but) const {
@@ -105,7 +114,8 @@ std::optional<Paths::Move> Paths::move(std::span<const Lane> lanes, Time now) co
     const Load& there = load[to];
     const bool better = from->mean() > 0 && there.lanes < from->lanes && there.mean() > kFarBetter * from->mean();
     // Lanes that all carry the same show nothing of what their paths could carry: then each path gets as many.
-    const bool emptier = there.known > 0 && there.lanes + 1 < from->lanes && there.mean() >= kAlike * from->mean();
+    const bool emptier = there.known > 0 && there.lanes + 1 < from->lanes && from->mean() > 0 &&
+                         there.mean() >= kAlike * from->mean() && all_[to].slow_until <= now;
     if (there.lanes > 0 && !better && !emptier) continue;
     size_t worst = kNone;
     for (size_t i = 0; i < lanes.size(); ++i) {

@@ -35,6 +35,9 @@ class Paths {
   void answered(size_t path);
   // It does not answer, or is cut: it is not used for a while, which doubles with each failure.
   void failed(size_t path, Time now);
+  // One of its lanes was far behind those of other paths: it does not get as many as they have for a while, which
+  // doubles with each such lane.
+  void too_slow(size_t path, Time now);
   bool usable(Time now, size_t but = kNone) const;
   // Best first; at the end those that have failed, and `doubtful`.
   std::vector<std::string> in_order(Time now, size_t doubtful = kNone) const;
@@ -50,6 +53,8 @@ class Paths {
     std::string address;
     Time avoid_until{};
     double wait = 0;  // seconds that it was left alone the last time
+    Time slow_until{};
+    double slow_wait = 0;  // seconds
   };
   struct Load {
     int lanes = 0;

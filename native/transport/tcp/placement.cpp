@@ -18,7 +18,8 @@ void LanePlacement::too_slow(size_t lane, Time now) {
   if (lane >= lanes_.size()) return;
   const auto others = seen(lane);
   const auto shares = [&](const Paths::Lane& other) { return other.path == lanes_[lane].path; };
-  if (std::none_of(others.begin(), others.end(), shares)) broken(lane, now);
+  if (std::none_of(others.begin(), others.end(), shares)) return broken(lane, now);
+  paths_.too_slow(lanes_[lane].path, now);
 }
 
 void LanePlacement::measure(std::span<const uint64_t> carried, Time now) {

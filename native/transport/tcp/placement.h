@@ -37,7 +37,7 @@ class LanePlacement {
   void unreachable(size_t lane, Time now);
   // The lane's connection gets no answers, or damages what it carries: the same.
   void broken(size_t lane, Time now) { paths_.failed(lanes_[lane].path, now); }
-  // The lane is far too slow: the same, unless other lanes share its path.
+  // The lane is far too slow: the same, unless other lanes share its path, which then keeps fewer than others.
   void too_slow(size_t lane, Time now);
 
   // What each lane has carried in all, in bytes: the rates between two such calls decide where lanes go.

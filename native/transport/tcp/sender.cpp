@@ -49,7 +49,7 @@ void Sender::write_in_turns(std::span<Turn> turns) {
   for (bool more = true; more;) {
     more = false;
     for (Turn& turn : turns) {
-      if (!turn.more) continue;
+      if (!turn.more || (turn.lane->idle() && !outbox_.has_work(turn.lane->number()))) continue;
       const size_t before = turn.wrote;
       turn.more = turn.lane->write_segment(turn.wrote, start);
       if (turn.wrote > before) last_ = static_cast<size_t>(turn.lane->number());

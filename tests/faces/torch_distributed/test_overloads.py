@@ -156,6 +156,21 @@ def test_every_form_does_what_gloo_does(c10d: Any, size: int) -> None:
     c10d(check_forms, size=size)
 
 
+def check_several_and_profiled() -> None:
+    group, size = dist.group.WORLD, dist.get_world_size()
+    x, y = torch.ones(2), torch.ones(3)
+    group.allreduce([x, y], dist.AllreduceOptions()).wait()
+    group.allreduce_coalesced([x, y], dist.AllreduceCoalescedOptions()).wait()
+    with torch.profiler.profile():
+        dist.all_reduce(x)
+    assert x.tolist() == [float(size**3)] * 2
+    assert y.tolist() == [float(size**2)] * 3
+
+
+def test_several_tensors_and_a_profiler(c10d: Any) -> None:
+    c10d(check_several_and_profiled, size=2)
+
+
 def check_refusals() -> None:
     group, x = dist.group.WORLD, torch.ones(2)
     for call in (
@@ -166,6 +181,7 @@ def check_refusals() -> None:
         lambda: group.allreduce_coalesced([x], dist.ReduceOp.MAX),
         lambda: group.reduce(x, 0, dist.ReduceOp.MAX, None, 1),
         lambda: group.send([x], 0),
+        lambda: group.allreduce([x], dist.AllreduceOptions(), timeout=timedelta(seconds=5)),
     ):
         with pytest.raises(TypeError):
             call()

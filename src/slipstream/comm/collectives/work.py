@@ -38,12 +38,15 @@ class Work:
         ``timeout`` (seconds) limits this wait, not the operation: Timeout is raised and it goes on. So it does if a
         signal handler raises an exception here; the work may be waited for again.
         """
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"a wait of {timeout} s: expected 0 or more")
         native = self._native
         if native is not None:
             if not native.wait(timeout):
                 raise Timeout(
-                    f"not done after {timeout:g} s, and goes on: wait() again (SLIPSTREAM_TIMEOUT, or `slipstream run "
-                    f"--timeout`, limits operations). {native.waits()}"
+                    f"the operation has not ended within {timeout:g} s and goes on: call wait() again. "
+                    f"SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, limits the time of an operation. "
+                    f"{native.waits()}".rstrip()
                 )
             self._native = None
         if self._finish is not None:

@@ -19,7 +19,7 @@ GRACE = 0.25  # seconds that a caller has before it may give way to another one
 
 # Why a caller is refused, for the log.
 LATE = "did not authenticate in time"
-GAVE_WAY = "gave way to another: too many callers have not authenticated"
+GAVE_WAY = "dropped to make room for another caller: too many have not authenticated"
 
 _T = TypeVar("_T")
 

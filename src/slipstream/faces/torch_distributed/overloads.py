@@ -63,6 +63,8 @@ class _Form:
         count = len(self.first)
         given = found.get(count)
         if isinstance(given, self.options):
+            if len(found) > 1:
+                raise TypeError(f"{method}() takes options, or their fields one by one, not both")
             return given
         if given is not None and not self.fields:
             raise TypeError(f"{method}() takes {self.options.__name__}, not {type(given).__name__}")
@@ -80,7 +82,9 @@ class _Form:
 _TENSOR = ("tensors", "tensor")
 _FORMS = {
     "allreduce": _Form((_TENSOR,), _c10d.AllreduceOptions, ("op", "timeout")),
-    "allreduce_coalesced": _Form((_TENSOR[:1],), _c10d.AllreduceCoalescedOptions),
+    "allreduce_coalesced": _Form(
+        (_TENSOR[:1],), _c10d.AllreduceOptions
+    ),  # those of this method are some of these
     "reduce": _Form((_TENSOR,), _c10d.ReduceOptions, ("root", "op", "timeout")),
     "broadcast": _Form((_TENSOR,), _c10d.BroadcastOptions, ("root", "timeout")),
     "allgather": _Form(
