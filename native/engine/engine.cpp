@@ -119,14 +119,12 @@ void Engine::begin(Channels::Channel& channel, const WorkPtr& work) {
   auto owned = std::make_unique<Execution>(context_, work);
   Execution& execution = *owned;
   Error error = questions_.compare_last_words(*work);  // it tells more than that the other rank has ended
-  if (!error) error = missed(execution);
-  if (error) {
+  if (error || (error = missed(execution))) {
     owned.reset();
     channels_.put_back(channel, work);
     return fail(error);
   }
-  const Time start = now();
-  execution.stall.progress_at = start;
+  const Time start = execution.stall.progress_at = now();
   const Time called = request.timed ? std::min(work->submitted, start) : start;
   execution.stall.set_deadline(request.awaited_since == Time{} ? called : request.awaited_since,
                                request.timeout_seconds);

@@ -31,6 +31,7 @@ class _Form:
     options: Any = None
     fields: tuple[str, ...] = ()
     lists: bool = True  # ``first`` are lists of tensors; one tensor may stand for such a list
+    also: tuple[Any, ...] = ()  # other types of options
 
     def plain(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments as the method takes them. TypeError if they fit no form."""
@@ -62,7 +63,7 @@ class _Form:
     def _options(self, method: str, found: Mapping[int, Any]) -> Any:
         count = len(self.first)
         given = found.get(count)
-        if isinstance(given, self.options):
+        if isinstance(given, (self.options, *self.also)):
             if len(found) > 1:
                 raise TypeError(f"{method}() takes options, or their fields one by one, not both")
             return given
