@@ -409,7 +409,8 @@ def test_a_command_says_that_its_lab_was_removed(nothing_stays: None) -> None:
     with Lab(1, name=OWN) as lab:
         command = [*COMMAND, "lab", "exec", "--name", OWN, "h1", "--", "sh", "-c", "echo there; sleep 600"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-            assert running.stdout is not None and running.stderr is not None
+            assert running.stdout is not None
+            assert running.stderr is not None
             assert running.stdout.readline() == "there\n"
             lab.close()
             assert running.wait(30) == 128 + signal.SIGKILL

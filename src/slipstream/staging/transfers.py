@@ -40,8 +40,9 @@ class StagedWork:
             error = self._end.exception(timeout)
         except futures.TimeoutError:
             raise Timeout(
-                f"the operation has not ended within {timeout:g} s and goes on: call wait() again. SLIPSTREAM_TIMEOUT, or "
-                "`slipstream run --timeout`, limits the time of an operation; its error names the ranks that are missing"
+                f"the operation has not ended within {timeout:g} s and goes on: call wait() again. "
+                "SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, limits the time of an operation; its error names "
+                "the ranks that are missing"
             ) from None
         if error is not None:
             raise error

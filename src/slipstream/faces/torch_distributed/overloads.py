@@ -84,8 +84,8 @@ _TENSOR = ("tensors", "tensor")
 _FORMS = {
     "allreduce": _Form((_TENSOR,), _c10d.AllreduceOptions, ("op", "timeout")),
     "allreduce_coalesced": _Form(
-        (_TENSOR[:1],), _c10d.AllreduceOptions
-    ),  # those of this method are some of these
+        (_TENSOR[:1],), _c10d.AllreduceCoalescedOptions, also=(_c10d.AllreduceOptions,)
+    ),
     "reduce": _Form((_TENSOR,), _c10d.ReduceOptions, ("root", "op", "timeout")),
     "broadcast": _Form((_TENSOR,), _c10d.BroadcastOptions, ("root", "timeout")),
     "allgather": _Form(
