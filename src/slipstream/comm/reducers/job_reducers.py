@@ -74,7 +74,8 @@ class JobReducers:
 
     def _lanes(self) -> int:
         """Connections to each reducer: all together as many as to one other worker."""
-        return -(-self._settings.lanes // len(self._settings.reducers))
+        reducers = max(1, len(self._settings.reducers))  # only other ranks may name any
+        return -(-self._settings.lanes // reducers)
 
     def serve(self, group: object) -> None:
         """Has the reductions of ``group`` go through the reducers. ValueError if those of another group do."""
