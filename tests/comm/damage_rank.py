@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import slipstream
-from slipstream.comm.membership import job
+from slipstream.comm.membership import job, opening
 from slipstream.comm.reducers import client as reducers
 
 HOW, TIMES = sys.argv[1], int(sys.argv[2])
@@ -88,7 +88,7 @@ class Relay:
 
 def put_relay_between(kind: type[Relay] = Relay, at: str = "127.0.0.1") -> None:
     """What this rank publishes leads to the relay."""
-    exchange = job.exchange
+    exchange = opening.exchange
 
     def published(member: Any, payload: bytes, lacking: str) -> list[bytes]:
         mine = json.loads(payload)
@@ -96,7 +96,7 @@ def put_relay_between(kind: type[Relay] = Relay, at: str = "127.0.0.1") -> None:
             mine["port"], mine["addresses"] = kind(mine["port"], at).port, [at]
         return exchange(member, json.dumps(mine).encode(), lacking)
 
-    job.exchange = published  # type: ignore[assignment]
+    opening.exchange = published  # type: ignore[assignment]
 
 
 def put_relay_before_reducer(at: str) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 import slipstream
 from slipstream import SlipstreamError
-from slipstream.comm.membership import job
+from slipstream.comm.membership import opening
 from slipstream.comm.rendezvous import store
 
 
@@ -90,7 +90,7 @@ def dies_in_init(when: str) -> None:
             raise ValueError("no such card")
 
         if when == "raises":
-            job._open = raising  # type: ignore[assignment]
+            opening._open = raising  # type: ignore[assignment]
         else:
             store.Store.set = dying  # type: ignore[method-assign]
     slipstream.init()

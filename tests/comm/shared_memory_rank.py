@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import slipstream
-from slipstream.comm.membership import job
+from slipstream.comm.membership import opening
 
 FOLDER = Path(sys.argv[2])
 
@@ -142,7 +142,7 @@ def prescales() -> None:
 
 def no_thread() -> None:
     """Rank 1 has no memory left for another thread's stack when the engine's is to be started."""
-    exchange = job.exchange
+    exchange = opening.exchange
 
     def and_then_no_memory(*args: Any) -> Any:
         found = exchange(*args)
@@ -151,7 +151,7 @@ def no_thread() -> None:
         return found
 
     if os.environ["SLIPSTREAM_RANK"] == "1":
-        job.exchange = and_then_no_memory
+        opening.exchange = and_then_no_memory
     try:
         slipstream.init()
         slipstream.all_reduce(np.ones(10))
