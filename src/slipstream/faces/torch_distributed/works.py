@@ -126,9 +126,7 @@ class PendingWork(_Work):
             self._running.wait(seconds if seconds > 0 else None)
         except Timeout as error:
             if not self._running.done():
-                raise Timeout(
-                    f"Work.wait: Timed out waiting {seconds:g} s; the operation continues: {error}"
-                ) from None
+                raise Timeout(f"Work.wait: Timed out waiting {seconds:g} s: {error}") from None
             self._settle()
             raise
         except SlipstreamError as error:
