@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -101,9 +102,8 @@ def lone_field(name: str) -> Any:
     return _LONE_FIELDS.get(name)
 
 
-def itemsize(dtype: int) -> int:
-    """Bytes of one element."""
-    return _SIZES[dtype]
+itemsize: Callable[[int], int] = _SIZES.__getitem__
+"""Bytes of one element, by dtype code. No function of Python's: each operation asks, and a frame costs it 1 %."""
 
 
 def from_numpy(dtype: Any) -> DType:

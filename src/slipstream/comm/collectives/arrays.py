@@ -8,17 +8,18 @@ input itself, or this rank's place in it (reduce_scatter, scatter), or the input
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm.collectives import addresses
-from slipstream.comm.collectives.buffers import Buffer, contiguous, tensors_too, writable
-from slipstream.comm.collectives.interruption import Together, found_by_all, whole
+from slipstream.comm.collectives.buffers import Buffer, as_given, contiguous, writable
+from slipstream.comm.collectives.interruption import Together, abort_broken_off, begun, found_by_all, whole
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, world
 
@@ -36,7 +37,29 @@ __all__ = [
     "send",
 ]
 
-_whole = whole(lambda *_, **__: world())
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _collective(function: _F, *, fills_x: bool = False) -> _F:
+    """Decorates a collective: its call is whole (`interruption.whole`), and gives a PyTorch tensor if it is given one.
+
+    The tensor is ``out`` itself, or a new one with the result. ``fills_x``: the result is what the call was given.
+    """
+
+    @functools.wraps(function)
+    def collective(x: Buffer, *args: Any, **kwargs: Any) -> Any:
+        before = begun()
+        try:
+            found = function(x, *args, **kwargs)
+            out = x if fills_x else kwargs.get("out")
+            if type(x if out is None else out) is np.ndarray:  # nearly always
+                return found
+            return as_given(found, x, out)
+        except BaseException as error:
+            abort_broken_off(error, before, function.__name__, world)
+            raise
+
+    return collective  # type: ignore[return-value]
 
 
 def _finish(work: Work, result: Any, async_op: bool) -> Any:
@@ -73,8 +96,7 @@ def _described(entry: NDArray[np.int64]) -> str:
     return f"{entry[1]} elements of {DType(entry[2]).name}"
 
 
-@_whole
-@tensors_too
+@_collective
 def all_reduce(
     x: Buffer,
     op: Op | str = Op.SUM,
@@ -119,8 +141,7 @@ def all_reduce(
     return _finish(work, result, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def reduce_scatter(
     x: Buffer,
     op: Op | str = Op.SUM,
@@ -175,8 +196,7 @@ def reduce_scatter(
     return _finish(work, result, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def all_gather(
     x: Buffer,
     *,
@@ -216,8 +236,7 @@ def all_gather(
     return _finish(work, result, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def broadcast(
     x: Buffer,
     root: int = 0,
@@ -257,8 +276,7 @@ def broadcast(
     return _finish(work, result, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def reduce(
     x: Buffer,
     root: int = 0,
@@ -306,8 +324,7 @@ def reduce(
     return _finish(work, result if mine else None, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def gather(
     x: Buffer,
     root: int = 0,
@@ -353,8 +370,7 @@ def gather(
     return _finish(work, result if mine else None, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def scatter(
     x: Buffer,
     root: int = 0,
@@ -400,8 +416,7 @@ def scatter(
     return _finish(work, result, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def all_to_all(
     x: Buffer,
     *,
@@ -456,7 +471,7 @@ def all_to_all(
     return _finish(work, result, async_op)
 
 
-@_whole
+@whole(lambda **_: world())
 def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
     """Returns once every rank of the group has called it.
 
@@ -468,8 +483,7 @@ def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
     return _finish(addresses.barrier(group or world(), sync=not async_op), None, async_op)
 
 
-@_whole
-@tensors_too
+@_collective
 def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async_op: bool = False) -> Any:
     """Sends ``x`` to one rank, which calls `recv`.
 
@@ -493,8 +507,7 @@ def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async
     return _finish(work, None, async_op)
 
 
-@_whole
-@partial(tensors_too, fills_x=True)
+@partial(_collective, fills_x=True)
 def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async_op: bool = False) -> Any:
     """Receives what one rank sends by `send`.
 

@@ -5,10 +5,8 @@ PyTorch is never imported here. Where an argument is a tensor, it has been alrea
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +17,8 @@ from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
 
-__all__ = ["Buffer", "contiguous", "empty", "tensors_too", "view", "writable"]
+__all__ = ["Buffer", "as_given", "contiguous", "empty", "view", "writable"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 Buffer = Any
 """A NumPy array, or anything that NumPy or DLPack can view: memoryview, array.array, a CPU tensor."""
@@ -74,7 +71,7 @@ def _tensor_like(result: NDArray[Any], x: Any, torch: Any) -> Any:
     return torch.from_numpy(result.view(f"i{result.dtype.itemsize}")).view(x.dtype)
 
 
-def _as_given(found: Any, x: Buffer, out: Buffer | None) -> Any:
+def as_given(found: Any, x: Buffer, out: Buffer | None) -> Any:
     """A result, or a `Work`, as a tensor if ``out`` is one, or else ``x``: ``out`` itself, or a new one."""
     like = x if out is None else out
     torch = _torch_of(like)
@@ -87,22 +84,6 @@ def _as_given(found: Any, x: Buffer, out: Buffer | None) -> Any:
         return _tensor_like(result, like, torch) if out is None else out
 
     return found.then(as_tensor) if isinstance(found, Work) else as_tensor(found)
-
-
-def tensors_too(function: Function, *, fills_x: bool = False) -> Function:
-    """Makes a collective that is given a PyTorch tensor give one: ``out`` itself, or a new one with the result.
-
-    ``fills_x``: its result is what it was given.
-    """
-
-    @functools.wraps(function)
-    def collective(x: Buffer, *args: Any, **kwargs: Any) -> Any:
-        found = function(x, *args, **kwargs)
-        out = x if fills_x else kwargs.get("out")
-        # No tensor, as always: that costs next to nothing.
-        return found if type(x if out is None else out) is np.ndarray else _as_given(found, x, out)
-
-    return collective  # type: ignore[return-value]
 
 
 def contiguous(

@@ -83,8 +83,7 @@ def whole(group_of: Callable[..., Group]) -> Callable[[_F], _F]:
             try:
                 return operation(*args, **kwargs)
             except BaseException as error:
-                if begun() == before:
-                    abort_broken_off(error, operation.__name__, lambda: group_of(*args, **kwargs))
+                abort_broken_off(error, before, operation.__name__, lambda: group_of(*args, **kwargs))
                 raise
 
         return call  # type: ignore[return-value]
@@ -92,9 +91,12 @@ def whole(group_of: Callable[..., Group]) -> Callable[[_F], _F]:
     return decorate
 
 
-def abort_broken_off(error: BaseException, operation: str, group: Callable[[], Group]) -> None:
-    """Ends the session if ``error`` came from outside the call: it is no Exception, or a signal handler raised it."""
-    if not isinstance(error, Exception) or _by_handler(error):
+def abort_broken_off(error: BaseException, before: int, operation: str, group: Callable[[], Group]) -> None:
+    """Ends the session if ``error`` broke off the call of ``operation`` from outside, before the engine had it.
+
+    From outside: it is no Exception, or a signal handler raised it. ``before``: what `begun` gave when the call began.
+    """
+    if begun() == before and (not isinstance(error, Exception) or _by_handler(error)):
         with contextlib.suppress(SlipstreamError):  # there is no session
             _abort(group(), _interrupted(error, operation))
 

@@ -46,7 +46,9 @@ class PendingResult:
         try:
             self.work.wait()
         finally:
-            if self.work.done():  # it is not where a signal handler has raised an exception
+            if (
+                self.key is not None and self.work.done()
+            ):  # it is not where a signal handler has raised an exception
                 self.release()
         if self.finish is not None:
             self.finish()

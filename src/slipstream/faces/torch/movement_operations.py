@@ -20,7 +20,7 @@ from slipstream.faces.torch.data_movement import (
     start_broadcast,
     start_grouped_all_gather,
 )
-from slipstream.faces.torch.operation_arguments import expect, expect_all, whole_call
+from slipstream.faces.torch.operation_arguments import of_a_tensor, of_tensors, whole_call
 
 __all__ = [
     "allgather",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-@whole_call
+@of_a_tensor
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -52,13 +52,12 @@ def allgather(
     >>> hvd.allgather(torch.tensor([hvd.rank()]))
     tensor([0, 1])
     """
-    expect(tensor, "allgather")
     if tensor.requires_grad:
         return AllGather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
     return start_all_gather(tensor, name, process_set).wait()  # type: ignore[no-any-return]
 
 
-@whole_call
+@of_a_tensor
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -69,11 +68,10 @@ def allgather_async(
     >>> hvd.synchronize(hvd.allgather_async(torch.tensor([hvd.rank()])))
     tensor([0, 1])
     """
-    expect(tensor, "allgather_async")
     return give(start_all_gather(tensor, name, process_set))
 
 
-@whole_call
+@of_tensors
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
@@ -82,13 +80,12 @@ def grouped_allgather(
     >>> hvd.grouped_allgather([torch.tensor([hvd.rank()])])
     [tensor([0, 1])]
     """
-    tensors = expect_all(tensors, "grouped_allgather")
     if any(tensor.requires_grad for tensor in tensors):
         return [allgather(tensor, None, process_set) for tensor in tensors]
     return start_grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
 
 
-@whole_call
+@of_tensors
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -97,11 +94,10 @@ def grouped_allgather_async(
     >>> hvd.synchronize(hvd.grouped_allgather_async([torch.tensor([hvd.rank()])]))
     [tensor([0, 1])]
     """
-    tensors = expect_all(tensors, "grouped_allgather_async")
     return give(start_grouped_all_gather(tensors, name, process_set))
 
 
-@whole_call
+@of_a_tensor
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -118,13 +114,12 @@ def broadcast(
     >>> hvd.broadcast(torch.tensor([hvd.rank()]), root_rank=1)
     tensor([1])
     """
-    expect(tensor, "broadcast")
     if tensor.requires_grad:
         return Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
     return start_broadcast(tensor, False, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
 
 
-@whole_call
+@of_a_tensor
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -136,11 +131,10 @@ def broadcast_async(
     >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([hvd.rank()]), root_rank=1))
     tensor([1])
     """
-    expect(tensor, "broadcast_async")
     return give(start_broadcast(tensor, False, root_rank, name, process_set))
 
 
-@whole_call
+@of_a_tensor
 def broadcast_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -154,11 +148,10 @@ def broadcast_(
     >>> hvd.broadcast_(torch.tensor([hvd.rank()]), root_rank=1)
     tensor([1])
     """
-    expect(tensor, "broadcast_")
     return start_broadcast(tensor, True, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
 
 
-@whole_call
+@of_a_tensor
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -170,11 +163,10 @@ def broadcast_async_(
     >>> hvd.synchronize(hvd.broadcast_async_(torch.tensor([hvd.rank()]), root_rank=1))
     tensor([1])
     """
-    expect(tensor, "broadcast_async_")
     return give(start_broadcast(tensor, True, root_rank, name, process_set))
 
 
-@whole_call
+@of_a_tensor
 def alltoall(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,
@@ -192,7 +184,6 @@ def alltoall(
     >>> hvd.alltoall(torch.arange(4) + 10 * hvd.rank())  # on rank 0
     tensor([ 0,  1, 10, 11])
     """
-    expect(tensor, "alltoall")
     if tensor.requires_grad:
         result, received = AllToAll.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     else:
@@ -200,7 +191,7 @@ def alltoall(
     return result if splits is None else (result, received)
 
 
-@whole_call
+@of_a_tensor
 def alltoall_async(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,
@@ -214,7 +205,6 @@ def alltoall_async(
     >>> hvd.synchronize(hvd.alltoall_async(torch.arange(4)))  # on rank 0
     tensor([0, 1, 0, 1])
     """
-    expect(tensor, "alltoall_async")
     started = start_all_to_all(tensor, splits, name, process_set)
     if splits is None:
         pair = started.collect

@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 
-from slipstream.comm.collectives.interruption import whole
+from slipstream.comm.collectives.interruption import abort_broken_off, begun, whole
 from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
 from slipstream.faces.torch_tensors import await_tensor
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 whole_call = whole(lambda *_, **__: world())
 
 
-def expect(tensor: object, operation: str) -> None:
-    """Raises TypeError for what is no tensor."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{operation} takes a torch.Tensor, not {type(tensor).__name__}")
+def of_a_tensor(operation: _F) -> _F:
+    """Decorates an operation whose first argument is a tensor: TypeError for anything else.
 
+    Its call is whole (`interruption.whole`).
+    """
 
-def expect_all(tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:
-    """Returns the tensors as a list; raises TypeError for what is none."""
-    found = list(tensors)
-    for tensor in found:
+    @functools.wraps(operation)
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{operation} takes a list of torch.Tensor, not of {type(tensor).__name__}")
-    return found
+            raise TypeError(f"{operation.__name__} takes a torch.Tensor, not {type(tensor).__name__}")
+        before = begun()
+        try:
+            return operation(tensor, *args, **kwargs)
+        except BaseException as error:
+            abort_broken_off(error, before, operation.__name__, world)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def of_tensors(operation: _F) -> _F:
+    """Decorates an operation whose first argument is an iterable of tensors, as `of_a_tensor` does; it gets a list."""
+
+    @functools.wraps(operation)
+    def call(tensors: Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        found = list(tensors)
+        for tensor in found:
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(
+                    f"{operation.__name__} takes a list of torch.Tensor, not of {type(tensor).__name__}"
+                )
+        return operation(found, *args, **kwargs)
+
+    return whole_call(call)  # type: ignore[return-value]
 
 
 def compressed(

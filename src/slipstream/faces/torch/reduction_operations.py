@@ -21,7 +21,7 @@ from slipstream.faces.horovod.reduce_ops import Average, Sum, choose_op
 from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, ReduceScatter
 from slipstream.faces.torch.compression import Compression, Compressor
 from slipstream.faces.torch.data_movement import start_grouped_all_gather
-from slipstream.faces.torch.operation_arguments import compressed, expect, expect_all, whole_call
+from slipstream.faces.torch.operation_arguments import compressed, of_a_tensor, of_tensors
 from slipstream.faces.torch.reduction_collectives import (
     start_all_reduce,
     start_grouped_all_reduce,
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-@whole_call
+@of_a_tensor
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -69,7 +69,6 @@ def allreduce(
     >>> hvd.allreduce(torch.tensor([1.0, 2.0]) * (hvd.rank() + 1))
     tensor([1.5000, 3.0000])
     """
-    expect(tensor, "allreduce")
     op = choose_op(op, average)
     if compression is Compression.none and not tensor.requires_grad:
         pending = start_all_reduce(
@@ -83,7 +82,7 @@ def allreduce(
     return compression.decompress(result, ctx)
 
 
-@whole_call
+@of_a_tensor
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -102,12 +101,11 @@ def allreduce_async(
     >>> hvd.synchronize(hvd.allreduce_async(torch.ones(2), op=hvd.Sum))
     tensor([2., 2.])
     """
-    expect(tensor, "allreduce_async")
     op = choose_op(op, average)
     return give(start_all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
 
 
-@whole_call
+@of_a_tensor
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -124,7 +122,6 @@ def allreduce_(
     >>> hvd.allreduce_(torch.ones(2), op=hvd.Sum)
     tensor([2., 2.])
     """
-    expect(tensor, "allreduce_")
     op = choose_op(op, average)
     pending = start_all_reduce(
         tensor, True, name, op, prescale_factor, postscale_factor, process_set, sync=True
@@ -132,7 +129,7 @@ def allreduce_(
     return pending.wait()  # type: ignore[no-any-return]
 
 
-@whole_call
+@of_a_tensor
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -147,12 +144,11 @@ def allreduce_async_(
     >>> hvd.synchronize(hvd.allreduce_async_(torch.ones(2), op=hvd.Sum))
     tensor([2., 2.])
     """
-    expect(tensor, "allreduce_async_")
     op = choose_op(op, average)
     return give(start_all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
 
 
-@whole_call
+@of_tensors
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -171,7 +167,6 @@ def grouped_allreduce(
     >>> hvd.grouped_allreduce([torch.ones(2), torch.zeros(1)], op=hvd.Sum)
     [tensor([2., 2.]), tensor([0.])]
     """
-    tensors = expect_all(tensors, "grouped_allreduce")
     op = choose_op(op, average)
     small = [compressed(tensor, "grouped_allreduce", compression, process_set) for tensor in tensors]
     results = GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
@@ -180,7 +175,7 @@ def grouped_allreduce(
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
 
-@whole_call
+@of_tensors
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -195,14 +190,13 @@ def grouped_allreduce_async(
     >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1)], op=hvd.Sum))
     [tensor([2.])]
     """
-    tensors = expect_all(tensors, "grouped_allreduce_async")
     op = choose_op(op, average)
     return give(
         start_grouped_all_reduce(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
-@whole_call
+@of_tensors
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -218,7 +212,6 @@ def grouped_allreduce_(
     >>> hvd.grouped_allreduce_([torch.ones(1)], op=hvd.Sum)
     [tensor([2.])]
     """
-    tensors = expect_all(tensors, "grouped_allreduce_")
     op = choose_op(op, average)
     grouped = start_grouped_all_reduce(
         tensors, True, name, op, prescale_factor, postscale_factor, process_set
@@ -226,7 +219,7 @@ def grouped_allreduce_(
     return grouped.wait()  # type: ignore[no-any-return]
 
 
-@whole_call
+@of_tensors
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -241,14 +234,13 @@ def grouped_allreduce_async_(
     >>> hvd.synchronize(hvd.grouped_allreduce_async_([torch.ones(1)], op=hvd.Sum))
     [tensor([2.])]
     """
-    tensors = expect_all(tensors, "grouped_allreduce_async_")
     op = choose_op(op, average)
     return give(
         start_grouped_all_reduce(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
-@whole_call
+@of_a_tensor
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
@@ -262,7 +254,6 @@ def sparse_allreduce_async(
     >>> hvd.sparse_allreduce_async(x, "x", hvd.Sum)().to_dense()
     tensor([1., 1., 0.])
     """
-    expect(tensor, "sparse_allreduce_async")
     if op not in (Sum, Average):
         raise ValueError("sparse tensors can be reduced with Sum and Average only")
     sparse = tensor.detach().coalesce()
@@ -279,7 +270,7 @@ def sparse_allreduce_async(
     return finish
 
 
-@whole_call
+@of_a_tensor
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -298,7 +289,6 @@ def reducescatter(
     >>> hvd.reducescatter(torch.arange(4.0), op=hvd.Sum)  # on rank 0
     tensor([0., 2.])
     """
-    expect(tensor, "reducescatter")
     small, ctx = compressed(tensor, "reducescatter", compression, process_set)
     if tensor.requires_grad:
         result = ReduceScatter.apply(  # type: ignore[no-untyped-call]
@@ -311,7 +301,7 @@ def reducescatter(
     return compression.decompress(result, ctx)
 
 
-@whole_call
+@of_a_tensor
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -325,11 +315,10 @@ def reducescatter_async(
     >>> hvd.synchronize(hvd.reducescatter_async(torch.arange(4.0), op=hvd.Sum))  # on rank 0
     tensor([0., 2.])
     """
-    expect(tensor, "reducescatter_async")
     return give(start_reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
 
 
-@whole_call
+@of_tensors
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -344,7 +333,6 @@ def grouped_reducescatter(
     >>> hvd.grouped_reducescatter([torch.arange(2.0)], op=hvd.Sum)  # on rank 0
     [tensor([0.])]
     """
-    tensors = expect_all(tensors, "grouped_reducescatter")
     if any(tensor.requires_grad for tensor in tensors):
         return [
             reducescatter(tensor, None, compression, op, process_set, prescale_factor, postscale_factor)
@@ -358,7 +346,7 @@ def grouped_reducescatter(
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
 
-@whole_call
+@of_tensors
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -372,7 +360,6 @@ def grouped_reducescatter_async(
     >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.arange(2.0)], op=hvd.Sum))  # on rank 0
     [tensor([0.])]
     """
-    tensors = expect_all(tensors, "grouped_reducescatter_async")
     key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
     try:
         with Together(process_set.group, "grouped_reducescatter"):

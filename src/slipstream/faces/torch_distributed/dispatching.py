@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
-__all__ = ["dispatched"]
+__all__ = ["dispatched", "shortened"]
 
 _Class = TypeVar("_Class", bound=type)
 _Args = tuple[Any, ...]
@@ -97,25 +97,10 @@ def dispatched(kind: _Class) -> _Class:
     for name, shape in _SHAPES.items():
         plain = getattr(kind, name)
         shown = _shown(plain, shape)
-        if name == "allreduce":
-            shown = _shortened(plain, shown)
         for alias, method in list(vars(kind).items()):
             if method is plain:
                 setattr(kind, alias, shown)
     return kind
-
-
-def _shortened(method: Callable[..., Any], shown: Callable[..., Any]) -> Callable[..., Any]:
-    """As ``shown``, half a microsecond sooner for one plain tensor: all-reduces are called most."""
-    depth = torch._C._len_torch_dispatch_stack
-
-    @functools.wraps(method)
-    def call(self: Any, tensors: Any, opts: Any = None) -> Any:
-        if len(tensors) == 1 and type(tensors[0]) in _PLAIN and not depth():
-            return method(self, tensors, opts)
-        return shown(self, tensors, opts)
-
-    return call
 
 
 def _shown(method: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
@@ -159,3 +144,25 @@ def _are_plain(first: Any) -> bool:
     return _PLAIN.issuperset(map(type, first)) or all(
         isinstance(one, (list, tuple)) and _are_plain(one) for one in first
     )
+
+
+def shortened(kind: Any) -> Any:
+    """Decorates a group's class above all others: an all-reduce of one plain tensor takes none of the ways around.
+
+    All-reduces are called most, and this saves most of a microsecond where c10d itself calls.
+    """
+    decorated: Callable[..., Any] = kind.__dict__["allreduce"]
+    method = inspect.unwrap(decorated)
+    depth = torch._C._len_torch_dispatch_stack
+    options: Any = torch._C._distributed_c10d.AllreduceOptions
+
+    @functools.wraps(method)
+    def allreduce(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 2 and type(args[1]) is options and not kwargs:
+            tensors = args[0]
+            if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in _PLAIN and not depth():
+                return method(self, tensors, args[1])
+        return decorated(self, *args, **kwargs)
+
+    kind.allreduce = allreduce
+    return kind

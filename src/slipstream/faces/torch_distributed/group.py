@@ -20,7 +20,7 @@ from slipstream.comm.membership.group import Group
 from slipstream.comm.membership.job import Job
 from slipstream.faces.torch_distributed import devices, operations
 from slipstream.faces.torch_distributed.all_reduces import AllReduces
-from slipstream.faces.torch_distributed.dispatching import dispatched
+from slipstream.faces.torch_distributed.dispatching import dispatched, shortened
 from slipstream.faces.torch_distributed.methods import operation, served
 from slipstream.faces.torch_distributed.monitor import monitored_barrier
 from slipstream.faces.torch_distributed.overloads import overloaded
@@ -42,6 +42,7 @@ def _second(_: Any, tensors: Tensors, *__: Any) -> Tensors:
     return tensors
 
 
+@shortened
 @overloaded
 @dispatched
 class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
@@ -147,8 +148,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
                 return self.others[tensor.device.type].allreduce([tensor], opts)
             return self._all_reduces.of_one(tensor, opts)
         except BaseException as error:
-            if begun() == before:
-                abort_broken_off(error, "all_reduce", lambda: self.members)
+            abort_broken_off(error, before, "all_reduce", lambda: self.members)
             raise
 
     @operation("all_reduce", _first)
