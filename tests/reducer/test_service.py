@@ -28,7 +28,7 @@ from slipstream.comm.reducers.client import JOB, Reply, Request, register
 from slipstream.comm.rendezvous import admission, questions
 from slipstream.comm.rendezvous.store import Store
 from slipstream.launch.torch_rendezvous import master_port
-from slipstream.reducer import metrics
+from slipstream.reducer import metrics, server
 from slipstream.reducer.metrics import render, serve_metrics
 from slipstream.reducer.server import Limits, Reducer
 
@@ -161,6 +161,21 @@ def test_a_session_nobody_comes_to_ends(reducer: Reducer, caplog: pytest.LogCapt
     assert any(
         text.startswith("job lonely of 127.0.0.1") and "3 of 3 workers have been" in text for text in texts
     )
+
+
+def test_a_job_that_nobody_saw_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers come, have all their works done and leave between two looks at the job."""
+    monkeypatch.setattr(server, "_LOOK_SECONDS", service.LIMIT)
+    reducer = Reducer("127.0.0.1", 0, SECRET)
+    try:
+        name = f"127.0.0.1:{reducer.address[1]}"
+        env = {"SLIPSTREAM_REDUCERS": name, "SLIPSTREAM_REDUCER_SECRET": SECRET.hex()}
+        ranks.run(RANK, 2, transport="tcp", args=["asynchronous"], env=env)
+        (job,) = reducer._jobs
+        wait_for(lambda: job.server.served()["links"] == 0, "the end of the links")
+        assert reducer._look(job) == "its workers have left"
+    finally:
+        reducer.close()
 
 
 def test_an_error_ends_one_job_alone(reducer: Reducer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,9 +311,9 @@ def _over(job: _Job, idle: float) -> tuple[str, str]:
     if found["failure"]:
         fault = "" if found["own"] else found["failure"] if found["breach"] else fruitless
         return found["failure"], fault
+    job.met |= found["links"] > 0 or found["works"] > 0
     if job.met and not found["links"]:
         return "its workers have left", fruitless
-    job.met = found["links"] > 0
     if found["links"] == job.workers:
         job.complete = now
     if now - job.complete > idle:

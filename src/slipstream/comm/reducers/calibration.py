@@ -7,6 +7,7 @@ by these rates, and `slipstream.plan.choose` chooses for small messages by these
 from __future__ import annotations
 
 import logging
+import mmap
 import time
 from collections.abc import Callable
 
@@ -97,7 +98,8 @@ class _Runs:
             "all_gather": _compiled(build("all_gather", "direct", rank, size)),
             "reduce_scatter": _compiled(build("reduce_scatter", "direct", rank, size)),
         }
-        self._data: NDArray[np.float32] = np.zeros(_MOST_BYTES // 4, dtype=np.float32)
+        # Not of the heap: that would keep it when it is free.
+        self._data: NDArray[np.float32] = np.frombuffer(mmap.mmap(-1, _MOST_BYTES), dtype=np.float32)
 
     def agree(self, values: NDArray[np.float64], op: Op) -> NDArray[np.float64]:
         """The same array on all ranks."""
