@@ -17,9 +17,10 @@ def test_times_may_have_a_unit(name: str, text: str, seconds: float) -> None:
     assert getattr(found, name) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "-1", "nan", "inf", "5 days", "ms"])
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1", "nan", "inf", "5 days", "ms", "5M"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(
-        ValueError, match="SLIPSTREAM_TIMEOUT: expected a positive number of seconds, or a time"
+        ValueError,
+        match="SLIPSTREAM_TIMEOUT: expected a positive number of seconds, or a time with us, ms, s, m",
     ):
         Settings.from_environment({"SLIPSTREAM_TIMEOUT": text})

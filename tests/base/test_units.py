@@ -80,7 +80,16 @@ def test_bad_sizes(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0), ("5s", 5), ("250ms", 0.25), ("10us", 1e-5), ("2m", 120), ("1.5min", 90), ("1.5h", 5400)],
+    [
+        ("0", 0),
+        ("5s", 5),
+        ("250ms", 0.25),
+        ("10us", 1e-5),
+        ("2m", 120),
+        ("1.5min", 90),
+        ("1.5h", 5400),
+        ("5e-1s", 0.5),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
@@ -91,7 +100,18 @@ def test_a_time_without_a_unit_is_refused() -> None:
         parse_duration("50")
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "5 days", "1e999", "999999999h"])
+@pytest.mark.parametrize("text", ["", "s", "-1s", "5 days", "1e999", "999999999h", "nans", "infs"])
 def test_bad_durations(text: str) -> None:
     with pytest.raises(ValueError, match="time"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["5M", "5S", "5MS", "5Min"])
+@pytest.mark.parametrize("bare", [True, False])
+def test_units_of_time_are_case_sensitive(text: str, bare: bool) -> None:
+    with pytest.raises(ValueError, match=f"'{text}' is not a time: .*us, ms, s, m, min or h .small letters."):
+        parse_duration(text, bare=bare)
+
+
+def test_a_number_alone_may_be_seconds() -> None:
+    assert parse_duration("5e-1", bare=True) == parse_duration("5e-1s") == 0.5

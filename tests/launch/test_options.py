@@ -82,7 +82,8 @@ def test_options_reach_the_ranks(tag: str, options: list[str], variable: str, va
         (["--transport", "rdma"], "--transport"),
         (["--timeout", "soon"], "--timeout"),
         (["--timeout", "0"], "'0' is not a time above 0"),
-        (["--timeout", "nan"], "'nan' is not a time above 0"),
+        (["--timeout", "nan"], "'nan' is not a time: a number of seconds, or"),
+        (["--timeout", "5M"], "'5M' is not a time: a number of seconds, or"),
         (["--start-timeout", "-1"], "--start-timeout"),
         (["--timeline"], "expected a file, not --"),
         (["--timeline", "a\nb"], "--timeline: expected printable text"),
@@ -111,9 +112,9 @@ def test_options_in_seconds_take_units_too(words: list[str]) -> None:
         name, *words = words
         command = command.commands[name]
     parameter = words[-1][2:].replace("-", "_")
-    for given, expected in (("90", 90), ("90s", 90), ("1.5min", 90), ("2500ms", 2.5)):
+    for given, expected in (("90", 90), ("90s", 90), ("1.5min", 90), ("2500ms", 2.5), ("25e-1s", 2.5)):
         assert command.make_context("command", [*words, given]).params[parameter] == expected
-    for wrong in ("soon", "nan", "-1", "1e10"):
+    for wrong in ("soon", "nan", "-1", "1e10", "5M"):
         with pytest.raises(click.BadParameter, match=f"'{wrong}' is not a time"):
             command.make_context("command", [*words, wrong])
 

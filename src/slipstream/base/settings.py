@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import ipaddress
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.base.cpus import format_cpus, parse_cpus
-from slipstream.base.units import parse_duration, parse_rate, parse_size
+from slipstream.base.units import TIME_UNITS, parse_duration, parse_rate, parse_size
 
 __all__ = [
     "PREFIX",
@@ -85,14 +84,13 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 def _seconds(text: str) -> float:
     try:
-        value = float(text)
+        value = parse_duration(text, bare=True)
     except ValueError:
-        try:
-            value = parse_duration(text)
-        except ValueError:
-            value = math.nan
-    if not (math.isfinite(value) and 0 < value <= 1e9):
-        raise ValueError("expected a positive number of seconds, or a time such as 500ms, 60s, 5m or 1h")
+        value = 0
+    if not value:
+        raise ValueError(
+            f"expected a positive number of seconds, or a time with {TIME_UNITS}, such as 500ms, 60s or 5m"
+        )
     return value
 
 

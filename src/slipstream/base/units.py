@@ -6,12 +6,13 @@ import math
 import re
 from fractions import Fraction
 
-__all__ = ["format_rate", "parse_duration", "parse_rate", "parse_size"]
+__all__ = ["TIME_UNITS", "format_rate", "parse_duration", "parse_rate", "parse_size"]
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _RATES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+TIME_UNITS = "us, ms, s, m, min or h (small letters)"
 
 
 def parse_rate(text: str) -> int:
@@ -60,15 +61,25 @@ def parse_size(text: str, *, rounded: bool = False) -> int:
     return round(size)
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of ``5s``, ``250ms``, ``10us``, ``2min`` or ``1h``; ValueError for anything else, a number alone too."""
-    match = re.fullmatch(_NUMBER + r"\s*(us|ms|s|m|min|h)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{text!r:.40} is not a time: a number with us, ms, s, min or h, such as 250ms")
-    number, unit = float(match[1]), (match[2] or "").lower()
-    if not unit and number:
-        raise ValueError(f"{text!r:.40} is not a time: it has no unit; write {match[1]}ms or {match[1]}s")
+def parse_duration(text: str, *, bare: bool = False) -> float:
+    """Seconds of ``5s``, ``250ms``, ``5e-1s``, ``2min`` or ``1h``; ValueError for anything else.
+
+    The number is any that `float` takes. ``bare``: a number alone is in seconds; else it is refused.
+    """
+    number_text = re.sub(r"(us|ms|s|m|min|h)\Z", "", text.strip())
+    unit = text.strip()[len(number_text) :]
+    try:
+        number = float(number_text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        ways = ("a number of seconds, or " if bare else "") + f"a number with {TIME_UNITS}"
+        raise ValueError(f"{text!r:.40} is not a time: {ways}, such as 250ms")
+    if not unit and number and not bare:
+        raise ValueError(
+            f"{text!r:.40} is not a time: it has no unit; write {number_text}ms or {number_text}s"
+        )
     seconds = number * _TIMES[unit or "s"]
-    if not math.isfinite(seconds) or seconds > 1e9:
-        raise ValueError(f"{text!r:.40} is too long a time")
+    if seconds > 1e9:
+        raise ValueError(f"{text!r:.40} is not a time of at most 1e9 s")
     return seconds

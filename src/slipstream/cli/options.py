@@ -47,11 +47,8 @@ def time_option(
 
 def seconds(text: str, *, least: float | None = None, most: float = 1e9) -> float:
     """A time above 0, or from ``least`` on: a number alone is seconds, as in the settings; else ValueError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = parse_duration(text)
-    if least is None and not 0 < value <= most:  # not a NaN either
+    value = parse_duration(text, bare=True)
+    if least is None and not 0 < value <= most:
         raise ValueError(f"{text!r:.40} is not a time above 0")
     if least is not None and not least <= value <= most:
         raise ValueError(f"{text!r:.40} is not a time from {least:g} to {most:g} seconds")
