@@ -29,12 +29,12 @@ def test_a_prescale_copies_no_whole_input(transport: str, n: int) -> None:
 @pytest.mark.parametrize("scales", [("2", 1.0), (1.0, None), (1.0, [2])])
 def test_what_is_no_number_is_named(scales: tuple[Any, Any]) -> None:
     wrong = "prescale" if scales[0] == "2" else "postscale"
-    with pytest.raises(TypeError, match=f"^{wrong} takes a number, not "):
+    with pytest.raises(TypeError, match=f"^{wrong} must be one number, not (str|NoneType|list)$"):
         as_scales(*scales)
     if wrong == "prescale":
         slipstream.init()
         try:
-            with pytest.raises(TypeError, match=r"^prescale takes a number, not '2'$"):
+            with pytest.raises(TypeError, match=r"^prescale must be one number, not str$"):
                 slipstream.all_reduce(numpy.ones(3), prescale="2")  # type: ignore[arg-type]
         finally:
             slipstream.shutdown()

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from slipstream.base.arguments import as_seconds
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
 from slipstream.base.spans import format_spans
@@ -76,6 +77,8 @@ def run(
     >>> slipstream.run(pow, args=[2, 3], np=2)
     [8, 8]
     """
+    if start_timeout is not None:
+        start_timeout = as_seconds("start_timeout", start_timeout)
     if np < 1:
         raise ValueError(f"np={np}: a job has at least one rank")
     with tempfile.TemporaryDirectory(prefix="slipstream-run-") as name:  # mode 0700

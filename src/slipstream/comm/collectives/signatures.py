@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 
+from slipstream.base.arguments import as_number
 from slipstream.base.dtypes import name_of
 
 __all__ = ["as_scales", "detailed", "digest", "digest_of_scales", "shape_to_compare"]
@@ -30,10 +31,7 @@ def digest_of_scales(prescale: float, postscale: float) -> int:
 
 def as_scales(prescale: Any, postscale: Any) -> tuple[float, float]:
     """Both as floats; TypeError that names the one that is no number."""
-    for name, value in (("prescale", prescale), ("postscale", postscale)):
-        if not isinstance(value, SupportsFloat):
-            raise TypeError(f"{name} takes a number, not {value!r:.40}")
-    return float(prescale), float(postscale)
+    return as_number("prescale", prescale), as_number("postscale", postscale)
 
 
 def shape_to_compare(shape: Sequence[int]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slipstream import _core
+from slipstream.base.arguments import as_seconds
 from slipstream.base.errors import Timeout
 
 __all__ = ["DONE", "Received", "Work"]
@@ -38,16 +39,16 @@ class Work:
         ``timeout`` (seconds) limits this wait, not the operation: Timeout is raised and it goes on. So it does if a
         signal handler raises an exception here; the work may be waited for again.
         """
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"a wait of {timeout} s: expected 0 or more")
+        if timeout is not None:
+            timeout = as_seconds("timeout", timeout)
         native = self._native
         if native is not None:
-            if not native.wait(timeout):
-                raise Timeout(
-                    f"the operation has not ended within {timeout:g} s and goes on: call wait() again. "
-                    f"SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, limits the time of an operation. "
-                    f"{native.waits()}".rstrip()
-                )
+            while not native.wait(timeout):
+                if waits := native.waits():
+                    raise Timeout(
+                        f"the operation has not ended within {timeout:g} s and goes on: call wait() again. "
+                        f"SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, limits the time of an operation. {waits}"
+                    )
             self._native = None
         if self._finish is not None:
             self._result = self._finish()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
+from slipstream.base.arguments import as_seconds
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
@@ -105,7 +106,7 @@ class Group:
         """
         from slipstream.comm.membership.shrink import shrink  # it starts jobs, whose groups these are
 
-        new = shrink(self.job, timeout, at_least)
+        new = shrink(self.job, as_seconds("timeout", timeout), at_least)
         group = Group(job=new)
         new.world = group
         return group

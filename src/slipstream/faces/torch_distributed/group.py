@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
+from slipstream.base.arguments import seconds_of
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import abort_broken_off, begun
 from slipstream.comm.membership.group import Group
@@ -118,7 +119,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the time operations may take that do not bring a limit of their own."""
-        self._starter.limit = timeout.total_seconds()
+        self._starter.limit = seconds_of("timeout", timeout)
 
     _set_default_timeout = set_timeout
 
@@ -308,7 +309,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """As `torch.distributed.monitored_barrier`: says which ranks did not come, and leaves the group usable."""
-        seconds = timeout.total_seconds() if timeout is not None else self._starter.limit
+        seconds = seconds_of("timeout", timeout) if timeout is not None else self._starter.limit
         monitored_barrier(self._store, self.members, seconds, wait_all_ranks)
 
     def shutdown(self) -> None:

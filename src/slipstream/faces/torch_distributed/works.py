@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from slipstream.base.arguments import seconds_of
 from slipstream.base.errors import SlipstreamError, Timeout
 from slipstream.faces.torch_distributed.completions import when_done
 
@@ -119,7 +120,7 @@ class PendingWork(_Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the operation is done; raises its error, or Timeout when ``timeout`` passes first."""
-        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        seconds = seconds_of("timeout", timeout) if timeout is not None else 0.0
         if self._error is not None:
             raise self._error
         try:
