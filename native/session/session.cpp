@@ -17,7 +17,6 @@ constexpr double kLeaveSeconds = 2;           // that a rank stays until the oth
 constexpr double kBreakSeconds = 0.3;         // the same of one that fails and goes on
 constexpr size_t kMostEarlyBytes = 4 << 20;   // of one worker, for works that have not begun; it may send about 1 MiB
 constexpr double kAcknowledgeSeconds = 0.05;  // in a star: most messages have one in the other direction
-constexpr size_t kMostReported = 10;          // strangers logged by name each time
 
 // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
 double connect_seconds(const SessionOptions& options) {
@@ -265,8 +264,7 @@ void Session::close(const std::string& words, bool tell) {
   }
   bool stays = true;
   runner_.as_driver([&] {
-    forget_broken_off();
-    report_strangers(Time::max());
+    report_strangers(now(), true);
     stays = tell || !engine_.failure();
     engine_.leave(words);
   });
@@ -338,7 +336,7 @@ void Session::accepted(std::unique_ptr<Link> link) {
 void Session::knocked(int rank) { engine_.dial_back(rank); }
 
 void Session::stranger(const std::string& who, const std::string& why) {
-  strangers_.push_back(who + ": " + why);
+  refusals_.add(who, why, now());
   if (strangers_due_ == Time::max()) strangers_due_ = now() + seconds(kReportSeconds);
 }
 
@@ -348,23 +346,18 @@ Time Session::tick(Time now) {
   return std::min(next, report_strangers(now));
 }
 
-// Late and in bulk: a flood must not fill the log, and connections that break off because the whole job is failing
-// are no strangers.
-Time Session::report_strangers(Time now) {
-  if (now < strangers_due_) return strangers_due_;
+// Late: connections that break off because the whole job is failing are no strangers.
+Time Session::report_strangers(Time now, bool last) {
+  const Time due = std::min(strangers_due_, refusals_.ends());
+  if (now < due && !last) return due;
   strangers_due_ = Time::max();
-  if (engine_.fabric().any_left()) forget_broken_off();
-  const auto strangers = std::exchange(strangers_, {});
-  if (engine_.failure()) return Time::max();
-  for (size_t i = 0; i < std::min(strangers.size(), kMostReported); ++i)
-    log_warning(options_.rank, "refused a connection from " + strangers[i]);
-  if (strangers.size() > kMostReported)
-    log_warning(options_.rank, "refused " + std::to_string(strangers.size() - kMostReported) + " more connections");
-  return Time::max();
+  // A rank that leaves breaks off what it was dialling: it knows our secret, although it had not proved it yet.
+  if (last || engine_.fabric().any_left()) refusals_.forget(broke_off);
+  const auto lines = refusals_.take(now, last);
+  if (!engine_.failure())
+    for (const std::string& line : lines) log_warning(options_.rank, line);
+  return refusals_.ends();
 }
-
-// A rank that leaves breaks off what it was dialling: it knows our secret, although it had not proved it yet.
-void Session::forget_broken_off() { std::erase_if(strangers_, broke_off); }
 
 void Session::knock_done(int peer, bool alive, const Error& why) {
   if (const auto asked = probes_.find(peer); asked != probes_.end()) asked->second = alive ? Probe::lives : Probe::dead;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/refusal_log.h"
 #include "base/trace.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
@@ -148,9 +149,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   bool forked() const { return forks_ != forks(); }
   // Throws in a forked child: what the engine works with is its parent's, and is not there.
   void check_process() const;
-  // Logs the strangers of the last while.
-  Time report_strangers(Time now);
-  void forget_broken_off();
+  // Logs the strangers of the last while. Returns when to call again; not any more after the `last` call.
+  Time report_strangers(Time now, bool last = false);
 
   enum class Probe : uint8_t { asked, lives, dead };
 
@@ -171,7 +171,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   std::shared_ptr<Splitter> splitter_;
   std::map<int, Probe> probes_;  // by rank
   std::atomic<bool> closed_{false};
-  std::vector<std::string> strangers_;  // not logged yet
+  RefusalLog refusals_;
   Time strangers_due_ = Time::max();
 };
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.comm.rendezvous import admission
-from slipstream.comm.rendezvous.admission import Admission
+from slipstream.comm.rendezvous.admission import Admission, RefusalLog
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,6 +25,16 @@ def test_the_store_and_links_have_the_same_limits() -> None:
     assert dict(re.findall(r'^inline constexpr const char\* (\w+) = "(.*)";', header, re.MULTILINE)) == {
         "kLate": admission.LATE,
         "kGaveWay": admission.GAVE_WAY,
+    }
+
+
+def test_the_store_and_links_log_refusals_alike() -> None:
+    header = (ROOT / "native/base/refusal_log.h").read_text()
+    limits = re.findall(r"^  static constexpr (?:size_t|double) (\w+) = ([\d.]+);", header, re.MULTILINE)
+    assert {name: float(value) for name, value in limits} == {
+        "kSeconds": admission.REFUSALS_SECONDS,
+        "kMostNamed": admission.MOST_NAMED,
+        "kMostReasons": admission.MOST_REASONS,
     }
 
 
@@ -51,3 +61,37 @@ def test_the_oldest_gives_way_after_its_grace(monkeypatch: pytest.MonkeyPatch) -
     callers.discard("b")
     callers.discard("a")
     assert len(callers) == 1
+
+
+def test_a_flood_of_refusals_is_counted_and_hides_nobody_else() -> None:
+    log = RefusalLog()
+    lines = []
+    for port in range(100_000):
+        log.add(f"10.0.0.1:{port % 60_000}", "wrong mac", now=5.0)
+        lines += log.take(now=5.0)
+    log.add("10.0.0.1:1", "too slow", now=6.0)
+    log.add("[fe80::1]:1", "wrong mac", now=6.0)
+    lines += log.take(now=6.0)
+    assert lines == [
+        "refused 10.0.0.1:0: wrong mac",
+        "refused 10.0.0.1:1: too slow",
+        "refused [fe80::1]:1: wrong mac",
+    ]
+    assert log.ends() == 15.0
+    assert log.take(now=15.0) == ["refused 99999 more such connections within 10 s"]
+    assert log.ends() == math.inf
+    log.add("10.0.0.1:7", "wrong mac", now=16.0)
+    assert log.take(now=16.0) == ["refused 10.0.0.1:7: wrong mac"]
+    assert log.take(now=math.inf) == []
+
+
+def test_what_is_known_of_refusals_is_bounded() -> None:
+    log = RefusalLog()
+    for number in range(10_000):
+        log.add("10.0.0.1:1", f"reason {number}", now=0.0)
+    assert len(log.take(now=0.0)) == admission.MOST_REASONS
+    for number in range(10_000):
+        log.add(f"host-{number}:1", "wrong mac", now=0.0)
+    assert len(log.take(now=0.0)) == admission.MOST_NAMED - admission.MOST_REASONS
+    more = 20_000 - admission.MOST_NAMED
+    assert log.take(now=math.inf) == [f"refused {more} more such connections within 10 s"]

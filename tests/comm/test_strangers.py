@@ -202,9 +202,9 @@ def find_doors(job: list[ranks.Rank]) -> list[Door]:
 
 
 def count_refused(log: str) -> int:
-    """Connections that a rank says it refused; it names those few a second and counts the others."""
+    """Connections that a rank says it refused; it names the first of each kind and counts the others."""
     named = log.count("refused a connection from")
-    return named + sum(int(n) for n in re.findall(r"refused (\d+) more connections", log))
+    return named + sum(int(n) for n in re.findall(r"refused (\d+) more such connections", log))
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])

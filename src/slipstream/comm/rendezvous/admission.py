@@ -10,12 +10,28 @@ import math
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-__all__ = ["GAVE_WAY", "GRACE", "LATE", "MOST", "SECONDS", "Admission", "LogLimit"]
+__all__ = [
+    "GAVE_WAY",
+    "GRACE",
+    "LATE",
+    "MOST",
+    "MOST_NAMED",
+    "MOST_REASONS",
+    "REFUSALS_SECONDS",
+    "SECONDS",
+    "Admission",
+    "RefusalLog",
+]
 
 # All ranks of a large host, or all lanes of 64 hosts; three listeners still leave room below 1024 open files.
 MOST = 256
 SECONDS = 5.0  # in which a caller has to authenticate
 GRACE = 0.25  # seconds that a caller has before it may give way to another one
+
+REFUSALS_SECONDS = 10.0
+# Others are only counted, too: strangers choose their addresses, and some of the reasons.
+MOST_NAMED = 256  # addresses with a reason, in that time
+MOST_REASONS = 8  # of one address
 
 # Why a caller is refused, for the log.
 LATE = "did not authenticate in time"
@@ -51,17 +67,46 @@ class Admission(Generic[_T]):
         return len(self._since) >= MOST
 
 
-class LogLimit:
-    """At most 20 lines at once, and one a second on average: who floods a listener does not flood the log."""
+class RefusalLog:
+    """What is logged of the connections that are refused: a flood does not fill the log, nor hide somebody else.
 
-    def __init__(self, now: float) -> None:
-        self._credit, self._time = 20.0, now
+    native/base/refusal_log.h has the same rule. The first refusal of an address for a reason is logged. The same again
+    within ``REFUSALS_SECONDS`` is only counted, and one line says how many these were.
+    """
 
-    def allows(self, now: float) -> bool:
-        """Whether one more line may be written."""
-        self._credit = min(20.0, self._credit + (now - self._time))
-        self._time = now
-        if self._credit < 1.0:
-            return False
-        self._credit -= 1.0
-        return True
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], int] = {}  # address, reason: how many more
+        self._first: list[str] = []  # to be logged
+        self._others = 0
+        self._ends = math.inf
+
+    def add(self, who: str, why: str, now: float) -> None:
+        """``who`` (address:port) is refused."""
+        if self._ends == math.inf:
+            self._ends = now + REFUSALS_SECONDS
+        address = who.rpartition(":")[0]
+        kind = address, why
+        if kind in self._kinds:
+            self._kinds[kind] += 1
+        elif len(self._kinds) < MOST_NAMED and self._reasons_of(address) < MOST_REASONS:
+            self._kinds[kind] = 0
+            self._first.append(f"refused {who}: {why}")
+        else:
+            self._others += 1
+
+    def _reasons_of(self, address: str) -> int:
+        return sum(one == address for one, _ in self._kinds)
+
+    def take(self, now: float) -> list[str]:
+        """The lines to be logged now. At `ends`, also how many more there were."""
+        lines, self._first = self._first, []
+        if now >= self._ends:
+            more = self._others + sum(self._kinds.values())
+            if more:
+                lines.append(f"refused {more} more such connections within {REFUSALS_SECONDS:g} s")
+            self._kinds, self._others, self._ends = {}, 0, math.inf
+        return lines
+
+    def ends(self) -> float:
+        """When `take` says how many there were; inf if nobody was refused."""
+        return self._ends

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import heapq
 import logging
+import math
 import os
 import selectors
 import socket
@@ -108,7 +109,7 @@ class Server:
         self.clients: set[Client] = set()
         self._alarms: list[tuple[float, int, Client]] = []
         self._alarm_count = 0
-        self._log_limit = admission.LogLimit(time.monotonic())
+        self._refusals = admission.RefusalLog()
         self._listeners = listeners or listen_all([bind] if isinstance(bind, str) else bind, port)
         self.address: tuple[str, int] = self._listeners[0].getsockname()[:2]
         self._selector = selectors.DefaultSelector()
@@ -178,6 +179,7 @@ class Server:
         finally:
             for client in list(self.clients):
                 self.drop(client)
+            self._log_refusals(math.inf)
             self._close_own()
 
     def _close_own(self) -> None:
@@ -210,15 +212,18 @@ class Server:
         while self._alarms and self._alarms[0][0] <= now:
             _, _, client = heapq.heappop(self._alarms)
             self._ring(client, now)
+        self._log_refusals(now)
 
     def _next_alarm(self) -> float | None:
         now = time.monotonic()
-        times = [self._alarms[0][0]] if self._alarms else []
+        times = [self._refusals.ends()]
+        if self._alarms:
+            times.append(self._alarms[0][0])
         if self._stop_at is not None:
             times.append(self._stop_at)
         if not self._accepting:
             times.append(self._accept_pause)
-        return max(0.0, min(times) - now) if times else None
+        return max(0.0, min(times) - now) if min(times) < math.inf else None
 
     def _alarm(self, client: Client, when: float) -> None:
         self._alarm_count += 1
@@ -279,9 +284,12 @@ class Server:
             self._alarm(client, now + admission.SECONDS)
 
     def _refuse(self, client: Client, why: str) -> None:
-        if self._log_limit.allows(time.monotonic()):
-            _log.warning("store: refused %s: %s", client.peer, why)
+        self._refusals.add(client.peer, why, time.monotonic())
         self.drop(client)
+
+    def _log_refusals(self, now: float) -> None:
+        for line in self._refusals.take(now):
+            _log.warning("store: %s", line)
 
     def _shake_hands(self, client: Client) -> None:
         """Moves a stranger through the handshake as far as its bytes go."""
