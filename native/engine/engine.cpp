@@ -255,16 +255,11 @@ Time Engine::tick(Time now) {
   return next;
 }
 
-std::string Engine::report(const Work* work) const {
-  if (work != nullptr) return report_.wait_of(*work, now());
-  return report_.full(failure_state_.ended() ? failure() : Error{});
-}
-
 // ---- failure
 
 void Engine::fail(Error error) {
   if (failure_state_.ended()) return;
-  const std::string told = error.code == Code::timeout ? report() : std::string();
+  const std::string told = error.code == Code::timeout ? report_.full({}) : std::string();
   failure_state_.fail(error, concerned());
   if (!told.empty()) log_warning(rank_, told);
   fabric_.close_up();

@@ -92,9 +92,8 @@ class Engine final : public Events {
   // only after our process would have gone, and would take that for the reason.
   bool must_tell() const { return failure_state_.must_tell(); }
 
-  // As text: what this rank waits for, from whom and since when, and its last operations. Several lines. With `work`,
-  // which is not done: for what it waits.
-  std::string report(const Work* work = nullptr) const;
+  // What this rank waits for, as text.
+  const WaitReport& reports() const { return report_; }
 
   // Links.
   void knocked(int rank, bool alive, const Error& why);

@@ -12,6 +12,8 @@ void Ledger::enter(const WorkPtr& work) {
   if (request.only_waits) return;
   std::lock_guard lock(mutex_);
   std::swap(forgotten, latest_[entered_++ % kRemembered]);
+  while (!older_.empty() && older_.front()->done()) older_.pop_front();
+  if (forgotten && !forgotten->done()) keep_older(std::move(forgotten));
   auto& candidates = request.candidates;
   if (candidates.empty()) {
     Line& line = lines_[request.channel];
@@ -25,6 +27,15 @@ void Ledger::enter(const WorkPtr& work) {
     if (line.unnumbered == 0) return settle(request, Candidate(candidates.front()), line);
   }
   for (const Candidate& candidate : candidates) ++lines_[candidate.channel].unnumbered;
+}
+
+// A work that never ends must not keep all that are done behind it.
+void Ledger::keep_older(WorkPtr work) {
+  if (older_.size() >= most_older_) {
+    std::erase_if(older_, [](const WorkPtr& one) { return one->done(); });
+    most_older_ = std::max(kRemembered, 2 * older_.size());
+  }
+  older_.push_back(std::move(work));
 }
 
 void Ledger::claim(Work& work, const Candidate& source) {
@@ -54,6 +65,16 @@ std::vector<Ledger::Entry> Ledger::latest() const {
     entries.push_back({work, work->request.seq, work->request.candidates.empty()});
   }
   return entries;
+}
+
+std::optional<Ledger::Entry> Ledger::oldest() const {
+  const auto pending = [](const WorkPtr& work) { return !work->done() && work->request.candidates.empty(); };
+  std::lock_guard lock(mutex_);
+  const auto found = std::find_if(older_.begin(), older_.end(), pending);
+  if (found != older_.end()) return Entry{*found, (*found)->request.seq, true};
+  for (size_t i = entered_ - std::min(entered_, kRemembered); i < entered_; ++i)
+    if (const WorkPtr& work = latest_[i % kRemembered]; pending(work)) return Entry{work, work->request.seq, true};
+  return std::nullopt;
 }
 
 }  // namespace slipstream

@@ -6,7 +6,9 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -32,6 +34,8 @@ class Ledger {
   };
   // The latest works, the newest first.
   std::vector<Entry> latest() const;
+  // The oldest numbered work that is not done, however long ago it was entered.
+  std::optional<Entry> oldest() const;
 
  private:
   struct Line {
@@ -39,11 +43,14 @@ class Ledger {
     uint32_t unnumbered = 0;  // receives that may yet take a number of this channel
   };
 
+  void keep_older(WorkPtr work);
   static void settle(Request& request, const Candidate& source, Line& line);
 
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Line> lines_;  // by channel
   std::array<WorkPtr, kRemembered> latest_;
+  std::deque<WorkPtr> older_;        // than those, in their order: the ones that were not done when they left latest_
+  size_t most_older_ = kRemembered;  // with so many, those that are done are dropped
   size_t entered_ = 0;
 };
 

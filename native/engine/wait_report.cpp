@@ -55,6 +55,7 @@ std::string WaitReport::wait_of(const Receives::Receive& receive, Time now) cons
 }
 
 std::string WaitReport::wait_of(const Work& work, Time now) const {
+  if (work.done()) return {};
   for (const Execution* execution : executions_.in_order())
     if (execution->work().get() == &work) {
       const Stall& stall = execution->stall;  // after a short wait nobody has been asked
@@ -63,8 +64,17 @@ std::string WaitReport::wait_of(const Work& work, Time now) const {
     }
   for (const auto& receive : receives_.all())
     if (receive.work.get() == &work) return wait_of(receive, now);
-  const std::string other = work.split ? elsewhere_(now) : std::string();
-  return work.request.signature.describe() + (other.empty() ? " waits for its turn" : ": this rank " + other);
+  const Request& request = work.request;
+  const bool has_number = request.candidates.empty() && !request.only_waits;
+  return (has_number ? numbered(request.signature, request.seq) : request.signature.describe()) + " of the group of " +
+         members(*request.group) + ", called " + seconds_text(now - work.submitted) + " ago, has not begun" +
+         (executions_.empty() ? std::string() : "; first this rank " + occupation(now));
+}
+
+std::string WaitReport::awaited_by(const Work& work) const {
+  for (const Execution* execution : executions_.in_order())
+    if (execution->work().get() == &work && !execution->waiting_on().empty()) return who(execution->waiting_on());
+  return "the other workers";
 }
 
 std::string WaitReport::dissent(const Stall& stall, Time now) const {
@@ -84,25 +94,25 @@ std::string WaitReport::dissent(const Stall& stall, Time now) const {
 }
 
 std::string WaitReport::occupation(Time now) const {
+  const Execution* oldest = nullptr;  // they are in the order in which they began, not in that of the calls
   for (const Execution* execution : executions_.in_order())
-    if (!execution->finished())
-      return "waits in " + numbered(execution->work()->request.signature, execution->work()->request.seq) +
-             " of the group of " + members(*execution->work()->request.group) + " for " + who(execution->waiting_on()) +
-             ", since " + seconds_text(now - execution->stall.progress_at);
+    if (!execution->finished() && (oldest == nullptr || execution->work()->submitted < oldest->work()->submitted))
+      oldest = execution;
+  if (oldest != nullptr)
+    return "waits in " + numbered(oldest->work()->request.signature, oldest->work()->request.seq) +
+           " of the group of " + members(*oldest->work()->request.group) + " for " + who(oldest->waiting_on()) +
+           ", since " + seconds_text(now - oldest->stall.progress_at);
   if (!receives_.empty()) return wait_of(receives_.all().front(), now);
   if (const std::string other = elsewhere_(now); !other.empty()) return other;
   return "is in no operation: it computes, waits for something else, or has left its loop";
 }
 
 std::string WaitReport::oldest_of(const Ledger& ledger, Time now) {
-  const auto latest = ledger.latest();
-  for (auto entry = latest.rbegin(); entry != latest.rend(); ++entry) {
-    const Work& work = *entry->work;
-    if (work.done() || !entry->numbered) continue;
-    return "waits in " + numbered(work.request.signature, entry->seq) + " of the group of " +
-           members(*work.request.group) + ", called " + seconds_text(now - work.submitted) + " ago";
-  }
-  return {};
+  const auto entry = ledger.oldest();
+  if (!entry) return {};
+  const Work& work = *entry->work;
+  return "waits in " + numbered(work.request.signature, entry->seq) + " of the group of " +
+         members(*work.request.group) + ", called " + seconds_text(now - work.submitted) + " ago";
 }
 
 Error WaitReport::still_waits(const Error& error, const Request& request) const {

@@ -36,8 +36,10 @@ class WaitReport {
 
   std::string wait_of(const Execution& execution, Time now) const;
   std::string wait_of(const Receives::Receive& receive, Time now) const;
-  // For what `work` waits, which is not done.
+  // For what `work` waits; empty if it is done.
   std::string wait_of(const Work& work, Time now) const;
+  // For whom a part of a split work waits.
+  std::string awaited_by(const Work& work) const;
   // What other ranks do instead of taking part, as far as they have said so; to be put behind a wait.
   std::string dissent(const Stall& stall, Time now) const;
   // What this rank does at the moment: "waits in ...".

@@ -85,6 +85,18 @@ std::string ReducerClient::occupation(Time now) {
   return {};
 }
 
+std::string ReducerClient::wait_of(const Work& work, Time now) {
+  const std::lock_guard lock(mutex_);
+  if (work.done()) return {};
+  if (!work.begun.load()) return line_.describe_wait(work, now);
+  std::string awaited = pool_.names();  // of a small one
+  for (const auto* splits : {&judged_, &unjudged_})
+    for (const auto& split : *splits)
+      if (split->is_of(work)) awaited = split->awaited();
+  return work.request.signature.describe() + " of the group of " + WaitReport::members(*work.request.group) +
+         ", called " + seconds_text(now - work.submitted) + " ago, waits for " + awaited;
+}
+
 void ReducerClient::begin_ready() {
   if (beginning_) return;
   const struct Guard {

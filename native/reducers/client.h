@@ -40,6 +40,7 @@ class ReducerClient final : public Splitter {
   Time tick(Time now) override;
   // Of works that reducers take part in.
   std::string occupation(Time now) override;
+  std::string wait_of(const Work& work, Time now) override;
   // No work waits for a reducer any more.
   void session_failed() override;
   // Ends the sessions with the reducers.

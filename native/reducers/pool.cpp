@@ -52,6 +52,13 @@ bool ReducerPool::any_used() const {
   return std::ranges::any_of(reducers_, [](const Reducer& reducer) { return reducer.state.used; });
 }
 
+std::string ReducerPool::names() const {
+  std::string text;
+  for (size_t i = 0; i < size(); ++i)
+    if (reducers_[i].state.used) text += (text.empty() ? "" : " and ") + name(i);
+  return text.empty() ? "the other workers" : text;
+}
+
 std::vector<uint64_t> ReducerPool::incarnations() const {
   std::vector<uint64_t> found;
   for (const Reducer& reducer : reducers_) found.push_back(reducer.state.used ? reducer.wanted : 0);
@@ -126,8 +133,7 @@ void ReducerPool::warn(const Verdict& verdict, const std::vector<uint64_t>& inca
     if (!verdict.is_lost(i) || incarnations[i] == reducer.warned) continue;
     reducer.warned = incarnations[i];
     ++reducer.state.lost;
-    log_warning(rank(), "reducer " + reducer.state.name +
-                            " is lost: " + (reducer.why.empty() ? "another rank cannot reach it" : reducer.why) +
+    log_warning(rank(), name(i) + " is lost: " + (reducer.why.empty() ? "another rank cannot reach it" : reducer.why) +
                             "; the workers go on without it, and use it again when it is back");
   }
 }
@@ -146,7 +152,7 @@ void ReducerPool::obey(const Verdict& verdict, const std::vector<uint64_t>& inca
       reducer.state.used = true;
       reducer.express = reducer.fresh;
       reducer.express->agree();
-      log_warning(rank(), "reducer " + reducer.state.name + " is used again");
+      log_warning(rank(), name(i) + " is used again");
     }
     reducer.agreed = verdict.rate(i);
     if (rank() != 0) reducer.state.rate = reducer.agreed;

@@ -55,6 +55,10 @@ class ReducerPool {
   ~ReducerPool() { close(); }
 
   size_t size() const { return reducers_.size(); }
+  // "reducer a:29700"
+  std::string name(size_t reducer) const { return "reducer " + reducers_[reducer].state.name; }
+  // Of those that take part, with "and" between; "the other workers" if none does.
+  std::string names() const;
   bool any_used() const;
   // Of the reducers that take part, 0 for others.
   std::vector<uint64_t> incarnations() const;

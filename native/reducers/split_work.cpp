@@ -129,6 +129,19 @@ Request SplitWork::status_request(std::byte* data, uint64_t bytes, DType dtype) 
   return request;
 }
 
+std::string SplitWork::awaited() const {
+  std::string text;
+  const auto add = [&](const WorkPtr& work, int reducer) {
+    if (work == nullptr || work->done()) return;
+    if (!text.empty()) text += " and ";
+    text +=
+        reducer < 0 ? context_.workers.engine().reports().awaited_by(*work) : pool_.name(static_cast<size_t>(reducer));
+  };
+  for (const Part& part : parts_) add(part.work, part.reducer);
+  if (text.empty()) add(verdict_work_, -1);
+  return text.empty() ? "the other workers" : text;
+}
+
 // ---- the verdict
 
 void SplitWork::part_done(const Part& part) {

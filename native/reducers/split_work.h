@@ -30,6 +30,9 @@ class SplitWork : public std::enable_shared_from_this<SplitWork> {
   void begin(bool asks, std::function<void()> judged);
 
   uint64_t number() const { return number_; }
+  bool is_of(const Work& work) const { return parent_.get() == &work; }
+  // Whom this rank waits for: "reducer a:29700 and rank 1 (host b)". The workers' driver.
+  std::string awaited() const;
   bool is_judged() const { return judged_; }
   // Once it is judged: null if it failed, or had none.
   Verdict* verdict() { return error_ || !verdict_ ? nullptr : &*verdict_; }

@@ -29,7 +29,10 @@ void WorkLine::pop() {
   const WorkPtr work = std::move(waiting_.front());
   waiting_.pop_front();
   in_line_.remove(*work);
-  if (!work->split) --passing_;
+  if (work->split)
+    work->begun.store(true);
+  else
+    --passing_;
   work->copy_in.run();
   use(work, work->split ? begun_ : others_);
 }

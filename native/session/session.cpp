@@ -199,8 +199,12 @@ void Session::reach(int rank, Time deadline) {
 std::string Session::report(const Work* work) {
   check_process();
   std::string text;
-  runner_.as_driver([&] { text = engine_.report(work); });
-  return text;
+  runner_.as_driver([&] {
+    if (work == nullptr) return (void)(text = engine_.reports().full(engine_.failure()));
+    runner_.guarded([&] { engine_.turn(); });  // it may have been submitted, or end, just now
+    text = work->split ? splitter_->wait_of(*work, now()) : engine_.reports().wait_of(*work, now());
+  });
+  return work != nullptr && work->done() ? std::string() : text;  // other sessions' drivers end split works
 }
 
 void Session::abort(const std::string& why) {

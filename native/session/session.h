@@ -98,7 +98,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   const SessionOptions& options() const { return options_; }
 
   // What this rank waits for, and its last operations, for people. Any thread.
-  std::string report(const Work* work = nullptr);  // with `work`, for what it waits
+  std::string report(const Work* work = nullptr);  // with `work`, for what it waits; empty if it is done
 
   // What the timeline is made of. Any thread.
   Trace& trace() { return trace_; }

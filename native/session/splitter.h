@@ -23,6 +23,8 @@ class Splitter {
   // The driver of any session: what this rank waits for that its engine does not know of ("waits in ..."); empty:
   // nothing.
   virtual std::string occupation(Time now) = 0;
+  // The driver of this session: for what a work that was split waits; empty if it is done.
+  virtual std::string wait_of(const Work& work, Time now) = 0;
   // The driver: the session has failed.
   virtual void session_failed() = 0;
   // The session has left: works still pending fail. Waits for that. Idempotent.

@@ -86,7 +86,7 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
   }
   std::string report() override {
     std::string text;
-    runner_.as_driver([&] { text = engine_.report(); });
+    runner_.as_driver([&] { text = engine_.reports().full(engine_.failure()); });
     return text;
   }
   // True once this rank has heard that `peer` left in good order.
