@@ -224,10 +224,27 @@ def test_different_sizes_are_a_mismatch(tmp_path: Path) -> None:
     large = start(tmp_path, common | {"RANK": "1", "WORLD_SIZE": "3"})
     _, err = small.communicate(timeout=60)
     assert small.returncode == 1
-    assert "Mismatch: the ranks were started with different sizes: [2, 3]" in err
+    said = "Mismatch: the ranks were started with different sizes: 2 on rank 0; 3 on rank 1: SLIPSTREAM_SIZE"
+    assert said in err
     _, err = large.communicate(timeout=60)
     assert large.returncode == 1
-    assert "gave up: Mismatch: the ranks were started with different sizes: [2, 3]" in err
+    assert f"gave up: {said}" in err
+
+
+def test_different_jobs_are_named_on_both_ranks(tmp_path: Path) -> None:
+    common = {
+        "SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet",
+        "SLIPSTREAM_SECRET": SECRET,
+        "WORLD_SIZE": "2",
+    }
+    one = start(tmp_path, common | {"RANK": "0", "SLIPSTREAM_JOB": "a"})
+    other = start(tmp_path, common | {"RANK": "1", "SLIPSTREAM_JOB": "b"})
+    said = "SLIPSTREAM_JOB differs between ranks: it is 'a' on rank 0, and 'b' on rank 1"
+    for process, kind in ((one, "PeerLost: rank 1"), (other, f"Refused: {said}")):
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert kind in err
+        assert said in err
 
 
 @given(hosts=st.lists(st.sampled_from("abcd"), min_size=1, max_size=16))

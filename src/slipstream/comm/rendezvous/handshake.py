@@ -123,7 +123,8 @@ def parse_hello(data: bytes, *, job: bytes, purpose: int, target: int) -> Hello:
     if magic != MAGIC:
         raise Refused("not a slipstream peer")
     if its_job != job:
-        raise Refused("it belongs to another job")
+        claims = "" if rank == NOBODY else f"; it says that it is rank {rank}"
+        raise Refused(f"it belongs to another job: compare SLIPSTREAM_JOB{claims}")
     if version != PROTOCOL:
         raise OtherVersion(version)
     if flags & ~ENCRYPTED:

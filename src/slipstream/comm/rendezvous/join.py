@@ -18,6 +18,7 @@ and count.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
@@ -33,6 +34,7 @@ from typing import Any
 
 from slipstream.base.errors import Mismatch, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.settings import PREFIX, Settings
+from slipstream.base.spans import format_spans
 from slipstream.comm.rendezvous import machines
 from slipstream.comm.rendezvous.discovery import (
     advertised_addresses,
@@ -221,9 +223,7 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
     everyone = [json.loads(text) for text in exchange(member, json.dumps(own).encode(), come)]
     if store.server:
         store.server = f"rank 0 (process {everyone[0]['process']} on host {everyone[0]['hostname']})"
-    sizes = {one["size"] for one in everyone}
-    if len(sizes) > 1:
-        raise Mismatch(f"the ranks were started with different sizes: {sorted(sizes)}")
+    _check_sizes([one["size"] for one in everyone])
     member.host_ids = [one["host"] for one in everyone]
     if machines.doubtful(member.host_ids, [one["machine"] for one in everyone]):
         member.host_ids = machines.told_apart(
@@ -243,6 +243,20 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
     member.local_rank, member.local_size = layout.local_rank, layout.local_size
     member.cross_rank, member.cross_size = layout.cross_rank, layout.cross_size
     return member
+
+
+def _check_sizes(sizes: Sequence[int]) -> None:
+    """``sizes``: what each rank was told."""
+    if len(set(sizes)) == 1:
+        return
+    told = []
+    for size in sorted(set(sizes)):
+        ranks = [rank for rank, its in enumerate(sizes) if its == size]
+        told.append(f"{size} on rank{'s' if len(ranks) > 1 else ''} {format_spans(ranks)}")
+    raise Mismatch(
+        f"the ranks were started with different sizes: {'; '.join(told)}: SLIPSTREAM_SIZE, or what the launcher sets "
+        "in its place (WORLD_SIZE), must be the same on all ranks"
+    )
 
 
 # ---- finding the store ----
@@ -364,9 +378,37 @@ def _by_file(settings: Settings, path: Path, rank: int, one_host: bool, secret: 
             raise ValueError(f"{PREFIX}RENDEZVOUS: cannot read {path}: {error.strerror}") from None
 
     where = f"rank 0 has not written its address to {path}"
-    return connect_any(
-        addresses, secret, settings.job, settings.start_timeout, rank, where, encrypt=settings.encrypt
+    try:
+        return connect_any(
+            addresses, secret, settings.job, settings.start_timeout, rank, where, encrypt=settings.encrypt
+        )
+    except Refused:
+        _check_job(settings, path, rank, secret)
+        raise
+
+
+def _check_job(settings: Settings, path: Path, rank: int, secret: bytes) -> None:
+    """Refused, with both names, if the file is of a job of another name. The ranks of that job are told, too."""
+    try:
+        text = path.read_bytes()
+        job = str(json.loads(text)["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if job == settings.job:
+        return
+    why = (
+        f"SLIPSTREAM_JOB differs between ranks: it is {job!r} on rank 0, and {settings.job!r} on rank {rank}; it must "
+        "be the same on all ranks"
     )
+    for host, port in _read_published(text):
+        with contextlib.suppress(SlipstreamError):
+            store = Store(
+                host, port, secret, job, settings.start_timeout, rank=rank, encrypt=settings.encrypt
+            )
+            store.enter(str(_epoch + 1), rank, settings.host_name)
+            store.leave(why)
+            break
+    raise Refused(why)
 
 
 def _check_free(settings: Settings, path: Path, secret: bytes) -> None:
