@@ -24,6 +24,7 @@ from reducer.service import SECRET, wait_for
 from slipstream import _core
 from slipstream.base.errors import Refused, SlipstreamError
 from slipstream.cli.main import main
+from slipstream.comm.reducers import client
 from slipstream.comm.reducers.client import JOB, Reply, Request, register
 from slipstream.comm.rendezvous import admission, questions
 from slipstream.comm.rendezvous.store import Store
@@ -106,6 +107,34 @@ def test_another_secret_is_refused(tmp_path: Path) -> None:
         ):
             one.register(secret=bytes(32))
         assert one.metrics()["registered_total"] == 0
+
+
+class Lost:
+    """A worker's client whose reducer is lost."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def states(self) -> list[dict[str, Any]]:
+        self.asked += 1
+        return [{"used": False}]
+
+
+def test_a_reducer_that_comes_back_with_another_secret_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.01)
+    lost: Any = Lost()
+    with service.started(tmp_path) as one:
+        keeper = client.Keeper([("127.0.0.1", one.port)], bytes(32), Request("job", 2, 2))
+        keeper.watch(lost)
+        wait_for(lambda: lost.asked > 5, "another question")
+        keeper.stop()
+        said = (
+            f"reducer 127.0.0.1:{one.port} refused this process: the secrets differ; the job needs the secret"
+        )
+        assert [text.startswith(said) for text in caplog.messages] == [True], caplog.text
+        assert "SLIPSTREAM_REDUCER_SECRET" in caplog.text
 
 
 def test_nobody_there_is_said() -> None:

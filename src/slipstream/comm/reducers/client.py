@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream import _core
-from slipstream.base.errors import SlipstreamError
+from slipstream.base.errors import Refused, SlipstreamError
 from slipstream.comm.rendezvous.secret import reducer_secret
 from slipstream.comm.rendezvous.store import Called, Store
 
@@ -141,6 +141,7 @@ class Keeper:
         self.reducers = tuple(reducers)
         self._secret = secret
         self._request = request
+        self._refused: set[tuple[str, int]] = set()  # the reducers of which people have been told that
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -156,6 +157,8 @@ class Keeper:
             found["addresses"] = resolve(host)
             found["incarnation"] = register(host, port, self._secret, self._request, encrypt=self._encrypt)
         except SlipstreamError as error:
+            if isinstance(error, Refused):
+                self._refused.add(reducer)
             _log.warning("%s; the job starts without it", error)
         return found
 
@@ -179,8 +182,14 @@ class Keeper:
                 host, port = self.reducers[index]
                 try:
                     incarnation = register(host, port, self._secret, self._request, encrypt=self._encrypt)
+                except Refused as error:  # another one listens there now, with another secret
+                    if (host, port) not in self._refused:
+                        self._refused.add((host, port))
+                        _log.warning("%s; the job goes on without it", error)
+                    continue
                 except (SlipstreamError, OSError):
                     continue
+                self._refused.discard((host, port))
                 client.registered(index, incarnation)
                 asked[index] = 0
 
