@@ -64,7 +64,7 @@ bool Fabric::reach_out(int rank) {
 void Fabric::forget(int rank) {
   Peer& peer = at(rank);
   peer.wanted = false;
-  peer.gone = {};
+  peer.forgotten = std::exchange(peer.gone, {});
   peer.left = Time::min();
 }
 

@@ -55,7 +55,11 @@ class Fabric {
     return link != nullptr && link->up() ? link : nullptr;
   }
   // Why no link to `rank` can ever be had; Code::ok if it can.
-  const Error& gone(int rank) const { return peers_[static_cast<size_t>(rank)].gone; }
+  // With `forgotten`: or why it was gone when forget() was called last.
+  const Error& gone(int rank, bool forgotten = false) const {
+    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    return forgotten && !peer.gone ? peer.forgotten : peer.gone;
+  }
 
   // The data that came over a link that is gone refers to this.
   Link& past(int rank);
@@ -109,6 +113,7 @@ class Fabric {
     std::unique_ptr<Link> past;
     std::unique_ptr<LinkStatistics> last;  // of a link that is gone
     Error gone;
+    Error forgotten;
     Time left = Time::min();
     bool wanted = false;
     bool connecting = false;  // it has a link that has not come up yet

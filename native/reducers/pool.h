@@ -112,6 +112,7 @@ class ReducerPool {
     uint64_t wanted = 0;               // the incarnation that verdicts speak of
     uint64_t connected = 0;            // the one that `session` is up with
     bool failed = false;               // this rank could not use `session`
+    bool refused = false;              // the handshake failed: people have been told
     std::string why;
     uint64_t warned = 0;  // the incarnation whose loss people have been told of
 
@@ -121,6 +122,7 @@ class ReducerPool {
   int rank() const { return context_.group->rank; }
   int workers() const { return static_cast<int>(context_.group->ranks.size()); }
   std::shared_ptr<Session> open(size_t reducer, uint64_t incarnation);
+  void warn_of_refusal(size_t reducer, const std::string& why);
   void open_all();
   bool take(size_t reducer, uint64_t incarnation, const std::shared_ptr<Session>& session);
   void leave(Reducer& reducer);

@@ -3,7 +3,9 @@
 #include <future>
 #include <numeric>
 #include <system_error>
+#include <utility>
 
+#include "base/log.h"
 #include "base/thread.h"
 #include "reducers/pool.h"
 #include "transport/crypto.h"
@@ -60,8 +62,22 @@ std::shared_ptr<Session> ReducerPool::open(size_t index, uint64_t incarnation) {
   }
   peer.port = static_cast<uint16_t>(incarnation >> 48);
   session->start(std::move(peers));
-  session->reach(workers(), now() + seconds(kConnectSeconds));
+  try {
+    session->reach(workers(), now() + seconds(kConnectSeconds));
+  } catch (const Failure& failure) {
+    if (failure.error().code == Code::refused) warn_of_refusal(index, failure.error().text);
+    throw;
+  }
   return session;
+}
+
+void ReducerPool::warn_of_refusal(size_t index, const std::string& why) {
+  const std::lock_guard lock(context_.mutex);
+  if (std::exchange(reducers_[index].refused, true)) return;
+  log_warning(rank(),
+              why +
+                  "; this rank needs the secret that the reducer was started with: SLIPSTREAM_REDUCER_SECRET, or "
+                  "its file; the workers go on without it");
 }
 
 void ReducerPool::open_all() {
@@ -94,7 +110,7 @@ bool ReducerPool::take(size_t index, uint64_t incarnation, const std::shared_ptr
                                             [this, index](const std::string& why) { lose(index, why); });
   reducer.session = session;
   reducer.connected = incarnation;
-  reducer.failed = false;
+  reducer.failed = reducer.refused = false;
   return true;
 }
 

@@ -186,7 +186,7 @@ void Session::reach(int rank, Time deadline) {
       engine_.fabric().want(rank);
       up = engine_.fabric().up(rank) != nullptr;
       if (!up) look();
-      gone = engine_.fabric().gone(rank);
+      gone = engine_.fabric().gone(rank, now() >= deadline);
     });
     if (up) return;
     if (const Error error = failure()) throw Failure(error);
