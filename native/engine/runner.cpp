@@ -212,12 +212,16 @@ bool Runner::drive_for(Work& work, Time deadline) {
   }
   caller_left_.store(now().time_since_epoch().count());
   caller_drives_.store(false);
+  hand_over();
+  return work.done();
+}
+
+void Runner::hand_over() {
   bell_.arm();
   if (engine_.must_turn() || engine_.busy()) {
     bell_.ring();
     unpark();
   }
-  return work.done();
 }
 
 }  // namespace slipstream

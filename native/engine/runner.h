@@ -38,7 +38,7 @@ class Runner {
   // Any thread: waits for a work submitted before. True if done.
   bool wait(Work& work, Time deadline);
 
-  // Any thread but one that drives: runs `f` as the driver. Whoever drives now makes room at once.
+  // Any thread but one that drives: runs `f` as the driver, then hands over. Whoever drives now makes room at once.
   template <class F>
   void as_driver(F f) {
     std::unique_lock lock(drive_, std::try_to_lock);
@@ -51,6 +51,7 @@ class Runner {
     }
     const DefaultFloatState state;
     f();
+    hand_over();
   }
   // As the driver: what `f` throws fails the session.
   template <class F>
@@ -87,6 +88,9 @@ class Runner {
   void let_guests_in();
   // With the lock held: drives until `work` is done, the deadline passes or a guest comes, then hands over.
   bool drive_for(Work& work, Time deadline);
+  // With the lock held: what is left to do wakes the engine thread, and so does what comes later. The driver may have
+  // read the event of a bell that had been rung for that thread.
+  void hand_over();
 
   Engine& engine_;
   Poller& poller_;

@@ -178,6 +178,27 @@ def too_early() -> None:
     slipstream.shutdown()
 
 
+def asked_alone() -> None:
+    """Rank 0 gives up a wait at once, and then only asks whether the operation is done: it goes on by itself."""
+    slipstream.init()
+    x = np.ones(1 << 18, np.float32)
+    slipstream.all_reduce(x)
+    for _ in range(50):
+        slipstream.barrier()
+        time.sleep(0.02)  # nobody drives now but the engine's thread, which is idle
+        if slipstream.rank() == 0:
+            work = slipstream.all_reduce(x, async_op=True)
+            with contextlib.suppress(slipstream.Timeout):
+                work.wait(0)
+            while not work.done():
+                time.sleep(0.001)
+            work.wait()  # raises if rank 1 has missed rank 0
+        else:
+            time.sleep(0.02)  # mostly, rank 0 has given up by then
+            slipstream.all_reduce(x)
+    slipstream.shutdown()
+
+
 def wrong_arguments() -> None:
     """What is wrong on this rank alone is an error here, and nothing happens elsewhere."""
     slipstream.init()

@@ -52,6 +52,10 @@ def test_a_wait_that_is_too_short(transport: str) -> None:
     ranks.run(SCRIPT, 2, transport=transport, args=["too_early"])
 
 
+def test_an_operation_whose_wait_ended_early_goes_on_while_done_is_asked() -> None:
+    ranks.run(SCRIPT, 2, transport="shm", args=["asked_alone"])
+
+
 @pytest.mark.parametrize("n", [2, 3])
 def test_wrong_arguments_harm_nobody(n: int) -> None:
     ranks.run(SCRIPT, n, args=["wrong_arguments"])
