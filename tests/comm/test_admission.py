@@ -85,10 +85,22 @@ def test_a_flood_of_refusals_is_counted_and_hides_nobody_else() -> None:
     assert log.take(now=math.inf) == []
 
 
+def test_reasons_that_differ_in_a_number_are_one_and_hide_no_other() -> None:
+    log = RefusalLog()
+    for rank in range(64):
+        log.add("10.0.0.1:1", f"another job; it says that it is rank {rank}", now=0.0)
+    log.add("10.0.0.1:2", "wrong mac", now=0.0)
+    assert log.take(now=math.inf) == [
+        "refused 10.0.0.1:1: another job; it says that it is rank 0",
+        "refused 10.0.0.1:2: wrong mac",
+        "refused 63 more such connections within 10 s",
+    ]
+
+
 def test_what_is_known_of_refusals_is_bounded() -> None:
     log = RefusalLog()
     for number in range(10_000):
-        log.add("10.0.0.1:1", f"reason {number}", now=0.0)
+        log.add("10.0.0.1:1", f"reason {'x' * (number % 100)}", now=0.0)
     assert len(log.take(now=0.0)) == admission.MOST_REASONS
     for number in range(10_000):
         log.add(f"host-{number}:1", "wrong mac", now=0.0)

@@ -7,6 +7,7 @@ only serves a store does not need the native module.
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
@@ -29,7 +30,7 @@ SECONDS = 5.0  # in which a caller has to authenticate
 GRACE = 0.25  # seconds that a caller has before it may give way to another one
 
 REFUSALS_SECONDS = 10.0
-# Others are only counted, too: strangers choose their addresses, and some of the reasons.
+# Others are only counted, too: strangers choose their addresses.
 MOST_NAMED = 256  # addresses with a reason, in that time
 MOST_REASONS = 8  # of one address
 
@@ -71,11 +72,12 @@ class RefusalLog:
     """What is logged of the connections that are refused: a flood does not fill the log, nor hide somebody else.
 
     native/base/refusal_log.h has the same rule. The first refusal of an address for a reason is logged. The same again
-    within ``REFUSALS_SECONDS`` is only counted, and one line says how many these were.
+    within ``REFUSALS_SECONDS`` is only counted, and one line says how many these were. Reasons that differ only in their
+    numbers, such as ranks that callers claim to be, are one.
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str], int] = {}  # address, reason: how many more
+        self._kinds: dict[tuple[str, str], int] = {}  # address, reason without its numbers: how many more
         self._first: list[str] = []  # to be logged
         self._others = 0
         self._ends = math.inf
@@ -85,7 +87,7 @@ class RefusalLog:
         if self._ends == math.inf:
             self._ends = now + REFUSALS_SECONDS
         address = who.rpartition(":")[0]
-        kind = address, why
+        kind = address, re.sub(r"\d", "", why)
         if kind in self._kinds:
             self._kinds[kind] += 1
         elif len(self._kinds) < MOST_NAMED and self._reasons_of(address) < MOST_REASONS:
