@@ -231,20 +231,36 @@ def test_different_sizes_are_a_mismatch(tmp_path: Path) -> None:
     assert f"gave up: {said}" in err
 
 
-def test_different_jobs_are_named_on_both_ranks(tmp_path: Path) -> None:
+def test_a_rank_of_another_job_is_refused_with_both_names_and_ends_nobody_else(tmp_path: Path) -> None:
+    common = {
+        "SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet",
+        "SLIPSTREAM_SECRET": SECRET,
+        "SLIPSTREAM_JOB": "a",
+        "WORLD_SIZE": "3",
+    }
+    early = [start(tmp_path, common | {"RANK": str(r)}) for r in (0, 1)]
+    stray = start(tmp_path, common | {"RANK": "1", "SLIPSTREAM_JOB": "b"})
+    _, err = stray.communicate(timeout=60)
+    assert stray.returncode == 1
+    said = f"Refused: SLIPSTREAM_JOB differs: it is 'a' on the rank 0 that wrote {tmp_path}/meet, and 'b' on this rank 1:"
+    assert said in err
+    late = start(tmp_path, common | {"RANK": "2"})
+    assert sorted(finish(process)[0] for process in (*early, late)) == [0, 1, 2]
+
+
+def test_rank_0_hears_of_a_rank_of_another_job(tmp_path: Path) -> None:
     common = {
         "SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet",
         "SLIPSTREAM_SECRET": SECRET,
         "WORLD_SIZE": "2",
     }
-    one = start(tmp_path, common | {"RANK": "0", "SLIPSTREAM_JOB": "a"})
+    first = start(tmp_path, common | {"RANK": "0", "SLIPSTREAM_START_TIMEOUT": "5"})
     other = start(tmp_path, common | {"RANK": "1", "SLIPSTREAM_JOB": "b"})
-    said = "SLIPSTREAM_JOB differs between ranks: it is 'a' on rank 0, and 'b' on rank 1"
-    for process, kind in ((one, "PeerLost: rank 1"), (other, f"Refused: {said}")):
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert kind in err
-        assert said in err
+    other.communicate(timeout=60)
+    _, err = first.communicate(timeout=60)
+    assert "it belongs to another job: compare SLIPSTREAM_JOB; it says that it is rank 1" in err
+    assert "Timeout: rank 1 of 2 did not come within 5 s: " in err
+    assert "with the same SLIPSTREAM_JOB; " in err
 
 
 @given(hosts=st.lists(st.sampled_from("abcd"), min_size=1, max_size=16))

@@ -18,7 +18,6 @@ and count.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import importlib
 import json
 import os
@@ -220,6 +219,8 @@ def _meet(settings: Settings, placement: Placement, store: Store, secret: bytes,
         [],
     )
     come = "every rank must start and call slipstream.init (or init_process_group)"
+    if store.server and placement.rank == 0:
+        come += ", with the same SLIPSTREAM_JOB"
     everyone = [json.loads(text) for text in exchange(member, json.dumps(own).encode(), come)]
     if store.server:
         store.server = f"rank 0 (process {everyone[0]['process']} on host {everyone[0]['hostname']})"
@@ -383,32 +384,21 @@ def _by_file(settings: Settings, path: Path, rank: int, one_host: bool, secret: 
             addresses, secret, settings.job, settings.start_timeout, rank, where, encrypt=settings.encrypt
         )
     except Refused:
-        _check_job(settings, path, rank, secret)
+        _check_job(settings, path, rank)
         raise
 
 
-def _check_job(settings: Settings, path: Path, rank: int, secret: bytes) -> None:
-    """Refused, with both names, if the file is of a job of another name. The ranks of that job are told, too."""
+def _check_job(settings: Settings, path: Path, rank: int) -> None:
+    """Refused, with both names, if the file is of a job of another name."""
     try:
-        text = path.read_bytes()
-        job = str(json.loads(text)["job"])
+        job = str(json.loads(path.read_bytes())["job"])
     except (OSError, ValueError, KeyError, TypeError):
         return
-    if job == settings.job:
-        return
-    why = (
-        f"SLIPSTREAM_JOB differs between ranks: it is {job!r} on rank 0, and {settings.job!r} on rank {rank}; it must "
-        "be the same on all ranks"
-    )
-    for host, port in _read_published(text):
-        with contextlib.suppress(SlipstreamError):
-            store = Store(
-                host, port, secret, job, settings.start_timeout, rank=rank, encrypt=settings.encrypt
-            )
-            store.enter(str(_epoch + 1), rank, settings.host_name)
-            store.leave(why)
-            break
-    raise Refused(why)
+    if job != settings.job:
+        raise Refused(
+            f"SLIPSTREAM_JOB differs: it is {job!r:.80} on the rank 0 that wrote {path}, and {settings.job!r} on this "
+            f"rank {rank}: give all ranks of a job the same, and each job a file of its own"
+        )
 
 
 def _check_free(settings: Settings, path: Path, secret: bytes) -> None:
