@@ -35,6 +35,21 @@ def test_an_array_is_named_with_its_shape() -> None:
         as_number("prescale", torch.ones(2))
 
 
+def test_why_a_number_could_not_be_had_stays_the_cause() -> None:
+    class Broken:
+        def __float__(self) -> float:
+            raise RuntimeError("the device is gone")
+
+    with pytest.raises(TypeError, match=r"^prescale must be one number, not Broken$") as caught:
+        as_number("prescale", Broken())
+    assert str(caught.value.__cause__) == "the device is gone"
+
+
+def test_an_integer_beyond_floats_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^prescale is too large: "):
+        as_number("prescale", 10**400)
+
+
 def test_a_time_is_from_0_to_a_limit() -> None:
     for wrong in (-1, float("nan")):
         with pytest.raises(ValueError, match=r"^timeout must be 0 s or more, not (-1|nan) s$"):

@@ -9,15 +9,21 @@ __all__ = ["as_number", "as_seconds", "seconds_of"]
 
 
 def as_number(name: str, value: Any, wanted: str = "one number") -> float:
-    """``value`` as a float; TypeError that names the argument ``name`` and what it is instead of ``wanted``."""
+    """``value`` as a float; errors name the argument.
+
+    TypeError says what ``value`` is instead of ``wanted``, ValueError that it is an integer too large for a float.
+    """
+    cause: Exception | None = None
     if isinstance(value, SupportsFloat):
         try:
             return float(value)
-        except (TypeError, ValueError, RuntimeError):  # of an array: each library raises another one
-            pass
+        except OverflowError as error:
+            raise ValueError(f"{name} is too large: {error}") from error
+        except (TypeError, ValueError, RuntimeError) as error:  # of an array: each library raises another one
+            cause = error
     shape = tuple(getattr(value, "shape", ()))
     got = f"an array of shape {shape}" if shape else type(value).__name__
-    raise TypeError(f"{name} must be {wanted}, not {got}")
+    raise TypeError(f"{name} must be {wanted}, not {got}") from cause
 
 
 def as_seconds(name: str, value: Any) -> float:
