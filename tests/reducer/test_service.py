@@ -137,6 +137,27 @@ def test_a_reducer_that_comes_back_with_another_secret_is_named_once(
         assert "SLIPSTREAM_REDUCER_SECRET" in caplog.text
 
 
+def test_a_reducer_that_refuses_for_another_reason_is_named_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_AGAIN_SECONDS", 0.01)
+    reasons = iter(["it is busy", "it is busy", "the secrets differ"])
+
+    def refuse(*_: object, **__: object) -> int:
+        raise Refused(next(reasons, "the secrets differ"))
+
+    monkeypatch.setattr(client, "register", refuse)
+    lost: Any = Lost()
+    keeper = client.Keeper([("127.0.0.1", 1)], bytes(32), Request("job", 2, 2))
+    keeper.watch(lost)
+    wait_for(lambda: lost.asked > 5, "more questions")
+    keeper.stop()
+    assert caplog.messages == [
+        "it is busy; the job goes on without it",
+        "the secrets differ; the job goes on without it",
+    ]
+
+
 def test_nobody_there_is_said() -> None:
     port = master_port(local=True)  # free, and not for whoever asks for any
     said = rf"^cannot reach reducer 127.0.0.1:{port}: .*refused: `slipstream reducer` has to run there, "

@@ -141,7 +141,9 @@ class Keeper:
         self.reducers = tuple(reducers)
         self._secret = secret
         self._request = request
-        self._refused: set[tuple[str, int]] = set()  # the reducers of which people have been told that
+        self._refused: dict[
+            tuple[str, int], str
+        ] = {}  # what people have been told last of a reducer that refuses us
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -158,7 +160,7 @@ class Keeper:
             found["incarnation"] = register(host, port, self._secret, self._request, encrypt=self._encrypt)
         except SlipstreamError as error:
             if isinstance(error, Refused):
-                self._refused.add(reducer)
+                self._refused[reducer] = str(error)
             _log.warning("%s; the job starts without it", error)
         return found
 
@@ -182,14 +184,14 @@ class Keeper:
                 host, port = self.reducers[index]
                 try:
                     incarnation = register(host, port, self._secret, self._request, encrypt=self._encrypt)
-                except Refused as error:  # another one listens there now, with another secret
-                    if (host, port) not in self._refused:
-                        self._refused.add((host, port))
+                except Refused as error:  # it has another secret, say, or only hangs up
+                    if self._refused.get((host, port)) != str(error):
+                        self._refused[host, port] = str(error)
                         _log.warning("%s; the job goes on without it", error)
                     continue
                 except (SlipstreamError, OSError):
                     continue
-                self._refused.discard((host, port))
+                self._refused.pop((host, port), None)
                 client.registered(index, incarnation)
                 asked[index] = 0
 
