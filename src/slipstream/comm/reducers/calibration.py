@@ -99,7 +99,8 @@ class _Runs:
             "reduce_scatter": _compiled(build("reduce_scatter", "direct", rank, size)),
         }
         # Not of the heap: that would keep it when it is free.
-        self._data: NDArray[np.float32] = np.frombuffer(mmap.mmap(-1, _MOST_BYTES), dtype=np.float32)
+        memory = mmap.mmap(-1, _MOST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._data: NDArray[np.float32] = np.frombuffer(memory, dtype=np.float32)
 
     def agree(self, values: NDArray[np.float64], op: Op) -> NDArray[np.float64]:
         """The same array on all ranks."""
