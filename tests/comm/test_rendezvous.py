@@ -242,7 +242,8 @@ def test_a_rank_of_another_job_is_refused_with_both_names_and_ends_nobody_else(t
     stray = start(tmp_path, common | {"RANK": "1", "SLIPSTREAM_JOB": "b"})
     _, err = stray.communicate(timeout=60)
     assert stray.returncode == 1
-    said = f"Refused: SLIPSTREAM_JOB differs: it is 'a' on the rank 0 that wrote {tmp_path}/meet, and 'b' on this rank 1:"
+    wrote = f"the rank 0 that wrote {tmp_path}/meet"
+    said = f"Refused: SLIPSTREAM_JOB differs: it is 'a' on {wrote}, and 'b' on this rank 1:"
     assert said in err
     late = start(tmp_path, common | {"RANK": "2"})
     assert sorted(finish(process)[0] for process in (*early, late)) == [0, 1, 2]

@@ -72,8 +72,8 @@ class RefusalLog:
     """What is logged of the connections that are refused: a flood does not fill the log, nor hide somebody else.
 
     native/base/refusal_log.h has the same rule. The first refusal of an address for a reason is logged. The same again
-    within ``REFUSALS_SECONDS`` is only counted, and one line says how many these were. Reasons that differ only in their
-    numbers, such as ranks that callers claim to be, are one.
+    within ``REFUSALS_SECONDS`` is only counted, and one line says how many these were. Reasons that differ only in
+    their numbers, such as ranks that callers claim to be, are one.
     """
 
     def __init__(self) -> None:
