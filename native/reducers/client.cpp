@@ -12,6 +12,13 @@ constexpr uint64_t kRarely = 8;            // without reducers every so-many-th 
 constexpr uint64_t kSmallOnes = 64;        // after so many small works one is treated as a large one, for its verdict
 constexpr uint64_t kSmallSlice = 4 << 10;  // bytes below which another reducer costs more than it saves
 
+uint64_t input_bytes(const Request& whole) { return whole.spaces[0].count * size_of(whole.signature.dtype); }
+
+// How many of the ways a small one takes, from the first on.
+uint64_t slices_of(const Request& whole, size_t ways) {
+  return std::min<uint64_t>(std::max<uint64_t>(input_bytes(whole) / kSmallSlice, 1), ways);
+}
+
 }  // namespace
 
 ReducerClient::ReducerClient(Session& workers, ReducerClientOptions options)
@@ -89,12 +96,21 @@ std::string ReducerClient::wait_of(const Work& work, Time now) {
   const std::lock_guard lock(mutex_);
   if (work.done()) return {};
   if (!work.begun.load()) return line_.describe_wait(work, now);
-  std::string awaited = pool_.names();  // of a small one
+  std::string awaited = awaited_by_small(work.request);  // also of one whose verdict is obeyed already
   for (const auto* splits : {&judged_, &unjudged_})
     for (const auto& split : *splits)
       if (split->is_of(work)) awaited = split->awaited();
   return work.request.signature.describe() + " of the group of " + WaitReport::members(*work.request.group) +
          ", called " + seconds_text(now - work.submitted) + " ago, waits for " + awaited;
+}
+
+std::string ReducerClient::awaited_by_small(const Request& whole) const {
+  std::string text;
+  const auto ways = pool_.ways();
+  if (Express::is_small(whole) && input_bytes(whole) != 0)
+    for (uint64_t i = 0; i < slices_of(whole, ways.size()); ++i)
+      text += (text.empty() ? "" : " and ") + pool_.name(ways[i].first);
+  return text.empty() ? "the other workers" : text + ", or the workers that have not called it";
 }
 
 void ReducerClient::begin_ready() {
@@ -122,8 +138,7 @@ void ReducerClient::begin_ready() {
 bool ReducerClient::begin_small(const WorkPtr& parent) {
   const Request& whole = parent->request;
   const auto ways = pool_.ways();
-  const uint64_t bytes = whole.spaces[0].count * size_of(whole.signature.dtype);
-  const uint64_t slices = std::min<uint64_t>(std::max<uint64_t>(bytes / kSmallSlice, 1), ways.size());
+  const uint64_t slices = slices_of(whole, ways.size());
   for (uint64_t i = 0; i < slices; ++i)
     if (ways[i].second->busy()) return false;
   for (uint64_t i = 0; i < slices; ++i)
@@ -131,7 +146,7 @@ bool ReducerClient::begin_small(const WorkPtr& parent) {
   if (since_verdict_ >= kSmallOnes) return true;
   line_.pop();
   ++since_verdict_;
-  if (!ways.empty() && bytes != 0) {
+  if (!ways.empty() && input_bytes(whole) != 0) {
     begin_slices(parent, ways, slices);
     return true;
   }

@@ -59,6 +59,7 @@ class ReducerClient final : public Splitter {
   static constexpr uint64_t kAhead = 4;  // large works under way at once
 
   void stand_in_line(const WorkPtr& work);
+  std::string awaited_by_small(const Request& whole) const;
   void begin_ready();
   bool begin_small(const WorkPtr& parent);
   void begin_slices(const WorkPtr& parent, const std::vector<std::pair<size_t, Express*>>& ways, uint64_t slices);

@@ -52,13 +52,6 @@ bool ReducerPool::any_used() const {
   return std::ranges::any_of(reducers_, [](const Reducer& reducer) { return reducer.state.used; });
 }
 
-std::string ReducerPool::names() const {
-  std::string text;
-  for (size_t i = 0; i < size(); ++i)
-    if (reducers_[i].state.used) text += (text.empty() ? "" : " and ") + name(i);
-  return text.empty() ? "the other workers" : text;
-}
-
 std::vector<uint64_t> ReducerPool::incarnations() const {
   std::vector<uint64_t> found;
   for (const Reducer& reducer : reducers_) found.push_back(reducer.state.used ? reducer.wanted : 0);

@@ -57,8 +57,6 @@ class ReducerPool {
   size_t size() const { return reducers_.size(); }
   // "reducer a:29700"
   std::string name(size_t reducer) const { return "reducer " + reducers_[reducer].state.name; }
-  // Of those that take part, with "and" between; "the other workers" if none does.
-  std::string names() const;
   bool any_used() const;
   // Of the reducers that take part, 0 for others.
   std::vector<uint64_t> incarnations() const;
@@ -122,7 +120,7 @@ class ReducerPool {
   int rank() const { return context_.group->rank; }
   int workers() const { return static_cast<int>(context_.group->ranks.size()); }
   std::shared_ptr<Session> open(size_t reducer, uint64_t incarnation);
-  void warn_of_refusal(size_t reducer, const std::string& why);
+  void warn_of_refusal(size_t reducer, std::string why);
   void open_all();
   bool take(size_t reducer, uint64_t incarnation, const std::shared_ptr<Session>& session);
   void leave(Reducer& reducer);

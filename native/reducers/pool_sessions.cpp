@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "reducers/pool.h"
 #include "transport/crypto.h"
+#include "transport/handshake.h"
 #include "transport/sockets.h"
 
 namespace slipstream {
@@ -71,13 +72,14 @@ std::shared_ptr<Session> ReducerPool::open(size_t index, uint64_t incarnation) {
   return session;
 }
 
-void ReducerPool::warn_of_refusal(size_t index, const std::string& why) {
+void ReducerPool::warn_of_refusal(size_t index, std::string why) {
   const std::lock_guard lock(context_.mutex);
   if (std::exchange(reducers_[index].refused, true)) return;
-  log_warning(rank(),
-              why +
-                  "; this rank needs the secret that the reducer was started with: SLIPSTREAM_REDUCER_SECRET, or "
-                  "its file; the workers go on without it");
+  if (const auto cure = why.find(kOneSecret); cure != std::string::npos)
+    why.replace(
+        cure, std::string::npos,
+        ": this rank needs the secret that the reducer was started with: SLIPSTREAM_REDUCER_SECRET, or its file");
+  log_warning(rank(), why + "; the workers go on without it");
 }
 
 void ReducerPool::open_all() {

@@ -138,6 +138,7 @@ std::string SplitWork::awaited() const {
         reducer < 0 ? context_.workers.engine().reports().awaited_by(*work) : pool_.name(static_cast<size_t>(reducer));
   };
   for (const Part& part : parts_) add(part.work, part.reducer);
+  for (const WorkPtr& one : repairs_) add(one, -1);
   if (text.empty()) add(verdict_work_, -1);
   return text.empty() ? "the other workers" : text;
 }

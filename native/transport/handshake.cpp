@@ -107,7 +107,7 @@ bool Handshake::passed() {
       std::copy_n(message.begin(), server_nonce_.size(), server_nonce_.begin());
       differs_ = equal_constant_time(message.subspan(32), mac(kServerDiffers));
       if (!differs_ && !equal_constant_time(message.subspan(32), mac(kServer)))
-        return fail("does not know our secret: SLIPSTREAM_SECRET must be the same on all ranks") == State::done;
+        return fail(std::string("does not know our secret") + kOneSecret) == State::done;
       put(Stage::proof_out, mac(differs_ ? kClientDiffers : kClient));
       return true;
     case Stage::proof_out:
@@ -116,7 +116,7 @@ bool Handshake::passed() {
       return true;
     case Stage::proof_in:
       if (!equal_constant_time(message, mac(differs_ ? kClientDiffers : kClient)))
-        return fail("does not know our secret: SLIPSTREAM_SECRET must be the same on all ranks") == State::done;
+        return fail(std::string("does not know our secret") + kOneSecret) == State::done;
       if (differs_) return fail_of_difference();
       lacking_ = has && !has(hello_);
       put(Stage::accept_out, std::span(lacking_ ? &kLacking : &kAccepted, 1));

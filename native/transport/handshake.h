@@ -18,6 +18,9 @@
 
 namespace slipstream {
 
+// Ends what a handshake says of a side with another secret. Sessions with reducers have another cure.
+inline constexpr const char* kOneSecret = ": SLIPSTREAM_SECRET must be the same on all ranks";
+
 // Whether `why`, what a handshake says of its failure, means that the other side broke off the connection.
 bool broke_off(const std::string& why);
 
