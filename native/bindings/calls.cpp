@@ -25,7 +25,9 @@ using Offsets = std::optional<std::vector<uint64_t>>;
 using Copy = std::optional<std::tuple<uintptr_t, uint64_t, uint64_t>>;
 using Source = std::pair<std::shared_ptr<Plan>, uint64_t>;
 
-thread_local uint64_t begun = 0;
+thread_local uint64_t begun = 0;    // operations
+thread_local uint64_t entered = 0;  // calls that may begin one
+thread_local uint64_t begun_in = 0;
 
 std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
   if (!offsets) return {};
@@ -79,6 +81,7 @@ auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr
            std::string name, double timeout, nb::object keep, const Copy& copy_in, const Copy& copy_out) {
   drop_orphans();
   ++begun;
+  begun_in = entered;
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
@@ -193,6 +196,10 @@ void bind_calls(nb::module_& m, SessionClass& session) {
       },
       "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
   m.def("begun", [] { return begun; }, "How many operations this thread has begun.");
+  m.def("enter", [] { return ++entered; }, "The number of a call that is to begin an operation; see begun_by().");
+  m.def(
+      "begun_by", [](uint64_t call) { return begun_in == call; }, nb::arg("call"),
+      "Whether this thread's latest operation was begun in this call, and not in a later one.");
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),

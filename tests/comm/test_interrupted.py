@@ -24,3 +24,14 @@ def test_a_call_of_several_operations_that_is_interrupted_ends_the_session_on_al
     tmp_path: Path, operation: str
 ) -> None:
     ranks.run(SCRIPT, 2, transport="tcp", args=[str(tmp_path), str(int(signal.SIGALRM)), operation])
+
+
+@pytest.mark.parametrize("handler", ["plain", "once", "communicates", "inherited", "cached"])
+def test_a_call_that_any_handler_breaks_off_before_the_engine_has_it_ends_the_session(handler: str) -> None:
+    outputs = ranks.run(Path(__file__).with_name("broken_off_rank.py"), 2, transport="shm", args=[handler])
+    ended = "rank 1 was interrupted inside all_reduce (Interrupted)"
+    lines = [output.splitlines() for output in outputs]
+    assert lines[0][0] == lines[1][0] == "0: 1"
+    assert lines[0][1].startswith(f"1: {ended}"), lines[0]
+    assert lines[1][1] == "1: interrupted"
+    assert lines[1][2].startswith(f"2: {ended}"), lines[1]

@@ -10,17 +10,18 @@ part with zeros, at the end.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from slipstream.base.dtypes import Op
 from slipstream.comm.collectives import addresses, arrays
-from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.interruption import Together, abort_interrupted
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
 from slipstream.gradients.buckets import Bucket, Parameter, cut
@@ -28,6 +29,7 @@ from slipstream.gradients.buckets import Bucket, Parameter, cut
 __all__ = ["GradientExchange", "Gradients"]
 
 
+_EXCHANGE = "the exchange of gradients"
 _MOST_SHOWN = 5  # parameters in the name of a bucket
 
 
@@ -124,7 +126,7 @@ class GradientExchange:
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
-        with self._lock:
+        with self._guarded(), self._lock:
             if self._left[index] <= 0:
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -145,12 +147,21 @@ class GradientExchange:
 
         Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
         """
-        with self._lock:
+        with self._guarded(), self._lock:
             try:
-                with Together(self._group(), "the exchange of gradients"):
+                with Together(self._group(), _EXCHANGE):
                     self._complete()
             finally:
                 self._begin()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What breaks off the exchange here, from outside, would leave the other ranks with less than all gradients."""
+        try:
+            yield
+        except BaseException as error:
+            abort_interrupted(error, _EXCHANGE, self._group)
+            raise
 
     def _complete(self) -> None:
         if self._buckets is None:
@@ -211,7 +222,7 @@ class GradientExchange:
         while self._next < len(buckets) and not buckets[self._next].waiting:
             bucket = buckets[self._next]
             group = self._group()
-            with Together(group, "the exchange of gradients"):
+            with Together(group, _EXCHANGE):
                 bucket.work = addresses.all_reduce(
                     group,
                     bucket.address,

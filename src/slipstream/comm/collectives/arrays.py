@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.buffers import Buffer, as_given, contiguous, writable
-from slipstream.comm.collectives.interruption import Together, abort_broken_off, begun, found_by_all, whole
+from slipstream.comm.collectives.interruption import Together, abort_broken_off, enter, found_by_all, whole
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, world
 
@@ -48,15 +48,15 @@ def _collective(function: _F, *, fills_x: bool = False) -> _F:
 
     @functools.wraps(function)
     def collective(x: Buffer, *args: Any, **kwargs: Any) -> Any:
-        before = begun()
         try:
+            entry = enter()
             found = function(x, *args, **kwargs)
             out = x if fills_x else kwargs.get("out")
             if type(x if out is None else out) is np.ndarray:  # nearly always
                 return found
             return as_given(found, x, out)
         except BaseException as error:
-            abort_broken_off(error, before, function.__name__, world)
+            abort_broken_off(error, locals().get("entry"), function.__name__, world)
             raise
 
     return collective  # type: ignore[return-value]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import sys
 from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
-from slipstream._core import begun
+from slipstream._core import begun, begun_by, enter
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
 
-__all__ = ["Together", "abort_broken_off", "begun", "found_by_all", "whole"]
+__all__ = ["Together", "abort_broken_off", "abort_interrupted", "enter", "found_by_all", "whole"]
 
 _MARK = "_slipstream_found_by_all"
+_JUDGED = "_slipstream_judged"
+_TRUSTED = {"slipstream", "numpy", "torch"} | sys.stdlib_module_names
 _E = TypeVar("_E", bound=Exception)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -79,11 +82,13 @@ def whole(group_of: Callable[..., Group]) -> Callable[[_F], _F]:
     def decorate(operation: _F) -> _F:
         @functools.wraps(operation)
         def call(*args: Any, **kwargs: Any) -> Any:
-            before = begun()
             try:
+                entry = enter()
                 return operation(*args, **kwargs)
             except BaseException as error:
-                abort_broken_off(error, before, operation.__name__, lambda: group_of(*args, **kwargs))
+                abort_broken_off(
+                    error, locals().get("entry"), operation.__name__, lambda: group_of(*args, **kwargs)
+                )
                 raise
 
         return call  # type: ignore[return-value]
@@ -91,21 +96,43 @@ def whole(group_of: Callable[..., Group]) -> Callable[[_F], _F]:
     return decorate
 
 
-def abort_broken_off(error: BaseException, before: int, operation: str, group: Callable[[], Group]) -> None:
+def abort_broken_off(
+    error: BaseException, entry: int | None, operation: str, group: Callable[[], Group]
+) -> None:
     """Ends the session if ``error`` broke off the call of ``operation`` from outside, before the engine had it.
 
-    From outside: it is no Exception, or a signal handler raised it. ``before``: what `begun` gave when the call began.
+    ``entry``: what `enter` gave when the call began; None if it was broken off before. Of calls in each other the
+    innermost decides.
     """
-    if begun() == before and (not isinstance(error, Exception) or _by_handler(error)):
+    if getattr(error, _JUDGED, False):
+        return
+    with contextlib.suppress(AttributeError):
+        setattr(error, _JUDGED, True)
+    if entry is None or not begun_by(entry):
+        abort_interrupted(error, operation, group)
+
+
+def abort_interrupted(error: BaseException, operation: str, group: Callable[[], Group]) -> None:
+    """Ends the session if ``error`` came into ``operation`` from outside, as `_is_foreign` says."""
+    if _is_foreign(error):
         with contextlib.suppress(SlipstreamError):  # there is no session
             _abort(group(), _interrupted(error, operation))
 
 
-def _by_handler(error: BaseException) -> bool:
+def _is_foreign(error: BaseException) -> bool:
+    """Whether it is no error of the library's.
+
+    It is none if it is no Exception. It is none if code ran that is not the library's: the program's, as a signal
+    handler or as a method of an argument, or that of a registered signal handler. Then this rank alone has it.
+    """
+    if not isinstance(error, Exception):
+        return True
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code in handlers:
+        frame = trace.tb_frame
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _TRUSTED or frame.f_code in handlers:
             return True
         trace = trace.tb_next
     return False

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.comm.collectives import arrays
-from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.membership.group import world
 from slipstream.comm.rendezvous.authentication import TAG_SIZE, Authenticator, next_authenticator
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 
@@ -48,6 +49,7 @@ def _checked_size(auth: Authenticator, sender: int, received: Bytes) -> int:
     return int.from_bytes(_checked(auth, "size", sender, received), "little")
 
 
+@whole(lambda *_, **__: world())
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -79,6 +81,7 @@ def broadcast_object(
     return obj if is_root else pickle.loads(_checked(auth, "object", root_rank, data))
 
 
+@whole(lambda *_, **__: world())
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from slipstream.comm.collectives.interruption import abort_broken_off, begun, whole
+from slipstream.comm.collectives.interruption import abort_broken_off, enter, whole
 from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
@@ -27,13 +27,13 @@ def of_a_tensor(operation: _F) -> _F:
 
     @functools.wraps(operation)
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{operation.__name__} takes a torch.Tensor, not {type(tensor).__name__}")
-        before = begun()
         try:
+            entry = enter()
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"{operation.__name__} takes a torch.Tensor, not {type(tensor).__name__}")
             return operation(tensor, *args, **kwargs)
         except BaseException as error:
-            abort_broken_off(error, before, operation.__name__, world)
+            abort_broken_off(error, locals().get("entry"), operation.__name__, world)
             raise
 
     return call  # type: ignore[return-value]

@@ -18,11 +18,11 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
-__all__ = ["dispatched", "shortened"]
+__all__ = ["PLAIN", "dispatched"]
 
 _Class = TypeVar("_Class", bound=type)
 _Args = tuple[Any, ...]
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
+PLAIN = {torch.Tensor, torch.nn.Parameter}
 _here = threading.local()  # .call: the method that is being shown, and its arguments behind the tensors
 
 
@@ -72,7 +72,7 @@ class _Operator(OpOverload):
         self.kernel = kernel
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        kinds: tuple[Any, ...] = tuple(kind for kind in map(type, _tensors(args)) if kind not in _PLAIN)
+        kinds: tuple[Any, ...] = tuple(kind for kind in map(type, _tensors(args)) if kind not in PLAIN)
         if torch._C._len_torch_dispatch_stack():
             with _pop_mode_temporarily() as mode:
                 found = mode.__torch_dispatch__(self, kinds, args, kwargs)
@@ -140,29 +140,7 @@ def _shown(method: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
 
 def _are_plain(first: Any) -> bool:
     if isinstance(first, torch.Tensor):
-        return type(first) in _PLAIN
-    return _PLAIN.issuperset(map(type, first)) or all(
+        return type(first) in PLAIN
+    return PLAIN.issuperset(map(type, first)) or all(
         isinstance(one, (list, tuple)) and _are_plain(one) for one in first
     )
-
-
-def shortened(kind: Any) -> Any:
-    """Decorates a group's class above all others: an all-reduce of one plain tensor takes none of the ways around.
-
-    All-reduces are called most, and this saves most of a microsecond where c10d itself calls.
-    """
-    decorated: Callable[..., Any] = kind.__dict__["allreduce"]
-    method = inspect.unwrap(decorated)
-    depth = torch._C._len_torch_dispatch_stack
-    options: Any = torch._C._distributed_c10d.AllreduceOptions
-
-    @functools.wraps(method)
-    def allreduce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 2 and type(args[1]) is options and not kwargs:
-            tensors = args[0]
-            if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in _PLAIN and not depth():
-                return method(self, tensors, args[1])
-        return decorated(self, *args, **kwargs)
-
-    kind.allreduce = allreduce
-    return kind

@@ -16,13 +16,12 @@ from torch.autograd import profiler
 
 from slipstream.base.arguments import seconds_of
 from slipstream.comm.collectives import addresses
-from slipstream.comm.collectives.interruption import abort_broken_off, begun
 from slipstream.comm.membership.group import Group
 from slipstream.comm.membership.job import Job
 from slipstream.faces.torch_distributed import devices, operations
 from slipstream.faces.torch_distributed.all_reduces import AllReduces
-from slipstream.faces.torch_distributed.dispatching import dispatched, shortened
-from slipstream.faces.torch_distributed.methods import operation, served
+from slipstream.faces.torch_distributed.dispatching import dispatched
+from slipstream.faces.torch_distributed.methods import guarded, operation, served
 from slipstream.faces.torch_distributed.monitor import monitored_barrier
 from slipstream.faces.torch_distributed.overloads import overloaded
 from slipstream.faces.torch_distributed.starting import OperationStarter
@@ -43,7 +42,7 @@ def _second(_: Any, tensors: Tensors, *__: Any) -> Tensors:
     return tensors
 
 
-@shortened
+@guarded
 @overloaded
 @dispatched
 class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
@@ -139,18 +138,13 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduces ``tensors[0]`` in place; more tensors are as many operations."""
-        before = begun()  # as `whole`, which would cost this one a fiftieth
-        try:
-            opts = _c10d.AllreduceOptions() if opts is None else opts
-            tensor = tensors[0]
-            if len(tensors) > 1 or profiler._is_profiler_enabled:
-                return self.allreduce_coalesced(tensors, opts)
-            if self.others and tensor.device.type in self.others:
-                return self.others[tensor.device.type].allreduce([tensor], opts)
-            return self._all_reduces.of_one(tensor, opts)
-        except BaseException as error:
-            abort_broken_off(error, before, "all_reduce", lambda: self.members)
-            raise
+        opts = _c10d.AllreduceOptions() if opts is None else opts
+        tensor = tensors[0]
+        if len(tensors) > 1 or profiler._is_profiler_enabled:
+            return self.allreduce_coalesced(tensors, opts)
+        if self.others and tensor.device.type in self.others:
+            return self.others[tensor.device.type].allreduce([tensor], opts)
+        return self._all_reduces.of_one(tensor, opts)
 
     @operation("all_reduce", _first)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
