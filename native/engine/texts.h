@@ -30,10 +30,16 @@ inline std::string twice_text(const std::string& who, const Signature& signature
 inline constexpr const char* kStillWaits = " still waits in ";
 inline constexpr const char* kHasCalled = " has called ";
 
+// The text without its full stop, for more to follow.
+inline std::string unstopped(std::string text) {
+  if (text.ends_with('.') && !text.ends_with("..")) text.pop_back();
+  return text;
+}
+
 // What the rank `name`, which waits in such a work, says of a rank that is gone.
 inline Error gone_error(const Error& error, const std::string& name, const Signature& signature, uint32_t seq) {
   Error e = error;
-  e.text += "; " + name + kStillWaits + numbered(signature, seq);
+  e.text = unstopped(e.text) + "; " + name + kStillWaits + numbered(signature, seq);
   return e;
 }
 
@@ -43,7 +49,8 @@ inline Error named_error(const Error& error, const std::string& name, const char
   if (error.code != Code::peer_lost || says(kStillWaits) || says(kHasCalled)) return error;
   const bool has_number = request.candidates.empty();
   Error e = error;
-  e.text += "; " + name + does + (has_number ? numbered(request.signature, request.seq) : request.signature.describe());
+  e.text = unstopped(e.text) + "; " + name + does +
+           (has_number ? numbered(request.signature, request.seq) : request.signature.describe());
   return e;
 }
 

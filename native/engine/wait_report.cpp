@@ -59,8 +59,9 @@ std::string WaitReport::wait_of(const Work& work, Time now) const {
   for (const Execution* execution : executions_.in_order())
     if (execution->work().get() == &work) {
       const Stall& stall = execution->stall;  // after a short wait nobody has been asked
+      const std::string those = execution->waiting_on().size() == 1 ? "that rank does" : "those ranks do";
       return wait_of(*execution, now) +
-             (stall.answers.empty() ? ": what they do is not known yet" : dissent(stall, now));
+             (stall.answers.empty() ? ": it is not known yet what " + those : dissent(stall, now));
     }
   for (const auto& receive : receives_.all())
     if (receive.work.get() == &work) return wait_of(receive, now);
@@ -85,7 +86,8 @@ std::string WaitReport::dissent(const Stall& stall, Time now) const {
     if (text.size() > kMostDissent)
       ++left;
     else
-      text += ". " + fabric_.who(rank) + " " + said.text + " (so it said " + seconds_text(now - said.at) + " ago)";
+      text +=
+          ". " + fabric_.who(rank) + " " + said.text + " (it reported this " + seconds_text(now - said.at) + " ago)";
   }
   if (text.empty() && !stall.answers.empty()) return ". Those that have answered take part.";
   if (text.empty())
@@ -101,7 +103,7 @@ std::string WaitReport::occupation(Time now) const {
   if (oldest != nullptr)
     return "waits in " + numbered(oldest->work()->request.signature, oldest->work()->request.seq) +
            " of the group of " + members(*oldest->work()->request.group) + " for " + who(oldest->waiting_on()) +
-           ", since " + seconds_text(now - oldest->stall.progress_at);
+           " (for " + seconds_text(now - oldest->stall.progress_at) + ")";
   if (!receives_.empty()) return wait_of(receives_.all().front(), now);
   if (const std::string other = elsewhere_(now); !other.empty()) return other;
   return "is in no operation: it computes, waits for something else, or has left its loop";
@@ -133,12 +135,12 @@ Error WaitReport::still_waits(const Error& error) const {
 
 std::string WaitReport::full(const Error& failure) const {
   const Time t = now();
-  const std::string us = fabric_.who(rank_);
   std::string text;
   const auto add = [&](const Stall& stall, const std::string& wait, const Group& group) {
     text += "\n  waits: " + wait + " (group of " + members(group) + ")";
     for (const auto& [rank, said] : stall.answers)
-      text += "\n    " + fabric_.who(rank) + " " + said.text + " (so it said " + seconds_text(t - said.at) + " ago)";
+      text +=
+          "\n    " + fabric_.who(rank) + " " + said.text + " (it reported this " + seconds_text(t - said.at) + " ago)";
   };
   size_t shown = 0;
   for (const Execution* execution : executions_.in_order())
@@ -147,16 +149,19 @@ std::string WaitReport::full(const Error& failure) const {
   for (const auto& receive : receives_.all())
     if (++shown <= Ledger::kRemembered) add(receive.stall, wait_of(receive, t), *receive.work->request.group);
   const auto latest = ledger_.latest();
-  text += "\n  last " + std::to_string(latest.size()) + " operations, newest first:";
+  text += latest.empty()       ? "\n  no operation was called before"
+          : latest.size() == 1 ? "\n  last operation:"
+                               : "\n  last " + std::to_string(latest.size()) + " operations, newest first:";
   for (const Ledger::Entry& entry : latest)
     text += "\n    " +
             (entry.numbered ? numbered(entry.work->request.signature, entry.seq)
                             : entry.work->request.signature.describe()) +
             " of " + members(*entry.work->request.group) + ": " + state_of(entry, t);
   const std::string other = failure ? std::string() : elsewhere_(t);
-  std::string head = shown > 0 ? ": operations under way: " + std::to_string(shown) : " waits for no operation";
+  std::string head = shown == 0 ? "waits for no operation"
+                                : "waits for " + std::to_string(shown) + (shown == 1 ? " operation" : " operations");
   if (!other.empty()) head += shown > 0 ? "; it also " + other : " of this session; it " + other;
-  return us + head + (failure ? "; the session has failed: " + failure.text : "") + text;
+  return head + (failure ? "; the session has failed: " + failure.text : "") + text;
 }
 
 }  // namespace slipstream

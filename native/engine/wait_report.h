@@ -46,7 +46,8 @@ class WaitReport {
   std::string occupation(Time now) const;
   // The oldest work that is not done, for other sessions: "waits in ..."; empty if there is none. Any thread.
   static std::string oldest_of(const Ledger& ledger, Time now);
-  // All that this rank waits for, and its last operations. Several lines. `failure`: why the session has failed.
+  // All that this rank waits for, and its last operations: "waits for ...". Several lines. `failure`: why the session
+  // has failed.
   std::string full(const Error& failure) const;
 
   // `error`, which names a rank that is gone, with the work that waits for that rank: `request`, ...

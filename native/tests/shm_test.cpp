@@ -20,7 +20,8 @@ TEST(a_rank_that_dies_while_it_is_knocked_at_is_named) {
   stopped.reset();
   CHECK(run({&knocker}, [&] { return !knocker.knock_results.empty(); }));
   CHECK(!knocker.knock_results[0]);
-  CHECK_EQ(knocker.knock_why, std::string("rank 0 is gone: it has ended, or died: nothing listens there any more"));
+  CHECK_EQ(knocker.knock_why,
+           std::string("rank 0 is gone: it finished, died or was killed: nothing listens there any more"));
 }
 
 TEST(the_reason_of_a_knock_in_vain_outlives_the_knock) {

@@ -105,7 +105,7 @@ def test_a_rank_that_has_finished_before_it_is_needed(transport: str, leaves: in
         error = report(job[waits])
     assert (error["error"], error["rank"]) == ("PeerLost", leaves)
     assert error["text"].startswith(f"rank {leaves} (host {HOST}) ")
-    why = "ended, or died: nothing listens there any more"
+    why = "finished, died or was killed: nothing listens there any more"
     assert f"{why}; rank {waits} still waits in all_reduce(" in error["text"]
     assert " #0 (lost_rank.py:" in error["text"]
     assert "SLIPSTREAM_SECRET" not in error["text"]

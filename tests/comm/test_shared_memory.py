@@ -53,7 +53,7 @@ def test_a_stopped_rank_that_is_killed_while_a_peer_knocks_is_named(tmp_path: Pa
         job[0].process.kill()
         (error,) = reports(job[1])
     assert (error["error"], error["rank"]) == ("PeerLost", 0), error
-    assert "is gone: it has ended, or died: nothing listens there any more" in error["text"]
+    assert "is gone: it finished, died or was killed: nothing listens there any more" in error["text"]
 
 
 def test_a_rank_that_wakes_up_does_not_write_to_memory_of_a_survivor(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ void ShmLink::dial() {
   } else if (error == EAGAIN) {
     dial_again("too many others connect to it at the same time");
   } else {  // the listener has gone with its process; the caller has to hold the link before Events::down names it
-    refusal_ = lost(peer_, error == ECONNREFUSED ? "has ended, or died: nothing listens there any more"
+    refusal_ = lost(peer_, error == ECONNREFUSED ? "finished, died or was killed: nothing listens there any more"
                                                  : "is gone: " + errno_text("connect", error));
     deadline_ = now();
   }
@@ -253,7 +253,7 @@ void ShmLink::peer_is_gone() {
   }
   if (peer_said_goodbye_) return fail(Error{Code::aborted, peer_, {}, farewell(peer_, goodbye_reason_)});
   if (phase_ != Phase::up) return fail(lost(peer_, "died or closed the connection while it was being set up"));
-  fail(lost(peer_, "closed its connection (the process died or was killed)"));
+  fail(lost(peer_, "died or was killed: it closed its connection"));
 }
 
 // ---- the rings

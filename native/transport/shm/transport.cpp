@@ -84,7 +84,7 @@ struct ShmTransport::Impl::Knock : Handler {
       handshake = Handshake::client(home.identity, Purpose::knock, peer, 0, 0);
       home.poller.add(socket.get(), EPOLLIN | EPOLLOUT, this);
     } else {
-      why = error == ECONNREFUSED ? "it has ended, or died: nothing listens there any more"
+      why = error == ECONNREFUSED ? "it finished, died or was killed: nothing listens there any more"
                                   : errno_text("connect", error);
       (error == EAGAIN ? again : deadline) = now() + seconds(error == EAGAIN ? kDialPause : 0);
     }

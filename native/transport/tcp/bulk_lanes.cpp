@@ -138,8 +138,8 @@ void BulkLanes::broke(BulkLane& lane, int error) {
   link_.sender().kick();
   if (alive() || dialling()) return;
   if (at.repairs() && at.accepted) return;  // the peer dials, or its control lane tells
-  std::string text = at.name() + " closed its connections";
-  if (error != 0) text += std::string(": ") + std::strerror(error);
+  std::string text = at.name() + " died or was killed: it closed its connections";
+  if (error != 0) text += std::string(" (") + std::strerror(error) + ")";
   none_left({Code::peer_lost, at.peer(), {}, std::move(text)}, true);
 }
 

@@ -99,7 +99,11 @@ void ControlConnection::broke(int error) {
   LinkContext& at = link_.context();
   std::string text = at.name() + " closed its connection";
   if (error != 0) text = "the connection to " + at.name() + " broke (" + std::strerror(error) + ")";
-  if (!at.repairs()) return link_.fail({Code::peer_lost, at.peer(), {}, text + ": the process died or was killed"});
+  if (!at.repairs()) {
+    const std::string how = error == 0 ? std::string("it closed its connection")
+                                       : std::string("the connection to it broke (") + std::strerror(error) + ")";
+    return link_.fail({Code::peer_lost, at.peer(), {}, at.name() + " died or was killed: " + how});
+  }
   at.note(TraceEvent::Kind::lane_lost, link_.control(), 0);
   ++at.lost;
   ++attempts_;
@@ -132,7 +136,7 @@ void ControlConnection::failed(const Dial::Result& result) {
   if (result.lacking)
     error.text += ", and " + result.error.text;
   else if (result.gone)
-    error.text += ", and nobody listens there any more: the process died or was killed";
+    error.text = at.name() + " died or was killed: nothing listens there any more";
   else
     error.text += " and could not be opened again " + at.within_patience() + ": " + result.error.text;
   link_.fail(std::move(error));

@@ -126,7 +126,8 @@ void Dial::unreachable(int error) {
     return attempt_failed(Why::ours, std::string("cannot be reached, because this process has no more resources: ") +
                                          std::strerror(error) + " (ulimit -n)");
   }
-  if (error == ECONNREFUSED) return attempt_failed(Why::nobody, "has ended, or died: nothing listens there any more");
+  if (error == ECONNREFUSED)
+    return attempt_failed(Why::nobody, "finished, died or was killed: nothing listens there any more");
   attempt_failed(Why::transient, std::string("cannot be reached: ") + std::strerror(error));
 }
 

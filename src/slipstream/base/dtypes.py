@@ -115,7 +115,10 @@ def from_numpy(dtype: Any) -> DType:
             lone = lone_field(dtype.names[0])
             code = DType.Q8 if dtype == BLOCK_FIELDS else _NUMPY[dtype.names[0]] if dtype == lone else None
         if code is None or not dtype.isnative:
-            raise TypeError(f"slipstream cannot communicate dtype {dtype!r}")
+            known = "block_int8 and " + ", ".join(sorted(_NUMPY))
+            raise TypeError(
+                f"slipstream cannot communicate dtype {dtype!r}; it takes these, in native byte order: {known}"
+            )
         _seen[dtype] = code
     return code
 

@@ -44,4 +44,4 @@ class Refused(SlipstreamError):
 
 
 class Aborted(SlipstreamError):
-    """The session was ended by another rank's error or by a shutdown."""
+    """A rank called ``Group.abort``, left or was interrupted while operations ran; or ``shrink`` was refused."""

@@ -26,6 +26,7 @@ __all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "trimmed"]
 OWN, MIXED, CONSEQUENCE = 0, 1, 2
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep  # as in frames: links in it, if any, are not followed
+_ON_PURPOSE = (SlipstreamError, ValueError, TypeError, KeyboardInterrupt)
 _MOST = 4000  # bytes of a report, which are written at once (PIPE_BUF)
 _FRAMES = re.compile(r"\n\nAt:\n(?:  \S+\(\d+\): .*\n?)+")  # what C++ adds to the text of a Python exception
 _SAYS_SO = re.compile(r"\b(PeerLost|Aborted): ")  # in the text of an exception that has passed through C++
@@ -97,7 +98,7 @@ def grade(error: BaseException) -> int:
 def trimmed(error: BaseException, trace: TracebackType | None) -> str:
     """A traceback without frames of slipstream's own where the user's tell enough.
 
-    They do for errors that slipstream raises on purpose. Any other out of its code is a mistake there, and shown whole.
+    They do for errors that slipstream raises on purpose, and for Ctrl-C. Any other out of its code is a mistake there, and shown whole.
     """
     told = traceback.TracebackException(type(error), error, trace)
     _trim(told, error)
@@ -107,7 +108,7 @@ def trimmed(error: BaseException, trace: TracebackType | None) -> str:
 def _trim(told: traceback.TracebackException | None, error: BaseException | None) -> None:
     if told is None or error is None:
         return
-    if isinstance(error, (SlipstreamError, ValueError, TypeError)) and "_core" not in str(error):
+    if isinstance(error, _ON_PURPOSE) and "_core" not in str(error):
         kept = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
         if kept:
             told.stack[:] = kept

@@ -184,7 +184,9 @@ class Settings:
     heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
-    lanes: int = _setting(_whole(1, 64), 2, "TCP connections of a link")
+    lanes: int = _setting(
+        _whole(1, 64), 2, "TCP connections for bulk data between two ranks; one more carries control messages"
+    )
     dealing: str = _setting(
         _one_of("pull", "round_robin"),
         "pull",

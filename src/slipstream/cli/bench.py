@@ -29,7 +29,7 @@ from slipstream.cli.bench_options import (
     shown_on,
     write_outputs,
 )
-from slipstream.cli.options import parsed
+from slipstream.cli.options import Whole, parsed
 
 if TYPE_CHECKING:
     from slipstream.bench.collective.command import Options
@@ -104,14 +104,14 @@ _SIZES = [
 _MEASUREMENT = [
     click.option(
         "--repeats",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         default=15,
         show_default=True,
         help="Number of measured batches.",
     ),
     click.option(
         "--warmup",
-        type=click.IntRange(min=0),
+        type=Whole(min=0),
         default=2,
         show_default=True,
         help="Number of batches before the measurement.",
@@ -145,9 +145,7 @@ def _options(collective: Collective) -> list[Option]:
     if collective.reduces:
         what.append(option("--op", type=click.Choice(OPS), default="sum", show_default=True))
     if collective.rooted:
-        what.append(
-            option("--root", type=click.IntRange(min=0), default=0, show_default=True, help="The root rank.")
-        )
+        what.append(option("--root", type=Whole(min=0), default=0, show_default=True, help="The root rank."))
     data: list[Any] = [] if collective.name == "barrier" else [*_SIZES, *what]
     return [*placement_options(), *data, *_MEASUREMENT, *_OUTPUT]
 

@@ -12,7 +12,7 @@ import click
 
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_rate
-from slipstream.cli.options import parsed, time_option
+from slipstream.cli.options import Whole, parsed, time_option
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ _FAILED, _INTERRUPTED = 2, 130  # exit codes
 def placement_options() -> list[Option]:
     """How many ranks, and on which hosts."""
     return [
-        click.option(
-            "-np", "--num-proc", "count", type=click.IntRange(min=2), required=True, help="Number of ranks."
-        ),
+        click.option("-np", "--num-proc", "count", type=Whole(min=2), required=True, help="Number of ranks."),
         click.option(
             "-H", "--hosts", metavar="HOST:SLOTS,...", help="Hosts, and the number of ranks on each of them."
         ),
@@ -59,8 +57,9 @@ def link_options() -> list[Option]:
     return [
         click.option(
             "--lanes",
-            type=click.IntRange(1, 64),
-            help="Number of slipstream's TCP connections between two ranks.",
+            type=Whole(1, 64),
+            help="Number of slipstream's TCP connections for bulk data between two ranks; one more carries control "
+            "messages.",
         ),
         click.option("--encrypt", is_flag=True, help=encrypt),
         click.option(
@@ -137,7 +136,9 @@ def measuring(given: Mapping[str, Any]) -> Iterator[None]:
         sys.exit(_FAILED)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -21,7 +21,7 @@ from slipstream.cli.bench_options import (
     shown_on,
     write_outputs,
 )
-from slipstream.cli.options import parsed
+from slipstream.cli.options import Number, Whole, parsed
 
 if TYPE_CHECKING:
     from slipstream.bench.train.options import Options
@@ -80,12 +80,12 @@ _WHAT: list[Option] = [
     ),
     click.option(
         "--batch",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         help="Number of samples per rank and step. [default: that of the published figure, or 1]",
     ),
     click.option(
         "--bucket-mb",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         default=25.0,
         show_default=True,
         help="Size of DDP's buckets in MiB.",
@@ -101,21 +101,21 @@ _WHAT: list[Option] = [
 _MEASUREMENT: list[Option] = [
     click.option(
         "--repeats",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         default=10,
         show_default=True,
         help="Number of turns of each contender.",
     ),
     click.option(
         "--steps",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         default=3,
         show_default=True,
         help="Number of steps in a turn.",
     ),
     click.option(
         "--warmup",
-        type=click.IntRange(min=3),
+        type=Whole(min=3),
         default=3,
         show_default=True,
         help="Number of steps before the measurement.",
@@ -130,13 +130,11 @@ _REDUCERS: list[Option] = [
     ),
     click.option(
         "--worker-price",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         default=0.0,
         help="Price of a host per hour. [default: no costs]",
     ),
-    click.option(
-        "--reducer-price", type=click.FloatRange(min=0), default=0.0, help="Price of a reducer per hour."
-    ),
+    click.option("--reducer-price", type=Number(min=0), default=0.0, help="Price of a reducer per hour."),
 ]
 _OUTPUT: list[Option] = [
     *output_options("Draw where the time of a step goes: FILE.svg or FILE.png."),

@@ -48,6 +48,7 @@ def works(findings: list[Finding]) -> bool:
 def inspect() -> list[Finding]:
     """Looks at everything; never raises for what it finds."""
     python = f"{platform.python_version()} ({sys.executable})"
+    settings, well_formed = _settings()
     return [
         Finding("slipstream", "ok", installed_version()),
         Finding("python", "ok" if sys.version_info >= (3, 10) else "fail", python),
@@ -56,13 +57,13 @@ def inspect() -> list[Finding]:
         ),
         _engine(),
         _cpu(),
-        _settings(),
+        well_formed,
         *_network(),
         _frameworks(),
         *_limits(),
         _shared_memory(),
-        _congestion(),
-        _encryption(),
+        _congestion(settings),
+        _encryption(settings),
     ]
 
 
@@ -94,12 +95,13 @@ def _cpu() -> Finding:
     return Finding("cpu", "ok", f"{cores} cores, {_cpu_info('model name') or platform.machine()}: {found}")
 
 
-def _settings() -> Finding:
+def _settings() -> tuple[Settings | None, Finding]:
+    """What the environment sets; None if a variable is wrong, which the finding alone says."""
     try:
-        Settings.from_environment()
+        settings = Settings.from_environment()
     except ValueError as error:
-        return Finding("settings", "fail", str(error), "correct or unset that variable")
-    return Finding("settings", "ok", "the SLIPSTREAM_* variables are well formed")
+        return None, Finding("settings", "fail", str(error), "correct or unset that variable")
+    return settings, Finding("settings", "ok", "the SLIPSTREAM_* variables are well formed")
 
 
 def _network() -> list[Finding]:
@@ -116,7 +118,7 @@ def _network() -> list[Finding]:
     if all(address.startswith("127.") or address == "::1" for address in usable):
         cure = "jobs on this host work; to join others, bring an interface up"
         return [*found, Finding("network", "warn", "only loopback is up", cure)]
-    return [*found, Finding("network", "ok", f"peers are told {', '.join(usable)}")]
+    return [*found, Finding("network", "ok", f"other ranks connect to this host at {', '.join(usable)}")]
 
 
 def _frameworks() -> Finding:
@@ -169,7 +171,7 @@ def _shared_memory() -> Finding:
     return Finding("shared memory", "ok", text)
 
 
-def _congestion() -> Finding:
+def _congestion(settings: Settings | None) -> Finding:
     base = Path("/proc/sys/net/ipv4")
     try:
         available = (base / "tcp_available_congestion_control").read_text(encoding="ascii").split()
@@ -177,26 +179,26 @@ def _congestion() -> Finding:
     except OSError:
         return Finding("congestion", "warn", "the TCP congestion controls cannot be read", "mount /proc/sys")
     text = f"the kernel's is {current}, available: {' '.join(available)}"
+    if settings is None:
+        return Finding("congestion", "ok", text)
     try:
-        used = importlib.import_module("slipstream._core").congestion(Settings.from_environment().congestion)
+        used = importlib.import_module("slipstream._core").congestion(settings.congestion)
     except ImportError:
         return Finding("congestion", "ok", text)
     except ValueError as error:
-        name = str(error).partition(":")[0]
-        named = name if name.startswith("SLIPSTREAM_") else "SLIPSTREAM_CONGESTION"
-        return Finding("congestion", "fail", str(error), f"correct or unset {named}")
+        return Finding("congestion", "fail", str(error), "correct or unset SLIPSTREAM_CONGESTION")
     return Finding("congestion", "ok", f"slipstream's connections use {used}; {text}")
 
 
-def _encryption() -> Finding:
+def _encryption(settings: Settings | None) -> Finding:
     """Whether connections are encrypted, as this environment says, and by what they are or could be."""
-    try:
-        on = Settings.from_environment().encrypt
-    except ValueError as error:
-        return Finding("encryption", "fail", str(error), "correct or unset that variable")
-    text = (
-        "on (SLIPSTREAM_ENCRYPT=1), for TCP" if on else "off; `slipstream run --encrypt` turns it on, for TCP"
-    )
+    on = settings is not None and settings.encrypt
+    if settings is None:
+        text = "not known until the settings are corrected"
+    elif on:
+        text = "on (SLIPSTREAM_ENCRYPT=1), for TCP"
+    else:
+        text = "off; `slipstream run --encrypt` turns it on, for TCP"
     try:
         text += f": AES-128-GCM by OpenSSL {importlib.import_module('slipstream._core').crypto_version()}"
     except ImportError:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from slipstream.base.units import format_rate
-from slipstream.cli.options import time_option
+from slipstream.cli.options import Whole, time_option
 from slipstream.lab import registry
 from slipstream.lab.command_runs import run_command
 from slipstream.lab.errors import LabError
@@ -63,16 +63,16 @@ def lab() -> None:
 
 
 _OPTIONS = [
-    click.option("--hosts", type=click.IntRange(1, 250), help="Number of hosts. [default: 2]"),
-    click.option("--slots", type=click.IntRange(0, 1024), help="Number of ranks on each host. [default: 1]"),
+    click.option("--hosts", type=Whole(1, 250), help="Number of hosts. [default: 2]"),
+    click.option("--slots", type=Whole(0, 1024), help="Number of ranks on each host. [default: 1]"),
     click.option(
         "--reducers",
-        type=click.IntRange(0, 250),
+        type=Whole(0, 250),
         help="Number of additional hosts that are marked as reducers. [default: 0]",
     ),
     click.option(
         "--interfaces",
-        type=click.IntRange(1, 8),
+        type=Whole(1, 8),
         help="Number of network interfaces of each host; each has its own link. [default: 1]",
     ),
     click.option("--ipv6-only", "family", flag_value="ipv6", help="Give the hosts only IPv6 addresses."),
@@ -100,7 +100,7 @@ _OPTIONS = [
         metavar="PERCENT",
         help="Share of the packets that are lost, such as 0.1% (needs the kernel's netem).",
     ),
-    click.option("--mtu", type=click.IntRange(576, 65535), help="Largest packet in bytes. [default: 9000]"),
+    click.option("--mtu", type=Whole(576, 65535), help="Largest packet in bytes. [default: 9000]"),
     click.option(
         "--spec",
         "file",
@@ -213,7 +213,7 @@ def show(as_json: bool) -> None:
         click.echo(f"{record.name}: {describe(record.spec)}")
         for host in record.spec.hosts:
             words = [f"  {host.name:<8} {record.spec.address(host.name):<12}"]
-            words.append("reducer" if host.reducer else f"{host.slots} slots")
+            words.append("reducer" if host.reducer else f"{host.slots} slot{'' if host.slots == 1 else 's'}")
             words.append(format_rate(host.line_rate) if host.line_rate is not None else "no limit")
             words += ["paths " + ", ".join(map(format_rate, host.paths))] if host.paths else []
             cut = record.cut_interfaces(host.name)
@@ -254,7 +254,7 @@ def execute(name: str | None, host: str, command: tuple[str, ...]) -> None:
 
 @lab.command()
 @_name
-@click.option("--path", type=click.IntRange(min=1), help="Change only this path (the first is 1).")
+@click.option("--path", type=Whole(min=1), help="Change only this path (the first is 1).")
 @click.argument("host")
 @click.argument("rate")
 def rate(name: str | None, host: str, rate: str, path: int | None) -> None:
@@ -263,7 +263,7 @@ def rate(name: str | None, host: str, rate: str, path: int | None) -> None:
 
 
 _interface = click.option(
-    "--interface", type=click.IntRange(min=1), help="Change only this interface (the first is 1)."
+    "--interface", type=Whole(min=1), help="Change only this interface (the first is 1)."
 )
 
 
@@ -289,7 +289,7 @@ def heal(name: str | None, host: str, interface: int | None) -> None:
 @_name
 @click.option(
     "--flows",
-    type=click.IntRange(1, 256),
+    type=Whole(1, 256),
     default=1,
     show_default=True,
     help="Number of connections per host.",

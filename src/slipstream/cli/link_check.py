@@ -61,7 +61,7 @@ def table(found: dict[str, Any]) -> str:
         f"{'lane':<9}{'from':<24}{'to':<24}{'sent':>10}{'share':>8}{'rate':>12}{'rtt':>10}  retransmits"
     )
     for number, lane in enumerate(link["lanes"]):
-        name = "control" if lane["control"] else str(number - 1)
+        name = "control" if lane["control"] else str(number)
         share = "" if lane["control"] else f"{100 * lane['sent'] / total:.0f} %"
         rate = _rate(8 * lane["rate"]) if lane["rate"] else ""
         lines.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -19,9 +18,10 @@ from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
-from slipstream.cli.options import file_name, parsed, seconds, time_option
+from slipstream.cli.options import Whole, file_name, parsed, seconds, time_option
 from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
+from slipstream.cli.root import Root
 from slipstream.launch.agent import advice
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import run_job
@@ -48,7 +48,10 @@ Examples:
 """
 
 
-class _Ranks(click.IntRange):
+_COUNTS = ("-np", "-n", "--num-proc", "-H", "--hosts", "--hostfile")
+
+
+class _Ranks(Whole):
     """A number of ranks; ``-np2``, too, which click reads as ``-n p2``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -56,28 +59,7 @@ class _Ranks(click.IntRange):
         return super().convert(value[1:] if joined else value, param, ctx)
 
 
-class _Main(click.Group):
-    """Says it in one line when standard output takes no more, as on a full disk; Ctrl-C is exit code 130."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            sys.exit(130)
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        try:
-            return super().main(*args, **options)
-        except OSError as error:
-            if error.errno != errno.ENOSPC or error.filename is not None:
-                raise
-            with open(os.devnull, "wb") as nowhere:  # for what Python still has to write at its end
-                os.dup2(nowhere.fileno(), 1)
-            click.echo(f"Error: cannot write standard output: {error.strerror}", err=True)
-            sys.exit(1)
-
-
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(installed_version(), prog_name="slipstream", message="%(prog)s %(version)s")
 def main() -> None:
     """Runs and inspects data-parallel training jobs.
@@ -109,7 +91,8 @@ def main() -> None:
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
-    help="Also write DIR/rank.N/stdout and DIR/rank.N/stderr, byte by byte: a terminal obeys escape sequences in them.",
+    help="Also write the output of rank N to DIR/rank.N/stdout and DIR/rank.N/stderr, unfiltered: these files may "
+    "contain escape sequences, so read them with less.",
 )
 @click.option(
     "--start-timeout",
@@ -125,7 +108,7 @@ def main() -> None:
 )
 @click.option(
     "--min-np",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     help="Continue while at least this many ranks are left, for scripts that shrink their job when a rank is lost "
     "(Group.shrink). [default: the first rank that fails ends the job]",
 )
@@ -136,7 +119,9 @@ def main() -> None:
     help="Transport between ranks of one host. [default: auto, which is shared memory]",
 )
 @click.option(
-    "--lanes", type=click.IntRange(1, 64), help="Number of TCP connections between two ranks. [default: 2]"
+    "--lanes",
+    type=Whole(1, 64),
+    help="Number of TCP connections for bulk data between two ranks; one more carries control messages. [default: 2]",
 )
 @click.option(
     "--encrypt",
@@ -157,8 +142,8 @@ def main() -> None:
     "exported",
     metavar="VAR[=VAL]",
     multiple=True,
-    help="Take a variable to all hosts, where only those of SLIPSTREAM_*, OMP_*, NCCL_* and such go by themselves "
-    "(docs/running.md has the list); with VAL it is -e.",
+    help="Send a variable of this environment to all hosts. SLIPSTREAM_*, OMP_*, NCCL_* and some more are sent "
+    "without -x (docs/running.md lists them). VAR=VAL sets the variable, as -e does.",
 )
 @click.option(
     "--replace",
@@ -172,7 +157,7 @@ def main() -> None:
     help="Reducers that run already (see slipstream reducer), or auto: one for this job on each host that the host "
     "file marks 'reducer'. [default: SLIPSTREAM_REDUCERS]",
 )
-@click.option("--ssh-port", "-p", type=click.IntRange(1, 65535), help="Port of the ssh servers.")
+@click.option("--ssh-port", "-p", type=Whole(1, 65535), help="Port of the ssh servers.")
 @click.option("--ssh-identity-file", "-i", metavar="FILE", help="Private key for ssh.")
 @click.option("--ssh-command", help="Command that starts a shell on another host. [default: ssh]")
 @click.option(
@@ -219,7 +204,7 @@ def run(
         env.setdefault("SLIPSTREAM_LOG", "info" if verbose == 1 else "debug")
     try:
         settings = Settings.from_environment()
-        places = _places(count, hosts, hostfile or settings.hostfile, command[0])
+        places = _places(count, hosts, hostfile or settings.hostfile, command)
         count = sum(host.slots for host in places) if count is None else count
         if min_np is not None and min_np > count:
             raise click.UsageError(f"--min-np {min_np} is more than the number of ranks, which is {count}")
@@ -242,19 +227,25 @@ def run(
             reducer_hosts=_reducer_hosts(places) if reducers == "auto" else (),
         )
         code = run_job(options)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
         raise click.ClickException(str(error)) from None
     sys.exit(code)
 
 
-def _places(count: int | None, hosts: str | None, hostfile: str | Path | None, program: str) -> list[Host]:
+def _places(
+    count: int | None, hosts: str | None, hostfile: str | Path | None, command: Sequence[str]
+) -> list[Host]:
     """The hosts that are named, or this one."""
     if hosts is not None:
         return parse_hosts(hosts)
     if hostfile is not None:
         return parse_hostfile(Path(hostfile))
     if count is None:
-        also = "" if shutil.which(program) else advice(program)
+        also = "" if shutil.which(command[0]) else advice(command[0])
+        if any(word in _COUNTS or re.fullmatch(r"-np?\d+", word) for word in command[1:]):
+            also = f"; options stand before the command: slipstream run -np 4 -- {command[0]} ...{also}"
         raise click.UsageError(
             f"say how many ranks: -np 4; or name hosts and their slots: -H localhost:4{also}"
         )
@@ -317,7 +308,9 @@ def _reducer_hosts(hosts: Sequence[Host]) -> tuple[str, ...]:
 )
 @time_option("--seconds", 3, "How long, with --link", least=0.1, most=600)
 @click.option(
-    "--lanes", type=click.IntRange(1, 64), help="Number of TCP connections, with --link. [default: 2]"
+    "--lanes",
+    type=Whole(1, 64),
+    help="Number of TCP connections for bulk data, with --link; one more carries control messages. [default: 2]",
 )
 @click.option(
     "--interface", help="Network interfaces to use, with --link: names or addresses, separated by commas."
@@ -368,7 +361,9 @@ def _check_link(
             ssh_command=ssh_command or settings.ssh_command,
         )
         return run_job(options)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
         raise click.ClickException(str(error)) from None
 
 

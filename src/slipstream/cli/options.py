@@ -10,9 +10,21 @@ import click
 
 from slipstream.base.units import parse_duration
 
-__all__ = ["file_name", "parsed", "seconds", "time_option"]
+__all__ = ["Number", "Whole", "file_name", "parsed", "seconds", "time_option"]
 
 T = TypeVar("T")
+
+
+class Whole(click.IntRange):
+    """A whole number; click's own name for it, "integer range", says nothing to people."""
+
+    name = "integer"
+
+
+class Number(click.FloatRange):
+    """A number, likewise."""
+
+    name = "number"
 
 
 def parsed(

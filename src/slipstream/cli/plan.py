@@ -11,7 +11,7 @@ import click
 
 from slipstream.base.units import format_rate, parse_duration, parse_rate, parse_size
 from slipstream.bench.table import grid, time_text
-from slipstream.cli.options import parsed
+from slipstream.cli.options import Number, Whole, parsed
 from slipstream.plan.sizing import MOST_REDUCERS, Cluster, Outcome, Sizing, Training, outcome, size
 
 __all__ = ["plan"]
@@ -33,7 +33,7 @@ def plan() -> None:
 @plan.command(epilog=_EPILOG)
 @click.option(
     "--workers",
-    type=click.IntRange(2, 1 << 16),
+    type=Whole(2, 1 << 16),
     required=True,
     help="Number of hosts that train; each has one link.",
 )
@@ -68,7 +68,7 @@ def plan() -> None:
 )
 @click.option(
     "--overlap",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     default=0.0,
     show_default=True,
     help="Share of the communication that can run during the computation.",
@@ -77,17 +77,15 @@ def plan() -> None:
     "--worker-price", type=float, default=0.0, help="Price of a worker per hour. [default: no costs]"
 )
 @click.option("--reducer-price", type=float, default=0.0, help="Price of a reducer per hour.")
-@click.option(
-    "--reducers", "asked", type=click.IntRange(0, MOST_REDUCERS), help="Also show this number of reducers."
-)
+@click.option("--reducers", "asked", type=Whole(0, MOST_REDUCERS), help="Also show this number of reducers.")
 @click.option(
     "--steps",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     help="Number of steps of the training; adds its total time and cost.",
 )
 @click.option(
     "--hours",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="Time that the training takes without reducers; adds its total time and cost.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -156,13 +154,13 @@ def _cells(sizing: Sizing, one: Outcome) -> dict[str, str]:
             "cost/hour": _number(one.cost_per_hour),
             "cost/1000 steps": _number(one.cost_per_1000_steps),
         }
-        cells["of none's"] = "" if one.relative_cost is None else f"{100 * one.relative_cost:.1f} %"
+        cells["relative cost"] = "" if one.relative_cost is None else f"{100 * one.relative_cost:.1f} %"
     if sizing.training.steps is not None:
         cells["hours"] = _number(one.hours)
         if sizing.cluster.priced:
             cells["total cost"] = _number(one.total_cost)
     remarks = {
-        "all that help": one.reducers == sizing.recommended and one.reducers > 0,
+        "fastest": one.reducers == sizing.recommended and one.reducers > 0,
         "cheapest": one.reducers == sizing.cheapest,
     }
     return cells | {"": ", ".join(remark for remark, holds in remarks.items() if holds)}

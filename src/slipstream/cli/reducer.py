@@ -22,7 +22,7 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import REDUCER_PORT, Settings
 from slipstream.base.units import format_rate, parse_rate, parse_size
-from slipstream.cli.options import time_option
+from slipstream.cli.options import Whole, time_option
 from slipstream.comm.rendezvous.discovery import bind_addresses
 from slipstream.comm.rendezvous.secret import read_secret, reducer_secret
 
@@ -74,7 +74,7 @@ class _Rate(click.ParamType[int]):
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65535),
     default=REDUCER_PORT,
     help=f"Port that jobs ask at; 0 means any. Each job gets a further one. [default: {REDUCER_PORT}]",
 )
@@ -90,7 +90,7 @@ class _Rate(click.ParamType[int]):
 )
 @click.option(
     "--jobs",
-    type=click.IntRange(1, 1000),
+    type=Whole(1, 1000),
     default=16,
     help="Number of jobs that it serves at the same time. [default: 16]",
 )
@@ -102,7 +102,7 @@ class _Rate(click.ParamType[int]):
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65535),
     help="Port for /healthz, /readyz and /metrics, without authentication.",
 )
 @click.option(

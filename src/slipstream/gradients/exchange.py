@@ -244,7 +244,8 @@ def _label(parameters: Sequence[Parameter]) -> str:
     if not any(names):
         return ""
     shown = ", ".join(names[:_MOST_SHOWN])[:200] + (", ..." if len(names) > _MOST_SHOWN else "")
-    return f"gradients of {shown} ({len(names)}, {zlib.crc32(repr(names).encode()):08x})"
+    count = f"{len(names)} parameter{'' if len(names) == 1 else 's'}"
+    return f"gradients of {shown} ({count}, checksum of the names {zlib.crc32(repr(names).encode()):08x})"
 
 
 def _ready(exchange: GradientExchange) -> Callable[[int], None]:

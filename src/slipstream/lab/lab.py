@@ -254,9 +254,16 @@ class Lab:
 def describe(spec: Spec) -> str:
     """A lab in a line: ``4 hosts, 500mbit``."""
     reducers = sum(host.reducer for host in spec.hosts)
-    words = [f"{len(spec.hosts) - reducers} hosts"] + ([f"{reducers} reducers"] if reducers else [])
+    words = [_counted(len(spec.hosts) - reducers, "host")]
+    words += [_counted(reducers, "reducer")] if reducers else []
     words += [f"{spec.interfaces} interfaces each"] if spec.interfaces > 1 else []
     words += {"ipv6": ["IPv6 only"], "both": ["IPv4 and IPv6"]}.get(spec.family, [])
     rate = spec.common_rate
-    words.append(format_rate(rate) if rate is not None else "links as fast as the machine or different ones")
+    unlimited = all(host.line_rate is None for host in spec.hosts if not host.reducer)
+    others = "links without a limit" if unlimited else "links of different rates"
+    words.append(format_rate(rate) if rate is not None else others)
     return ", ".join(words)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -159,7 +159,7 @@ class _HostAgent:
                 self._start_rank(rank, spec, {**common, **rank.env})
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 self.running -= 1
-                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {error}{advice(spec.argv[0])}"
+                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {_why(error, spec.argv[0])}{advice(spec.argv[0])}"
                 self._send(wire.FAILED, rank.rank, text.encode(errors="replace"))
 
     def _start_rank(self, rank: SpecRank, spec: Spec, env: dict[str, str]) -> None:
@@ -220,6 +220,13 @@ class _HostAgent:
             return False
         self._send(rank.pipes[fd], rank.number, data)
         return True
+
+
+def _why(error: Exception, program: str) -> str:
+    """Why a command cannot be started: the system's "No such file" is also said of one that is not on the PATH."""
+    if isinstance(error, FileNotFoundError) and "/" not in program:
+        return "no folder of PATH has a command of that name"
+    return str(getattr(error, "strerror", None) or error)
 
 
 def advice(program: str) -> str:

@@ -37,6 +37,11 @@ class Ending:
         """What the launcher returns: 0 if all went well."""
         return self._interrupted or self.failed or 0
 
+    @property
+    def interrupted_by(self) -> str:
+        """The name of the first signal to this process; "" without one."""
+        return signal.Signals(self._interrupted - 128).name if self._interrupted else ""
+
     def fail(self, code: int) -> None:
         """Ends the job because something went wrong; the first ``code`` counts."""
         if self.failed is None:

@@ -43,7 +43,7 @@ def run_job(options: JobOptions) -> int:
 
     0 if every rank returned 0; the code of the rank that failed first (128 + signal if one ended it); 128 + signal
     after a signal to this process (130: Ctrl-C); 1 when a host could not be reached or did not start its ranks in
-    time. Raises ValueError for options that cannot work, OSError when the store cannot listen.
+    time. Raises ValueError for options that cannot work, OSError when the store cannot listen or no reducer starts.
     """
     keep_standard_streams()
     adopt_orphans()
@@ -134,7 +134,7 @@ class _Launcher:
             self._turn()
         found = self._reducers.found()
         if not found and not self._ending.interrupts:
-            raise ValueError("--reducers auto: no reducer could be started")
+            raise OSError("--reducers auto: no reducer could be started")
         return reducer_variables(found, self._specs.secret)
 
     def _start_ranks(self, reducers: dict[str, str]) -> None:
@@ -164,8 +164,13 @@ class _Launcher:
 
     def _tell_cause(self) -> None:
         """Says at the very end what has brought the job down: no output of other ranks comes after it."""
+        if self._ending.interrupted_by:
+            self._console.say(
+                f"the job was interrupted ({self._ending.interrupted_by}); all its ranks have ended"
+            )
+            return
         cause = self._ranks.first_cause.found
-        if cause is None or self._ending.interrupts:
+        if cause is None:
             return
         host = next(one.host for one in self._options.placed if one.rank == cause.rank)
         program = shutil.which(self._options.argv[0], path=self._options.env.get("PATH"))

@@ -83,7 +83,8 @@ class Ranks:
         if self._options.min_np is not None and not left:
             return  # all of it has been said
         if not self._ending.begun:
-            self._console.say(f"host {agent.name}: {agent.how_it_ended()}; lost {named(sorted(left))}")
+            lost = f"lost {named(sorted(left))}" if agent.started else f"{named(sorted(left))} did not start"
+            self._console.say(f"host {agent.name}: {agent.how_it_ended()}; {lost}")
             if agent.noise and not agent.started:
                 self._console.say(f"host {agent.name}: it printed {agent.noise[-500:]!r}")
             if self._goes_on_without(left):

@@ -111,11 +111,13 @@ def all_reduce(
     """Reduces ``x`` over the group, element by element; every rank gets the whole result, with the same bits.
 
     ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
-    its name ("max"). ``out``: takes the result, may be ``x`` itself; default: a new array, or tensor where ``x``
-    is one. ``prescale``, ``postscale``: factors of every rank's ``x``, and of the result. ``group``: the ranks
-    that take part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the result.
-    ``name``: what errors and the timeline call the operation. Returns the result. Raises TypeError or ValueError
-    for arguments that do not fit, a SlipstreamError when the operation fails.
+    its name ("max"); "avg" of integers truncates toward zero. ``out``: takes the result, may be ``x`` itself;
+    default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``: factors of every rank's ``x``,
+    and of the result, the same on all ranks. Integers and bool are truncated after each factor: ``prescale=0.5``
+    makes 0 of a 1 on every rank, before the sum. ``group``: the ranks that take part, default all. ``async_op``:
+    return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the timeline call the
+    operation. Returns the result. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError
+    when the operation fails.
 
     >>> slipstream.all_reduce(numpy.ones(3))
     array([2., 2., 2.])
@@ -157,12 +159,12 @@ def reduce_scatter(
     """Reduces ``x`` over the group, element by element, and leaves each rank with some rows of the result.
 
     ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
-    its name ("max"). ``counts``: how many rows of dim 0 each rank gets, default as even as possible. ``out``:
-    takes this rank's rows; default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``:
-    factors of every rank's ``x``, and of the result. ``group``: the ranks that take part, default all.
-    ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
-    timeline call the operation. Returns this rank's rows. Raises TypeError or ValueError for arguments that do not
-    fit, a SlipstreamError when the operation fails.
+    its name ("max"). ``counts``: how many rows of dim 0 each rank gets, default as even as possible. ``out``: takes
+    this rank's rows; default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``: factors of
+    every rank's ``x``, and of the result; integers truncate, as in `all_reduce`. ``group``: the ranks that take
+    part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what
+    errors and the timeline call the operation. Returns this rank's rows. Raises TypeError or ValueError for
+    arguments that do not fit, a SlipstreamError when the operation fails.
 
     >>> slipstream.reduce_scatter(numpy.arange(4.0))  # on rank 0
     array([0., 2.])
@@ -294,10 +296,10 @@ def reduce(
     ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``root``: the rank of the
     group that gets the result. ``op``: the reduction, or its name ("max"). ``out``: takes the result on the root;
     default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``: factors of every rank's ``x``,
-    and of the result. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once,
-    whose ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the
-    result on the root, None on other ranks. Raises TypeError or ValueError for arguments that do not fit, a
-    SlipstreamError when the operation fails.
+    and of the result; integers truncate, as in `all_reduce`. ``group``: the ranks that take part, default all.
+    ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the timeline
+    call the operation. Returns the result on the root, None on other ranks. Raises TypeError or ValueError for
+    arguments that do not fit, a SlipstreamError when the operation fails.
 
     >>> slipstream.reduce(numpy.array([slipstream.rank()]), root=0, op="max")  # on rank 0
     array([1])

@@ -32,7 +32,7 @@ def found_by_all(error: _E) -> _E:
 def _abort(group: Group, how: str) -> None:
     rank = group.native.ranks[group.rank]
     group.session.abort(
-        f"rank {rank} {how}, which the other ranks can not complete without it: leave the job and join it anew"
+        f"rank {rank} {how}, which the other ranks cannot complete without it: leave the job and join it anew"
     )
 
 

@@ -36,8 +36,9 @@ class Work:
     def wait(self, timeout: float | None = None) -> Any:
         """Waits and returns the operation's result; all errors of the operation are raised here.
 
-        ``timeout`` (seconds) limits this wait, not the operation: Timeout is raised and it goes on. So it does if a
-        signal handler raises an exception here; the work may be waited for again.
+        ``timeout`` (seconds) limits this wait, not the operation: Timeout is raised, the operation goes on, and
+        the job has not failed. It goes on, too, if a signal handler raises an exception here. The work may be
+        waited for again.
         """
         if timeout is not None:
             timeout = as_seconds("timeout", timeout)

@@ -230,8 +230,8 @@ def DistributedOptimizer(
     process_set: the ranks to reduce over; on others the optimizer works alone
 
     All ranks must have the same parameters in the same order, or the first step raises Mismatch.
-    Gradients live in memory shared by the ranks of
-    a host; one kept from an earlier step stays as it was, views of it do not. Raises ValueError for names or
+    Gradients live in memory that the ranks of a host share. If a script keeps ``p.grad`` of an earlier step, that
+    tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names or
     groups that do not fit, NotImplementedError for Adasum.
 
     >>> model = torch.nn.Linear(2, 1)

@@ -10,8 +10,10 @@ than a small all-reduce; for a list of tensors the answer is known.
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -65,6 +67,7 @@ def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[...,
         call = parameters.bind(*args, **kwargs)
         wanted = call.arguments["backend"]
         devices = {device: str(name) for device, name in _parse(wanted).items()}
+        _check_spelling(devices.values())
         replacing = {device: name for device, name in devices.items() if name in replaced}
         devices.update(dict.fromkeys(replacing, _OURS))
         if replacing:
@@ -82,8 +85,17 @@ def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[...,
 
 
 def _parse(backend: Any) -> dict[str, Any]:
-    devices: dict[str, Any] = _c10d.BackendConfig(_c10d.Backend(backend)).get_device_backend_map()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch parses the text again, and warns there
+        devices: dict[str, Any] = _c10d.BackendConfig(_c10d.Backend(backend)).get_device_backend_map()
     return devices
+
+
+def _check_spelling(names: Iterable[str]) -> None:
+    """ValueError for a name that PyTorch does not know and that resembles ours."""
+    for name in names:
+        if name not in dist.Backend.backend_list and difflib.get_close_matches(name, [_OURS], cutoff=0.8):
+            raise ValueError(f"torch.distributed has no backend {name!r}; did you mean {_OURS!r}?")
 
 
 def _masquerade(group: Any, wanted: Any, label: str) -> None:
