@@ -98,7 +98,8 @@ def grade(error: BaseException) -> int:
 def trimmed(error: BaseException, trace: TracebackType | None) -> str:
     """A traceback without frames of slipstream's own where the user's tell enough.
 
-    They do for errors that slipstream raises on purpose, and for Ctrl-C. Any other out of its code is a mistake there, and shown whole.
+    They do for errors that slipstream raises on purpose, and for Ctrl-C. Any other out of its code is a mistake there,
+    and shown whole.
     """
     told = traceback.TracebackException(type(error), error, trace)
     _trim(told, error)
