@@ -133,6 +133,8 @@ Error WaitReport::still_waits(const Error& error) const {
   return found == nullptr ? error : still_waits(error, found->work()->request);
 }
 
+std::string WaitReport::named(const Error& failure) const { return fabric_.who(rank_) + " " + full(failure); }
+
 std::string WaitReport::full(const Error& failure) const {
   const Time t = now();
   std::string text;

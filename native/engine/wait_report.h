@@ -49,6 +49,8 @@ class WaitReport {
   // All that this rank waits for, and its last operations: "waits for ...". Several lines. `failure`: why the session
   // has failed.
   std::string full(const Error& failure) const;
+  // The same, behind the name and the host of this rank.
+  std::string named(const Error& failure) const;
 
   // `error`, which names a rank that is gone, with the work that waits for that rank: `request`, ...
   Error still_waits(const Error& error, const Request& request) const;

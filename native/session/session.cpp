@@ -200,10 +200,7 @@ std::string Session::report(const Work* work) {
   check_process();
   std::string text;
   runner_.as_driver([&] {
-    if (work == nullptr) {
-      text = engine_.fabric().who(options_.rank) + " " + engine_.reports().full(engine_.failure());
-      return;
-    }
+    if (work == nullptr) return (void)(text = engine_.reports().named(engine_.failure()));
     runner_.guarded([&] { engine_.turn(); });  // it may have been submitted, or end, just now
     text = work->split ? splitter_->wait_of(*work, now()) : engine_.reports().wait_of(*work, now());
   });

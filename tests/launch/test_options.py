@@ -139,7 +139,7 @@ def test_a_timeline_that_cannot_be_written(tag: str, tmp_path: Path, name: str, 
     path = f"{tmp_path}/{name.format()}"
     options, env = (["--timeline", path], {}) if way == "option" else ([], {"SLIPSTREAM_TIMELINE": path})
     code, out, err = run(tag, "-np", "2", *options, "--", "echo", "started", **env)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert said.format(tmp_path, tmp_path) in err
 
 

@@ -99,7 +99,7 @@ def test_the_job_goes_on_while_enough_ranks_are_left(make: Callable[..., FakeJob
     job.ranks.on_lost(job.there)
     assert job.said() == [
         "rank 1 on host a exited with code 3; the job goes on with 3 of 4 ranks (--min-np 2)",
-        "host b: the connection (ssh) ended with code 255; lost ranks 2, 3",
+        "host b: the connection (ssh) ended with code 255; ranks 2, 3 did not start",
     ]
     assert job.ending.exit_code == 1  # one is left
 

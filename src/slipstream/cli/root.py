@@ -21,23 +21,26 @@ _OTHER_NAMES = {
 
 
 class Root(click.Group):
-    """Says it in one line when standard output takes no more, as on a full disk; Ctrl-C is exit code 130."""
+    """The commands, with answers to what goes wrong in any of them."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but what another launcher calls a command is answered with ours."""
         meant = _OTHER_NAMES.get(args[0])
         if meant is not None:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """As click does, but Ctrl-C is exit code 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.exit(130)
 
     def main(self, *args: Any, **options: Any) -> Any:
+        """As click does, but says in one line that standard output takes no more, as on a full disk."""
         try:
             return super().main(*args, **options)
         except OSError as error:
