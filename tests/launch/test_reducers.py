@@ -77,7 +77,7 @@ def test_the_reducers_secret_is_read_here_and_travels(tag: str, home: Path, ssh:
     assert "ab" * 32 not in Path(f"{ssh}.calls").read_text()
     file.chmod(0o644)
     code, _, err = run(tag, *given, "--", "true", SLIPSTREAM_REDUCER_SECRET_FILE=str(file))
-    assert code == 1
+    assert code == 2
     assert "chmod 600" in err
 
 
@@ -99,7 +99,7 @@ def test_without_reducers_ranks_are_told_nothing(tag: str, home: Path) -> None:
 )
 def test_mistakes_are_explained(tag: str, given: list[str], said: str) -> None:
     code, _, err = run(tag, "-np", "1", *given, "--", "true")
-    assert code == 1
+    assert code == 2
     assert said in err
     assert "Traceback" not in err
 

@@ -113,7 +113,7 @@ def all_reduce(
     ``x``: a NumPy array, CPU tensor or buffer of the same shape and dtype on all ranks. ``op``: the reduction, or
     its name ("max"); "avg" of integers truncates toward zero. ``out``: takes the result, may be ``x`` itself;
     default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``: factors of every rank's ``x``,
-    and of the result, the same on all ranks. Integers and bool are truncated after each factor: ``prescale=0.5``
+    and of the result, the same on all ranks. Integers are truncated after each factor: ``prescale=0.5``
     makes 0 of a 1 on every rank, before the sum. ``group``: the ranks that take part, default all. ``async_op``:
     return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the timeline call the
     operation. Returns the result. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError
