@@ -293,7 +293,12 @@ def test_an_interrupt_reaches_every_rank(tag: str, tmp_path: Path, number: int) 
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + number
     assert sorted(out.splitlines()) == ["[0] caught", "[1] caught"]
-    assert "slipstream" not in err  # that ranks end now is no failure
+    said = [
+        line for line in err.splitlines() if line.startswith("slipstream: ")
+    ]  # that ranks end now is no failure
+    assert said == [
+        f"slipstream: the job was interrupted ({signal.Signals(number).name}); all its ranks have ended"
+    ]
 
 
 def test_a_second_interrupt_kills_at_once(tag: str) -> None:
