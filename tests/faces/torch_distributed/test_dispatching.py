@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -166,3 +167,24 @@ def check_names() -> None:
 
 def test_tensors_may_be_given_by_their_names(c10d: Any) -> None:
     c10d(check_names, size=2)
+
+
+def check_fake_tensors() -> None:
+    size = dist.get_world_size()
+    with FakeTensorMode() as mode:
+        x = torch.ones(4)
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+        dist.all_gather([torch.ones(4) for _ in range(size)], x)
+        whole = torch.ones(4 * size)
+        dist.all_gather_into_tensor(whole, x)
+        dist.reduce_scatter_tensor(x, whole)
+        dist.all_to_all_single(torch.ones(4 * size), whole)
+    dist.all_reduce(mode.from_tensor(torch.ones(4)))  # outside its mode
+    real = torch.ones(4)
+    dist.all_reduce(real)
+    assert torch.equal(real, torch.full((4,), float(size)))
+
+
+def test_fake_tensors_send_nothing(c10d: Any) -> None:
+    c10d(check_fake_tensors, size=2)

@@ -18,6 +18,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
+from slipstream.faces.torch_distributed.works import FinishedWork
+
 __all__ = ["PLAIN", "dispatched"]
 
 _Class = TypeVar("_Class", bound=type)
@@ -65,14 +67,25 @@ _SHAPES = {
 
 
 class _Operator(OpOverload):
-    """An operator of c10d that calls `kernel` when everybody has seen it."""
+    """An operator of c10d that calls `kernel` when everybody has seen it.
 
-    def __init__(self, like: OpOverload, kernel: Callable[..., Any]) -> None:
+    ``without_data``: what it returns instead for tensors on "meta", of its first argument and a finished work.
+    """
+
+    def __init__(
+        self, like: OpOverload, kernel: Callable[..., Any], without_data: Callable[[Any, Any], Any]
+    ) -> None:
         self.__dict__.update(like.__dict__)
         self.kernel = kernel
+        self.without_data = without_data
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        kinds: tuple[Any, ...] = tuple(kind for kind in map(type, _tensors(args)) if kind not in PLAIN)
+        tensors = list(_tensors(args))
+        if any(
+            one.is_meta for one in tensors
+        ):  # they have no data: the mode of fake tensors asks what comes of them
+            return self.without_data(args[0], FinishedWork(tensors))
+        kinds: tuple[Any, ...] = tuple(kind for kind in map(type, tensors) if kind not in PLAIN)
         if torch._C._len_torch_dispatch_stack():
             with _pop_mode_temporarily() as mode:
                 found = mode.__torch_dispatch__(self, kinds, args, kwargs)
@@ -118,7 +131,8 @@ def _shown(method: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
 
     depth = torch._C._len_torch_dispatch_stack
     signature = inspect.signature(method)
-    operator = _Operator(getattr(torch.ops.c10d, shape.operator).default, kernel)
+    like = getattr(torch.ops.c10d, shape.operator).default
+    operator = _Operator(like, kernel, lambda first, work: (first, work) if shape.gives_tensors else work)
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
