@@ -36,6 +36,14 @@ std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
   return std::move(*offsets);
 }
 
+// Tells a send or a receive which side it is.
+void set_side(Signature& signature, const Plan& plan, const Group& group) {
+  if (!signature.operation.starts_with("send_recv") || plan.peers().size() != 1) return;
+  const Plan::Peer& peer = plan.peers().front();
+  signature.side = peer.sends.empty() ? Side::receiver : Side::sender;
+  signature.other_side = group.ranks.at(static_cast<size_t>(peer.rank));
+}
+
 void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan, std::string operation,
                   int dtype, int op, uint32_t chunk_bytes, int root, double prescale, double postscale,
                   uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t extra, uint64_t channel) {
@@ -59,6 +67,7 @@ void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<P
   r.channel = channel;
   r.spaces[0].offsets = r.spaces[2].offsets = checked(std::move(in_offsets), *plan);
   r.spaces[1].offsets = checked(std::move(out_offsets), *plan);
+  set_side(r.signature, *plan, *group);
   r.plan = std::move(plan);
   r.group = std::move(group);
   new (self) Request(std::move(r));
@@ -108,6 +117,7 @@ Handle receive_any(const std::shared_ptr<Session>& self, const Request& request,
   drop_orphans();
   if (sources.empty()) throw Failure(Code::invalid, "a receive needs at least one source");
   Request call = on_memory(request, dst, dst, count, timeout);
+  call.signature.other_side = -1;
   for (const auto& [plan, channel] : sources) {
     if (plan->peers().size() != 1 || plan->blocks() != 1)
       throw Failure(Code::invalid, "the plan of a receive has one step");

@@ -263,7 +263,9 @@ void Engine::fail(Error error) {
   failure_state_.fail(error, concerned());
   if (!told.empty()) log_warning(rank_, told);
   fabric_.close_up();
-  fail_works(error);
+  Error refusal = error;
+  refusal.text = "the job has failed before: " + error.text;
+  fail_works(error, refusal);
   if (told_failure_) told_failure_(error);
 }
 
@@ -271,11 +273,12 @@ void Engine::leave(const std::string& reason) {
   if (!failure_state_.ended() && options_.spreads_failure) questions_.describe_latest();
   failure_state_.leave(reason);
   fabric_.close_all();
-  fail_works(Error{Code::aborted,
-                   rank_,
-                   {},
-                   "slipstream was shut down on rank " + std::to_string(rank_) +
-                       " while operations were pending or before this one was called"});
+  const Error error{Code::aborted,
+                    rank_,
+                    {},
+                    "slipstream was shut down on rank " + std::to_string(rank_) +
+                        " while operations were pending or before this one was called"};
+  fail_works(error, error);
 }
 
 // The ranks that have called, or will call, one of the works that are not done.
@@ -291,9 +294,9 @@ std::set<int> Engine::concerned() const {
   return ranks;
 }
 
-// The links are closed by now: none may touch the works' memory once they are complete.
-void Engine::fail_works(const Error& error) {
-  std::deque<WorkPtr> works = submitted_.close(error);
+// The links are closed by now: none may touch the works' memory once they are complete. `refusal`: for works to come.
+void Engine::fail_works(const Error& error, const Error& refusal) {
+  std::deque<WorkPtr> works = submitted_.close(error, refusal);
   for (WorkPtr& work : channels_.clear()) works.push_back(std::move(work));
   for (const Execution* execution : executions_.in_order()) works.push_back(execution->work());
   for (const auto& receive : receives_.all()) works.push_back(receive.work);

@@ -81,7 +81,7 @@ class Engine final : public Events {
   // Runs what is due; returns when to call again.
   Time tick(Time now);
   // Fails for a work that has waited for too long before it came here, as `wait` says.
-  void expire(const std::string& wait) { fail(watch_.expired(wait)); }
+  void expire(const Work& work, const std::string& wait) { fail(watch_.expired(work, wait)); }
   // Fails every unfinished and later work with `error`, tells all linked ranks, and closes the links. Those that are
   // still being set up are told when they come up.
   void fail(Error error);
@@ -122,7 +122,7 @@ class Engine final : public Events {
   void suspect(const Error& error);
   Error with_host(int peer, Error error) const;
   std::set<int> concerned() const;
-  void fail_works(const Error& error);
+  void fail_works(const Error& error, const Error& refusal);
 
   int rank_;
   Poller& poller_;

@@ -7,7 +7,7 @@ namespace slipstream {
 namespace {
 
 bool receives_message(const Request& request) {
-  return request.signature.operation == "send_recv" && !request.plan->reads(Space::in) &&
+  return request.signature.operation.starts_with("send_recv") && !request.plan->reads(Space::in) &&
          !request.plan->reads(Space::out);
 }
 

@@ -81,14 +81,21 @@ Error StallQuestions::unlike(int peer, const Request& ours) const {
   return mismatch(ours.seq, ours.signature, peer, "another one; it has ended since, so its arguments are not known");
 }
 
+namespace {
+
+std::string cure_of(const Signature& ours) {
+  if (ours.side != Side::none) return "the receiver must take as many elements of the same dtype as are sent";
+  return "all ranks of a group must call the same operations, in the same order, with the same shape, dtype and op";
+}
+
+}  // namespace
+
 Error StallQuestions::mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const {
   return Error{Code::mismatch,
                peer,
                {},
                "operation #" + std::to_string(seq) + " differs between ranks: " + fabric_.who(peer) + " called " +
-                   theirs + ", " + fabric_.who(rank_) + " called " + ours.describe() +
-                   "; all ranks of a group must call the same operations, in the same order, with the same shape, "
-                   "dtype and op"};
+                   theirs + ", " + fabric_.who(rank_) + " called " + ours.describe() + "; " + cure_of(ours)};
 }
 
 void StallQuestions::answer(int peer, const WorkHeader& asked) {

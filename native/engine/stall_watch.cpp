@@ -58,7 +58,7 @@ Error StallWatch::watch(Execution& execution, Time now) {
     if (fabric_.gone(rank) && (late || !just_left(rank, now)))
       return stall.differ.contains(rank) ? questions_.unlike(rank, request)
                                          : report_.still_waits(fabric_.gone(rank), request);
-  if (late) return expired(stall, ranks, report_.wait_of(execution, now));
+  if (late) return expired(*execution.work(), stall, ranks, report_.our_wait_in(execution, now));
   const bool ask = must_ask(stall, now);
   for (const int rank : ranks) {
     if (fabric_.gone(rank)) continue;
@@ -78,14 +78,14 @@ Error StallWatch::watch(Execution& execution, Time now) {
 Error StallWatch::watch_line(Time now) {
   const Work* work = channels_.overdue(now);
   if (work == nullptr) return {};
-  std::string wait = numbered(work->request.signature, work->request.seq) + " has waited " +
-                     seconds_text(now - work->submitted) + " for its turn";
+  std::string wait = report_.name() + " has waited " + seconds_text(now - work->submitted) + " for the turn of " +
+                     numbered(work->request.signature, work->request.seq);
   for (const Execution* execution : executions_.in_order()) {
     if (execution->work()->request.channel != work->request.channel) continue;
     wait += ", behind " + report_.wait_of(*execution, now);
-    return expired(execution->stall, execution->waiting_on(), wait);
+    return expired(*work, execution->stall, execution->waiting_on(), wait);
   }
-  return expired(wait);
+  return expired(*work, wait);
 }
 
 Error StallWatch::watch(Receives::Receive& receive, Time now) {
@@ -101,7 +101,7 @@ Error StallWatch::watch(Receives::Receive& receive, Time now) {
       just_gone |= just_left(global(candidate), now);
   if (alive.empty() && just_gone && now < stall.deadline) return {};
   if (alive.empty()) return report_.still_waits(fabric_.gone(global(receive.candidates().front())), request);
-  if (now >= stall.deadline) return expired(stall, alive, report_.wait_of(receive, now));
+  if (now >= stall.deadline) return expired(*receive.work, stall, alive, report_.our_wait_in(receive, now));
   const bool ask = must_ask(stall, now);
   for (const Candidate& candidate : receive.candidates()) {
     const int rank = global(candidate);
@@ -124,18 +124,22 @@ bool StallWatch::must_ask(const Stall& stall, Time now) {
   return (last || again) && asked_.take(now, kAskAgainSeconds, kMostQuestions);
 }
 
-Error StallWatch::expired(const Stall& stall, const std::vector<int>& waiting_on, const std::string& wait) const {
+Error StallWatch::expired(const Work& work, const Stall& stall, const std::vector<int>& waiting_on,
+                          const std::string& wait) const {
+  // only torch.distributed gives operations a limit of their own
+  const std::string setting =
+      work.request.timed ? "timeout= of init_process_group, new_group or the call" : "SLIPSTREAM_TIMEOUT";
   int culprit = waiting_on.empty() ? -1 : waiting_on.front();
   for (const auto& [rank, said] : stall.answers)
     if (!said.takes_part) {
       culprit = rank;
       break;
     }
-  return Error{Code::timeout,
-               culprit,
-               {},
-               wait + report_.dissent(stall, now()) + " Timed out on " + report_.name() +
-                   " (SLIPSTREAM_TIMEOUT sets the limit)"};
+  return Error{
+      Code::timeout,
+      culprit,
+      {},
+      wait + report_.dissent(stall, now()) + " Timed out on " + report_.name() + " (" + setting + " sets the limit)"};
 }
 
 void StallWatch::warn(Stall& stall, Time now, const std::function<std::string()>& wait) {

@@ -46,8 +46,8 @@ class StallWatch {
 
   // Looks at the works that wait. An error if the session has to fail.
   [[nodiscard]] Error tick(Time now);
-  // The error of a work that has waited for too long, as `wait` says.
-  Error expired(const std::string& wait) const { return expired(Stall{}, {}, wait); }
+  // The error of a work that has waited for too long, as `wait` says: "rank 0 has waited ...".
+  Error expired(const Work& work, const std::string& wait) const { return expired(work, Stall{}, {}, wait); }
   // True if a rank left in good order so short a time ago that works that wait for it do not fail yet.
   bool just_left(int rank, Time now) const;
 
@@ -56,7 +56,8 @@ class StallWatch {
   Error watch(Execution& execution, Time now);
   Error watch(Receives::Receive& receive, Time now);
   Error watch_line(Time now);
-  Error expired(const Stall& stall, const std::vector<int>& waiting_on, const std::string& wait) const;
+  Error expired(const Work& work, const Stall& stall, const std::vector<int>& waiting_on,
+                const std::string& wait) const;
   bool must_ask(const Stall& stall, Time now);
   void warn(Stall& stall, Time now, const std::function<std::string()>& wait);
   void warn_of_the_rest(Time now);

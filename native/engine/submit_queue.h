@@ -14,14 +14,15 @@ namespace slipstream {
 
 class SubmitQueue {
  public:
-  // Any thread. Queues the work and returns Code::ok; or, once closed, leaves it with the caller and returns why.
+  // Any thread. Queues the work and returns Code::ok; or, once closed, leaves it with the caller and returns what
+  // close() has for it.
   Error push(WorkPtr& work) {
     std::lock_guard lock(mutex_);
     if (!closed_) {
       works_.push_back(std::move(work));
       size_.store(works_.size(), std::memory_order_release);
     }
-    return closed_;
+    return refusal_;
   }
   // Driver. All works that are queued.
   std::deque<WorkPtr> take() {
@@ -31,11 +32,14 @@ class SubmitQueue {
     size_.store(0, std::memory_order_release);
     return taken;
   }
-  // Driver. As take(); push() refuses works from now on. The first reason stays.
-  std::deque<WorkPtr> close(const Error& why) {
+  // Driver. As take(); push() refuses works from now on, with `refusal`. The first reason stays.
+  std::deque<WorkPtr> close(const Error& why, const Error& refusal) {
     std::deque<WorkPtr> taken;
     std::lock_guard lock(mutex_);
-    if (!closed_) closed_ = why;
+    if (!closed_) {
+      closed_ = why;
+      refusal_ = refusal;
+    }
     taken.swap(works_);
     size_.store(0, std::memory_order_release);
     return taken;
@@ -51,7 +55,7 @@ class SubmitQueue {
  private:
   mutable std::mutex mutex_;
   std::deque<WorkPtr> works_;  // guarded by mutex_
-  Error closed_;               // guarded by mutex_
+  Error closed_, refusal_;     // guarded by mutex_
   std::atomic<size_t> size_{0};
 };
 

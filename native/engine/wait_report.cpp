@@ -39,19 +39,19 @@ std::string WaitReport::members(const Group& group) {
   return ranks.size() > kMostNamed ? text + ", ... (" + std::to_string(ranks.size()) + " of them)" : text;
 }
 
-std::string WaitReport::wait_of(const Execution& execution, Time now) const {
+WaitReport::Wait WaitReport::wait(const Execution& execution, Time now) const {
   const Request& request = execution.work()->request;
-  return numbered(request.signature, request.seq) + " has waited " + seconds_text(now - execution.stall.progress_at) +
-         " for " + who(execution.waiting_on());
+  return {numbered(request.signature, request.seq), seconds_text(now - execution.stall.progress_at),
+          " for " + who(execution.waiting_on())};
 }
 
-std::string WaitReport::wait_of(const Receives::Receive& receive, Time now) const {
+WaitReport::Wait WaitReport::wait(const Receives::Receive& receive, Time now) const {
   const Request& request = receive.work->request;
   std::vector<int> sources;
   for (const Candidate& candidate : receive.candidates())
     sources.push_back(request.group->ranks[static_cast<size_t>(candidate.source())]);
-  return request.signature.describe() + " has waited " + seconds_text(now - receive.stall.progress_at) +
-         " for any of " + who(sources) + " to send";
+  return {request.signature.describe(), seconds_text(now - receive.stall.progress_at),
+          " for any of " + who(sources) + " to send"};
 }
 
 std::string WaitReport::wait_of(const Work& work, Time now) const {

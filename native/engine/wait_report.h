@@ -34,8 +34,12 @@ class WaitReport {
   // "ranks 0, 1, 2"
   static std::string members(const Group& group);
 
-  std::string wait_of(const Execution& execution, Time now) const;
-  std::string wait_of(const Receives::Receive& receive, Time now) const;
+  // "all_reduce(...) #0 has waited 2 s for rank 1 (host b)"
+  std::string wait_of(const Execution& execution, Time now) const { return text_of(wait(execution, now)); }
+  std::string wait_of(const Receives::Receive& receive, Time now) const { return text_of(wait(receive, now)); }
+  // The same for other ranks: "rank 0 has waited 2 s in all_reduce(...) #0 for rank 1 (host b)".
+  std::string our_wait_in(const Execution& execution, Time now) const { return our_text_of(wait(execution, now)); }
+  std::string our_wait_in(const Receives::Receive& receive, Time now) const { return our_text_of(wait(receive, now)); }
   // For what `work` waits; empty if it is done.
   std::string wait_of(const Work& work, Time now) const;
   // For whom a part of a split work waits.
@@ -58,6 +62,16 @@ class WaitReport {
   Error still_waits(const Error& error) const;
 
  private:
+  struct Wait {
+    std::string operation, time, sources;
+  };
+  Wait wait(const Execution& execution, Time now) const;
+  Wait wait(const Receives::Receive& receive, Time now) const;
+  static std::string text_of(const Wait& wait) { return wait.operation + " has waited " + wait.time + wait.sources; }
+  std::string our_text_of(const Wait& wait) const {
+    return name_ + " has waited " + wait.time + " in " + wait.operation + wait.sources;
+  }
+
   int rank_;
   const std::string name_;
   const Fabric& fabric_;

@@ -50,10 +50,18 @@ uint32_t Signature::hash() const {
 }
 
 std::string Signature::describe() const {
-  std::string text = operation.substr(0, operation.find('/')) + "(";
-  if (!name.empty()) text += "name='" + name + "', ";
+  const std::string kind = operation.substr(0, operation.find('/'));
+  const std::string named = name.empty() ? std::string() : "name='" + name + "'";
+  if (kind.starts_with("barrier")) return kind + "(" + named + ")";
+  std::string text = kind + "(";
+  if (side != Side::none) {
+    const std::string details = kind.substr(std::min(kind.find('['), kind.size()));
+    text = side == Side::sender ? "send" + details + "(to " : "recv" + details + "(from ";
+    text += other_side < 0 ? "any rank, " : "rank " + std::to_string(other_side) + ", ";
+  }
+  if (!named.empty()) text += named + ", ";
   text += name_of(dtype);
-  if (count > 0) text += ", " + std::to_string(count) + " elements";
+  if (count > 0) text += ", " + std::to_string(count) + (count == 1 ? " element" : " elements");
   if (reduces) text += std::string(", op=") + name_of(op);
   if (root >= 0) text += ", root=" + std::to_string(root);
   text += ")";

@@ -26,6 +26,9 @@ struct Group : std::enable_shared_from_this<Group> {
   int rank = 0;  // ours in the group
 };
 
+// Which side of a message this rank is, for people: the two sides' signatures are alike.
+enum class Side : uint8_t { none, sender, receiver };
+
 // What all ranks of a work must agree on. Its hash travels in every frame.
 struct Signature {
   std::string operation;  // "all_reduce", with the algorithm: "all_reduce/ring"
@@ -37,6 +40,9 @@ struct Signature {
   int root = -1;
   uint32_t chunk_bytes = 0;
   uint64_t extra = 0;  // hash of anything else that must agree (tables, scales)
+  // Not compared:
+  Side side = Side::none;
+  int other_side = -1;  // the global rank; -1: any
 
   uint32_t hash() const;
   std::string describe() const;

@@ -78,7 +78,8 @@ Time ReducerClient::tick(Time now) {
   const std::lock_guard lock(mutex_);
   const Work* late = line_.overdue(now);
   if (late == nullptr) return line_.due();
-  context_.workers.engine().expire(line_.describe_wait(*late, now));
+  context_.workers.engine().expire(
+      *late, "rank " + std::to_string(context_.workers.options().rank) + " waits: " + line_.describe_wait(*late, now));
   return Time::max();
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,7 @@ from comm import ranks
 SCRIPT = Path(__file__).with_name("hang_rank.py")
 N = 4
 CULPRIT = f"rank {N - 1} "
-MISSING = (
-    "has not called #4 of this group: its last one there is "
-    "all_reduce(name='barrier', uint8, 1 elements, op=bor) #3, done "
-)
+MISSING = "has not called #4 of this group: its last one there is barrier() #3, done "
 NOWHERE = "is in no operation"
 
 
@@ -44,7 +42,11 @@ def wait_for(condition: Any, job: list[ranks.Rank]) -> None:
             "tcp",
             f"broadcast(float64, 7 elements, root=0) #0 of the group of ranks 0, {N - 1} for rank 0",
         ),
-        ("behind", "shm", "send_recv(float64, 5 elements) #0 of the group of ranks 0, 1, 2, 3 for rank 0"),
+        (
+            "behind",
+            "shm",
+            "recv(from rank 0, float64, 5 elements) #0 of the group of ranks 0, 1, 2, 3 for rank 0",
+        ),
     ],
 )
 def test_every_rank_learns_who_is_missing_and_what_it_does(what: str, transport: str, now: str) -> None:
@@ -56,7 +58,9 @@ def test_every_rank_learns_who_is_missing_and_what_it_does(what: str, transport:
         for rank in job[:-1]:
             error = printed(rank)
             assert CULPRIT in error["text"]
+            assert re.match(r"rank \d has waited \d.* s in all_reduce\(float32, 1048576 ", error["text"])
             assert " Timed out on rank " in error["text"]
+            assert " (SLIPSTREAM_TIMEOUT sets the limit)" in error["text"]
             assert MISSING in error["text"]
             assert now in error["text"]
             assert f"rank {rank.number} (host " in error["report"]

@@ -119,3 +119,38 @@ def test_without_pytorch_one_sentence_says_what_to_install() -> None:
         "ModuleNotFoundError: slipstream.torch needs PyTorch: pip install torch, "
         "or pip install '.[torch]' in the clone of slipstream"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"process_set": [0]}, r"process_set must be a ProcessSet, not list: hvd.add_process_set\(\[0\]\)"),
+        ({"prescale_factor": "2"}, "prescale_factor must be one number, not str"),
+        ({"postscale_factor": None}, "postscale_factor must be one number, not NoneType"),
+        ({"name": 5}, "name must be a string, not int"),
+    ],
+)
+@pytest.mark.parametrize("operation", [hvd.allreduce, hvd.allreduce_async_, hvd.reducescatter])
+def test_an_argument_of_a_wrong_type_is_named(
+    operation: Callable[..., Any], arguments: dict[str, Any], said: str
+) -> None:
+    hvd.init()
+    try:
+        with pytest.raises(TypeError, match=f"^{said}$"):
+            operation(torch.ones(2), **arguments)
+        if operation is hvd.allreduce and "name" not in arguments:
+            with pytest.raises(TypeError, match=f"^{said}$"):
+                hvd.grouped_allreduce([torch.ones(2)], **arguments)
+    finally:
+        hvd.shutdown()
+
+
+@pytest.mark.parametrize("factor", [0, -1.0, float("nan")])
+def test_gradients_are_divided_by_positive_numbers_only(factor: float) -> None:
+    hvd.init()
+    try:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+        with pytest.raises(ValueError, match=r"^gradient_predivide_factor must be a positive number, not "):
+            hvd.DistributedOptimizer(optimizer, gradient_predivide_factor=factor)
+    finally:
+        hvd.shutdown()

@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, SupportsFloat
 
-__all__ = ["as_number", "as_seconds", "seconds_of"]
+__all__ = ["as_number", "as_seconds", "check_int", "check_text", "find_mistake", "seconds_of"]
+
+
+def find_mistake(
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    checks: Mapping[str, Callable[[str, Any], Any]],
+) -> TypeError | None:
+    """The error of the first argument of a failed call that has a wrong type, None if all are right.
+
+    ``checks``, by parameter: raises TypeError if a value is of no use. A call that succeeds costs nothing so.
+    """
+    try:
+        given = inspect.signature(call).bind(*args, **kwargs).arguments
+        for name, value in given.items():
+            if name in checks:
+                checks[name](name, value)
+    except TypeError as error:
+        return error
+    return None
+
+
+def check_int(name: str, value: Any) -> None:
+    """TypeError that names the argument ``name`` unless it is an integer."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+
+
+def check_text(name: str, value: Any) -> None:
+    """TypeError that names the argument ``name`` unless it is a string, or None."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
 
 
 def as_number(name: str, value: Any, wanted: str = "one number") -> float:
@@ -28,7 +62,10 @@ def as_number(name: str, value: Any, wanted: str = "one number") -> float:
 
 def as_seconds(name: str, value: Any) -> float:
     """``value`` as a float from 0 to 1e9; TypeError, or ValueError below 0, that names the argument ``name``."""
-    seconds = as_number(name, value, "a number of seconds")
+    wanted = "a number of seconds"
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be {wanted}, not bool")
+    seconds = as_number(name, value, wanted)
     if not seconds >= 0:  # or a NaN
         raise ValueError(f"{name} must be 0 s or more, not {seconds:g} s")
     return min(seconds, 1e9)

@@ -13,7 +13,7 @@ from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
 __all__ = ["Causes", "Failure", "advice", "explained", "named"]
 
 _TRACEBACK = b"Traceback (most recent call last):"
-_LOST = re.compile(r"\bPeerLost: rank (\d+)\b")
+_LOST = re.compile(r"\bPeerLost: (?:the job has failed before: )?rank (\d+)\b")
 _FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
 _MOST = 8000
 

@@ -121,6 +121,37 @@ def check_time_limit(what: str) -> None:
     assert time.monotonic() - started < 30
     store.set("over", "")
     assert "rank 1" in str(caught.value)
+    assert "(timeout= of init_process_group, new_group or the call sets the limit)" in str(caught.value)
+
+
+def check_the_limit_of_the_job(limited: bool) -> None:
+    if limited:
+        group = dist.group.WORLD
+    else:
+        group = dist.new_group(timeout=timedelta(seconds=60))  # a limit of its own wins
+    _total(group)
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["over"])
+        if not limited:
+            _total(group)
+        return
+    if limited:
+        with pytest.raises(RuntimeError, match=r"^rank 0 has waited .*\(SLIPSTREAM_TIMEOUT sets the limit\)"):
+            _total(group)
+        store.set("over", "")
+        return
+    work = dist.all_reduce(torch.zeros(3), group=group, async_op=True)
+    with pytest.raises(RuntimeError, match="goes on"):
+        work.wait(timedelta(seconds=2.5))
+    store.set("over", "")
+    work.wait()
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_the_limit_of_the_job_counts_where_the_program_gives_none(c10d: Any, limited: bool) -> None:
+    none = dist.distributed_c10d.default_pg_timeout.total_seconds()
+    c10d(check_the_limit_of_the_job, limited, timeout=none, environment={"SLIPSTREAM_TIMEOUT": "1.5"})
 
 
 @pytest.mark.parametrize("what", ["group", "barrier", "receive"])

@@ -41,6 +41,7 @@ __all__ = [
     "all_to_all",
     "barrier",
     "broadcast",
+    "check_root",
     "gather",
     "recv",
     "recv_any",
@@ -90,7 +91,7 @@ def _issue(
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
     details = {name: fields.pop(name) for name in ("shape", "counts", "of") if name in fields}
     scales = {name: fields[name] for name in ("prescale", "postscale") if name in fields}
-    operation = detailed(compiled.operation, **details, **scales)
+    operation = detailed(compiled.operation, ranks=group.unsorted, **details, **scales)
     return _core.Request(
         group=group.native,
         plan=compiled.native,
@@ -139,7 +140,8 @@ def _check_apart(operation: str, src: int, src_bytes: int, dst: int, dst_bytes: 
         )
 
 
-def _check_root(group: Group, root: int) -> None:
+def check_root(group: Group, root: int) -> None:
+    """ValueError if the group has no such rank."""
     if not 0 <= root < group.size:
         raise ValueError(f"root {root} is not in 0..{group.size - 1}")
 
@@ -306,7 +308,7 @@ def broadcast(
     timeout: float = 0.0,
 ) -> Work:
     """dst = the root's src (which other ranks do not read), ``count`` elements."""
-    _check_root(group, root)
+    check_root(group, root)
     nbytes = count * itemsize(dtype)
     if src != dst:
         _check_apart("broadcast", src, nbytes, dst, nbytes)
@@ -338,7 +340,7 @@ def reduce(
     timeout: float = 0.0,
 ) -> Work:
     """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
-    _check_root(group, root)
+    check_root(group, root)
     scales = as_scales(prescale, postscale)
     if src != dst:
         _check_apart("reduce", src, count * itemsize(dtype), dst, count * itemsize(dtype))
@@ -377,7 +379,7 @@ def gather(
     timeout: float = 0.0,
 ) -> Work:
     """dst on the root = every rank's src, one after another; rank r sends ``counts[r]`` elements."""
-    _check_root(group, root)
+    check_root(group, root)
     _check_counts(group, counts, "counts")
     total = sum(counts)
     begin, own = _place(counts, group.rank, dtype)
@@ -417,7 +419,7 @@ def scatter(
     timeout: float = 0.0,
 ) -> Work:
     """dst = this rank's block of the root's src, ``counts[r]`` elements for rank r."""
-    _check_root(group, root)
+    check_root(group, root)
     _check_counts(group, counts, "counts")
     total = sum(counts)
     begin, own = _place(counts, group.rank, dtype)
@@ -483,19 +485,9 @@ def all_to_all(
 
 def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeout: float = 0.0) -> Work:
     """Done once every rank of the group has called it."""
+    way = group.plans.get(("barrier", 1, 0)) or group.barrier()
     address = group.token.ctypes.data
-    return all_reduce(
-        group,
-        address,
-        address,
-        1,
-        DType.U8,
-        Op.BOR,
-        name=name or "barrier",
-        keep=group,
-        sync=sync,
-        timeout=timeout,
-    )
+    return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout)
 
 
 def send(

@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.base.arguments import check_int, check_text, find_mistake
 from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm.collectives import addresses
-from slipstream.comm.collectives.buffers import Buffer, as_given, contiguous, writable
+from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
 from slipstream.comm.collectives.interruption import Together, abort_broken_off, enter, found_by_all, whole
 from slipstream.comm.collectives.work import Work
-from slipstream.comm.membership.group import Group, world
+from slipstream.comm.membership.group import Group, check_group, world
 
 __all__ = [
     "all_gather",
@@ -38,6 +39,11 @@ __all__ = [
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_CHECKS = {
+    "group": check_group,
+    "name": check_text,
+    **dict.fromkeys(("root", "src", "dst", "tag"), check_int),
+}
 
 
 def _collective(function: _F, *, fills_x: bool = False) -> _F:
@@ -57,6 +63,9 @@ def _collective(function: _F, *, fills_x: bool = False) -> _F:
             return as_given(found, x, out)
         except BaseException as error:
             abort_broken_off(error, locals().get("entry"), function.__name__, world)
+            wrong = isinstance(error, TypeError | AttributeError)
+            if wrong and (mistake := find_mistake(function, (x, *args), kwargs, _CHECKS)):
+                raise mistake from None
             raise
 
     return collective  # type: ignore[return-value]
@@ -122,7 +131,7 @@ def all_reduce(
     >>> slipstream.all_reduce(numpy.ones(3))
     array([2., 2., 2.])
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_reduce")
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
     source = array.ctypes.data
@@ -169,7 +178,7 @@ def reduce_scatter(
     >>> slipstream.reduce_scatter(numpy.arange(4.0))  # on rank 0
     array([0., 2.])
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "reduce_scatter")
     rows, width = _rows(array)
     if counts is None:
@@ -218,8 +227,10 @@ def all_gather(
     >>> slipstream.all_gather(numpy.array([slipstream.rank()]))
     array([0, 1])
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_gather")
+    if out is not None:
+        check_memory(out)
     with Together(group, "all_gather"):
         counts = _row_counts(group, "all_gather", array, dtype)
         shape = (sum(counts), *array.shape[1:])
@@ -260,7 +271,7 @@ def broadcast(
     >>> slipstream.broadcast(numpy.array([slipstream.rank() + 5]), root=1)
     array([6])
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "broadcast")
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
     work = addresses.broadcast(
@@ -304,7 +315,7 @@ def reduce(
     >>> slipstream.reduce(numpy.array([slipstream.rank()]), root=0, op="max")  # on rank 0
     array([1])
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "reduce")
     mine = group.rank == root
     result = writable(out, array.shape, array) if out is not None and mine else np.empty_like(array)
@@ -348,8 +359,11 @@ def gather(
     >>> slipstream.gather(numpy.array([slipstream.rank()]))  # on rank 0
     array([0, 1])
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "gather")
+    addresses.check_root(group, root)
+    if out is not None:
+        check_memory(out)
     with Together(group, "gather"):
         counts = _row_counts(group, "gather", array, dtype)
         mine = group.rank == root
@@ -393,7 +407,9 @@ def scatter(
     >>> slipstream.scatter(numpy.arange(4.0), out=numpy.empty(2))  # on rank 0
     array([0., 1.])
     """
-    group = group or world()
+    group = world() if group is None else group
+    addresses.check_root(group, root)
+    check_memory(out)
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
     with Together(group, "scatter"):
@@ -440,8 +456,10 @@ def all_to_all(
     >>> slipstream.all_to_all(numpy.arange(4) + 10 * slipstream.rank())  # on rank 0
     array([ 0,  1, 10, 11])
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_to_all")
+    if out is not None:
+        check_memory(out)
     rows, width = _rows(array)
     if splits is None:
         if rows % group.size:
@@ -482,7 +500,8 @@ def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
 
     >>> slipstream.barrier()
     """
-    return _finish(addresses.barrier(group or world(), sync=not async_op), None, async_op)
+    check_group("group", group)
+    return _finish(addresses.barrier(world() if group is None else group, sync=not async_op), None, async_op)
 
 
 @_collective
@@ -501,7 +520,7 @@ def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async
     array([1., 1.])
     >>> work.wait()
     """
-    group = group or world()
+    group = world() if group is None else group
     array, dtype = contiguous(x, group, "send", (group.rank, dst, tag))
     work = addresses.send(
         group, array.ctypes.data, array.size, dtype, dst, tag, keep=array, sync=not async_op
@@ -525,9 +544,10 @@ def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async
     array([1])
     >>> work.wait()
     """
-    group = group or world()
+    group = world() if group is None else group
+    check_memory(x, "x")
     array, dtype = contiguous(x)
-    result = writable(x, array.shape, array)
+    result = writable(x, array.shape, array, "x")
     work = addresses.recv(
         group, result.ctypes.data, result.size, dtype, src, tag, keep=result, sync=not async_op
     )

@@ -5,6 +5,7 @@ PyTorch is never imported here. Where an argument is a tensor, it has been alrea
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -17,7 +18,7 @@ from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
 
-__all__ = ["Buffer", "as_given", "contiguous", "empty", "view", "writable"]
+__all__ = ["Buffer", "as_given", "check_memory", "contiguous", "empty", "view", "writable"]
 
 
 Buffer = Any
@@ -106,13 +107,29 @@ def contiguous(
     return array, from_numpy(array.dtype)
 
 
-def writable(out: Buffer, shape: tuple[int, ...], like: NDArray[Any]) -> NDArray[Any]:
+def check_memory(out: Buffer, name: str = "out") -> None:
+    """TypeError unless ``out`` has memory that an array can share: what is written into a copy would be lost."""
+    if isinstance(out, np.ndarray) or _torch_of(out) is not None:
+        return
+    if not isinstance(out, np.generic):
+        if hasattr(out, "__dlpack__") or hasattr(out, "__array_interface__"):
+            return
+        with contextlib.suppress(TypeError):
+            memoryview(out)
+            return
+    raise TypeError(f"{name} must be a writable array, tensor or buffer, not {type(out).__name__}")
+
+
+def writable(out: Buffer, shape: tuple[int, ...], like: NDArray[Any], name: str = "out") -> NDArray[Any]:
     """``out`` as an array to write into; ValueError unless it has this shape and dtype and is C-contiguous."""
+    check_memory(out, name)
     array = view(out)
     if array.shape != shape or array.dtype != like.dtype:
-        raise ValueError(f"out is {array.dtype}{list(array.shape)}, the result is {like.dtype}{list(shape)}")
+        raise ValueError(
+            f"{name} is {array.dtype}{list(array.shape)}, the result is {like.dtype}{list(shape)}"
+        )
     if not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError("out must be C-contiguous and writable")
+        raise ValueError(f"{name} must be C-contiguous and writable")
     return array
 
 

@@ -14,7 +14,7 @@ from slipstream.base.dtypes import name_of
 
 __all__ = ["as_scales", "detailed", "digest", "digest_of_scales", "shape_to_compare"]
 
-_MOST_LISTED = 16  # counts
+_MOST_LISTED = 16  # counts, ranks
 
 
 def digest(counts: Sequence[int]) -> int:
@@ -42,6 +42,7 @@ def shape_to_compare(shape: Sequence[int]) -> tuple[int, ...]:
 def detailed(
     operation: str,
     *,
+    ranks: Sequence[int] = (),
     shape: Sequence[int] = (),
     counts: Sequence[int] = (),
     of: int | None = None,
@@ -50,9 +51,12 @@ def detailed(
 ) -> str:
     """The operation's name with what it was called with, so that ranks that differ in that read what differs.
 
-    ``counts``: elements of each rank; ``of``: the dtype of what travels as bytes.
+    ``ranks``: of a group in another order than ascending; ``counts``: elements of each rank; ``of``: the dtype of what
+    travels as bytes.
     """
-    details = [f"shape={'x'.join(map(str, shape))}"] if shape else []
+    details = [f"ranks={_listed(ranks, ',')}"] if ranks else []
+    if shape:
+        details.append(f"shape={'x'.join(map(str, shape))}")
     if any(count != counts[0] for count in counts):
         details.append(f"counts={_listed(counts)}")
     if of is not None:
@@ -68,8 +72,8 @@ def detailed(
     return f"{kind}[{', '.join(details)}]{slash}{rest}"
 
 
-def _listed(counts: Sequence[int]) -> str:
+def _listed(counts: Sequence[int], sign: str = "+") -> str:
     if len(counts) <= _MOST_LISTED:
-        return "+".join(map(str, counts))
-    first = "+".join(map(str, counts[:_MOST_LISTED]))
-    return f"{first}+... of {len(counts)} ranks, digest {digest(counts):08x}"
+        return sign.join(map(str, counts))
+    first = sign.join(map(str, counts[:_MOST_LISTED]))
+    return f"{first}{sign}... of {len(counts)} ranks, digest {digest(counts):08x}"

@@ -17,12 +17,16 @@ _CLASSES = {
     5: errors.Aborted,
 }
 _MOST_WORDS = 500
+_FAILED_BEFORE = "the job has failed before: "  # so the engine begins
 _NOT_THE_CALLER = ("slipstream", "torch", "threading", "concurrent")
 
 
 def make_error(code: int, rank: int, host: str, text: str) -> BaseException:
-    """The exception for an error of the engine; its text ends with the caller's line, such as "(train.py:42)"."""
-    site = _call_site()
+    """The exception for an error of the engine; its text ends with the caller's line, such as "(train.py:42)".
+
+    Not if the job had failed before the call: that line is not the cause.
+    """
+    site = "" if text.startswith(_FAILED_BEFORE) else _call_site()
     if site:
         text = f"{text} ({site})"
     if code == 1:

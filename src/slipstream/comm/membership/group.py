@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
 from slipstream.plan.topology import Topology
 
-__all__ = ["Compiled", "Group", "world"]
+__all__ = ["Compiled", "Group", "check_group", "world"]
 
 _log = logging.getLogger("slipstream.plans")
 
@@ -50,7 +51,7 @@ class Group:
 
     ``ranks``: global ranks, default all; ``job``: default the one of `slipstream.init`. Every member makes the
     group, in the same order as its other groups with the same members. Raises ValueError if this rank is not a
-    member or a rank is unknown or named twice.
+    member or a rank is unknown or named twice, TypeError if ``ranks`` are no integers.
 
     >>> group = slipstream.Group([0, 1])
     >>> slipstream.all_reduce(numpy.ones(2), group=group)
@@ -59,14 +60,14 @@ class Group:
 
     def __init__(self, ranks: Sequence[int] | None = None, job: jobs.Job | None = None) -> None:
         current = self.job = job or jobs.current()
-        self.ranks = tuple(range(current.size) if ranks is None else (int(r) for r in ranks))
-        if len(set(self.ranks)) != len(self.ranks):
-            raise ValueError(f"a rank is named twice in {list(self.ranks)}")
+        self.ranks = tuple(range(current.size)) if ranks is None else _members(ranks, current)
         self.session = current.session
         self.native = current.session.make_group(current.next_group_id(self.ranks), list(self.ranks))
         self.id = self.native.id
         self.rank = self.native.rank
         self.size = len(self.ranks)
+        # the ranks if they do not ascend: the members compare them
+        self.unsorted = () if list(self.ranks) == sorted(self.ranks) else self.ranks
         hosts = [current.hosts[r] for r in self.ranks]
         numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
         self.topology = Topology(tuple(numbers[host] for host in hosts))
@@ -145,6 +146,13 @@ class Group:
         native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
         return Compiled(native, f"{collective}/reducers", choice.chunk_bytes, choice.reason, reducers=True)
 
+    def barrier(self) -> Compiled:
+        """The plan of a barrier: that of the smallest all-reduce, under its own name."""
+        way = self.compiled("all_reduce", 1)
+        name = way.operation.replace("all_reduce", "barrier")
+        found = self.plans[("barrier", 1, 0)] = replace(way, operation=name)
+        return found
+
     def take_reducers(self) -> None:
         """Has this group's reductions go through the job's reducers, if there are any.
 
@@ -168,7 +176,9 @@ class Group:
         For tests and benchmarks; every member must do the same.
         """
         with self._lock:
-            self.plans = {key: plan for key, plan in self.plans.items() if key[0] != collective}
+            self.plans = {
+                key: plan for key, plan in self.plans.items() if key[0] not in (collective, "barrier")
+            }
             self._forced[collective] = (algorithm, chunk_bytes)
 
     def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
@@ -183,9 +193,43 @@ class Group:
         return found
 
     def channel(self, source: int, target: int, tag: int) -> int:
-        """The id of a point-to-point channel between two ranks of the group."""
-        text = f"{self.id}/{source}/{target}/{tag}"
+        """The id of a point-to-point channel between two ranks of the group; ValueError if it has no such rank."""
+        for rank in (source, target):
+            if not 0 <= rank < self.size:
+                raise ValueError(f"{rank} is not a rank of a group of {self.size}")
+        text = f"{self.id}/{self.ranks[source]}/{self.ranks[target]}/{tag}"
         return _stable_hash(text) | 1 << 63
+
+
+def _members(ranks: Sequence[int], job: jobs.Job) -> tuple[int, ...]:
+    try:
+        members = tuple(map(operator.index, ranks))
+    except TypeError:
+        listed = isinstance(ranks, Sequence) and not isinstance(ranks, str)
+        wrong = next((r for r in ranks if not hasattr(r, "__index__")), None) if listed else ranks
+        wanted = "the ranks of a Group must be ints" if listed else "ranks must be a sequence of ints"
+        raise TypeError(f"{wanted}, not {type(wrong).__name__}") from None
+    made = f"Group({list(members)})"
+    for rank in members:
+        if not 0 <= rank < job.size:
+            there = f"ranks 0 to {job.size - 1}" if job.size > 1 else "rank 0 alone"
+            raise ValueError(f"rank {rank} of {made} does not exist: the job has {there}")
+        if members.count(rank) > 1:
+            raise ValueError(f"rank {rank} is named twice in {made}")
+    if job.rank not in members:
+        raise ValueError(
+            f"rank {job.rank} is not in {made}: only members make a group (`if slipstream.rank() in ranks`)"
+        )
+    return members
+
+
+def check_group(name: str, value: object) -> None:
+    """TypeError that names the argument ``name`` unless it is a Group, or None."""
+    if value is None or isinstance(value, Group):
+        return
+    ranks = isinstance(value, list | tuple) and all(isinstance(r, int) for r in value)
+    cure = f": slipstream.Group({list(value)})" if ranks else ""  # type: ignore[call-overload]
+    raise TypeError(f"{name} must be a slipstream.Group, not {type(value).__name__}{cure}")
 
 
 def _stable_hash(text: str) -> int:

@@ -83,8 +83,8 @@ class Job:
         return len(set(self.hosts)) == self.size
 
     def next_group_id(self, ranks: Sequence[int | str]) -> int:
-        """The same number on every member: from the ranks, and how often they have made a group."""
-        members: tuple[int | str, ...] = tuple(ranks)
+        """The same number on every member: from the ranks in any order, and how often they have made a group."""
+        members: tuple[int | str, ...] = tuple(sorted(ranks, key=str))
         self._groups[members] += 1
         text = f"{self.membership.epoch}/{members}/{self._groups[members]}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & ~(1 << 63)

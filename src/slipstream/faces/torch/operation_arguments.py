@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from slipstream.base.arguments import as_number, check_int, check_text, find_mistake
 from slipstream.comm.collectives.interruption import abort_broken_off, enter, whole
 from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.process_sets import ProcessSet
@@ -15,6 +16,21 @@ from slipstream.faces.torch.compression import Compression, Compressor, as_compr
 from slipstream.faces.torch_tensors import await_tensor
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _check_process_set(name: str, value: object) -> None:
+    if not isinstance(value, ProcessSet):
+        cure = f": hvd.add_process_set({value})" if isinstance(value, list) else ""
+        raise TypeError(f"{name} must be a ProcessSet, not {type(value).__name__}{cure}")
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "process_set": _check_process_set,
+    "name": check_text,
+    "root_rank": check_int,
+    "prescale_factor": as_number,
+    "postscale_factor": as_number,
+}
 
 whole_call = whole(lambda *_, **__: world())
 
@@ -34,6 +50,9 @@ def of_a_tensor(operation: _F) -> _F:
             return operation(tensor, *args, **kwargs)
         except BaseException as error:
             abort_broken_off(error, locals().get("entry"), operation.__name__, world)
+            wrong = isinstance(error, TypeError | AttributeError)
+            if wrong and (mistake := find_mistake(operation, (tensor, *args), kwargs, _CHECKS)):
+                raise mistake from None
             raise
 
     return call  # type: ignore[return-value]
@@ -50,7 +69,12 @@ def of_tensors(operation: _F) -> _F:
                 raise TypeError(
                     f"{operation.__name__} takes a list of torch.Tensor, not of {type(tensor).__name__}"
                 )
-        return operation(found, *args, **kwargs)
+        try:
+            return operation(found, *args, **kwargs)
+        except (TypeError, AttributeError):
+            if mistake := find_mistake(operation, (found, *args), kwargs, _CHECKS):
+                raise mistake from None
+            raise
 
     return whole_call(call)  # type: ignore[return-value]
 

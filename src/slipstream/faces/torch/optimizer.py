@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from slipstream.base.arguments import as_number
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
@@ -241,7 +243,10 @@ def DistributedOptimizer(
     >>> optimizer.step()
     """
     engine_op(op)
-    if gradient_predivide_factor != 1.0 and op != Average:
+    predivide = as_number("gradient_predivide_factor", gradient_predivide_factor)
+    if not 0 < predivide < math.inf:
+        raise ValueError(f"gradient_predivide_factor must be a positive number, not {predivide:g}")
+    if predivide != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step < 1:
         raise ValueError("backward_passes_per_step must be at least 1")
@@ -260,7 +265,7 @@ def DistributedOptimizer(
         "compression": as_compressor(compression),
         "names": names,
         "op": op,
-        "predivide": gradient_predivide_factor,
+        "predivide": predivide,
         "groups": group_lists,
         "num_groups": group_count,
         "sparse_as_dense": sparse_as_dense,

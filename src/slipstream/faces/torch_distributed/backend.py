@@ -26,7 +26,8 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     """The group that ``options`` (c10d's DistributedBackendOptions) describes.
 
     The default group enters a job of its ranks. Later groups of the same ranks' are groups in that job; where the
-    default group belongs to another backend, each of ours is a job of its own. All members of a group call this.
+    default group belongs to another backend, each of ours is a job of its own. All members of a group call this. The
+    timeout that c10d passes if the program gives none counts as none: SLIPSTREAM_TIMEOUT limits the operations then.
     """
     functional.install()
     compiling.skip((SlipstreamGroup, *WORKS))
@@ -41,7 +42,8 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     others = {
         device: _make_other(device, backend, options) for device, backend in devices_of_others().items()
     }
-    return SlipstreamGroup(members, store=options.store, timeout=options.timeout, owned=owned, others=others)
+    limit = None if options.timeout == c10d.default_pg_timeout else options.timeout
+    return SlipstreamGroup(members, store=options.store, timeout=limit, owned=owned, others=others)
 
 
 def _default_group() -> SlipstreamGroup | None:

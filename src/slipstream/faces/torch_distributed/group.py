@@ -48,7 +48,8 @@ def _second(_: Any, tensors: Tensors, *__: Any) -> Tensors:
 class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     """A c10d process group over ``members``.
 
-    ``store``: the torch store of the group. ``timeout``: of operations that do not bring their own. ``owned``: the
+    ``store``: the torch store of the group. ``timeout``: of operations that do not bring their own, None for the
+    job's. ``owned``: the
     job to leave at `shutdown`. ``others``: groups that serve other devices, by device type
     (``"cpu:slipstream,cuda:nccl"``).
     """
@@ -58,7 +59,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         members: Group,
         *,
         store: Any,
-        timeout: timedelta,
+        timeout: timedelta | None,
         owned: Job | None,
         others: Mapping[str, Any],
     ) -> None:
@@ -66,7 +67,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         self.members = members
         self.others = dict(others)
         staged = Group(members.ranks, members.job)
-        self._starter = OperationStarter(members, staged, timeout.total_seconds())
+        self._starter = OperationStarter(members, staged, 0.0 if timeout is None else timeout.total_seconds())
         self._all_reduces = AllReduces(self._starter)
         self._store = store
         self._owned = owned
@@ -303,7 +304,8 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """As `torch.distributed.monitored_barrier`: says which ranks did not come, and leaves the group usable."""
-        seconds = seconds_of("timeout", timeout) if timeout is not None else self._starter.limit
+        limit = self._starter.limit or self.members.job.settings.timeout
+        seconds = limit if timeout is None else seconds_of("timeout", timeout)
         monitored_barrier(self._store, self.members, seconds, wait_all_ranks)
 
     def shutdown(self) -> None:

@@ -23,8 +23,8 @@ class OperationStarter:
     """Starts operations on ``members``, and gives a Work for each.
 
     ``staged``: the same members, as a group for what passes through host memory. ``limit``: seconds that operations
-    may take which do not bring a limit of their own. Between `begin_batch` and `end_batch` works are also collected:
-    the coalescing of c10d.
+    may take which do not bring a limit of their own, 0 for the job's limit. Between `begin_batch` and
+    `end_batch` works are also collected: the coalescing of c10d.
     """
 
     def __init__(self, members: Group, staged: Group, limit: float) -> None:
