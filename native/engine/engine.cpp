@@ -294,13 +294,14 @@ std::set<int> Engine::concerned() const {
   return ranks;
 }
 
-// The links are closed by now: none may touch the works' memory once they are complete. `refusal`: for works to come.
+// The links are closed by now: none may touch the works' memory once they are complete. `refusal`: of works to come.
 void Engine::fail_works(const Error& error, const Error& refusal) {
   std::deque<WorkPtr> works = submitted_.close(error, refusal);
   for (WorkPtr& work : channels_.clear()) works.push_back(std::move(work));
   for (const Execution* execution : executions_.in_order()) works.push_back(execution->work());
   for (const auto& receive : receives_.all()) works.push_back(receive.work);
   receives_.clear();
+  if (!works.empty()) submitted_.set_told();
   for (const WorkPtr& work : works)
     unfinished_.complete(*work, named_error(error, report_.name(), kStillWaits, work->request));
 }

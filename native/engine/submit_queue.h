@@ -14,15 +14,15 @@ namespace slipstream {
 
 class SubmitQueue {
  public:
-  // Any thread. Queues the work and returns Code::ok; or, once closed, leaves it with the caller and returns what
-  // close() has for it.
+  // Any thread. Queues the work and returns Code::ok; or, once closed, leaves it with the caller and returns why: to
+  // the first that learns of it the reason, to others the refusal.
   Error push(WorkPtr& work) {
     std::lock_guard lock(mutex_);
     if (!closed_) {
       works_.push_back(std::move(work));
       size_.store(works_.size(), std::memory_order_release);
     }
-    return refusal_;
+    return closed_ && std::exchange(told_, true) ? refusal_ : closed_;
   }
   // Driver. All works that are queued.
   std::deque<WorkPtr> take() {
@@ -45,6 +45,12 @@ class SubmitQueue {
     return taken;
   }
 
+  // Driver. The program learns of the reason otherwise, too.
+  void set_told() {
+    std::lock_guard lock(mutex_);
+    told_ = true;
+  }
+
   // Any thread. Why it is closed; Code::ok if it is open.
   Error closed() const {
     std::lock_guard lock(mutex_);
@@ -56,6 +62,7 @@ class SubmitQueue {
   mutable std::mutex mutex_;
   std::deque<WorkPtr> works_;  // guarded by mutex_
   Error closed_, refusal_;     // guarded by mutex_
+  bool told_ = false;          // guarded by mutex_
   std::atomic<size_t> size_{0};
 };
 

@@ -125,7 +125,7 @@ def test_survivors_say_what_a_rank_raised(how: str) -> None:
     does = "has called" if how == "earlier" else "(still waits in|has called)"
     text = re.compile(
         rf"rank 1 \(host {re.escape(HOST)}\) raised ValueError at lost_rank\.py:\d+{left}: no such batch; "
-        rf"rank \d {does} all_reduce\([^()]*\) #\d+ \(lost_rank\.py:\d+\)"  # the barrier is one, too
+        rf"rank \d {does} (all_reduce|barrier)\([^()]*\) #\d+ \(lost_rank\.py:\d+\)"
     )
     for error in blamed:
         assert text.fullmatch(error["text"]), error
