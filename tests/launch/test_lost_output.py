@@ -121,7 +121,7 @@ def test_without_any_standard_stream_the_job_runs(tag: str, tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_made_names_the_option(tag: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, out, err = run(tag, "-np", "2", "--output-dir", f"{tmp_path}/file/logs", "--", "echo", "started")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert f"Error: --output-dir {tmp_path}/file/logs: cannot write {tmp_path}/file" in err
     assert ": Not a directory" in err
     assert "Errno" not in err
