@@ -49,8 +49,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     """A c10d process group over ``members``.
 
     ``store``: the torch store of the group. ``timeout``: of operations that do not bring their own, None for the
-    job's. ``owned``: the
-    job to leave at `shutdown`. ``others``: groups that serve other devices, by device type
+    job's. ``owned``: the job to leave at `shutdown`. ``others``: groups that serve other devices, by device type
     (``"cpu:slipstream,cuda:nccl"``).
     """
 
