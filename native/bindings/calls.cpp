@@ -29,6 +29,13 @@ thread_local uint64_t begun = 0;    // operations
 thread_local uint64_t entered = 0;  // calls that may begin one
 thread_local uint64_t begun_in = 0;
 
+// This thread begins an operation, in its latest call.
+void count_begun() {
+  drop_orphans();
+  ++begun;
+  begun_in = entered;
+}
+
 std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
   if (!offsets) return {};
   if (offsets->size() != static_cast<size_t>(plan.blocks()) + 1)
@@ -88,9 +95,7 @@ Request on_memory(const Request& request, uintptr_t src, uintptr_t dst, uint64_t
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr_t src, uintptr_t dst, uint64_t count,
            std::string name, double timeout, nb::object keep, const Copy& copy_in, const Copy& copy_out) {
-  drop_orphans();
-  ++begun;
-  begun_in = entered;
+  count_begun();
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
@@ -114,7 +119,6 @@ auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr
 // A receive from whichever of the sources sends first: the plan of a receive from each, and its channel.
 Handle receive_any(const std::shared_ptr<Session>& self, const Request& request, const std::vector<Source>& sources,
                    uintptr_t dst, uint64_t count, double timeout, nb::object keep) {
-  drop_orphans();
   if (sources.empty()) throw Failure(Code::invalid, "a receive needs at least one source");
   Request call = on_memory(request, dst, dst, count, timeout);
   call.signature.other_side = -1;
@@ -123,6 +127,7 @@ Handle receive_any(const std::shared_ptr<Session>& self, const Request& request,
       throw Failure(Code::invalid, "the plan of a receive has one step");
     call.candidates.push_back({channel, plan});
   }
+  count_begun();
   Handle handle(self, self->prepare(std::move(call), call.candidates.front().channel), std::move(keep));
   self->submit(handle.shared_work());
   return handle;

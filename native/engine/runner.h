@@ -50,8 +50,8 @@ class Runner {
       guests_.notify_all();
     }
     const DefaultFloatState state;
+    const HandOver after{*this};
     f();
-    hand_over();
   }
   // As the driver: what `f` throws fails the session.
   template <class F>
@@ -64,6 +64,11 @@ class Runner {
   }
 
  private:
+  // Hands over when it goes, whether the guest has thrown or not.
+  struct HandOver {
+    Runner& runner;
+    ~HandOver() { runner.hand_over(); }
+  };
   class BellHandler : public Handler {
    public:
     explicit BellHandler(Bell& bell) : bell_(bell) {}

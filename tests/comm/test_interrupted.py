@@ -30,8 +30,9 @@ def test_a_call_of_several_operations_that_is_interrupted_ends_the_session_on_al
 def test_a_call_that_any_handler_breaks_off_before_the_engine_has_it_ends_the_session(handler: str) -> None:
     outputs = ranks.run(Path(__file__).with_name("broken_off_rank.py"), 2, transport="shm", args=[handler])
     ended = "rank 1 was interrupted inside all_reduce (Interrupted)"
-    lines = [output.splitlines() for output in outputs]
-    assert lines[0][0] == lines[1][0] == "0: 1"
-    assert lines[0][1].startswith(f"1: {ended}"), lines[0]
-    assert lines[1][1] == "1: interrupted"
-    assert lines[1][2].startswith(f"2: {ended}"), lines[1]
+    waited, interrupted = (output.splitlines() for output in outputs)
+    assert interrupted[:2] == ["0: 1", "1: interrupted"]
+    assert ended in interrupted[2]  # after other words where the handler's own operation has failed before
+    *values, error = waited
+    assert values in ([], ["0: 1"])  # the reason may come before this rank has looked at what came first
+    assert error.startswith(f"{len(values)}: {ended}")

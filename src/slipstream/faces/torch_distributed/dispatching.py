@@ -81,9 +81,8 @@ class _Operator(OpOverload):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         tensors = list(_tensors(args))
-        if any(
-            one.is_meta for one in tensors
-        ):  # without data: the mode of fake tensors asks what comes of it
+        # The mode of fake tensors asks what comes of operands that have no data.
+        if any(one.is_meta for one in tensors):
             return self.without_data(args[0], FinishedWork(tensors))
         kinds: tuple[Any, ...] = tuple(kind for kind in map(type, tensors) if kind not in PLAIN)
         if torch._C._len_torch_dispatch_stack():
