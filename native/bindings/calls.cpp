@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 
 #include "bindings/gil.h"
 #include "bindings/handle.h"
@@ -27,13 +28,15 @@ using Source = std::pair<std::shared_ptr<Plan>, uint64_t>;
 
 thread_local uint64_t begun = 0;    // operations
 thread_local uint64_t entered = 0;  // calls that may begin one
-thread_local uint64_t begun_in = 0;
+
+// Of the latest operations that this thread began: the number of the call that each was begun in.
+constexpr size_t kRemembered = 16;
+thread_local std::array<uint64_t, kRemembered> begun_in{};
 
 // This thread begins an operation, in its latest call.
 void count_begun() {
   drop_orphans();
-  ++begun;
-  begun_in = entered;
+  begun_in[++begun % kRemembered] = entered;
 }
 
 std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
@@ -212,9 +215,10 @@ void bind_calls(nb::module_& m, SessionClass& session) {
       "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
   m.def("begun", [] { return begun; }, "How many operations this thread has begun.");
   m.def("enter", [] { return ++entered; }, "The number of a call that is to begin an operation; see begun_by().");
+  m.def("entered", [] { return entered; }, "The number that enter() gave last to this thread.");
   m.def(
-      "begun_by", [](uint64_t call) { return begun_in == call; }, nb::arg("call"),
-      "Whether this thread's latest operation was begun in this call, and not in a later one.");
+      "begun_by", [](uint64_t call) { return std::ranges::find(begun_in, call) != begun_in.end(); }, nb::arg("call"),
+      "Whether this thread has begun an operation in this call, and not in one inside it: of its 16 latest ones.");
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),

@@ -1,4 +1,4 @@
-"""One rank of two: broken_off_rank.py FOLDER FACE. FACE is np, hvd, c10d or ddp.
+"""One rank of two: broken_off_rank.py FOLDER FACE. FACE is np, hvd, c10d, gather or ddp.
 
 A signal's handler breaks off a call of rank 0: while it copies its input, so that the engine does not have the
 operation yet; for ddp while it waits in the backward pass.
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import slipstream
 import slipstream.torch as hvd
 from comm.interruption import Alarm, check_aborted, until
+from slipstream.faces.torch_distributed import dispatching
 
 RANK = int(os.environ["SLIPSTREAM_RANK"])
 
@@ -100,5 +101,8 @@ elif face == "hvd":
 elif face == "c10d":
     torch.empty = alarming(torch.empty)
     copies(lambda: dist.all_reduce(torch.ones(20, 30).t()), "all_reduce")
+elif face == "gather":  # broken off before it comes to what it is made of
+    dispatching._are_plain = alarming(dispatching._are_plain)  # type: ignore[assignment]
+    copies(lambda: dist.all_gather_into_tensor(torch.empty(2), torch.ones(1)), "all_gather_single")
 else:
     ddp(folder)

@@ -14,7 +14,7 @@ from slipstream.comm.collectives.interruption import _code
 SCRIPT = Path(__file__).with_name("broken_off_rank.py")
 
 
-@pytest.mark.parametrize("face", ["np", "hvd", "c10d"])
+@pytest.mark.parametrize("face", ["np", "hvd", "c10d", "gather"])
 def test_a_call_broken_off_in_its_copy_ends_the_session_on_all_ranks(tmp_path: Path, face: str) -> None:
     pytest.importorskip("torch")
     ranks.run(SCRIPT, 2, args=[str(tmp_path), face])

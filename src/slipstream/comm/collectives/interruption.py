@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import signal
-import sys
 from collections.abc import Callable
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
-from slipstream._core import begun, begun_by, enter
+from slipstream._core import begun, begun_by, enter, entered
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
 
@@ -18,7 +18,6 @@ __all__ = ["Together", "abort_broken_off", "abort_interrupted", "enter", "found_
 
 _MARK = "_slipstream_found_by_all"
 _JUDGED = "_slipstream_judged"
-_TRUSTED = {"slipstream", "numpy", "torch"} | sys.stdlib_module_names
 _E = TypeVar("_E", bound=Exception)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -71,12 +70,13 @@ class Together:
         _abort(self._group, how)
 
 
-def whole(group_of: Callable[..., Group]) -> Callable[[_F], _F]:
+def whole(group_of: Callable[..., Group], name: str = "") -> Callable[[_F], _F]:
     """Decorates an operation that users call: a signal handler may break it off before the engine has it.
 
     Arguments are checked and copied first, and that can take long. The operation would then be missing on this rank
     alone, and its next one would be taken for it. So the session ends on all ranks, as by `Together`. Once the engine
     has the operation it goes on, whatever becomes of the call. ``group_of``: the group, from the call's arguments.
+    ``name``: what the reason calls the operation; its own by default.
     """
 
     def decorate(operation: _F) -> _F:
@@ -87,7 +87,10 @@ def whole(group_of: Callable[..., Group]) -> Callable[[_F], _F]:
                 return operation(*args, **kwargs)
             except BaseException as error:
                 abort_broken_off(
-                    error, locals().get("entry"), operation.__name__, lambda: group_of(*args, **kwargs)
+                    error,
+                    locals().get("entry"),
+                    name or operation.__name__,
+                    lambda: group_of(*args, **kwargs),
                 )
                 raise
 
@@ -102,12 +105,12 @@ def abort_broken_off(
     """Ends the session if ``error`` broke off the call of ``operation`` from outside, before the engine had it.
 
     ``entry``: what `enter` gave when the call began; None if it was broken off before. Of calls in each other the
-    innermost decides.
+    innermost decides. The same exception may break off a later call, too.
     """
-    if getattr(error, _JUDGED, False):
+    if entry is not None and entry <= getattr(error, _JUDGED, 0):
         return
     with contextlib.suppress(AttributeError):
-        setattr(error, _JUDGED, True)
+        setattr(error, _JUDGED, entered())
     if entry is None or not begun_by(entry):
         abort_interrupted(error, operation, group)
 
@@ -120,10 +123,11 @@ def abort_interrupted(error: BaseException, operation: str, group: Callable[[], 
 
 
 def _is_foreign(error: BaseException) -> bool:
-    """Whether it is no error of the library's.
+    """Whether the call raises it on this rank alone: it is no Exception, or a signal handler raised it.
 
-    It is none if it is no Exception. It is none if code ran that is not the library's: the program's, as a signal
-    handler or as a method of an argument, or that of a registered signal handler. Then this rank alone has it.
+    A function of the trace is a signal handler if it is registered as one, or was given a frame: a handler may have
+    taken itself away, or be called by one that is no Python. What an argument's own methods raise is an error of the
+    call like a wrong argument.
     """
     if not isinstance(error, Exception):
         return True
@@ -132,10 +136,22 @@ def _is_foreign(error: BaseException) -> bool:
     while trace is not None:
         frame = trace.tb_frame
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in _TRUSTED or frame.f_code in handlers:
+        if frame.f_code in handlers or (package != "slipstream" and _was_given_a_frame(frame)):
             return True
         trace = trace.tb_next
     return False
+
+
+def _was_given_a_frame(frame: FrameType) -> bool:
+    code = frame.f_code
+    named = code.co_argcount + code.co_kwonlyargcount
+    others = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    found = [frame.f_locals.get(name) for name in code.co_varnames[: named + others]]
+    return any(isinstance(one, FrameType) or _holds_a_frame(one) for one in found)
+
+
+def _holds_a_frame(value: Any) -> bool:
+    return type(value) is tuple and any(isinstance(one, FrameType) for one in value)
 
 
 def _code(handler: Any) -> CodeType | None:

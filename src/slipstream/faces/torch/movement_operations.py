@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import give
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.torch.autograd import AllGather, AllToAll, Broadcast
@@ -81,7 +82,8 @@ def grouped_allgather(
     [tensor([0, 1])]
     """
     if any(tensor.requires_grad for tensor in tensors):
-        return [allgather(tensor, None, process_set) for tensor in tensors]
+        with Together(process_set.group, "grouped_allgather"):
+            return [allgather(tensor, None, process_set) for tensor in tensors]
     return start_grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
 
 

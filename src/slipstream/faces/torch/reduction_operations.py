@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from slipstream.comm.collectives.interruption import Together
-from slipstream.faces.horovod.handles import Grouped, claim_name, give, synchronize, unclaim_name
+from slipstream.faces.horovod.handles import Grouped, claim_name, give, unclaim_name
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, Sum, choose_op
 from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, ReduceScatter
@@ -335,15 +335,16 @@ def grouped_reducescatter(
     [tensor([0.])]
     """
     if any(tensor.requires_grad for tensor in tensors):
-        return [
-            reducescatter(tensor, None, compression, op, process_set, prescale_factor, postscale_factor)
-            for tensor in tensors
-        ]
+        with Together(process_set.group, "grouped_reducescatter"):
+            return [
+                reducescatter(tensor, None, compression, op, process_set, prescale_factor, postscale_factor)
+                for tensor in tensors
+            ]
     small = [compressed(tensor, "grouped_reducescatter", compression, process_set) for tensor in tensors]
-    handle = grouped_reducescatter_async(
-        [tensor for tensor, _ in small], name, op, process_set, prescale_factor, postscale_factor
+    parts = _start_parts(
+        [tensor for tensor, _ in small], name, op, prescale_factor, postscale_factor, process_set
     )
-    results = synchronize(handle)
+    results = parts.wait()
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
 
@@ -361,6 +362,18 @@ def grouped_reducescatter_async(
     >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.arange(2.0)], op=hvd.Sum))  # on rank 0
     [tensor([0.])]
     """
+    return give(_start_parts(tensors, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def _start_parts(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> Grouped:
+    """Starts a reduce-scatter of each tensor."""
     key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
     try:
         with Together(process_set.group, "grouped_reducescatter"):
@@ -371,4 +384,4 @@ def grouped_reducescatter_async(
     except BaseException:
         unclaim_name(key)
         raise
-    return give(Grouped(parts, key))
+    return Grouped(parts, key)

@@ -162,6 +162,23 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     @operation("reduce_scatter", lambda _, inputs, *__: inputs[0])
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
         """``outputs[i]`` = this rank's block of the reduction of the list ``inputs[i]``, one block per rank."""
+        return self._reduce_scatter(outputs, inputs, opts)
+
+    @operation("reduce_scatter", lambda _, input, *__: [input], told_by=None)
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+        """``output`` = this rank's block of the reduction of ``input``, which holds all blocks."""
+        return self._reduce_scatter_singles([output], [input], opts)
+
+    @operation("reduce_scatter", _second, told_by=None)
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        """`reduce_scatter_single` for each pair; one Work for all."""
+        return self._reduce_scatter_singles(outputs, inputs, opts)
+
+    @served("reduce_scatter_tensor_coalesced")
+    def _reduce_scatter_singles(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Any:
+        return self._reduce_scatter(outputs, [[tensor] for tensor in inputs], opts)
+
+    def _reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
         opts = _c10d.ReduceScatterOptions() if opts is None else opts
         start = self._starter
         limit = start.limit_of(opts)
@@ -170,15 +187,6 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             for out, ins in zip(outputs, inputs, strict=True)
         ]
         return start.start_all(ready, opts)
-
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
-        """``output`` = this rank's block of the reduction of ``input``, which holds all blocks."""
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
-
-    @served("reduce_scatter_tensor_coalesced")
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """`reduce_scatter_single` for each pair; one Work for all."""
-        return self.reduce_scatter(outputs, [[tensor] for tensor in inputs], opts)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -192,9 +200,33 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         group, limit = start.group_for(tensor), start.limit_of(opts)
         return start.start(operations.broadcast(group, tensor, opts.rootRank, limit), opts)
 
-    @operation("all_gather", _second, told_by=1)
+    @operation("all_gather", _second, told_by=None)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """``outputs[i][r]`` = rank r's ``inputs[i]``; ranks may differ in size."""
+        return self._all_gather(outputs, inputs, opts)
+
+    @operation("all_gather", _second, told_by=None)
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        """``outputs[r][i]`` = rank r's ``inputs[i]``."""
+        # c10d gives the outputs by rank, then by tensor
+        return self._all_gather(list(zip(*outputs, strict=True)), inputs, opts)
+
+    @operation("all_gather", lambda _, input, *__: [input], told_by=None)
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+        """``output`` = every rank's ``input``, one after another."""
+        return self._all_gather_singles([output], [input], opts)
+
+    @operation("all_gather", _second, told_by=None)
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        """`all_gather_single` for each pair; one Work for all."""
+        return self._all_gather_singles(outputs, inputs, opts)
+
+    @served("allgather_into_tensor_coalesced", told_by=1)
+    def _all_gather_singles(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Any:
+        return self._all_gather([[tensor] for tensor in outputs], inputs, opts)
+
+    @served("allgather", told_by=1)
+    def _all_gather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Tensors, opts: Any) -> Any:
         start = self._starter
         limit = start.limit_of(opts)
         ready = [
@@ -202,21 +234,6 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             for outs, tensor in zip(outputs, inputs, strict=True)
         ]
         return start.start_all(ready, opts)
-
-    @operation("all_gather", _second, told_by=None)
-    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        """``outputs[r][i]`` = rank r's ``inputs[i]``."""
-        # c10d gives the outputs by rank, then by tensor
-        return self.allgather(list(zip(*outputs, strict=True)), inputs, opts)
-
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
-        """``output`` = every rank's ``input``, one after another."""
-        return self.all_gather_single_coalesced([output], [input], opts)
-
-    @served("allgather_into_tensor_coalesced", told_by=1)
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """`all_gather_single` for each pair; one Work for all."""
-        return self.allgather([[tensor] for tensor in outputs], inputs, opts)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
