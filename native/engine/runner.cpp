@@ -217,6 +217,7 @@ bool Runner::drive_for(Work& work, Time deadline) {
 }
 
 void Runner::hand_over() {
+  if (stop_.load()) return;  // there is no thread: the bell would only end the driver's own next wait
   bell_.arm();
   if (engine_.must_turn() || engine_.busy()) {
     bell_.ring();

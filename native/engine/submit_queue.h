@@ -15,14 +15,15 @@ namespace slipstream {
 class SubmitQueue {
  public:
   // Any thread. Queues the work and returns Code::ok; or, once closed, leaves it with the caller and returns why: to
-  // the first that learns of it the reason, to others the refusal.
+  // the first that learns of it and to deferred ones the reason, to others the refusal.
   Error push(WorkPtr& work) {
+    const bool deferred = work->deferred;
     std::lock_guard lock(mutex_);
     if (!closed_) {
       works_.push_back(std::move(work));
       size_.store(works_.size(), std::memory_order_release);
     }
-    return closed_ && std::exchange(told_, true) ? refusal_ : closed_;
+    return closed_ && std::exchange(told_, true) && !deferred ? refusal_ : closed_;
   }
   // Driver. All works that are queued.
   std::deque<WorkPtr> take() {

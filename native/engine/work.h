@@ -165,12 +165,13 @@ class Work {
       if (bytes != 0) std::memcpy(to, from, bytes);
     }
   };
-  Copy copy_in;        // of a split work: into its input, when it begins
-  Copy copy_out;       // of a part of the result, when that is there
-  bool split = false;  // its slices are works of their own; set before anybody else knows of it
-  Time traced{};       // when it was prepared, if the session had a timeline then
-  Time submitted{};    // coarse, as `finished` is
-  Time finished{};     // after done()
+  Copy copy_in;           // of a split work: into its input, when it begins
+  Copy copy_out;          // of a part of the result, when that is there
+  bool split = false;     // its slices are works of their own; set before anybody else knows of it
+  bool deferred = false;  // the splitter submits it, for a call that was made before
+  Time traced{};          // when it was prepared, if the session had a timeline then
+  Time submitted{};       // coarse, as `finished` is
+  Time finished{};        // after done()
   std::atomic<bool> begun{false};
 
  private:

@@ -78,8 +78,8 @@ Time ReducerClient::tick(Time now) {
   const std::lock_guard lock(mutex_);
   const Work* late = line_.overdue(now);
   if (late == nullptr) return line_.due();
-  context_.workers.engine().expire(
-      *late, "rank " + std::to_string(context_.workers.options().rank) + " waits: " + line_.describe_wait(*late, now));
+  Engine& engine = context_.workers.engine();
+  engine.expire(*late, engine.reports().name() + " " + line_.describe_late(*late, now));
   return Time::max();
 }
 

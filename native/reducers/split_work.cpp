@@ -173,7 +173,7 @@ void SplitWork::give_verdict() {
 }
 
 void SplitWork::judge(const Error& error) {
-  if (error) error_ = error;
+  if (error && !error_) error_ = error;
   judged_ = true;
   if (verdict()) pool_.warn(*verdict_, incarnations_);
   tell_judged_();

@@ -64,10 +64,18 @@ const Work* WorkLine::overdue(Time now) {
 }
 
 std::string WorkLine::describe_wait(const Work& work, Time now) const {
-  std::string wait =
-      work.request.signature.describe() + " has waited " + seconds_text(now - work.submitted) + " for its turn";
-  if (const Work* other = conflict(work, begun_)) wait += ", behind " + other->request.signature.describe();
-  return wait;
+  return work.request.signature.describe() + " has waited " + seconds_text(now - work.submitted) + " for its turn" +
+         behind(work);
+}
+
+std::string WorkLine::describe_late(const Work& work, Time now) const {
+  return "has waited " + seconds_text(now - work.submitted) + " for the turn of " + work.request.signature.describe() +
+         behind(work);
+}
+
+std::string WorkLine::behind(const Work& work) const {
+  const Work* other = conflict(work, begun_);
+  return other == nullptr ? "" : ", behind " + other->request.signature.describe();
 }
 
 void WorkLine::fail(const Error& error) {

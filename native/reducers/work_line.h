@@ -41,11 +41,14 @@ class WorkLine {
   Time due() const { return due_; }
   // "all_reduce(...) has waited 3.0 s for its turn, behind ..."
   std::string describe_wait(const Work& work, Time now) const;
+  // The same of the rank: "has waited 3.0 s for the turn of all_reduce(...), behind ..."
+  std::string describe_late(const Work& work, Time now) const;
 
   // Nothing that stands in line begins any more.
   void fail(const Error& error);
 
  private:
+  std::string behind(const Work& work) const;  // empty: nothing that has begun
   static const Work* conflict(const Work& work, const MemoryInUse& others, bool elsewhere = false);  // null: none
   void use(const WorkPtr& work, MemoryInUse& memory);
 

@@ -154,7 +154,7 @@ void Session::submit(const WorkPtr& work) {
 }
 
 bool Session::give_splitter(const WorkPtr& work) {
-  if (!splitter_) return false;
+  if (!splitter_ || engine_.failure()) return false;
   if (!work->split) return splitter_->holds(work);
   const DefaultFloatState state;  // all ranks must split it alike
   splitter_->split(work);

@@ -68,6 +68,8 @@ TEST(a_closed_queue_leaves_works_with_their_submitters) {
   CHECK_EQ(queue.push(second).text, std::string("why"));
   CHECK_EQ(queue.push(second).text, std::string("refused"));
   CHECK(second != nullptr);
+  second->deferred = true;  // its call came before the end
+  CHECK_EQ(queue.push(second).text, std::string("why"));
   queue.close(Error{Code::timeout, 1, {}, "later"}, {});
   CHECK_EQ(queue.closed().text, std::string("why"));
   CHECK(queue.take().empty());

@@ -30,15 +30,15 @@ if slipstream.rank() == 0:
     )
     time.sleep(3)  # so much later is the other one called
     other = addresses.recv(group, word.ctypes.data, 1, dtype, 1, tag=7, keep=word, timeout=LIMIT)
-    slipstream.send(np.ones(1), 1)  # the other rank comes to the first, and "behind" leaves the line
-    first.wait()
     try:
+        slipstream.send(np.ones(1), 1)  # the other rank comes to the first, and "behind" leaves the line
+        first.wait()
         other.wait(60)
     except slipstream.Timeout as error:
         print("error:", str(error).splitlines()[0])
 else:
-    slipstream.recv(word, 0)
-    slipstream.all_reduce(shared, out=shared)
     with contextlib.suppress(slipstream.Timeout):
+        slipstream.recv(word, 0)
+        slipstream.all_reduce(shared, out=shared)
         slipstream.recv(word, 0)
 slipstream.shutdown()

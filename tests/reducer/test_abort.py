@@ -24,3 +24,4 @@ def test_an_abort_ends_operations_that_wait_for_reducers(tmp_path: Path, count: 
             errors = [line for line in text.splitlines() if line.startswith("error: ")]
             assert len(errors) == 6, text
             assert all("enough" in line for line in errors), text
+            assert not errors[0].startswith("error: the job has failed before"), text
