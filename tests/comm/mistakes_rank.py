@@ -20,7 +20,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "out of all_gather": lambda: slipstream.all_gather(ones, out=[0.0] * 4),
     "out of gather": lambda: slipstream.gather(ones, out=[0.0] * 4),
     "out of broadcast": lambda: slipstream.broadcast(ones, out=(0.0, 0.0)),
-    "out of reduce": lambda: slipstream.reduce(ones, rank, out=[0.0, 0.0]),
+    "out of reduce": lambda: slipstream.reduce(ones, 0, out=[0.0, 0.0]),
     "out of reduce_scatter": lambda: slipstream.reduce_scatter(ones, out=[0.0]),
     "out of scatter": lambda: slipstream.scatter(ones, out=[0.0]),
     "out of all_to_all": lambda: slipstream.all_to_all(ones, out=[0.0, 0.0]),
@@ -52,7 +52,7 @@ def error_of(call: Callable[[], Any]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-print(json.dumps({what: error_of(call) for what, call in CALLS.items()}))
+print("errors:", json.dumps({what: error_of(call) for what, call in CALLS.items()}))
 memory = bytearray(16)
 slipstream.all_reduce(ones, out=memoryview(memory).cast("d"))  # the job lives, and buffers do as ever
 assert np.frombuffer(memory).tolist() == [2, 2]

@@ -146,3 +146,8 @@ def run(script: Path, n: int, *, timeout: float = 240, **options: object) -> lis
         outputs = "\n".join(f"--- rank {r.number} (exit {r.process.returncode})\n{r.text()}" for r in failed)
         assert not failed, outputs
         return [r.text() for r in ranks]
+
+
+def marked(mark: str, text: str) -> str:
+    """The rest of the line of ``text`` that begins with ``mark``; warnings may stand before and behind it."""
+    return next(line for line in text.splitlines() if line.startswith(mark)).removeprefix(mark)

@@ -255,12 +255,12 @@ def test_rank_0_hears_of_a_rank_of_another_job(tmp_path: Path) -> None:
         "SLIPSTREAM_SECRET": SECRET,
         "WORLD_SIZE": "2",
     }
-    first = start(tmp_path, common | {"RANK": "0", "SLIPSTREAM_START_TIMEOUT": "5"})
+    first = start(tmp_path, common | {"RANK": "0", "SLIPSTREAM_START_TIMEOUT": "15"})
     other = start(tmp_path, common | {"RANK": "1", "SLIPSTREAM_JOB": "b"})
     other.communicate(timeout=60)
     _, err = first.communicate(timeout=60)
     assert "it belongs to another job: compare SLIPSTREAM_JOB; it says that it is rank 1" in err
-    assert "Timeout: rank 1 of 2 did not come within 5 s: " in err
+    assert "Timeout: rank 1 of 2 did not come within 15 s: " in err
     assert "with the same SLIPSTREAM_JOB; " in err
 
 

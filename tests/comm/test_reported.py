@@ -17,7 +17,8 @@ RANK = Path(__file__).with_name("reported_rank.py")
 
 def errors(case: str, transport: str = "shm") -> list[list[str]]:
     return [
-        json.loads(text.splitlines()[-1]) for text in ranks.run(RANK, 2, transport=transport, args=[case])
+        json.loads(ranks.marked("errors: ", text))
+        for text in ranks.run(RANK, 2, transport=transport, args=[case])
     ]
 
 

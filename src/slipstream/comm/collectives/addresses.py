@@ -485,7 +485,7 @@ def all_to_all(
 
 def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeout: float = 0.0) -> Work:
     """Done once every rank of the group has called it."""
-    way = group.plans.get(("barrier", 1, 0)) or group.barrier()
+    way = group.plans.get(("barrier", 1, 0)) or group.barrier_plan()
     address = group.token.ctypes.data
     return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout)
 

@@ -317,6 +317,8 @@ def reduce(
     """
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "reduce")
+    if out is not None:
+        check_memory(out)
     mine = group.rank == root
     result = writable(out, array.shape, array) if out is not None and mine else np.empty_like(array)
     work = addresses.reduce(

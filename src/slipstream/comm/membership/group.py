@@ -146,7 +146,7 @@ class Group:
         native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
         return Compiled(native, f"{collective}/reducers", choice.chunk_bytes, choice.reason, reducers=True)
 
-    def barrier(self) -> Compiled:
+    def barrier_plan(self) -> Compiled:
         """The plan of a barrier: that of the smallest all-reduce, under its own name."""
         way = self.compiled("all_reduce", 1)
         name = way.operation.replace("all_reduce", "barrier")
