@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 
+#include "bindings/begun.h"
 #include "bindings/gil.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
@@ -32,12 +33,6 @@ thread_local uint64_t entered = 0;  // calls that may begin one
 // Of the latest operations that this thread began: the number of the call that each was begun in.
 constexpr size_t kRemembered = 16;
 thread_local std::array<uint64_t, kRemembered> begun_in{};
-
-// This thread begins an operation, in its latest call.
-void count_begun() {
-  drop_orphans();
-  begun_in[++begun % kRemembered] = entered;
-}
 
 std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
   if (!offsets) return {};
@@ -203,6 +198,13 @@ void bind_requests(nb::module_& m) {
 
 }  // namespace
 
+uint64_t enter_call() { return ++entered; }
+
+void count_begun() {
+  drop_orphans();
+  begun_in[++begun % kRemembered] = entered;
+}
+
 void bind_calls(nb::module_& m, SessionClass& session) {
   bind_handles(m);
   bind_requests(m);
@@ -214,8 +216,7 @@ void bind_calls(nb::module_& m, SessionClass& session) {
       },
       "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
   m.def("begun", [] { return begun; }, "How many operations this thread has begun.");
-  m.def("enter", [] { return ++entered; }, "The number of a call that is to begin an operation; see begun_by().");
-  m.def("entered", [] { return entered; }, "The number that enter() gave last to this thread.");
+  m.def("entered", [] { return entered; }, "The number of this thread's latest guarded call.");
   m.def(
       "begun_by", [](uint64_t call) { return std::ranges::find(begun_in, call) != begun_in.end(); }, nb::arg("call"),
       "Whether this thread has begun an operation in this call, and not in one inside it: of its 16 latest ones.");

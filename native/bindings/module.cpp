@@ -8,6 +8,7 @@ NB_MODULE(_core, m) {
 #endif
   m.doc() = "slipstream's native core: kernels, plans, sessions.";
   slipstream::bind_errors(m);
+  slipstream::bind_guarded_calls(m);
   slipstream::bind_kernels(m);
   slipstream::bind_options(m);
   slipstream::bind_session(m);

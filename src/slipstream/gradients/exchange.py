@@ -10,18 +10,17 @@ part with zeros, at the end.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from slipstream.base.dtypes import Op
 from slipstream.comm.collectives import addresses, arrays
-from slipstream.comm.collectives.interruption import Together, abort_interrupted
+from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
 from slipstream.gradients.buckets import Bucket, Parameter, cut
@@ -40,8 +39,8 @@ class Gradients(Protocol):
     ``place`` then for every gradient that is not sparse; the others in every step.
     """
 
-    def watch(self, ready: Callable[[int], None]) -> None:
-        """Has ``ready`` called with a parameter's number each time backward has accumulated its gradient."""
+    def watch(self, ready: Callable[..., None]) -> None:
+        """Has ``ready`` called each time backward has accumulated a gradient: with the parameter's number first."""
 
     def detach(self) -> None:
         """Ends what `watch` began."""
@@ -66,6 +65,10 @@ class Gradients(Protocol):
 
     def start_sparse(self, index: int) -> Callable[[], None]:
         """Starts the reduction of a sparse gradient; returns what waits for it and takes the result over."""
+
+
+def _guarded(method: Callable[[GradientExchange], None]) -> Callable[[GradientExchange], None]:
+    return guarded_call(method, lambda error, _, args, __: args[0].broken_off(error))
 
 
 class GradientExchange:
@@ -126,7 +129,7 @@ class GradientExchange:
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
-        with self._guarded(), self._lock:
+        with self._lock:
             if self._left[index] <= 0:
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -142,26 +145,22 @@ class GradientExchange:
                 self._fill(index)
                 self._launch()
 
+    @_guarded
     def synchronize(self) -> None:
         """Completes the step: every parameter has the reduced gradient afterwards. Every rank calls it.
 
         Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
         """
-        with self._guarded(), self._lock:
+        with self._lock:
             try:
                 with Together(self._group(), _EXCHANGE):
                     self._complete()
             finally:
                 self._begin()
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """What breaks off the exchange here, from outside, would leave the other ranks with less than all gradients."""
-        try:
-            yield
-        except BaseException as error:
-            abort_interrupted(error, _EXCHANGE, self._group)
-            raise
+    def broken_off(self, error: BaseException) -> None:
+        """What breaks the exchange off, from outside, would leave the other ranks with less than all gradients."""
+        abort_interrupted(error, _EXCHANGE, self._group)
 
     def _complete(self) -> None:
         if self._buckets is None:
@@ -248,13 +247,18 @@ def _label(parameters: Sequence[Parameter]) -> str:
     return f"gradients of {shown} ({count}, checksum of the names {zlib.crc32(repr(names).encode()):08x})"
 
 
-def _ready(exchange: GradientExchange) -> Callable[[int], None]:
+def _ready(exchange: GradientExchange) -> Callable[..., None]:
     # weak: the parameters may outlive the optimizer, and must not keep its buckets
     reference = weakref.ref(exchange)
 
-    def ready(index: int) -> None:
+    def ready(index: int, *_: object) -> None:
         target = reference()
         if target is not None:
             target.ready(index)
 
-    return ready
+    def broken_off(error: BaseException, *_: object) -> None:
+        target = reference()
+        if target is not None:
+            target.broken_off(error)
+
+    return guarded_call(ready, broken_off)

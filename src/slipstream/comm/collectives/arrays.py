@@ -20,7 +20,13 @@ from slipstream.base.arguments import check_int, check_text, find_mistake
 from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
-from slipstream.comm.collectives.interruption import Together, abort_broken_off, enter, found_by_all, whole
+from slipstream.comm.collectives.interruption import (
+    Together,
+    abort_broken_off,
+    found_by_all,
+    guarded_call,
+    whole,
+)
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, check_group, world
 
@@ -54,21 +60,19 @@ def _collective(function: _F, *, fills_x: bool = False) -> _F:
 
     @functools.wraps(function)
     def collective(x: Buffer, *args: Any, **kwargs: Any) -> Any:
-        try:
-            entry = enter()
-            found = function(x, *args, **kwargs)
-            out = x if fills_x else kwargs.get("out")
-            if type(x if out is None else out) is np.ndarray:  # nearly always
-                return found
-            return as_given(found, x, out)
-        except BaseException as error:
-            abort_broken_off(error, locals().get("entry"), function.__name__, world)
-            wrong = isinstance(error, TypeError | AttributeError)
-            if wrong and (mistake := find_mistake(function, (x, *args), kwargs, _CHECKS)):
-                raise mistake from None
-            raise
+        found = function(x, *args, **kwargs)
+        out = x if fills_x else kwargs.get("out")
+        if type(x if out is None else out) is np.ndarray:  # nearly always
+            return found
+        return as_given(found, x, out)
 
-    return collective  # type: ignore[return-value]
+    def broken_off(error: BaseException, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        abort_broken_off(error, call, function.__name__, world)
+        wrong = isinstance(error, TypeError | AttributeError)
+        if wrong and (mistake := find_mistake(function, args, kwargs, _CHECKS)):
+            raise mistake from None
+
+    return guarded_call(collective, broken_off)  # type: ignore[return-value]
 
 
 def _finish(work: Work, result: Any, async_op: bool) -> Any:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
-from slipstream._core import begun, begun_by, enter, entered
+from slipstream._core import GuardedCall, begun, begun_by, entered
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
 
-__all__ = ["Together", "abort_broken_off", "abort_interrupted", "enter", "found_by_all", "whole"]
+__all__ = ["Together", "abort_broken_off", "abort_interrupted", "found_by_all", "guarded_call", "whole"]
 
 _MARK = "_slipstream_found_by_all"
 _JUDGED = "_slipstream_judged"
@@ -60,7 +60,9 @@ class Together:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, SlipstreamError) or getattr(error, _MARK, False):
+        if error is None or getattr(error, _MARK, False):
+            return
+        if isinstance(error, SlipstreamError) and not _is_foreign(error):
             return
         how = _interrupted(error, self._operation)
         if isinstance(error, ValueError | TypeError):
@@ -80,38 +82,35 @@ def whole(group_of: Callable[..., Group], name: str = "") -> Callable[[_F], _F]:
     """
 
     def decorate(operation: _F) -> _F:
-        @functools.wraps(operation)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                entry = enter()
-                return operation(*args, **kwargs)
-            except BaseException as error:
-                abort_broken_off(
-                    error,
-                    locals().get("entry"),
-                    name or operation.__name__,
-                    lambda: group_of(*args, **kwargs),
-                )
-                raise
+        def broken_off(error: BaseException, call: int, args: Any, kwargs: Any) -> None:
+            abort_broken_off(error, call, name or operation.__name__, lambda: group_of(*args, **kwargs))
 
-        return call  # type: ignore[return-value]
+        return guarded_call(operation, broken_off)
 
     return decorate
 
 
-def abort_broken_off(
-    error: BaseException, entry: int | None, operation: str, group: Callable[[], Group]
-) -> None:
+def guarded_call(
+    function: _F, broken_off: Callable[[BaseException, int, tuple[Any, ...], dict[str, Any]], None]
+) -> _F:
+    """``function``, from its first instruction on: ``broken_off`` gets each exception that leaves it.
+
+    With it come the number of the call and its arguments. ``broken_off`` may raise another exception instead.
+    """
+    return functools.update_wrapper(GuardedCall(function, broken_off), function)  # type: ignore[return-value]
+
+
+def abort_broken_off(error: BaseException, call: int, operation: str, group: Callable[[], Group]) -> None:
     """Ends the session if ``error`` broke off the call of ``operation`` from outside, before the engine had it.
 
-    ``entry``: what `enter` gave when the call began; None if it was broken off before. Of calls in each other the
-    innermost decides. The same exception may break off a later call, too.
+    ``call``: its number. Of calls in each other the innermost decides. The same exception may break off a later call,
+    too.
     """
-    if entry is not None and entry <= getattr(error, _JUDGED, 0):
+    if call <= getattr(error, _JUDGED, 0):
         return
     with contextlib.suppress(AttributeError):
         setattr(error, _JUDGED, entered())
-    if entry is None or not begun_by(entry):
+    if not begun_by(call):
         abort_interrupted(error, operation, group)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,9 +87,9 @@ class _TorchGradients:
         self._contexts: dict[int, object] = {}
         self._hooks: list[Any] = []
 
-    def watch(self, ready: Callable[[int], None]) -> None:
+    def watch(self, ready: Callable[..., None]) -> None:
         for index, param in enumerate(self._params):
-            hook = param.register_post_accumulate_grad_hook(_hook(ready, index))  # type: ignore[no-untyped-call]
+            hook = param.register_post_accumulate_grad_hook(partial(ready, index))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
 
     def detach(self) -> None:
@@ -187,7 +188,3 @@ class _TorchGradients:
                 if grad.shape != view.shape:
                     raise ValueError("a compression for gradients must not change the shape")
             view.copy_(grad)
-
-
-def _hook(ready: Callable[[int], None], index: int) -> Callable[[torch.Tensor], None]:
-    return lambda _: ready(index)

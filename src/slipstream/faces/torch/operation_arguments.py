@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from slipstream.base.arguments import as_number, check_int, check_text, find_mistake
-from slipstream.comm.collectives.interruption import abort_broken_off, enter, whole
+from slipstream.comm.collectives.interruption import abort_broken_off, guarded_call, whole
 from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
@@ -43,19 +43,17 @@ def of_a_tensor(operation: _F) -> _F:
 
     @functools.wraps(operation)
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        try:
-            entry = enter()
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"{operation.__name__} takes a torch.Tensor, not {type(tensor).__name__}")
-            return operation(tensor, *args, **kwargs)
-        except BaseException as error:
-            abort_broken_off(error, locals().get("entry"), operation.__name__, world)
-            wrong = isinstance(error, TypeError | AttributeError)
-            if wrong and (mistake := find_mistake(operation, (tensor, *args), kwargs, _CHECKS)):
-                raise mistake from None
-            raise
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{operation.__name__} takes a torch.Tensor, not {type(tensor).__name__}")
+        return operation(tensor, *args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    def broken_off(error: BaseException, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        abort_broken_off(error, call, operation.__name__, world)
+        wrong = isinstance(error, TypeError | AttributeError)
+        if wrong and (mistake := find_mistake(operation, args, kwargs, _CHECKS)):
+            raise mistake from None
+
+    return guarded_call(call, broken_off)  # type: ignore[return-value]
 
 
 def of_tensors(operation: _F) -> _F:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.objects import broadcast_object
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.torch.data_movement import start_broadcast
@@ -18,6 +19,7 @@ from slipstream.gradients.agreement import check_agreement
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
 
+@whole(lambda *_, **__: world())
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
@@ -40,20 +42,19 @@ def broadcast_parameters(
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
     tensors = [(name, entry) for name, entry in entries if isinstance(entry, torch.Tensor)]
-    check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], process_set.group)
-    _broadcast_all(tensors, root_rank, process_set)
-
-
-def _broadcast_all(
-    tensors: Sequence[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
-) -> None:
     with Together(process_set.group, "broadcast_parameters"):
-        started = [
-            start_broadcast(tensor, True, root_rank, None, process_set, label=name)
-            for name, tensor in tensors
-        ]
+        check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], process_set.group)
+        started = _start_all(tensors, root_rank, process_set)
     for pending in started:
         pending.wait()
+
+
+def _start_all(
+    tensors: Sequence[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
+) -> list[Any]:
+    return [
+        start_broadcast(tensor, True, root_rank, None, process_set, label=name) for name, tensor in tensors
+    ]
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,25 @@ def broadcast_optimizer_state(
     >>> optimizer.param_groups[0]["lr"]
     0.1
     """
+    state = _broadcast_state(optimizer, root_rank, process_set)
+    if state is not None:
+        optimizer.load_state_dict(state)
+
+
+@whole(lambda *_: world(), "broadcast_optimizer_state")
+def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int, process_set: ProcessSet) -> Any:
+    """The state of the root's optimizer; None on the root."""
     group = process_set.group
     is_root = group.ranks[group.rank] == root_rank
     tensors: list[torch.Tensor] = []
     holey = _take_tensors(optimizer.state_dict(), tensors) if is_root else None
+    state = None
     with Together(group, "broadcast_optimizer_state"):
         holey = broadcast_object(holey, root_rank, process_set=process_set)
         if not is_root:
             state = _fill_holes(holey, tensors)
-        _broadcast_all([(f"state {i}", tensor) for i, tensor in enumerate(tensors)], root_rank, process_set)
-    if not is_root:
-        optimizer.load_state_dict(state)
+        named = [(f"state {i}", tensor) for i, tensor in enumerate(tensors)]
+        started = _start_all(named, root_rank, process_set)
+    for pending in started:
+        pending.wait()
+    return state

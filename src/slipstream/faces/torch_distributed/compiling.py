@@ -26,5 +26,7 @@ def skip(classes: Iterable[type]) -> None:
     for owner in classes:
         for member in vars(owner).values():
             function = getattr(member, "fget", None) or member
-            if isinstance(function, FunctionType):
-                frames.set_code_exec_strategy(function.__code__, strategy)
+            while function is not None:  # and what it wraps
+                if isinstance(function, FunctionType):
+                    frames.set_code_exec_strategy(function.__code__, strategy)
+                function = getattr(function, "__wrapped__", None)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from slipstream.comm.collectives.interruption import abort_broken_off, enter, whole
+from slipstream.comm.collectives.interruption import abort_broken_off, guarded_call, whole
 from slipstream.faces.torch_distributed.dispatching import PLAIN
 from slipstream.faces.torch_distributed.profiling import recorded
 
@@ -92,15 +92,13 @@ def _guarded_all_reduce(decorated: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def allreduce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            entry = enter()
-            if len(args) == 2 and type(args[1]) is options and not kwargs:
-                tensors = args[0]
-                if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN and not depth():
-                    return plain(self, tensors, args[1])
-            return decorated(self, *args, **kwargs)
-        except BaseException as error:
-            abort_broken_off(error, locals().get("entry"), "all_reduce", lambda: self.members)
-            raise
+        if len(args) == 2 and type(args[1]) is options and not kwargs:
+            tensors = args[0]
+            if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN and not depth():
+                return plain(self, tensors, args[1])
+        return decorated(self, *args, **kwargs)
 
-    return allreduce
+    def broken_off(error: BaseException, call: int, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        abort_broken_off(error, call, "all_reduce", lambda: args[0].members)
+
+    return guarded_call(allreduce, broken_off)

@@ -1,0 +1,166 @@
+// _core.GuardedCall: a Python function, and what to do when an exception leaves it.
+//
+// A signal handler of Python's runs between two instructions, and so also before the first one of a function: no `try`
+// inside that function catches what it raises there. A native caller does.
+#include <nanobind/nanobind.h>
+#include <structmember.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bindings/begun.h"
+#include "bindings/module.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+namespace {
+
+struct GuardedCall {
+  PyObject_HEAD  //
+      vectorcallfunc call;
+  PyObject* function;
+  PyObject* broken_off;
+  PyObject* dict;
+  PyObject* weak;
+};
+
+GuardedCall& of(PyObject* self) { return *reinterpret_cast<GuardedCall*>(self); }
+
+// The exception that is raised now, with its traceback; it is not raised any more.
+nb::object take_exception() {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (trace != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return nb::steal(value);
+}
+
+// The exception goes on, unless broken_off() raises another one.
+void tell(GuardedCall& self, uint64_t entry, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const nb::object error = take_exception();
+  const nb::object given = nb::steal(PyTuple_New(count));
+  const nb::object named = nb::steal(PyDict_New());
+  const nb::object number = nb::steal(PyLong_FromUnsignedLongLong(entry));
+  if (!given.is_valid() || !named.is_valid() || !number.is_valid()) return;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    Py_INCREF(args[i]);
+    PyTuple_SetItem(given.ptr(), i, args[i]);
+  }
+  const Py_ssize_t extra = names == nullptr ? 0 : PyTuple_Size(names);
+  for (Py_ssize_t i = 0; i < extra; ++i)
+    if (PyDict_SetItem(named.ptr(), PyTuple_GetItem(names, i), args[count + i]) < 0) return;
+  const nb::object done = nb::steal(
+      PyObject_CallFunctionObjArgs(self.broken_off, error.ptr(), number.ptr(), given.ptr(), named.ptr(), nullptr));
+  if (!done.is_valid()) return;
+  Py_INCREF(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())));
+  PyErr_Restore(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), nb::object(error).release().ptr(),
+                PyException_GetTraceback(error.ptr()));
+}
+
+PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  const uint64_t entry = enter_call();
+  PyObject* result = PyObject_Vectorcall(of(self).function, args, flags, names);
+  if (result == nullptr) tell(of(self), entry, args, PyVectorcall_NARGS(flags), names);
+  return result;
+}
+
+PyObject* create(PyTypeObject* type, PyObject* args, PyObject* named) {
+  PyObject *function = nullptr, *broken_off = nullptr;
+  static const char* names[] = {"function", "broken_off", nullptr};
+  if (PyArg_ParseTupleAndKeywords(args, named, "OO", const_cast<char**>(names), &function, &broken_off) == 0)
+    return nullptr;
+  const auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = allocate(type, 0);
+  if (self == nullptr) return nullptr;
+  of(self).call = call;
+  of(self).function = Py_NewRef(function);
+  of(self).broken_off = Py_NewRef(broken_off);
+  return self;
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(of(self).function);
+  Py_VISIT(of(self).broken_off);
+  Py_VISIT(of(self).dict);
+  return 0;
+}
+
+int clear(PyObject* self) {
+  Py_CLEAR(of(self).function);
+  Py_CLEAR(of(self).broken_off);
+  Py_CLEAR(of(self).dict);
+  return 0;
+}
+
+void destroy(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  if (of(self).weak != nullptr) PyObject_ClearWeakRefs(self);
+  clear(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+// As a method of an instance, like a function.
+PyObject* bind(PyObject* self, PyObject* instance, PyObject*) {
+  if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
+#ifdef Py_LIMITED_API
+  static PyObject* const method = nb::module_::import_("types").attr("MethodType").release().ptr();
+  return PyObject_CallFunctionObjArgs(method, self, instance, nullptr);
+#else
+  return PyMethod_New(self, instance);
+#endif
+}
+
+// Pickled by its name, as functions are.
+PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
+
+PyObject* represent(PyObject* self) {
+  const nb::object name = nb::steal(PyObject_GetAttrString(self, "__qualname__"));
+  return name.is_valid() ? PyUnicode_FromFormat("<function %U>", name.ptr()) : nullptr;
+}
+
+PyMethodDef kMethods[] = {{"__reduce__", reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyGetSetDef kAttributes[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyMemberDef kMembers[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(GuardedCall, call), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(GuardedCall, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(GuardedCall, weak), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+PyType_Slot kSlots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(create)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(destroy)},
+    {Py_tp_descr_get, reinterpret_cast<void*>(bind)},
+    {Py_tp_repr, reinterpret_cast<void*>(represent)},
+    {Py_tp_methods, kMethods},
+    {Py_tp_getset, kAttributes},
+    {Py_tp_members, kMembers},
+    {0, nullptr},
+};
+PyType_Spec kSpec = {
+    "slipstream._core.GuardedCall",
+    sizeof(GuardedCall),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    kSlots,
+};
+
+}  // namespace
+
+void bind_guarded_calls(nb::module_& m) {
+  nb::object type = nb::steal(PyType_FromSpec(&kSpec));
+  if (!type.is_valid()) nb::raise_python_error();
+  m.attr("GuardedCall") = type;
+}
+
+}  // namespace slipstream
