@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import signal
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import pytest
 
 from slipstream.comm.collectives.interruption import whole
+from slipstream.gradients import exchange
 
 
 class Alarm(Exception):
@@ -76,6 +78,41 @@ def test_the_same_exception_of_a_handler_ends_the_session_in_each_call(
     for _ in range(2):
         signal.signal(signal.SIGALRM, handler)
         assert _ends(group, _signalled, Alarm) == 1
+
+
+class Alarming:
+    """Its negative is made without Python code: the signal comes then, and Python looks for it later."""
+
+    __neg__ = staticmethod(functools.partial(getattr(ctypes.CDLL(None), "raise"), int(signal.SIGALRM)))
+
+
+def _never(*_: object) -> NoReturn:
+    raise AssertionError("Python looked for the signal too late")
+
+
+def test_the_first_instruction_of_a_call_is_in_the_call(group: FakeGroup) -> None:
+    signal.signal(signal.SIGALRM, _any_arguments)
+    call = whole(lambda *_: group)(_never)  # type: ignore[arg-type, return-value]
+    alarming = Alarming()
+    with pytest.raises(Alarm):
+        call(-alarming)  # type: ignore[operator]
+    assert len(group.reasons) == 1
+
+
+def test_the_first_instruction_of_a_gradient_s_hook_is_in_the_exchange(group: FakeGroup) -> None:
+    class FakeExchange:
+        ready = _never
+        broken: ClassVar[list[BaseException]] = []
+
+        def broken_off(self, error: BaseException) -> None:
+            self.broken.append(error)
+
+    signal.signal(signal.SIGALRM, _any_arguments)
+    fake, alarming = FakeExchange(), Alarming()
+    hook = exchange._ready(fake)  # type: ignore[arg-type]
+    with pytest.raises(Alarm):
+        hook(-alarming)  # type: ignore[operator]
+    assert fake.broken == [STOP]
 
 
 def test_calls_in_each_other_end_it_once(group: FakeGroup) -> None:
