@@ -153,6 +153,11 @@ void Runner::submit(WorkPtr work) {
   unpark();
 }
 
+void Runner::submit_deferred(WorkPtr work) {
+  work->deferred = true;
+  submit(std::move(work));
+}
+
 bool Runner::run(WorkPtr work, Time deadline) {
   {
     const std::unique_lock lock(drive_, std::try_to_lock);

@@ -33,6 +33,8 @@ class Runner {
 
   // Any thread: hands the work to the engine thread.
   void submit(WorkPtr work);
+  // For a call that was made before (Work::deferred).
+  void submit_deferred(WorkPtr work);
   // Any thread: submits, and drives until the work is done or `deadline` passes. True if done.
   bool run(WorkPtr work, Time deadline);
   // Any thread: waits for a work submitted before. True if done.

@@ -84,10 +84,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // From now on `splitter` takes works first. Once, after start().
   void set_splitter(std::shared_ptr<Splitter> splitter);
   // For the splitter: past it, to the engine. The call for which it does has been made before.
-  void submit_unsplit(const WorkPtr& work) {
-    work->deferred = true;
-    runner_.submit(work);
-  }
+  void submit_unsplit(const WorkPtr& work) { runner_.submit_deferred(work); }
   void wake() { bell_.ring_always(); }
   // Makes a link to `rank`; throws Failure if there is none by `deadline`. Not on a driver's thread.
   void reach(int rank, Time deadline);
