@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import slipstream
-from slipstream.base.arguments import as_number, as_seconds, seconds_of
+from slipstream.base.arguments import as_number, as_seconds, check_int, find_mistake, seconds_of
 
 
 @pytest.mark.parametrize("value", [2, 2.0, True + 1, np.float32(2), np.array(2), Fraction(2)])
@@ -78,3 +78,12 @@ def test_public_functions_name_a_timeout_that_is_none() -> None:
         slipstream.shutdown()
     with pytest.raises(TypeError, match=r"^start_timeout must be a number of seconds, not str$"):
         slipstream.run(abs, args=[1], start_timeout=wrong)
+
+
+def test_the_error_of_a_call_that_does_not_fit_its_signature_stays_pythons() -> None:
+    def call(root: int = 0) -> None: ...
+
+    checks = {"root": check_int}
+    assert find_mistake(call, (), {"wrong": 1}, checks) is None
+    assert find_mistake(call, (0, 1), {}, checks) is None
+    assert str(find_mistake(call, ("0",), {}, checks)) == "root must be an int, not str"

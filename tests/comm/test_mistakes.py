@@ -27,6 +27,10 @@ WANTED = {
     "empty group": "TypeError: group must be a slipstream.Group, not list: slipstream.Group([])",
     "group of barrier": "TypeError: group must be a slipstream.Group, not int",
     "name": "TypeError: name must be a string, not int",
+    **{
+        f"name of {operation}": "TypeError: name must be a string, not int"
+        for operation in ("all_gather", "gather", "scatter", "all_to_all")
+    },
     "root": "TypeError: root must be an int, not str",
     "root of gather": "TypeError: root must be an int, not str",
     "dst": "TypeError: dst must be an int, not str",

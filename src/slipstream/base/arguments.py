@@ -18,10 +18,14 @@ def find_mistake(
 ) -> TypeError | None:
     """The error of the first argument of a failed call that has a wrong type, None if all are right.
 
+    None too if the call does not fit its signature: the interpreter has said that already, with the call's name.
     ``checks``, by parameter: raises TypeError if a value is of no use. A call that succeeds costs nothing so.
     """
     try:
         given = inspect.signature(call).bind(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    try:
         for name, value in given.items():
             if name in checks:
                 checks[name](name, value)

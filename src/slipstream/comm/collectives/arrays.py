@@ -233,6 +233,7 @@ def all_gather(
     """
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_gather")
+    check_text("name", name)
     if out is not None:
         check_memory(out)
     with Together(group, "all_gather"):
@@ -368,6 +369,7 @@ def gather(
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "gather")
     addresses.check_root(group, root)
+    check_text("name", name)
     if out is not None:
         check_memory(out)
     with Together(group, "gather"):
@@ -415,6 +417,7 @@ def scatter(
     """
     group = world() if group is None else group
     addresses.check_root(group, root)
+    check_text("name", name)
     check_memory(out)
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
@@ -464,6 +467,7 @@ def all_to_all(
     """
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_to_all")
+    check_text("name", name)
     if out is not None:
         check_memory(out)
     rows, width = _rows(array)

@@ -117,7 +117,15 @@ def check_memory(out: Buffer, name: str = "out") -> None:
         with contextlib.suppress(TypeError):
             memoryview(out)
             return
+        if hasattr(out, "__array__") and _is_shared_by_arrays(out):
+            return
     raise TypeError(f"{name} must be a writable array, tensor or buffer, not {type(out).__name__}")
+
+
+def _is_shared_by_arrays(out: Any) -> bool:
+    """Whether ``out.__array__`` gives its own memory: two copies that live at a time have two addresses."""
+    first, second = np.asarray(out), np.asarray(out)
+    return first.ctypes.data == second.ctypes.data
 
 
 def writable(out: Buffer, shape: tuple[int, ...], like: NDArray[Any], name: str = "out") -> NDArray[Any]:
