@@ -210,11 +210,12 @@ def _members(ranks: Sequence[int], job: jobs.Job) -> tuple[int, ...]:
         wanted = "the ranks of a Group must be ints" if listed else "ranks must be a sequence of ints"
         raise TypeError(f"{wanted}, not {type(wrong).__name__}") from None
     made = f"Group({list(members)})"
+    distinct = len(set(members)) == len(members)
     for rank in members:
         if not 0 <= rank < job.size:
             there = f"ranks 0 to {job.size - 1}" if job.size > 1 else "rank 0 alone"
             raise ValueError(f"rank {rank} of {made} does not exist: the job has {there}")
-        if members.count(rank) > 1:
+        if not distinct and members.count(rank) > 1:
             raise ValueError(f"rank {rank} is named twice in {made}")
     if job.rank not in members:
         raise ValueError(
