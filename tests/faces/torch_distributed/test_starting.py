@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import distributed_c10d
 
+from slipstream.faces.torch_distributed.backend import is_default
 from slipstream.faces.torch_distributed.methods import served
 from slipstream.faces.torch_distributed.operations import elements_per_rank
 from slipstream.faces.torch_distributed.starting import OperationStarter
@@ -60,6 +62,17 @@ def test_an_operations_own_limit_counts() -> None:
     assert start.limit_of(options(True)) == 30
     assert start.limit_of(c10d.AllreduceOptions()) == 30
     assert start.limit_of(options(True, 5)) == 5
+
+
+@pytest.mark.parametrize(("replaced", "counts"), [("nccl", False), ("gloo", True)])
+def test_nccls_default_limit_counts_unless_slipstream_stands_in_for_it(
+    monkeypatch: pytest.MonkeyPatch, replaced: str, counts: bool
+) -> None:
+    monkeypatch.setenv("SLIPSTREAM_REPLACE", replaced)
+    monkeypatch.setattr(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10), raising=False)
+    assert is_default(timedelta(minutes=10)) is not counts
+    assert is_default(distributed_c10d.default_pg_timeout)
+    assert not is_default(timedelta(minutes=9))
 
 
 def test_a_batch_is_one_work() -> None:

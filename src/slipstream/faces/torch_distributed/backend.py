@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from slipstream.faces.torch_distributed.group import SlipstreamGroup
 from slipstream.faces.torch_distributed.patches import devices_of_others
 from slipstream.faces.torch_distributed.works import WORKS
 
-__all__ = ["make_group"]
+__all__ = ["is_default", "make_group"]
 
 _c10d: Any = torch._C._distributed_c10d
 
@@ -42,8 +43,16 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     others = {
         device: _make_other(device, backend, options) for device, backend in devices_of_others().items()
     }
-    limit = None if options.timeout == c10d.default_pg_timeout else options.timeout
+    limit = None if is_default(options.timeout) else options.timeout
     return SlipstreamGroup(members, store=options.store, timeout=limit, owned=owned, others=others)
+
+
+def is_default(timeout: timedelta) -> bool:
+    """Whether it is what c10d passes if the program gives none; in place of nccl that may be nccl's."""
+    replaces_nccl = c10d.Backend.NCCL in Settings.from_environment().replace
+    return timeout == c10d.default_pg_timeout or (
+        replaces_nccl and timeout == getattr(c10d, "default_pg_nccl_timeout", None)
+    )
 
 
 def _default_group() -> SlipstreamGroup | None:
