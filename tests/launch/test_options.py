@@ -167,6 +167,19 @@ def test_a_script_without_python_is_explained(tag: str, tmp_path: Path, kind: st
     assert err.rstrip().endswith(f"; Python runs a script: slipstream run ... -- python {script}")
 
 
+def test_a_script_on_the_path_without_its_interpreter_is_not_called_missing(tag: str, tmp_path: Path) -> None:
+    script = tmp_path / "hello"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    code, _, err = run(tag, "-np", "1", "-e", f"PATH={path}", "--", "hello")
+    assert code == 127
+    assert f": No such file or directory: {script}, its interpreter, or the folder" in err
+    code, _, err = run(tag, "-np", "1", "-e", f"PATH={path}", "--", "no-such-command")
+    assert code == 127
+    assert ": no folder of PATH has a command of that name" in err
+
+
 def test_a_rank_that_waits_for_others_too_long_names_the_option(tag: str) -> None:
     program = """
 import os, time

@@ -179,8 +179,10 @@ def test_agents_that_do_not_answer_are_given_up(make: Callable[..., FakeJob]) ->
     job.ending.fail(5)
     job.after(14)
     assert job.pool.open
+    assert not job.pool.abandoned
     job.after(1)
     assert not job.pool.open
+    assert job.pool.abandoned
     assert job.said() == ["host b does not report that its processes ended"]
     assert all(process.stdin.closed for process in job.processes)
     os.close(reader)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,11 +156,14 @@ class _HostAgent:
         common.setdefault("PYTHONUNBUFFERED", "1")
         self.started, self.running = True, len(spec.ranks)
         for rank in spec.ranks:
+            env = {**common, **rank.env}
             try:
-                self._start_rank(rank, spec, {**common, **rank.env})
+                self._start_rank(rank, spec, env)
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 self.running -= 1
-                text = f"cannot start {spec.argv[0]!r} in {spec.cwd}: {_why(error, spec.argv[0])}{advice(spec.argv[0])}"
+                program = spec.argv[0]
+                why = _why(error, program, env.get("PATH", os.defpath))
+                text = f"cannot start {program!r} in {spec.cwd}: {why}{advice(program)}"
                 self._send(wire.FAILED, rank.rank, text.encode(errors="replace"))
 
     def _start_rank(self, rank: SpecRank, spec: Spec, env: dict[str, str]) -> None:
@@ -222,10 +226,16 @@ class _HostAgent:
         return True
 
 
-def _why(error: Exception, program: str) -> str:
-    """Why a command cannot be started: the system's "No such file" is also said of one that is not on the PATH."""
+def _why(error: Exception, program: str, path: str) -> str:
+    """Why a command cannot be started: the system's "No such file" is also said of one that is not on the PATH.
+
+    And of a script on the PATH whose interpreter does not exist.
+    """
     if isinstance(error, FileNotFoundError) and "/" not in program:
-        return "no folder of PATH has a command of that name"
+        found = shutil.which(program, path=path)
+        if found is None:
+            return "no folder of PATH has a command of that name"
+        return f"{error.strerror}: {found}, its interpreter, or the folder"
     return str(getattr(error, "strerror", None) or error)
 
 

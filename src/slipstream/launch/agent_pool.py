@@ -38,6 +38,7 @@ class AgentPool:
 
     def __init__(self, selector: selectors.BaseSelector, console: Console, secret: bytes) -> None:
         self.agents: list[Agent] = []
+        self.abandoned = False  # some of them were given up while they had not reported their end
         self._selector = selector
         self._console = console
         self._secret = secret
@@ -119,6 +120,7 @@ class AgentPool:
         """Hangs up, and listens to none of them any more: those that have not ended do not answer."""
         for agent in self.agents:
             if agent.open:
+                self.abandoned = True
                 self._console.say(f"host {agent.name} does not report that its processes ended")
             agent.hang_up()
             for fd in list(agent.open):

@@ -165,9 +165,8 @@ class _Launcher:
     def _tell_cause(self) -> None:
         """Says at the very end what has brought the job down: no output of other ranks comes after it."""
         if self._ending.interrupted_by:
-            self._console.say(
-                f"the job was interrupted ({self._ending.interrupted_by}); all its ranks have ended"
-            )
+            ended = "" if self._pool.abandoned else "; all its ranks have ended"
+            self._console.say(f"the job was interrupted ({self._ending.interrupted_by}){ended}")
             return
         cause = self._ranks.first_cause.found
         if cause is None:
