@@ -16,17 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.base.arguments import check_int, check_text, find_mistake
+from slipstream.base.arguments import check_int, check_text
 from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
-from slipstream.comm.collectives.interruption import (
-    Together,
-    abort_broken_off,
-    found_by_all,
-    guarded_call,
-    whole,
-)
+from slipstream.comm.collectives.interruption import Together, found_by_all, whole
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, check_group, world
 
@@ -66,13 +60,7 @@ def _collective(function: _F, *, fills_x: bool = False) -> _F:
             return found
         return as_given(found, x, out)
 
-    def broken_off(error: BaseException, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        abort_broken_off(error, call, function.__name__, world)
-        wrong = isinstance(error, TypeError | AttributeError)
-        if wrong and (mistake := find_mistake(function, args, kwargs, _CHECKS)):
-            raise mistake from None
-
-    return guarded_call(collective, broken_off)  # type: ignore[return-value]
+    return whole(lambda *_, **__: world(), checks=_CHECKS)(collective)  # type: ignore[return-value]
 
 
 def _finish(work: Work, result: Any, async_op: bool) -> Any:
@@ -501,7 +489,7 @@ def all_to_all(
     return _finish(work, result, async_op)
 
 
-@whole(lambda **_: world())
+@whole(lambda **_: world(), checks=_CHECKS)
 def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
     """Returns once every rank of the group has called it.
 

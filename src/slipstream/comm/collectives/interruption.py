@@ -6,11 +6,12 @@ import contextlib
 import functools
 import inspect
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 from slipstream._core import GuardedCall, begun, begun_by, entered
+from slipstream.base.arguments import find_mistake
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
 
@@ -72,18 +73,26 @@ class Together:
         _abort(self._group, how)
 
 
-def whole(group_of: Callable[..., Group], name: str = "") -> Callable[[_F], _F]:
+def whole(
+    group_of: Callable[..., Group],
+    name: str = "",
+    checks: Mapping[str, Callable[[str, Any], Any]] | None = None,
+) -> Callable[[_F], _F]:
     """Decorates an operation that users call: a signal handler may break it off before the engine has it.
 
     Arguments are checked and copied first, and that can take long. The operation would then be missing on this rank
     alone, and its next one would be taken for it. So the session ends on all ranks, as by `Together`. Once the engine
     has the operation it goes on, whatever becomes of the call. ``group_of``: the group, from the call's arguments.
-    ``name``: what the reason calls the operation; its own by default.
+    ``name``: what the reason calls the operation; its own by default. ``checks``: of arguments, by name, if the call
+    fails (`find_mistake`).
     """
 
     def decorate(operation: _F) -> _F:
         def broken_off(error: BaseException, call: int, args: Any, kwargs: Any) -> None:
             abort_broken_off(error, call, name or operation.__name__, lambda: group_of(*args, **kwargs))
+            wrong = checks is not None and isinstance(error, TypeError | AttributeError)
+            if wrong and (mistake := find_mistake(operation, args, kwargs, checks or {})):
+                raise mistake from None
 
         return guarded_call(operation, broken_off)
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from slipstream.base.arguments import as_number, check_int, check_text, find_mistake
-from slipstream.comm.collectives.interruption import abort_broken_off, guarded_call, whole
+from slipstream.base.arguments import as_number, check_int, check_text
+from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
@@ -32,7 +32,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "postscale_factor": as_number,
 }
 
-whole_call = whole(lambda *_, **__: world())
+whole_call = whole(lambda *_, **__: world(), checks=_CHECKS)
 
 
 def of_a_tensor(operation: _F) -> _F:
@@ -47,13 +47,7 @@ def of_a_tensor(operation: _F) -> _F:
             raise TypeError(f"{operation.__name__} takes a torch.Tensor, not {type(tensor).__name__}")
         return operation(tensor, *args, **kwargs)
 
-    def broken_off(error: BaseException, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        abort_broken_off(error, call, operation.__name__, world)
-        wrong = isinstance(error, TypeError | AttributeError)
-        if wrong and (mistake := find_mistake(operation, args, kwargs, _CHECKS)):
-            raise mistake from None
-
-    return guarded_call(call, broken_off)  # type: ignore[return-value]
+    return whole_call(call)  # type: ignore[return-value]
 
 
 def of_tensors(operation: _F) -> _F:
@@ -67,12 +61,7 @@ def of_tensors(operation: _F) -> _F:
                 raise TypeError(
                     f"{operation.__name__} takes a list of torch.Tensor, not of {type(tensor).__name__}"
                 )
-        try:
-            return operation(found, *args, **kwargs)
-        except (TypeError, AttributeError):
-            if mistake := find_mistake(operation, (found, *args), kwargs, _CHECKS):
-                raise mistake from None
-            raise
+        return operation(found, *args, **kwargs)
 
     return whole_call(call)  # type: ignore[return-value]
 
