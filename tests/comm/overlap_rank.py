@@ -170,7 +170,8 @@ def late() -> None:
             text = str(error)
         else:
             raise AssertionError("no time-out")
-        assert "for its turn, behind all_reduce" in text, text
+        assert "for the turn of broadcast(" in text, text
+        assert ", behind all_reduce(" in text, text
         return
     try:
         slipstream.recv(np.ones(1), 0)
