@@ -21,13 +21,14 @@ target_include_directories(_core PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
 target_link_libraries(_core PRIVATE slipstream_reducers slipstream_session slipstream_engine slipstream_transport slipstream_kernels
                                     slipstream_base)
 # The wheel must run where there is no compiler, and so maybe no matching libstdc++. The copy inside stays hidden: its
-# symbols must not mix with those of the libstdc++ that a framework has loaded.
+# symbols must not mix with those of the libstdc++ that a framework has loaded. The unwinder is the system's libgcc_s:
+# pthread_exit unwinds with it, and another copy, static or of another library, aborts the process when it is asked
+# about those frames (native/bindings/gil.h).
 if(SLIPSTREAM_UNWINDER)
-  # The compiler's C++ library comes in by itself, but not its unwinder: pthread_exit unwinds with libgcc_s, whose
-  # frames no other unwinder can read (native/bindings/gil.h).
+  # The compiler's C++ library comes in by itself, and so would its unwinder.
   target_link_libraries(_core PRIVATE "${SLIPSTREAM_UNWINDER}")
   target_link_options(_core PRIVATE "-Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map")
 else()
-  target_link_options(_core PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL)
+  target_link_options(_core PRIVATE -static-libstdc++ -shared-libgcc -Wl,--exclude-libs,ALL)
 endif()
 install(TARGETS _core LIBRARY DESTINATION slipstream)

@@ -1,7 +1,6 @@
 // Failures become Python exceptions made by a factory that slipstream.base.errors registers, so that the classes are
 // plain Python.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include "base/error.h"
 #include "bindings/gil.h"
@@ -20,11 +19,13 @@ void raise(const Error& error) {
     PyErr_SetString(PyExc_ValueError, error.text.c_str());
     return;
   }
-  const nb::object arguments = nb::make_tuple(static_cast<int>(error.code), error.rank, error.host, error.text);
-  PyObject* const made = or_stop([&] { return PyObject_CallObject(factory->ptr(), arguments.ptr()); });
-  if (made == nullptr) return;  // what the factory has raised
-  const nb::object exception = nb::steal(made);
-  PyErr_SetObject(exception.type().ptr(), exception.ptr());
+  or_stop([&] {
+    PyObject* const made = PyObject_CallFunction(factory->ptr(), "iiss", static_cast<int>(error.code), error.rank,
+                                                 error.host.c_str(), error.text.c_str());
+    if (made == nullptr) return;  // what the factory has raised
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made)), made);
+    Py_DECREF(made);
+  });
 }
 
 }  // namespace

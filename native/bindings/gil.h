@@ -7,9 +7,11 @@
 // does not drive it.
 #pragma once
 
-#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <unistd.h>
+
+#include <exception>
+#include <type_traits>
 
 namespace slipstream {
 
@@ -29,20 +31,28 @@ inline bool finalizing() {
 
 // Runs f(), which may take the lock or run Python code: Python code gives the lock away now and then and asks for it
 // again. The interpreter may begin to finalize at any moment, so asking first whether it does is not enough.
+//
+// A destructor notices the unwinding, and not a handler: whoever catches what is no C++ exception inside the handler of
+// one ends the process, and Python's exceptions are made in such a handler (errors.cpp). C's frames have no
+// destructors, so f() must have none either while Python runs: one would change Python's objects without the lock.
 template <class F>
 decltype(auto) or_stop(F f) {
-  try {
-    return f();
-#ifdef _LIBCPP_VERSION
-  } catch (...) {  // libc++ has no name for it; what is no C++ exception has no type
-    if (abi::__cxa_current_exception_type() == nullptr) stop_for_ever();
-    throw;
+  struct Watch {
+    const int thrown = std::uncaught_exceptions();
+    bool returned = false;
+    ~Watch() {
+      // f() has not returned, and has not thrown: the thread's stack is unwound.
+      if (!returned && std::uncaught_exceptions() == thrown) stop_for_ever();
+    }
+  } watch;
+  if constexpr (std::is_void_v<decltype(f())>) {
+    f();
+    watch.returned = true;
+  } else {
+    decltype(auto) result = f();
+    watch.returned = true;
+    return result;
   }
-#else
-  } catch (const abi::__forced_unwind&) {  // the frames that were unwound are Python's, in C
-    stop_for_ever();
-  }
-#endif
 }
 
 // Without the lock while it lives. Instead of nanobind's gil_scoped_release, everywhere.

@@ -28,37 +28,51 @@ struct GuardedCall {
 
 GuardedCall& of(PyObject* self) { return *reinterpret_cast<GuardedCall*>(self); }
 
-// The exception that is raised now, with its traceback; it is not raised any more.
-nb::object take_exception() {
+// The exception that is raised now, with its traceback; it is not raised any more. The caller owns it.
+PyObject* take_exception() {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
   if (trace != nullptr) PyException_SetTraceback(value, trace);
   Py_XDECREF(type);
   Py_XDECREF(trace);
-  return nb::steal(value);
+  return value;
+}
+
+// Takes over a reference to the exception.
+void raise_again(PyObject* error) {
+  PyObject* const type = Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(error)));
+  PyObject* const trace = PyException_GetTraceback(error);
+  PyErr_Restore(type, error, trace);
+}
+
+bool fill(PyObject* given, PyObject* named, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SetItem(given, i, Py_NewRef(args[i]));
+  const Py_ssize_t extra = names == nullptr ? 0 : PyTuple_Size(names);
+  for (Py_ssize_t i = 0; i < extra; ++i)
+    if (PyDict_SetItem(named, PyTuple_GetItem(names, i), args[count + i]) < 0) return false;
+  return true;
 }
 
 // The exception goes on, unless broken_off() raises another one.
+//
+// While the interpreter finalizes, it may end this thread in any of these calls, and unwinds the stack without its lock
+// (gil.h). So nothing here has a destructor: one would change Python's objects without the lock.
 void tell(GuardedCall& self, uint64_t entry, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  const nb::object error = take_exception();
-  const nb::object given = nb::steal(PyTuple_New(count));
-  const nb::object named = nb::steal(PyDict_New());
-  const nb::object number = nb::steal(PyLong_FromUnsignedLongLong(entry));
-  if (!given.is_valid() || !named.is_valid() || !number.is_valid()) return;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    Py_INCREF(args[i]);
-    PyTuple_SetItem(given.ptr(), i, args[i]);
-  }
-  const Py_ssize_t extra = names == nullptr ? 0 : PyTuple_Size(names);
-  for (Py_ssize_t i = 0; i < extra; ++i)
-    if (PyDict_SetItem(named.ptr(), PyTuple_GetItem(names, i), args[count + i]) < 0) return;
-  const nb::object done = nb::steal(
-      PyObject_CallFunctionObjArgs(self.broken_off, error.ptr(), number.ptr(), given.ptr(), named.ptr(), nullptr));
-  if (!done.is_valid()) return;
-  Py_INCREF(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())));
-  PyErr_Restore(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), nb::object(error).release().ptr(),
-                PyException_GetTraceback(error.ptr()));
+  PyObject* const error = take_exception();
+  PyObject* const number = PyLong_FromUnsignedLongLong(entry);
+  PyObject* const given = PyTuple_New(count);
+  PyObject* const named = PyDict_New();
+  PyObject* done = nullptr;
+  if (number != nullptr && given != nullptr && named != nullptr && fill(given, named, args, count, names))
+    done = PyObject_CallFunctionObjArgs(self.broken_off, error, number, given, named, nullptr);
+  if (done != nullptr) raise_again(Py_NewRef(error));
+  // What is freed here may run Python code, but not replace the exception that is raised.
+  Py_XDECREF(done);
+  Py_XDECREF(named);
+  Py_XDECREF(given);
+  Py_XDECREF(number);
+  Py_DECREF(error);
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {

@@ -251,8 +251,8 @@ def test_only_a_caller_of_this_job_is_told_the_version(
         sock.sendall(of_version(hello(), PROTOCOL + 1))
         assert b"".join(iter(lambda: sock.recv(4096), b"")) == handshake.version_notice()
     ours = f"this process protocol version {PROTOCOL} (slipstream {package_version()})"
+    usable(server)  # the server writes its log after its answer, and before it serves the next caller
     assert f"it speaks protocol version {PROTOCOL + 1}, {ours}: {VERSIONS_DIFFER}" in caplog.text
-    usable(server)
 
 
 def answered(answer: bytes) -> str:

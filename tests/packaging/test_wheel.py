@@ -292,7 +292,8 @@ def test_module_needs_no_cxx_runtime(bare: Installed, tmp_path: Path) -> None:
         data = Path(archive.extract(name, tmp_path)).read_bytes()
     assert b"libc.so.6" in data
     assert b"libstdc++.so" not in data
-    assert b"libgcc_s.so" not in data
+    # a static copy aborts the process when the interpreter ends a thread of it
+    assert b"libgcc_s.so.1" in data
 
 
 def test_package_imports(bare: Installed, tmp_path: Path) -> None:
