@@ -1,7 +1,7 @@
-"""One rank of two: broken_off_rank.py FOLDER FACE. FACE is np, hvd, c10d, gather or ddp.
+"""One rank of two: broken_off_rank.py FOLDER CALL. CALL is ddp, or a function of CALLS or CALLS_OF_C10D.
 
-A signal's handler breaks off a call of rank 0: while it copies its input, so that the engine does not have the
-operation yet; for ddp while it waits in the backward pass.
+A signal's handler breaks off a call of rank 0, before the engine has its operation or between its operations; for ddp
+while it waits in the backward pass.
 """
 
 from __future__ import annotations
@@ -23,26 +23,36 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import slipstream
 import slipstream.torch as hvd
 from comm.interruption import Alarm, check_aborted, until
+from slipstream.faces.torch import data_movement, reduction_operations, state
 from slipstream.faces.torch_distributed import dispatching
 
 RANK = int(os.environ["SLIPSTREAM_RANK"])
 
 
-def alarming(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, during whose next call on rank 0 the signal comes."""
-    left = [RANK == 0]
+class OwnError(Alarm, slipstream.SlipstreamError):
+    """A handler's exception that looks like one of the library's."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if left[0]:
-            left[0] = False
+
+def ring_with_own_error(*_: object) -> None:
+    raise OwnError
+
+
+def alarm_in(owner: Any, name: str, *, call: int = 1) -> None:
+    """The signal comes on rank 0 in the beginning of this call of the function ``name`` of ``owner``."""
+    function = getattr(owner, name)
+    calls = [0]
+
+    def alarming(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if RANK == 0 and calls[0] == call:
             signal.raise_signal(signal.SIGALRM)
         return function(*args, **kwargs)
 
-    return call
+    setattr(owner, name, alarming)
 
 
-def copies(call: Callable[[], object], name: str) -> None:
-    """Rank 0's call is broken off in its copy. Its next one must not be taken for that by rank 1."""
+def check_broken_off(call: Callable[[], object], name: str) -> None:
+    """Rank 0's call is broken off. Its next one must not be taken for that by rank 1."""
     if RANK == 0:
         try:
             call()
@@ -51,6 +61,51 @@ def copies(call: Callable[[], object], name: str) -> None:
         else:
             raise AssertionError("nothing broke the call off")
     check_aborted(call, name)
+
+
+def numpy_copy() -> None:
+    alarm_in(np, "ascontiguousarray")
+    check_broken_off(lambda: slipstream.all_reduce(np.ones((20, 30)).T), "all_reduce")
+
+
+def torch_copy() -> None:
+    alarm_in(torch, "empty")
+    check_broken_off(lambda: hvd.allreduce_(torch.ones(20, 30).t(), op=hvd.Sum), "allreduce_")
+
+
+def parameters() -> None:
+    alarm_in(state, "describe")
+    check_broken_off(lambda: hvd.broadcast_parameters([torch.ones(2)], root_rank=0), "broadcast_parameters")
+
+
+def second_parameter() -> None:
+    alarm_in(state, "start_broadcast", call=2)
+    check_broken_off(
+        lambda: hvd.broadcast_parameters([torch.ones(2)] * 3, root_rank=0), "broadcast_parameters"
+    )
+
+
+def second_scatter() -> None:
+    alarm_in(reduction_operations, "reducescatter", call=2)
+    tensors = [torch.ones(2, requires_grad=True) for _ in range(3)]
+    check_broken_off(lambda: hvd.grouped_reducescatter(tensors, op=hvd.Sum), "grouped_reducescatter")
+
+
+def rows_after_sizes() -> None:
+    signal.signal(signal.SIGALRM, ring_with_own_error)
+    alarm_in(data_movement, "_all_gather_rows")
+    check_broken_off(lambda: hvd.allgather(torch.ones(1 + RANK)), "allgather")
+
+
+def c10d_copy() -> None:
+    alarm_in(torch, "empty")
+    check_broken_off(lambda: dist.all_reduce(torch.ones(20, 30).t()), "all_reduce")
+
+
+def c10d_gather() -> None:
+    """Broken off before it comes to what it is made of."""
+    alarm_in(dispatching, "_are_plain")
+    check_broken_off(lambda: dist.all_gather_into_tensor(torch.empty(2), torch.ones(1)), "all_gather_single")
 
 
 def ddp(folder: Path) -> None:
@@ -87,22 +142,16 @@ def ddp(folder: Path) -> None:
     loss.backward()
 
 
-folder, face = Path(sys.argv[1]), sys.argv[2]
-if face in ("np", "hvd"):
+CALLS = {
+    call.__name__: call
+    for call in (numpy_copy, torch_copy, parameters, second_parameter, second_scatter, rows_after_sizes)
+}
+CALLS_OF_C10D = {call.__name__: call for call in (c10d_copy, c10d_gather)}
+
+folder, called = Path(sys.argv[1]), sys.argv[2]
+if called in CALLS:
     hvd.init()
+    CALLS[called]()
 else:
     dist.init_process_group("slipstream", init_method=f"file://{folder}/meeting", rank=RANK, world_size=2)
-if face == "np":
-    np.ascontiguousarray = alarming(np.ascontiguousarray)
-    copies(lambda: slipstream.all_reduce(np.ones((20, 30)).T), "all_reduce")
-elif face == "hvd":
-    torch.empty = alarming(torch.empty)
-    copies(lambda: hvd.allreduce_(torch.ones(20, 30).t(), op=hvd.Sum), "allreduce_")
-elif face == "c10d":
-    torch.empty = alarming(torch.empty)
-    copies(lambda: dist.all_reduce(torch.ones(20, 30).t()), "all_reduce")
-elif face == "gather":  # broken off before it comes to what it is made of
-    dispatching._are_plain = alarming(dispatching._are_plain)  # type: ignore[assignment]
-    copies(lambda: dist.all_gather_into_tensor(torch.empty(2), torch.ones(1)), "all_gather_single")
-else:
-    ddp(folder)
+    CALLS_OF_C10D.get(called, lambda: ddp(folder))()

@@ -14,10 +14,22 @@ from slipstream.comm.collectives.interruption import _code
 SCRIPT = Path(__file__).with_name("broken_off_rank.py")
 
 
-@pytest.mark.parametrize("face", ["np", "hvd", "c10d", "gather"])
-def test_a_call_broken_off_in_its_copy_ends_the_session_on_all_ranks(tmp_path: Path, face: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "numpy_copy",
+        "torch_copy",
+        "parameters",
+        "second_parameter",
+        "second_scatter",
+        "rows_after_sizes",
+        "c10d_copy",
+        "c10d_gather",
+    ],
+)
+def test_a_call_that_is_broken_off_ends_the_session_on_all_ranks(tmp_path: Path, call: str) -> None:
     pytest.importorskip("torch")
-    ranks.run(SCRIPT, 2, args=[str(tmp_path), face])
+    ranks.run(SCRIPT, 2, args=[str(tmp_path), call])
 
 
 def test_what_a_handler_raises_leaves_ddp_s_backward_as_it_is(tmp_path: Path) -> None:
