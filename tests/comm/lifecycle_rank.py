@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -127,6 +128,27 @@ def idle() -> None:
     assert min(spent) <= 0.02, f"an idle second takes {spent} s of processor time"
     some_operations()
     slipstream.shutdown()
+
+
+def unread() -> None:
+    """A shutdown sleeps while it waits for a peer that does not read: rank 1 is stopped."""
+    slipstream.init()
+    process = int(slipstream.broadcast(np.array([os.getpid()]), 1)[0])
+    if slipstream.rank() == 1:
+        os.kill(process, signal.SIGSTOP)
+        data = np.empty(1 << 26, dtype=np.uint8)
+        must_raise(slipstream.SlipstreamError, slipstream.recv, data, 0)
+        return
+    state = Path(f"/proc/{process}/stat")
+    while state.read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)  # a poll of what another process does
+    slipstream.send(np.ones(1 << 26, dtype=np.uint8), 1, async_op=True)  # more than sockets hold
+    before = os.times()
+    slipstream.shutdown()
+    after = os.times()
+    os.kill(process, signal.SIGCONT)
+    spent = after.user + after.system - before.user - before.system
+    assert spent <= 0.2, f"the shutdown takes {spent} s of processor time"
 
 
 def dropped() -> None:

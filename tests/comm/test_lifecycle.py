@@ -42,6 +42,11 @@ def test_an_idle_engine_takes_no_processor_time(transport: str) -> None:
     ranks.run(SCRIPT, 3, transport=transport, args=["idle"])
 
 
+@pytest.mark.alone
+def test_a_shutdown_beside_a_peer_that_does_not_read_sleeps() -> None:
+    ranks.run(SCRIPT, 2, transport="tcp", args=["unread"])
+
+
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 def test_works_may_be_dropped(transport: str) -> None:
     ranks.run(SCRIPT, 3, transport=transport, args=["dropped"])
