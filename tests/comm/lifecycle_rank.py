@@ -133,16 +133,17 @@ def idle() -> None:
 def unread() -> None:
     """A shutdown sleeps while it waits for a peer that does not read: rank 1 is stopped."""
     slipstream.init()
+    data = np.ones(1 << 23)  # more than sockets hold
     process = int(slipstream.broadcast(np.array([os.getpid()]), 1)[0])
     if slipstream.rank() == 1:
         os.kill(process, signal.SIGSTOP)
-        data = np.empty(1 << 26, dtype=np.uint8)
-        must_raise(slipstream.SlipstreamError, slipstream.recv, data, 0)
+        must_raise(slipstream.SlipstreamError, slipstream.all_reduce, data)
         return
     state = Path(f"/proc/{process}/stat")
     while state.read_text().rpartition(")")[2].split()[0] != "T":
         time.sleep(0.01)  # a poll of what another process does
-    slipstream.send(np.ones(1 << 26, dtype=np.uint8), 1, async_op=True)  # more than sockets hold
+    work = slipstream.all_reduce(data, async_op=True)
+    must_raise(slipstream.Timeout, work.wait, 0.3)
     before = os.times()
     slipstream.shutdown()
     after = os.times()
