@@ -36,6 +36,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "name of all_to_all": lambda: slipstream.all_to_all(ones, name=5),  # type: ignore[arg-type]
     "root": lambda: slipstream.broadcast(ones, "0"),  # type: ignore[arg-type]
     "root of gather": lambda: slipstream.gather(ones, root="0"),  # type: ignore[arg-type]
+    "array as root": lambda: slipstream.broadcast(ones, root=ones),  # type: ignore[arg-type]
+    "group of empty": lambda: slipstream.empty(3, group=ones),  # type: ignore[arg-type]
+    "job": lambda: slipstream.Group([0, 1], job="x"),  # type: ignore[arg-type]
+    "blocks": lambda: slipstream.dequantize("x"),  # type: ignore[arg-type]
+    "dtype of blocks": lambda: slipstream.dequantize(ones),
     "dst": lambda: slipstream.send(ones, "1"),  # type: ignore[arg-type]
     "tag": lambda: slipstream.send(ones, other, tag="x"),  # type: ignore[arg-type]
     "number": lambda: slipstream.Group(0),  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, SupportsFloat
@@ -36,8 +37,10 @@ def find_mistake(
 
 def check_int(name: str, value: Any) -> None:
     """TypeError that names the argument ``name`` unless it is an integer."""
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    try:
+        operator.index(value)
+    except Exception as error:  # of an array: each library raises another one
+        raise TypeError(f"{name} must be an int, not {_describe(value)}") from error
 
 
 def check_text(name: str, value: Any) -> None:
@@ -59,9 +62,12 @@ def as_number(name: str, value: Any, wanted: str = "one number") -> float:
             raise ValueError(f"{name} is too large: {error}") from error
         except (TypeError, ValueError, RuntimeError) as error:  # of an array: each library raises another one
             cause = error
+    raise TypeError(f"{name} must be {wanted}, not {_describe(value)}") from cause
+
+
+def _describe(value: Any) -> str:
     shape = tuple(getattr(value, "shape", ()))
-    got = f"an array of shape {shape}" if shape else type(value).__name__
-    raise TypeError(f"{name} must be {wanted}, not {got}") from cause
+    return f"an array of shape {shape}" if shape else type(value).__name__
 
 
 def as_seconds(name: str, value: Any) -> float:

@@ -58,8 +58,9 @@ def dequantize(
     >>> slipstream.dequantize(total, 3)
     array([2., 2., 2.], dtype=float32)
     """
-    if blocks.dtype != BLOCK_INT8:
-        raise TypeError(f"not an array of blocks: {blocks.dtype!r}")
+    if not isinstance(blocks, np.ndarray) or blocks.dtype != BLOCK_INT8:
+        got = getattr(blocks, "dtype", type(blocks).__name__)
+        raise TypeError(f"blocks must be an array of blocks, of slipstream.quantize, not {got}")
     if count is None:
         count = blocks.size * BLOCK_NUMBERS if out is None else out.size
     if not 0 <= count <= blocks.size * BLOCK_NUMBERS:

@@ -16,7 +16,7 @@ from slipstream.base.dtypes import DType, from_numpy, lone_field
 from slipstream.comm.collectives.copies_back import await_memory
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
-from slipstream.comm.membership.group import Group
+from slipstream.comm.membership.group import Group, check_group
 
 __all__ = ["Buffer", "as_given", "check_memory", "contiguous", "empty", "view", "writable"]
 
@@ -161,6 +161,7 @@ def empty(
         raise ValueError(f"negative dimension in {list(dims)}")
     kind = np.dtype(dtype)
     from_numpy(kind)
+    check_group("group", group)
     nbytes = int(np.prod(dims, dtype=np.int64)) * kind.itemsize
     session = job.current().session if group is None else group.session
     memory = session.allocate(max(nbytes, 1))

@@ -19,6 +19,7 @@ __all__ = ["Together", "abort_broken_off", "abort_interrupted", "found_by_all", 
 
 _MARK = "_slipstream_found_by_all"
 _JUDGED = "_slipstream_judged"
+_OF_WRONG_ARGUMENTS = TypeError, AttributeError, ValueError, RuntimeError  # PyTorch raises the last
 _E = TypeVar("_E", bound=Exception)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -90,8 +91,8 @@ def whole(
     def decorate(operation: _F) -> _F:
         def broken_off(error: BaseException, call: int, args: Any, kwargs: Any) -> None:
             abort_broken_off(error, call, name or operation.__name__, lambda: group_of(*args, **kwargs))
-            wrong = checks is not None and isinstance(error, TypeError | AttributeError)
-            if wrong and (mistake := find_mistake(operation, args, kwargs, checks or {})):
+            wrong = isinstance(error, _OF_WRONG_ARGUMENTS) and not isinstance(error, SlipstreamError)
+            if wrong and checks is not None and (mistake := find_mistake(operation, args, kwargs, checks)):
                 raise mistake from None
 
         return guarded_call(operation, broken_off)

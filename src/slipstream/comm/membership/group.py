@@ -59,6 +59,8 @@ class Group:
     """
 
     def __init__(self, ranks: Sequence[int] | None = None, job: jobs.Job | None = None) -> None:
+        if job is not None and not isinstance(job, jobs.Job):
+            raise TypeError(f"job must be a slipstream job, not {type(job).__name__}")
         current = self.job = job or jobs.current()
         self.ranks = tuple(range(current.size)) if ranks is None else _members(ranks, current)
         self.session = current.session
