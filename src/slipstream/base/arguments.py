@@ -39,7 +39,7 @@ def check_int(name: str, value: Any) -> None:
     """TypeError that names the argument ``name`` unless it is an integer."""
     try:
         operator.index(value)
-    except Exception as error:  # of an array: each library raises another one
+    except (TypeError, ValueError, RuntimeError) as error:  # of an array: each library raises another one
         raise TypeError(f"{name} must be an int, not {_describe(value)}") from error
 
 
