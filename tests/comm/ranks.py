@@ -149,5 +149,10 @@ def run(script: Path, n: int, *, timeout: float = 240, **options: object) -> lis
 
 
 def marked(mark: str, text: str) -> str:
-    """The rest of the line of ``text`` that begins with ``mark``; warnings may stand before and behind it."""
-    return next(line for line in text.splitlines() if line.startswith(mark)).removeprefix(mark)
+    """The rest of the line of ``text`` that begins with ``mark``; warnings may stand before and behind it.
+
+    AssertionError with the text if no line does.
+    """
+    found = [line for line in text.splitlines() if line.startswith(mark)]
+    assert found, text
+    return found[0].removeprefix(mark)

@@ -1,4 +1,4 @@
-"""One rank of two: broken_off_rank.py FOLDER CALL. CALL is ddp, or a function of CALLS or CALLS_OF_C10D.
+"""One rank of two: broken_off_rank.py FOLDER CALL. CALL is a key of CALLS or CALLS_OF_C10D.
 
 A signal's handler breaks off a call of rank 0, before the engine has its operation or between its operations; for ddp
 while it waits in the backward pass.
@@ -27,6 +27,7 @@ from slipstream.faces.torch import data_movement, reduction_operations, state
 from slipstream.faces.torch_distributed import dispatching
 
 RANK = int(os.environ["SLIPSTREAM_RANK"])
+FOLDER = Path(sys.argv[1])
 
 
 class OwnError(Alarm, slipstream.SlipstreamError):
@@ -108,7 +109,7 @@ def c10d_gather() -> None:
     check_broken_off(lambda: dist.all_gather_into_tensor(torch.empty(2), torch.ones(1)), "all_gather_single")
 
 
-def ddp(folder: Path) -> None:
+def ddp() -> None:
     """What the handler raises leaves through backward as it is."""
     layers = torch.nn.Sequential(*[torch.nn.Linear(200, 200, bias=False) for _ in range(6)])
     model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.1)
@@ -129,7 +130,7 @@ def ddp(folder: Path) -> None:
     def alarm() -> None:
         until(waits, "backward waits for the other rank")
         os.kill(os.getpid(), signal.SIGALRM)
-        (folder / "sent").touch()
+        (FOLDER / "sent").touch()
 
     if RANK == 0:
         threading.Thread(target=alarm).start()
@@ -138,7 +139,7 @@ def ddp(folder: Path) -> None:
         except Alarm:
             return
         raise AssertionError("the handler's exception is lost")
-    until((folder / "sent").exists, "the signal is sent")
+    until((FOLDER / "sent").exists, "the signal is sent")
     loss.backward()
 
 
@@ -146,12 +147,12 @@ CALLS = {
     call.__name__: call
     for call in (numpy_copy, torch_copy, parameters, second_parameter, second_scatter, rows_after_sizes)
 }
-CALLS_OF_C10D = {call.__name__: call for call in (c10d_copy, c10d_gather)}
+CALLS_OF_C10D = {call.__name__: call for call in (c10d_copy, c10d_gather, ddp)}
 
-folder, called = Path(sys.argv[1]), sys.argv[2]
+called = sys.argv[2]
 if called in CALLS:
     hvd.init()
     CALLS[called]()
 else:
-    dist.init_process_group("slipstream", init_method=f"file://{folder}/meeting", rank=RANK, world_size=2)
-    CALLS_OF_C10D.get(called, lambda: ddp(folder))()
+    dist.init_process_group("slipstream", init_method=f"file://{FOLDER}/meeting", rank=RANK, world_size=2)
+    CALLS_OF_C10D[called]()

@@ -36,5 +36,5 @@ else:
         try:
             work.wait()
         except slipstream.Aborted as error:
-            print("error:", str(error).splitlines()[0])
+            sys.stdout.write(f"error: {str(error).splitlines()[0]}\n")
     (folder / str(rank)).touch()

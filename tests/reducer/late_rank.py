@@ -35,7 +35,7 @@ if slipstream.rank() == 0:
         first.wait()
         other.wait(60)
     except slipstream.Timeout as error:
-        print("error:", str(error).splitlines()[0])
+        sys.stdout.write(f"error: {str(error).splitlines()[0]}\n")
 else:
     with contextlib.suppress(slipstream.Timeout):
         slipstream.recv(word, 0)

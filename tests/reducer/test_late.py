@@ -22,5 +22,7 @@ def test_the_time_of_an_operation_runs_from_its_call_also_after_it_left_the_line
         error = next(line for line in texts[0].splitlines() if line.startswith("error: "))
         # "for the turn of": the other rank came so late that it was in line until then
         assert re.match(
-            r"error: rank 0 has waited \S+ s (in|for the turn of) all_reduce\(name='behind'", error
+            r"error: (the job has failed before: )?rank 0 has waited \S+ s "
+            r"(in|for the turn of) all_reduce\(name='behind'",
+            error,
         ), texts[0]
