@@ -85,6 +85,8 @@ function(slipstream_tests)
     add_test(NAME ${test} COMMAND ${test})
     set_tests_properties(${test} PROPERTIES TIMEOUT 300)
   endforeach()
+  # It shows what a rank can only tell if it looks in time; no other test runs beside it.
+  set_tests_properties(tcp_mtu_test PROPERTIES RUN_SERIAL ON)
   # Python tests load this one: plans are made there, and values checked. A sanitizer's runtime cannot come in that way.
   if(NOT SLIPSTREAM_SANITIZE)
     add_library(many_ranks MODULE "tests/many_ranks.cpp")
