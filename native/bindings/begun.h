@@ -2,13 +2,24 @@
 // told to have come before or after its operation.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <cstdint>
 
 namespace slipstream {
 
-// A call that may begin an operation begins: its number, from 1.
-uint64_t enter_call();
-// This thread begins an operation, in its latest call.
+// A call that may begin an operation: its number, from 1. It is the thread's current call while this lives. Nothing
+// here has a destructor, as the interpreter may end the thread inside the call (gil.h).
+struct CurrentCall {
+  uint64_t outer;
+  uint64_t number;
+};
+CurrentCall enter_call();
+void leave_call(const CurrentCall& call);
+
+// This thread begins an operation, in its current call.
 void count_begun();
+
+void bind_begun(nanobind::module_& m);
 
 }  // namespace slipstream

@@ -9,7 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 
 #include "bindings/begun.h"
 #include "bindings/gil.h"
@@ -26,13 +25,6 @@ using Int32s = nb::ndarray<const int32_t, nb::c_contig, nb::device::cpu>;
 using Offsets = std::optional<std::vector<uint64_t>>;
 using Copy = std::optional<std::tuple<uintptr_t, uint64_t, uint64_t>>;
 using Source = std::pair<std::shared_ptr<Plan>, uint64_t>;
-
-thread_local uint64_t begun = 0;    // operations
-thread_local uint64_t entered = 0;  // calls that may begin one
-
-// Of the latest operations that this thread began: the number of the call that each was begun in.
-constexpr size_t kRemembered = 16;
-thread_local std::array<uint64_t, kRemembered> begun_in{};
 
 std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
   if (!offsets) return {};
@@ -93,6 +85,7 @@ Request on_memory(const Request& request, uintptr_t src, uintptr_t dst, uint64_t
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr_t src, uintptr_t dst, uint64_t count,
            std::string name, double timeout, nb::object keep, const Copy& copy_in, const Copy& copy_out) {
+  drop_orphans();
   count_begun();
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);
@@ -125,6 +118,7 @@ Handle receive_any(const std::shared_ptr<Session>& self, const Request& request,
       throw Failure(Code::invalid, "the plan of a receive has one step");
     call.candidates.push_back({channel, plan});
   }
+  drop_orphans();
   count_begun();
   Handle handle(self, self->prepare(std::move(call), call.candidates.front().channel), std::move(keep));
   self->submit(handle.shared_work());
@@ -198,13 +192,6 @@ void bind_requests(nb::module_& m) {
 
 }  // namespace
 
-uint64_t enter_call() { return ++entered; }
-
-void count_begun() {
-  drop_orphans();
-  begun_in[++begun % kRemembered] = entered;
-}
-
 void bind_calls(nb::module_& m, SessionClass& session) {
   bind_handles(m);
   bind_requests(m);
@@ -215,11 +202,7 @@ void bind_calls(nb::module_& m, SessionClass& session) {
         return orphans();
       },
       "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
-  m.def("begun", [] { return begun; }, "How many operations this thread has begun.");
-  m.def("entered", [] { return entered; }, "The number of this thread's latest guarded call.");
-  m.def(
-      "begun_by", [](uint64_t call) { return std::ranges::find(begun_in, call) != begun_in.end(); }, nb::arg("call"),
-      "Whether this thread has begun an operation in this call, and not in one inside it: of its 16 latest ones.");
+  bind_begun(m);
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),

@@ -1,5 +1,6 @@
 // Failures become Python exceptions made by a factory that slipstream.base.errors registers, so that the classes are
 // plain Python.
+#define PY_SSIZE_T_CLEAN  // sizes of texts: they may have a NUL in them
 #include <nanobind/nanobind.h>
 
 #include "base/error.h"
@@ -16,12 +17,15 @@ nb::object* factory = nullptr;  // never freed: it must outlive every module
 
 void raise(const Error& error) {
   if (error.code == Code::invalid || factory == nullptr) {
-    PyErr_SetString(PyExc_ValueError, error.text.c_str());
+    PyObject* const text = PyUnicode_FromStringAndSize(error.text.data(), static_cast<Py_ssize_t>(error.text.size()));
+    if (text != nullptr) PyErr_SetObject(PyExc_ValueError, text);
+    Py_XDECREF(text);
     return;
   }
   or_stop([&] {
-    PyObject* const made = PyObject_CallFunction(factory->ptr(), "iiss", static_cast<int>(error.code), error.rank,
-                                                 error.host.c_str(), error.text.c_str());
+    PyObject* const made = PyObject_CallFunction(factory->ptr(), "iis#s#", static_cast<int>(error.code), error.rank,
+                                                 error.host.data(), static_cast<Py_ssize_t>(error.host.size()),
+                                                 error.text.data(), static_cast<Py_ssize_t>(error.text.size()));
     if (made == nullptr) return;  // what the factory has raised
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made)), made);
     Py_DECREF(made);

@@ -1,12 +1,13 @@
 // _core.GuardedCall: a Python function, and what to do when an exception leaves it.
 //
 // A signal handler of Python's runs between two instructions, and so also before the first one of a function: no `try`
-// inside that function catches what it raises there. A native caller does.
+// inside that function catches what it raises there. A native caller does. The same holds for broken_off().
 #include <nanobind/nanobind.h>
 #include <structmember.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "bindings/begun.h"
 #include "bindings/module.h"
@@ -54,7 +55,45 @@ bool fill(PyObject* given, PyObject* named, PyObject* const* args, Py_ssize_t co
   return true;
 }
 
-// The exception goes on, unless broken_off() raises another one.
+// Signals that come one after another must not keep a call for ever.
+constexpr int kMostTries = 100;
+
+// `later` was raised while `earlier` was judged.
+void set_context(PyObject* later, PyObject* earlier) {
+  if (later == earlier) return;
+  PyObject* const context = PyException_GetContext(later);
+  if (context == nullptr) PyException_SetContext(later, Py_NewRef(earlier));
+  Py_XDECREF(context);
+}
+
+// Calls broken_off() until it returns. It raises nothing itself: what leaves it comes from a signal handler, and goes
+// on in the place of `error`, like an exception that broken_off() returns. The caller owns what is returned.
+PyObject* judged(GuardedCall& self, PyObject* error, PyObject* number, PyObject* given, PyObject* named) {
+  PyObject* raised = Py_NewRef(error);
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    PyObject* verdict = PyObject_CallFunctionObjArgs(self.broken_off, error, number, given, named, nullptr);
+    if (verdict != nullptr) {
+      if (raised == error && PyExceptionInstance_Check(verdict)) std::swap(raised, verdict);
+      Py_DECREF(verdict);
+      break;
+    }
+    PyObject* const later = take_exception();
+    set_context(later, raised);
+    Py_DECREF(raised);
+    raised = later;
+  }
+  return raised;
+}
+
+// So that a call around this one knows. Not the attribute of a class of the user's, which could run code of theirs.
+void mark_as_judged(PyObject* error) {
+  static PyObject* const name = PyUnicode_InternFromString("_slipstream_judged");
+  PyObject* const trace = PyException_GetTraceback(error);
+  if (name == nullptr || PyObject_GenericSetAttr(error, name, trace != nullptr ? trace : Py_None) < 0) PyErr_Clear();
+  Py_XDECREF(trace);
+}
+
+// The exception goes on, unless broken_off() returns another one.
 //
 // While the interpreter finalizes, it may end this thread in any of these calls, and unwinds the stack without its lock
 // (gil.h). So nothing here has a destructor: one would change Python's objects without the lock.
@@ -63,12 +102,12 @@ void tell(GuardedCall& self, uint64_t entry, PyObject* const* args, Py_ssize_t c
   PyObject* const number = PyLong_FromUnsignedLongLong(entry);
   PyObject* const given = PyTuple_New(count);
   PyObject* const named = PyDict_New();
-  PyObject* done = nullptr;
-  if (number != nullptr && given != nullptr && named != nullptr && fill(given, named, args, count, names))
-    done = PyObject_CallFunctionObjArgs(self.broken_off, error, number, given, named, nullptr);
-  if (done != nullptr) raise_again(Py_NewRef(error));
+  if (number != nullptr && given != nullptr && named != nullptr && fill(given, named, args, count, names)) {
+    PyObject* const raised = judged(self, error, number, given, named);
+    mark_as_judged(raised);
+    raise_again(raised);
+  }  // or there is no memory, which is what Python raises then
   // What is freed here may run Python code, but not replace the exception that is raised.
-  Py_XDECREF(done);
   Py_XDECREF(named);
   Py_XDECREF(given);
   Py_XDECREF(number);
@@ -76,9 +115,10 @@ void tell(GuardedCall& self, uint64_t entry, PyObject* const* args, Py_ssize_t c
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
-  const uint64_t entry = enter_call();
+  const CurrentCall entry = enter_call();
   PyObject* result = PyObject_Vectorcall(of(self).function, args, flags, names);
-  if (result == nullptr) tell(of(self), entry, args, PyVectorcall_NARGS(flags), names);
+  leave_call(entry);
+  if (result == nullptr) tell(of(self), entry.number, args, PyVectorcall_NARGS(flags), names);
   return result;
 }
 

@@ -15,6 +15,15 @@ slipstream.init()
 rank = slipstream.rank()
 other = 1 - rank
 ones = np.ones(2)
+
+
+class OnDevice:
+    """Memory that no array can be made of."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("it is on a device")
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "out": lambda: slipstream.all_reduce(ones, out=[0.0, 0.0]),
     "out of a scalar": lambda: slipstream.all_reduce(np.float64(1), out=np.float64(0)),
@@ -25,6 +34,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "out of reduce_scatter": lambda: slipstream.reduce_scatter(ones, out=[0.0]),
     "out of scatter": lambda: slipstream.scatter(ones, out=[0.0]),
     "out of all_to_all": lambda: slipstream.all_to_all(ones, out=[0.0, 0.0]),
+    "out on a device": lambda: slipstream.all_reduce(ones, out=OnDevice()),  # type: ignore[arg-type]
     "x of recv": lambda: slipstream.recv([0, 0], other),
     "shape": lambda: slipstream.recv((3,), other),
     "group": lambda: slipstream.all_reduce(ones, group=[0, 1]),  # type: ignore[arg-type]

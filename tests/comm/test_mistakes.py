@@ -21,6 +21,7 @@ WANTED = {
     "out of reduce_scatter": f"TypeError: out {LIST}",
     "out of scatter": f"TypeError: out {LIST}",
     "out of all_to_all": f"TypeError: out {LIST}",
+    "out on a device": "TypeError: out is no array, and cannot be read as one: it is on a device",
     "x of recv": f"TypeError: x {LIST}",
     "shape": f"TypeError: x {TUPLE}",
     "group": "TypeError: group must be a slipstream.Group, not list: slipstream.Group([0, 1])",

@@ -7,9 +7,11 @@ import re
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from comm import ranks
+import slipstream
+from comm import ranks, sessions
 
 HOST = socket.gethostname()
 RANK = Path(__file__).with_name("reported_rank.py")
@@ -58,3 +60,10 @@ def test_later_operations_say_that_the_job_has_failed_before() -> None:
         cause = re.fullmatch(r"Mismatch: (.*) \(reported_rank\.py:\d+\)", first)
         assert cause, first
         assert later == f"Mismatch: the job has failed before: {cause[1]}"  # and names no line
+
+
+def test_texts_are_whole_whatever_is_in_them() -> None:
+    with sessions.ranks(1) as (rank,):
+        rank.session.abort("before\0behind, \u20ac")
+        with pytest.raises(slipstream.Aborted, match="before\0behind, \u20ac"):
+            rank.all_reduce(np.ones(1, dtype=np.float32)).wait()

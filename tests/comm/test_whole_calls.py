@@ -12,7 +12,8 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import pytest
 
-from slipstream.comm.collectives.interruption import whole
+from slipstream._core import close_block, open_block
+from slipstream.comm.collectives.interruption import Together, whole
 from slipstream.gradients import exchange
 
 
@@ -35,9 +36,10 @@ class FakeGroup:
 
 @pytest.fixture
 def group() -> Iterator[FakeGroup]:
-    before = signal.getsignal(signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGUSR1)}
     yield FakeGroup()
-    signal.signal(signal.SIGALRM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def _ends(group: FakeGroup, call: Callable[[], Any], error: type[BaseException]) -> int:
@@ -55,12 +57,12 @@ def _signalled() -> None:
 
 
 def _any_arguments(*_: object, **__: object) -> NoReturn:
-    raise STOP
+    raise STOP.with_traceback(None)
 
 
 def _takes_itself_away(_number: int, _frame: object) -> NoReturn:
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    raise STOP
+    raise STOP.with_traceback(None)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +133,119 @@ def test_what_an_argument_s_own_method_raises_ends_nothing(group: FakeGroup) -> 
 def test_an_interrupt_ends_it(group: FakeGroup) -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     assert _ends(group, _signalled, KeyboardInterrupt) == 1
+
+
+class Second(Exception):
+    """What the handler of a second signal raises."""
+
+
+def _raise_second(*_: object) -> NoReturn:
+    raise Second
+
+
+def _two_signals() -> None:
+    """Python finds both at once: it runs the handler of the second one at the next function's first instruction."""
+    both = {signal.SIGALRM, signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    for number in both:
+        signal.raise_signal(number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+
+
+def test_a_second_signal_does_not_keep_the_first_one_from_ending_the_session(group: FakeGroup) -> None:
+    assert signal.SIGUSR1 < signal.SIGALRM  # the order in which Python runs their handlers
+    signal.signal(signal.SIGUSR1, _any_arguments)
+    signal.signal(signal.SIGALRM, _raise_second)
+    with pytest.raises(Second) as raised:
+        whole(lambda: group)(_two_signals)()  # type: ignore[arg-type, return-value]
+    assert raised.value.__context__ is STOP
+    assert [reason.partition(",")[0] for reason in group.reasons] == [
+        "rank 3 was interrupted inside _two_signals (Alarm)"
+    ]
+
+
+def test_nor_between_operations_that_belong_together(group: FakeGroup) -> None:
+    signal.signal(signal.SIGUSR1, _any_arguments)
+    signal.signal(signal.SIGALRM, _raise_second)
+
+    def call() -> None:
+        with Together(group, "call"):  # type: ignore[arg-type]
+            _begin()
+            _two_signals()
+
+    assert _ends(group, call, Second) >= 1
+
+
+def _begin() -> None:
+    """As an operation of the engine would, this begins in the current call."""
+    close_block(open_block(), True)
+
+
+def test_an_operation_that_has_begun_goes_on(group: FakeGroup) -> None:
+    signal.signal(signal.SIGALRM, _any_arguments)
+    inner = whole(lambda: group)(_begin)  # type: ignore[arg-type, return-value]
+
+    def call() -> None:
+        inner()
+        _begin()
+        inner()
+        _signalled()
+
+    assert _ends(group, call, Alarm) == 0
+
+
+def test_an_operation_inside_it_is_another_one(group: FakeGroup) -> None:
+    signal.signal(signal.SIGALRM, _any_arguments)
+    inner = whole(lambda: group)(_begin)  # type: ignore[arg-type, return-value]
+
+    def call() -> None:
+        inner()
+        _signalled()
+
+    assert _ends(group, call, Alarm) == 1
+
+
+def test_operations_together_that_have_all_begun_go_on(group: FakeGroup) -> None:
+    signal.signal(signal.SIGALRM, _any_arguments)
+
+    def call() -> None:
+        with Together(group, "call"):  # type: ignore[arg-type]
+            _begin()
+        _signalled()
+
+    assert _ends(group, call, Alarm) == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_operation_of_the_handler_is_not_that_of_the_call(group: FakeGroup, when: str) -> None:
+    other = FakeGroup()
+
+    def handler(*_: object) -> NoReturn:
+        if when == "after":
+            whole(lambda: other)(_begin)()  # type: ignore[arg-type, return-value]
+            raise Alarm
+        whole(lambda: other)(_begin_and_raise)()  # type: ignore[arg-type, return-value]
+
+    signal.signal(signal.SIGALRM, handler)
+    assert _ends(group, _signalled, Alarm) == 1
+    assert not other.reasons
+
+
+def _begin_and_raise() -> NoReturn:
+    _begin()
+    raise Alarm
+
+
+def test_an_exception_that_a_handler_raised_once_may_be_an_error_later(group: FakeGroup) -> None:
+    stop = Alarm()
+
+    def handler(*_: object) -> NoReturn:
+        raise stop
+
+    def fail() -> NoReturn:
+        raise stop
+
+    signal.signal(signal.SIGALRM, handler)
+    assert _ends(group, _signalled, Alarm) == 1
+    assert _ends(group, fail, Alarm) == 0
+    assert _ends(group, _signalled, Alarm) == 1

@@ -6,6 +6,8 @@ while it waits in the backward pass.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import signal
 import sys
@@ -98,6 +100,52 @@ def rows_after_sizes() -> None:
     check_broken_off(lambda: hvd.allgather(torch.ones(1 + RANK)), "allgather")
 
 
+class Alarming:
+    """Its negative is made without Python code: on rank 0 the signal comes then, and Python looks for it later."""
+
+    __neg__ = staticmethod(functools.partial(getattr(ctypes.CDLL(None), "raise"), int(signal.SIGALRM)))
+
+
+def first_instruction(call: Callable[[Any], object], name: str) -> None:
+    arguments: list[Any] = [0, Alarming() if RANK == 0 else 0]
+    check_broken_off(lambda: call(-arguments.pop()), name)
+
+
+def broadcast_object() -> None:
+    first_instruction(hvd.broadcast_object, "broadcast_object")
+
+
+def allgather_object() -> None:
+    first_instruction(hvd.allgather_object, "allgather_object")
+
+
+def optimizer_state() -> None:
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+    first_instruction(
+        functools.partial(hvd.broadcast_optimizer_state, optimizer), "broadcast_optimizer_state"
+    )
+
+
+def _break_off() -> None:
+    if RANK == 0:
+        signal.raise_signal(signal.SIGALRM)
+
+
+class Unpickled:
+    """Its bytes are made an object again when every operation has begun: the signal comes then."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _break_off, ()
+
+
+def unpickled() -> None:
+    try:
+        hvd.allgather_object(Unpickled())
+    except Alarm:
+        assert RANK == 0
+    assert hvd.allgather_object(RANK) == [0, 1]
+
+
 def c10d_copy() -> None:
     alarm_in(torch, "empty")
     check_broken_off(lambda: dist.all_reduce(torch.ones(20, 30).t()), "all_reduce")
@@ -145,7 +193,18 @@ def ddp() -> None:
 
 CALLS = {
     call.__name__: call
-    for call in (numpy_copy, torch_copy, parameters, second_parameter, second_scatter, rows_after_sizes)
+    for call in (
+        numpy_copy,
+        torch_copy,
+        parameters,
+        second_parameter,
+        second_scatter,
+        rows_after_sizes,
+        broadcast_object,
+        allgather_object,
+        optimizer_state,
+        unpickled,
+    )
 }
 CALLS_OF_C10D = {call.__name__: call for call in (c10d_copy, c10d_gather, ddp)}
 

@@ -23,6 +23,9 @@ SCRIPT = Path(__file__).with_name("broken_off_rank.py")
         "second_parameter",
         "second_scatter",
         "rows_after_sizes",
+        "broadcast_object",
+        "allgather_object",
+        "optimizer_state",
         "c10d_copy",
         "c10d_gather",
     ],
@@ -30,6 +33,11 @@ SCRIPT = Path(__file__).with_name("broken_off_rank.py")
 def test_a_call_that_is_broken_off_ends_the_session_on_all_ranks(tmp_path: Path, call: str) -> None:
     pytest.importorskip("torch")
     ranks.run(SCRIPT, 2, args=[str(tmp_path), call])
+
+
+def test_a_signal_that_comes_while_objects_are_unpickled_ends_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ranks.run(SCRIPT, 2, args=[str(tmp_path), "unpickled"])
 
 
 def test_what_a_handler_raises_leaves_ddp_s_backward_as_it_is(tmp_path: Path) -> None:

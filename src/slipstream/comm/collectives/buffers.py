@@ -117,14 +117,17 @@ def check_memory(out: Buffer, name: str = "out") -> None:
         with contextlib.suppress(TypeError):
             memoryview(out)
             return
-        if hasattr(out, "__array__") and _is_shared_by_arrays(out):
+        if hasattr(out, "__array__") and _is_shared_by_arrays(out, name):
             return
     raise TypeError(f"{name} must be a writable array, tensor or buffer, not {type(out).__name__}")
 
 
-def _is_shared_by_arrays(out: Any) -> bool:
+def _is_shared_by_arrays(out: Any, name: str) -> bool:
     """Whether ``out.__array__`` gives its own memory: two copies that live at a time have two addresses."""
-    first, second = np.asarray(out), np.asarray(out)
+    try:
+        first, second = np.asarray(out), np.asarray(out)
+    except (TypeError, ValueError, RuntimeError) as error:  # what __array__ may raise
+        raise TypeError(f"{name} is no array, and cannot be read as one: {error}") from error
     return first.ctypes.data == second.ctypes.data
 
 

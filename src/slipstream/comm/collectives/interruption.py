@@ -6,11 +6,11 @@ import contextlib
 import functools
 import inspect
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
-from slipstream._core import GuardedCall, begun, begun_by, entered
+from slipstream._core import GuardedCall, begun, begun_by, close_block, open_block
 from slipstream.base.arguments import find_mistake
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
@@ -18,7 +18,8 @@ from slipstream.comm.membership.group import Group
 __all__ = ["Together", "abort_broken_off", "abort_interrupted", "found_by_all", "guarded_call", "whole"]
 
 _MARK = "_slipstream_found_by_all"
-_JUDGED = "_slipstream_judged"
+_JUDGED = "_slipstream_judged"  # GuardedCall sets it: the traceback of an exception as it left the latest guarded call
+_FORGETS_ITS_CALLER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OF_WRONG_ARGUMENTS = TypeError, AttributeError, ValueError, RuntimeError  # PyTorch raises the last
 _E = TypeVar("_E", bound=Exception)
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -48,9 +49,12 @@ class Together:
     for it. That may be KeyboardInterrupt, what another signal handler raises, or an argument that is wrong on this
     rank alone. So it ends the session on all ranks, with the reason, and goes on. These end nothing: errors of the
     session, errors that `found_by_all` marks, and wrong arguments (ValueError, TypeError) before the first operation.
+
+    A signal's handler may raise before ``__exit__`` has judged: then the guarded call around this one judges, and takes
+    the operations as not begun.
     """
 
-    __slots__ = ("_begun", "_group", "_operation")
+    __slots__ = ("_begun", "_group", "_operation", "_outer")
 
     def __init__(self, group: Group, operation: str) -> None:
         self._group = group
@@ -58,11 +62,17 @@ class Together:
 
     def __enter__(self) -> None:
         self._begun = begun()
+        self._outer = open_block()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or getattr(error, _MARK, False):
+        if error is not None:
+            self._judge(error)
+        close_block(self._outer, error is None)
+
+    def _judge(self, error: BaseException) -> None:
+        if getattr(error, _MARK, False):
             return
         if isinstance(error, SlipstreamError) and not _is_foreign(error):
             return
@@ -89,11 +99,13 @@ def whole(
     """
 
     def decorate(operation: _F) -> _F:
-        def broken_off(error: BaseException, call: int, args: Any, kwargs: Any) -> None:
+        def broken_off(error: BaseException, call: int, args: Any, kwargs: Any) -> TypeError | None:
             abort_broken_off(error, call, name or operation.__name__, lambda: group_of(*args, **kwargs))
             wrong = isinstance(error, _OF_WRONG_ARGUMENTS) and not isinstance(error, SlipstreamError)
-            if wrong and checks is not None and (mistake := find_mistake(operation, args, kwargs, checks)):
-                raise mistake from None
+            mistake = find_mistake(operation, args, kwargs, checks) if wrong and checks is not None else None
+            if mistake is not None:
+                mistake.__cause__ = None  # as `raise mistake from None` does
+            return mistake
 
         return guarded_call(operation, broken_off)
 
@@ -101,11 +113,13 @@ def whole(
 
 
 def guarded_call(
-    function: _F, broken_off: Callable[[BaseException, int, tuple[Any, ...], dict[str, Any]], None]
+    function: _F,
+    broken_off: Callable[[BaseException, int, tuple[Any, ...], dict[str, Any]], BaseException | None],
 ) -> _F:
     """``function``, from its first instruction on: ``broken_off`` gets each exception that leaves it.
 
-    With it come the number of the call and its arguments. ``broken_off`` may raise another exception instead.
+    With it come the number of the call and its arguments. ``broken_off`` may return another exception to raise instead.
+    It raises nothing itself: if a signal's handler raises in it, it is called again, and that exception goes on.
     """
     return functools.update_wrapper(GuardedCall(function, broken_off), function)  # type: ignore[return-value]
 
@@ -113,15 +127,21 @@ def guarded_call(
 def abort_broken_off(error: BaseException, call: int, operation: str, group: Callable[[], Group]) -> None:
     """Ends the session if ``error`` broke off the call of ``operation`` from outside, before the engine had it.
 
-    ``call``: its number. Of calls in each other the innermost decides. The same exception may break off a later call,
-    too.
+    ``call``: its number. Of calls in each other the innermost decides, unless a signal's handler has made it.
     """
-    if call <= getattr(error, _JUDGED, 0):
-        return
-    with contextlib.suppress(AttributeError):
-        setattr(error, _JUDGED, entered())
-    if not begun_by(call):
+    if not begun_by(call) and not _judged_inside(error):
         abort_interrupted(error, operation, group)
+
+
+def _judged_inside(error: BaseException) -> bool:
+    """Whether the exception left a guarded call inside this one, and no signal handler made that call."""
+    inner = getattr(error, _JUDGED, None)
+    for trace in _traces(error):
+        if trace is inner:
+            return True
+        if _is_handler(trace.tb_frame):
+            return False
+    return False
 
 
 def abort_interrupted(error: BaseException, operation: str, group: Callable[[], Group]) -> None:
@@ -138,17 +158,30 @@ def _is_foreign(error: BaseException) -> bool:
     taken itself away, or be called by one that is no Python. What an argument's own methods raise is an error of the
     call like a wrong argument.
     """
-    if not isinstance(error, Exception):
-        return True
-    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return not isinstance(error, Exception) or any(_is_handler(trace.tb_frame) for trace in _traces(error))
+
+
+def _traces(error: BaseException) -> Iterator[TracebackType]:
+    """The exception's way through the functions that it left, from the outermost one.
+
+    An instance that is raised again has the trace of the time before at the end of the new one: that is not given.
+    """
     trace = error.__traceback__
+    caller = None
     while trace is not None:
         frame = trace.tb_frame
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if frame.f_code in handlers or (package != "slipstream" and _was_given_a_frame(frame)):
-            return True
+        if caller in (None, frame, frame.f_back) or frame.f_code.co_flags & _FORGETS_ITS_CALLER:
+            caller = frame
+        elif frame.f_back is not None:
+            return  # without: it stands for a function that Cython has compiled
+        yield trace
         trace = trace.tb_next
-    return False
+
+
+def _is_handler(frame: FrameType) -> bool:
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return frame.f_code in handlers or (package != "slipstream" and _was_given_a_frame(frame))
 
 
 def _was_given_a_frame(frame: FrameType) -> bool:

@@ -49,6 +49,7 @@ def _checked_size(auth: Authenticator, sender: int, received: Bytes) -> int:
     return int.from_bytes(_checked(auth, "size", sender, received), "little")
 
 
+@whole(lambda *_, **__: world())
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -60,13 +61,6 @@ def broadcast_object(
     >>> hvd.broadcast_object({"epoch": hvd.rank()}, root_rank=1)
     {'epoch': 1}
     """
-    received = _broadcast(obj, root_rank, process_set)
-    return obj if received is None else pickle.loads(received)
-
-
-@whole(lambda *_: world(), "broadcast_object")
-def _broadcast(obj: Any, root_rank: int, process_set: ProcessSet) -> bytes | None:
-    """The root's object, pickled; None on the root."""
     group = process_set.group
     if root_rank not in group.ranks:
         raise ValueError(f"root_rank {root_rank} is not one of the ranks {list(group.ranks)}")
@@ -84,9 +78,10 @@ def _broadcast(obj: Any, root_rank: int, process_set: ProcessSet) -> bytes | Non
         if not is_root:
             data = np.empty(_checked_size(auth, root_rank, size), dtype=np.uint8)
         arrays.broadcast(data, root, out=data, group=group)
-    return None if is_root else _checked(auth, "object", root_rank, data)
+    return obj if is_root else pickle.loads(_checked(auth, "object", root_rank, data))
 
 
+@whole(lambda *_, **__: world())
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
@@ -97,12 +92,6 @@ def allgather_object(
     >>> hvd.allgather_object({"rank": hvd.rank()})
     [{'rank': 0}, {'rank': 1}]
     """
-    return [pickle.loads(one) for one in _gather_from_all(obj, process_set)]
-
-
-@whole(lambda *_: world(), "allgather_object")
-def _gather_from_all(obj: Any, process_set: ProcessSet) -> list[bytes]:
-    """The objects of all ranks, pickled."""
     group = process_set.group
     pickled = _to_bytes(obj)
     auth = next_authenticator(group, "allgather_object")
@@ -115,4 +104,5 @@ def _gather_from_all(obj: Any, process_set: ProcessSet) -> list[bytes]:
             for sender, one in zip(group.ranks, np.split(announced, group.size), strict=True)
         ]
         parts = np.split(arrays.all_gather(data, group=group), np.cumsum(sizes)[:-1])
-    return [_checked(auth, "object", sender, one) for sender, one in zip(group.ranks, parts, strict=True)]
+    checked = [_checked(auth, "object", sender, one) for sender, one in zip(group.ranks, parts, strict=True)]
+    return [pickle.loads(one) for one in checked]

@@ -90,6 +90,7 @@ def _fill_holes(value: Any, tensors: list[torch.Tensor]) -> Any:
     return value
 
 
+@whole(lambda *_, **__: world())
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
@@ -107,14 +108,6 @@ def broadcast_optimizer_state(
     >>> optimizer.param_groups[0]["lr"]
     0.1
     """
-    state = _broadcast_state(optimizer, root_rank, process_set)
-    if state is not None:
-        optimizer.load_state_dict(state)
-
-
-@whole(lambda *_: world(), "broadcast_optimizer_state")
-def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int, process_set: ProcessSet) -> Any:
-    """The state of the root's optimizer; None on the root."""
     group = process_set.group
     is_root = group.ranks[group.rank] == root_rank
     tensors: list[torch.Tensor] = []
@@ -128,4 +121,5 @@ def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int, process_s
         started = _start_all(named, root_rank, process_set)
     for pending in started:
         pending.wait()
-    return state
+    if state is not None:
+        optimizer.load_state_dict(state)
