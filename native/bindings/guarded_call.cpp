@@ -71,10 +71,10 @@ void set_context(PyObject* later, PyObject* earlier) {
 PyObject* judged(GuardedCall& self, PyObject* error, PyObject* number, PyObject* given, PyObject* named) {
   PyObject* raised = Py_NewRef(error);
   for (int tries = 0; tries < kMostTries; ++tries) {
-    PyObject* verdict = PyObject_CallFunctionObjArgs(self.broken_off, error, number, given, named, nullptr);
-    if (verdict != nullptr) {
-      if (raised == error && PyExceptionInstance_Check(verdict)) std::swap(raised, verdict);
-      Py_DECREF(verdict);
+    PyObject* returned = PyObject_CallFunctionObjArgs(self.broken_off, error, number, given, named, nullptr);
+    if (returned != nullptr) {
+      if (raised == error && PyExceptionInstance_Check(returned)) std::swap(raised, returned);
+      Py_DECREF(returned);
       break;
     }
     PyObject* const later = take_exception();
