@@ -56,7 +56,7 @@ bool fill(PyObject* given, PyObject* named, PyObject* const* args, Py_ssize_t co
 }
 
 // Signals that come one after another must not keep a call for ever.
-constexpr int kMostTries = 100;
+constexpr int kMostTries = 10'000;
 
 // `later` was raised while `earlier` was judged.
 void set_context(PyObject* later, PyObject* earlier) {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from slipstream._core import close_block, open_block
-from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.collectives.interruption import Together, guarded_call, whole
 from slipstream.gradients import exchange
 
 
@@ -162,6 +162,27 @@ def test_a_second_signal_does_not_keep_the_first_one_from_ending_the_session(gro
     assert [reason.partition(",")[0] for reason in group.reasons] == [
         "rank 3 was interrupted inside _two_signals (Alarm)"
     ]
+
+
+def test_nor_do_many_signals() -> None:
+    """As if the handler of a timer's signals raised each time, before the first exception has been judged."""
+    left = 1000
+    judged: list[BaseException] = []
+
+    def broken_off(error: BaseException, *_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left > 0:
+            raise Second(left)
+        judged.append(error)
+
+    def fail() -> NoReturn:
+        raise STOP.with_traceback(None)
+
+    with pytest.raises(Second) as raised:
+        guarded_call(fail, broken_off)()
+    assert judged == [STOP]
+    assert raised.value.args == (1,)
 
 
 def test_nor_between_operations_that_belong_together(group: FakeGroup) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -136,11 +136,11 @@ def abort_broken_off(error: BaseException, call: int, operation: str, group: Cal
 def _judged_inside(error: BaseException) -> bool:
     """Whether the exception left a guarded call inside this one, and no signal handler made that call."""
     inner = getattr(error, _JUDGED, None)
+    between: list[FrameType] = []
     for trace in _traces(error):
         if trace is inner:
-            return True
-        if _is_handler(trace.tb_frame):
-            return False
+            return not _has_handler(between)
+        between.append(trace.tb_frame)
     return False
 
 
@@ -158,7 +158,7 @@ def _is_foreign(error: BaseException) -> bool:
     taken itself away, or be called by one that is no Python. What an argument's own methods raise is an error of the
     call like a wrong argument.
     """
-    return not isinstance(error, Exception) or any(_is_handler(trace.tb_frame) for trace in _traces(error))
+    return not isinstance(error, Exception) or _has_handler([trace.tb_frame for trace in _traces(error)])
 
 
 def _traces(error: BaseException) -> Iterator[TracebackType]:
@@ -178,17 +178,23 @@ def _traces(error: BaseException) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _is_handler(frame: FrameType) -> bool:
-    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    package = str(frame.f_globals.get("__name__")).partition(".")[0]
-    return frame.f_code in handlers or (package != "slipstream" and _was_given_a_frame(frame))
+def _has_handler(frames: Sequence[FrameType]) -> bool:
+    # The second look takes ten times as long, and a timer's next signal may come meanwhile.
+    return any(map(_was_given_a_frame, frames)) or _has_registered({frame.f_code for frame in frames})
+
+
+def _has_registered(codes: Set[CodeType]) -> bool:
+    return any(_code(signal.getsignal(number)) in codes for number in range(1, signal.NSIG))
 
 
 def _was_given_a_frame(frame: FrameType) -> bool:
+    if str(frame.f_globals.get("__name__")).partition(".")[0] == "slipstream":
+        return False
     code = frame.f_code
     named = code.co_argcount + code.co_kwonlyargcount
     others = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    found = [frame.f_locals.get(name) for name in code.co_varnames[: named + others]]
+    names = code.co_varnames[: named + others]
+    found = map(frame.f_locals.get, names) if names else ()
     return any(isinstance(one, FrameType) or _holds_a_frame(one) for one in found)
 
 
