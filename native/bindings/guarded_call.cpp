@@ -58,9 +58,21 @@ bool fill(PyObject* given, PyObject* named, PyObject* const* args, Py_ssize_t co
 // Signals that come one after another must not keep a call for ever.
 constexpr int kMostTries = 10'000;
 
-// `later` was raised while `earlier` was judged.
+// Whether `other` is `error`, or was handled when `error` was raised. No program has a thousand contexts.
+bool is_context_of(PyObject* other, PyObject* error) {
+  PyObject* context = Py_NewRef(error);
+  for (int depth = 0; context != nullptr && context != other && depth < 1000; ++depth) {
+    PyObject* const next = PyException_GetContext(context);
+    Py_DECREF(context);
+    context = next;
+  }
+  Py_XDECREF(context);
+  return context != nullptr;
+}
+
+// `later` was raised while `earlier` was judged. Contexts must not make a ring: who walks them would not end.
 void set_context(PyObject* later, PyObject* earlier) {
-  if (later == earlier) return;
+  if (is_context_of(later, earlier)) return;
   PyObject* const context = PyException_GetContext(later);
   if (context == nullptr) PyException_SetContext(later, Py_NewRef(earlier));
   Py_XDECREF(context);
@@ -85,11 +97,17 @@ PyObject* judged(GuardedCall& self, PyObject* error, PyObject* number, PyObject*
   return raised;
 }
 
-// So that a call around this one knows. Not the attribute of a class of the user's, which could run code of theirs.
-void mark_as_judged(PyObject* error) {
+// So that a call around this one knows: the number of this call, and the traceback by its address. Numbers, because the
+// exception may be pickled, and must keep no frames when a program has cleared its traceback. The attribute is not set
+// by a method of the user's, which could run code of theirs.
+void mark_as_judged(PyObject* error, uint64_t entry) {
   static PyObject* const name = PyUnicode_InternFromString("_slipstream_judged");
   PyObject* const trace = PyException_GetTraceback(error);
-  if (name == nullptr || PyObject_GenericSetAttr(error, name, trace != nullptr ? trace : Py_None) < 0) PyErr_Clear();
+  PyObject* const mark =
+      Py_BuildValue("KK", static_cast<unsigned long long>(entry),
+                    static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(trace)));  // as id() says
+  if (name == nullptr || mark == nullptr || PyObject_GenericSetAttr(error, name, mark) < 0) PyErr_Clear();
+  Py_XDECREF(mark);
   Py_XDECREF(trace);
 }
 
@@ -104,7 +122,7 @@ void tell(GuardedCall& self, uint64_t entry, PyObject* const* args, Py_ssize_t c
   PyObject* const named = PyDict_New();
   if (number != nullptr && given != nullptr && named != nullptr && fill(given, named, args, count, names)) {
     PyObject* const raised = judged(self, error, number, given, named);
-    mark_as_judged(raised);
+    mark_as_judged(raised, entry);
     raise_again(raised);
   }  // or there is no memory, which is what Python raises then
   // What is freed here may run Python code, but not replace the exception that is raised.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
+import pickle
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
@@ -270,3 +273,46 @@ def test_an_exception_that_a_handler_raised_once_may_be_an_error_later(group: Fa
     assert _ends(group, _signalled, Alarm) == 1
     assert _ends(group, fail, Alarm) == 0
     assert _ends(group, _signalled, Alarm) == 1
+
+
+def test_an_exception_of_a_call_can_be_pickled_and_keeps_nothing(group: FakeGroup) -> None:
+    class Memory:
+        """Stands for an array of the call that failed."""
+
+    kept: list[weakref.ref[Memory]] = []
+
+    def fail() -> NoReturn:
+        memory = Memory()
+        kept.append(weakref.ref(memory))
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong") as raised:
+        whole(lambda: group)(fail)()  # type: ignore[arg-type, return-value]
+    error = raised.value
+    assert pickle.loads(pickle.dumps(error)).args == ("wrong",)
+    del raised
+    error.__traceback__ = None
+    gc.collect()
+    assert kept[0]() is None
+
+
+def test_contexts_of_exceptions_make_no_ring() -> None:
+    """The handler raises the exception that the call was handling when it failed."""
+    stop = Alarm()
+    left = 3
+
+    def broken_off(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left > 0:
+            raise stop
+
+    def fail() -> NoReturn:
+        try:
+            raise stop
+        except Alarm:
+            raise KeyError  # noqa: B904 - its context is `stop`
+
+    with pytest.raises(Alarm) as raised:
+        guarded_call(fail, broken_off)()
+    assert raised.value.__context__ is None

@@ -18,7 +18,8 @@ from slipstream.comm.membership.group import Group
 __all__ = ["Together", "abort_broken_off", "abort_interrupted", "found_by_all", "guarded_call", "whole"]
 
 _MARK = "_slipstream_found_by_all"
-_JUDGED = "_slipstream_judged"  # GuardedCall sets it: the traceback of an exception as it left the latest guarded call
+# GuardedCall sets it: the number of the latest guarded call that an exception left, and the id of its traceback then.
+_JUDGED = "_slipstream_judged"
 _FORGETS_ITS_CALLER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OF_WRONG_ARGUMENTS = TypeError, AttributeError, ValueError, RuntimeError  # PyTorch raises the last
 _E = TypeVar("_E", bound=Exception)
@@ -67,9 +68,11 @@ class Together:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._judge(error)
-        close_block(self._outer, error is None)
+        try:
+            if error is not None:
+                self._judge(error)
+        finally:
+            close_block(self._outer, error is None)
 
     def _judge(self, error: BaseException) -> None:
         if getattr(error, _MARK, False):
@@ -129,16 +132,18 @@ def abort_broken_off(error: BaseException, call: int, operation: str, group: Cal
 
     ``call``: its number. Of calls in each other the innermost decides, unless a signal's handler has made it.
     """
-    if not begun_by(call) and not _judged_inside(error):
+    if not begun_by(call) and not _judged_inside(error, call):
         abort_interrupted(error, operation, group)
 
 
-def _judged_inside(error: BaseException) -> bool:
+def _judged_inside(error: BaseException, call: int) -> bool:
     """Whether the exception left a guarded call inside this one, and no signal handler made that call."""
-    inner = getattr(error, _JUDGED, None)
+    number, inner = getattr(error, _JUDGED, (0, 0))
+    if number <= call:  # the same instance left an earlier call
+        return False
     between: list[FrameType] = []
     for trace in _traces(error):
-        if trace is inner:
+        if id(trace) == inner:
             return not _has_handler(between)
         between.append(trace.tb_frame)
     return False
