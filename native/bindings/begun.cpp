@@ -56,7 +56,7 @@ void bind_begun(nb::module_& m) {
   m.def("open_block", &open_block,
         "Operations that belong together begin. They count for this block until `close_block`, which gets the result.");
   m.def("close_block", &close_block, nb::arg("outer"), nb::arg("complete"),
-        "The block is over. If all of its operations have begun, it counts as one operation of the call around it.");
+        "The block is over. If all of its operations have begun (`complete`), it counts as one of the call around it.");
 }
 
 }  // namespace slipstream

@@ -33,6 +33,15 @@ std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
   return std::move(*offsets);
 }
 
+// A block that is longer than one eager message would wait for pieces that a shorter one does not have.
+void check_ragged(const Request& r) {
+  const std::vector<uint64_t>& offsets = r.spaces[1].offsets;
+  const uint64_t most = std::min(r.chunk_bytes, kEagerBytes) / size_of(r.signature.dtype);
+  bool fits = !offsets.empty();
+  for (size_t i = 1; i < offsets.size(); ++i) fits = fits && offsets[i] - offsets[i - 1] <= most;
+  if (!fits) throw Failure(Code::invalid, "each block of a ragged operation must fit into one message");
+}
+
 // Tells a send or a receive which side it is.
 void set_side(Signature& signature, const Plan& plan, const Group& group) {
   if (!signature.operation.starts_with("send_recv") || plan.peers().size() != 1) return;
@@ -43,7 +52,8 @@ void set_side(Signature& signature, const Plan& plan, const Group& group) {
 
 void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan, std::string operation,
                   int dtype, int op, uint32_t chunk_bytes, int root, double prescale, double postscale,
-                  uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t extra, uint64_t channel) {
+                  uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t extra, uint64_t channel,
+                  bool ragged) {
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
   Request r;
@@ -64,6 +74,8 @@ void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<P
   r.channel = channel;
   r.spaces[0].offsets = r.spaces[2].offsets = checked(std::move(in_offsets), *plan);
   r.spaces[1].offsets = checked(std::move(out_offsets), *plan);
+  r.ragged = ragged;
+  if (ragged) check_ragged(r);
   set_side(r.signature, *plan, *group);
   r.plan = std::move(plan);
   r.group = std::move(group);
@@ -180,14 +192,16 @@ void bind_handles(nb::module_& m) {
 }
 
 void bind_requests(nb::module_& m) {
-  nb::class_<Request>(m, "Request",
-                      "What is asked for, but for the memory: calls that differ in nothing else share one. It never "
-                      "changes. op -1: none. Tables of offsets in elements, an entry for each block and the end.")
+  nb::class_<Request>(
+      m, "Request",
+      "What is asked for, but for the memory: calls that differ in nothing else share one. It never "
+      "changes. op -1: none. Tables of offsets in elements, an entry for each block and the end. ragged: "
+      "what arrives for a block may be shorter than out_offsets say.")
       .def("__init__", &make_request, nb::kw_only(), nb::arg("group"), nb::arg("plan"), nb::arg("operation"),
            nb::arg("dtype"), nb::arg("op") = -1, nb::arg("chunk_bytes"), nb::arg("root") = -1,
            nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
            nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("extra") = 0,
-           nb::arg("channel") = 0);
+           nb::arg("channel") = 0, nb::arg("ragged") = false);
 }
 
 }  // namespace

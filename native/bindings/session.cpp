@@ -93,6 +93,7 @@ void bind_session(nb::module_& m) {
   bind_membership(session);
   bind_failure(session);
   bind_calls(m, session);
+  bind_told(m, session);
   bind_observation(m, session);
 }
 

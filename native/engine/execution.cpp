@@ -195,7 +195,8 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
 
 void Execution::issue_local(const Step& step, uint64_t chunk) {
   for (uint32_t j = 0; j < geometry_.pieces(step); ++j) {
-    const Geometry::Extent to = geometry_.piece(step.dst, step, chunk, j);
+    Geometry::Extent to = geometry_.piece(step.dst, step, chunk, j);
+    if (request_.ragged) to.count = std::min(to.count, geometry_.piece(step.src, step, chunk, j).count);
     if (to.count == 0) continue;
     std::byte* dst = memory_.at(step.dst, to.offset);
     if (step.kind == StepKind::finish) {
@@ -287,7 +288,8 @@ int Execution::step_of(int peer_index, const WorkHeader& frame, uint32_t& expect
   const uint64_t elements = geometry_.piece(step.dst, step, frame.chunk, frame.piece).count;
   expected_bytes = static_cast<uint32_t>(elements * geometry_.element_bytes());
   const bool placed = (frame.flags & kPlacedFlag) != 0 && sender_may_write(step);
-  return frame.length == (placed ? 0 : expected_bytes) ? static_cast<int>(index) : -1;
+  const bool shorter = request_.ragged && !placed && frame.length > 0 && frame.length < expected_bytes;
+  return shorter || frame.length == (placed ? 0 : expected_bytes) ? static_cast<int>(index) : -1;
 }
 
 bool Execution::is_excess(uint32_t index, const WorkHeader& frame) const {

@@ -103,6 +103,8 @@ struct Request {
   Time called{};  // of a part of a timed work: when that was called
 
   std::optional<SharedPart> part;  // of a work that workers and reducers share
+  // What arrives for a block of `out` may be shorter than the block, which is one piece. Such a plan forwards nothing.
+  bool ragged = false;
   // No operation: it is done when no earlier work needs its spaces, which the caller is about to copy from, or to. Of
   // this rank alone, so it takes no number.
   bool only_waits = false;

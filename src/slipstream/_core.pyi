@@ -109,11 +109,19 @@ class Request:
         prescale: float = 1.0,
         postscale: float = 1.0,
         divisor: int = 1,
-        in_offsets: list[int] | None = None,
-        out_offsets: list[int] | None = None,
+        in_offsets: Sequence[int] | None = None,
+        out_offsets: Sequence[int] | None = None,
         extra: int = 0,
         channel: int = 0,
+        ragged: bool = False,
     ) -> None: ...
+
+class Told:
+    @property
+    def whole(self) -> bool: ...
+    def heads(self) -> list[list[int]]: ...
+    def join(self, to: int, sizes: Sequence[int]) -> None: ...
+    def part(self, rank: int, begin: int, size: int, to: int) -> None: ...
 
 class Session:
     def __init__(self, options: SessionOptions) -> None: ...
@@ -137,6 +145,15 @@ class Session:
     def await_memory(
         self, request: Request, address: int, bytes: int, writes: bool, timeout: float = 0.0
     ) -> None: ...
+    def tell(
+        self,
+        request: Request,
+        heads: Sequence[int],
+        blocks: int,
+        sizes: Sequence[int],
+        whole: bool,
+        name: str = "",
+    ) -> Told: ...
     def receive_any(
         self,
         request: Request,

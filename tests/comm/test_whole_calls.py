@@ -240,6 +240,64 @@ def test_operations_together_that_have_all_begun_go_on(group: FakeGroup) -> None
     assert _ends(group, call, Alarm) == 0
 
 
+def test_waiting_for_earlier_operations_begins_none(group: FakeGroup) -> None:
+    """As a call does before it copies a strided array that an operation under way may write to."""
+    signal.signal(signal.SIGALRM, _any_arguments)
+
+    def call() -> None:
+        with Together(group, "call", waits=True):  # type: ignore[arg-type]
+            pass
+        _signalled()
+
+    assert _ends(group, call, Alarm) == 1
+
+
+def _ring_key_error(*_: object) -> NoReturn:
+    raise KeyError
+
+
+def _ring_stop_iteration(*_: object) -> NoReturn:
+    raise StopIteration
+
+
+def _looked_up() -> None:
+    try:
+        _signalled()
+    except KeyError:
+        raise ValueError("no such entry") from None
+
+
+def _generated() -> None:
+    list(map(bool, (_signalled() for _ in range(1))))  # type: ignore[func-returns-value]
+
+
+def test_an_exception_of_a_handler_that_the_call_turns_into_another_ends_it(group: FakeGroup) -> None:
+    signal.signal(signal.SIGALRM, _ring_key_error)
+    assert _ends(group, _looked_up, ValueError) == 1
+    signal.signal(signal.SIGALRM, _ring_stop_iteration)
+    assert _ends(group, _generated, RuntimeError) == 1
+
+
+def test_one_that_the_caller_is_handling_does_not(group: FakeGroup) -> None:
+    signal.signal(signal.SIGALRM, _any_arguments)
+
+    def fail() -> NoReturn:
+        raise ValueError("wrong argument")
+
+    def handling() -> Iterator[None]:
+        try:
+            _signalled()
+        except Alarm:
+            assert _ends(group, fail, ValueError) == 0
+            yield
+
+    list(handling())
+    try:
+        _signalled()
+    except Alarm:
+        assert _ends(group, fail, ValueError) == 0
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_operation_of_the_handler_is_not_that_of_the_call(group: FakeGroup, when: str) -> None:
     other = FakeGroup()

@@ -97,7 +97,7 @@ def second_scatter() -> None:
 def rows_after_sizes() -> None:
     signal.signal(signal.SIGALRM, ring_with_own_error)
     alarm_in(data_movement, "_all_gather_rows")
-    check_broken_off(lambda: hvd.allgather(torch.ones(1 + RANK)), "allgather")
+    check_broken_off(lambda: hvd.allgather(torch.ones(9000 + RANK)), "allgather")
 
 
 class Alarming:

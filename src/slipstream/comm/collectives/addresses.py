@@ -78,11 +78,8 @@ def _issue(
     if OPEN:
         copies = (copy_in, copy_out)
         settle_tables(group, compiled.operation, itemsize(dtype), src, dst, count, copies, fields)
-    if "in_offsets" in fields:
-        request = _request(group, compiled, dtype, op, **fields)
-    else:
-        key = (dtype, op, *fields.values())
-        request = compiled.requests.get(key) or _kept(group, compiled, key, fields)
+    key = (dtype, op, *fields.values())
+    request = compiled.requests.get(key) or _kept(group, compiled, key, fields)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, copy_in, copy_out)
     return DONE if native is None else Work(native)
@@ -111,13 +108,13 @@ def _kept(group: Group, compiled: Compiled, key: tuple[Any, ...], fields: dict[s
     return made
 
 
-def _offsets(counts: Sequence[int]) -> list[int]:
-    return [0, *accumulate(counts)]
+def _offsets(counts: Sequence[int]) -> tuple[int, ...]:
+    return (0, *accumulate(counts))
 
 
-def _only(counts: Sequence[int], rank: int) -> list[int]:
+def _only(counts: Sequence[int], rank: int) -> tuple[int, ...]:
     """The table of a buffer that holds this rank's block alone."""
-    return [0] * (rank + 1) + [counts[rank]] * (len(counts) - rank)
+    return (0,) * (rank + 1) + (counts[rank],) * (len(counts) - rank)
 
 
 def _place(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
@@ -138,6 +135,20 @@ def _check_apart(operation: str, src: int, src_bytes: int, dst: int, dst_bytes: 
             f"{operation}: input and output overlap in part; give memory of their own to them, or one array for both "
             f"where the operation works in place"
         )
+
+
+def check_gather(operation: str, group: Group, src: int, dst: int, counts: Sequence[int], dtype: int) -> None:
+    """ValueError unless src is this rank's place in dst, or apart from it: memory of all_gather, or gather's root."""
+    begin, own = _place(counts, group.rank, dtype)
+    if src != dst + begin:
+        _check_apart(operation, src, own, dst, sum(counts) * itemsize(dtype))
+
+
+def check_scatter(group: Group, src: int, dst: int, counts: Sequence[int], dtype: int) -> None:
+    """ValueError unless dst is the root's place in src, or apart from it."""
+    begin, own = _place(counts, group.rank, dtype)
+    if dst != src + begin:
+        _check_apart("scatter", src, sum(counts) * itemsize(dtype), dst, own)
 
 
 def check_root(group: Group, root: int) -> None:
@@ -234,7 +245,7 @@ def reduce_scatter(
     fields: dict[str, Any] = {
         "shape": shape_to_compare(shape),
         "counts": tuple(counts),
-        "extra": digest(counts),
+        "extra": digest(tuple(counts)),
         "divisor": group.size if op == _AVG else 1,
     }
     if prescale != 1.0 or postscale != 1.0:
@@ -265,14 +276,12 @@ def all_gather(
     """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
     _check_counts(group, counts, "counts")
     total = sum(counts)
-    begin, own = _place(counts, group.rank, dtype)
-    if src != dst + begin:
-        _check_apart("all_gather", src, own, dst, total * itemsize(dtype))
+    check_gather("all_gather", group, src, dst, counts, dtype)
     compiled = group.compiled("all_gather", total * itemsize(dtype))
     if compiled.reducers:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
-        details = {"counts": tuple(counts), "of": dtype, "extra": digest(counts)}
-        mine, keep = (src, begin, own), (keep, parts)
+        details = {"counts": tuple(counts), "of": dtype, "extra": digest(tuple(counts))}
+        mine, keep = (src, *_place(counts, group.rank, dtype)), (keep, parts)
         return _unite(group, compiled, parts, mine, dst, -1, keep, sync, name, timeout, **details)
     return _issue(
         group,
@@ -289,7 +298,7 @@ def all_gather(
         in_offsets=_only(counts, group.rank),
         out_offsets=_offsets(counts),
         counts=tuple(counts),
-        extra=digest(counts),
+        extra=digest(tuple(counts)),
     )
 
 
@@ -382,9 +391,8 @@ def gather(
     check_root(group, root)
     _check_counts(group, counts, "counts")
     total = sum(counts)
-    begin, own = _place(counts, group.rank, dtype)
-    if group.rank == root and src != dst + begin:
-        _check_apart("gather", src, own, dst, total * itemsize(dtype))
+    if group.rank == root:
+        check_gather("gather", group, src, dst, counts, dtype)
     return _issue(
         group,
         group.compiled("gather", total * itemsize(dtype), root),
@@ -399,9 +407,9 @@ def gather(
         timeout,
         root=root,
         in_offsets=_only(counts, group.rank),
-        out_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
+        out_offsets=_offsets(counts) if group.rank == root else (0,) * (group.size + 1),
         counts=tuple(counts),
-        extra=digest(counts),
+        extra=digest(tuple(counts)),
     )
 
 
@@ -422,9 +430,8 @@ def scatter(
     check_root(group, root)
     _check_counts(group, counts, "counts")
     total = sum(counts)
-    begin, own = _place(counts, group.rank, dtype)
-    if group.rank == root and dst != src + begin:
-        _check_apart("scatter", src, total * itemsize(dtype), dst, own)
+    if group.rank == root:
+        check_scatter(group, src, dst, counts, dtype)
     return _issue(
         group,
         group.compiled("scatter", total * itemsize(dtype), root),
@@ -438,10 +445,10 @@ def scatter(
         name,
         timeout,
         root=root,
-        in_offsets=_offsets(counts) if group.rank == root else [0] * (group.size + 1),
+        in_offsets=_offsets(counts) if group.rank == root else (0,) * (group.size + 1),
         out_offsets=_only(counts, group.rank),
         counts=tuple(counts),
-        extra=digest(counts),
+        extra=digest(tuple(counts)),
     )
 
 

@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream import _core
 from slipstream.base.arguments import check_int, check_text
 from slipstream.base.dtypes import DType, Op, as_op
-from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
+from slipstream.comm.collectives.copies_back import await_memory
 from slipstream.comm.collectives.interruption import Together, found_by_all, whole
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, check_group, world
@@ -74,27 +76,39 @@ def _rows(array: NDArray[Any]) -> tuple[int, int]:
     return array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
 
 
-def _row_counts(group: Group, operation: str, array: NDArray[Any], dtype: int) -> list[int]:
-    """Every rank's number of rows; dtypes and the other dimensions must agree, which the ranks check here."""
-    rows, width = _rows(array)
-    mine = np.array([rows, width, dtype], dtype=np.int64)
-    everyone = np.empty((group.size, 3), dtype=np.int64)
-    memory = mine.ctypes.data, everyone.ctypes.data
-    addresses.all_gather(group, *memory, [3] * group.size, DType.I64, keep=(mine, everyone), sync=True)
-    first = everyone[0]
-    for r in range(group.size):
-        if everyone[r, 1] != first[1] or everyone[r, 2] != first[2]:
+def _check_rows(operation: str, heads: Sequence[Sequence[int]]) -> list[int]:
+    """Every rank's number of rows. A head is (rows, elements of a row, dtype, ...): ranks must agree on the latter."""
+    first = heads[0]
+    for rank, head in enumerate(heads):
+        if head[1:3] != first[1:3]:
             raise found_by_all(
                 ValueError(
-                    f"{operation}: rank {r} of the group has rows of {_described(everyone[r])}, rank 0 of "
+                    f"{operation}: rank {rank} of the group has rows of {_described(head)}, rank 0 of "
                     f"{_described(first)}: dtypes, and all dimensions but the first, must agree"
                 )
             )
-    return [int(n) for n in everyone[:, 0]]
+    return [head[0] for head in heads]
 
 
-def _described(entry: NDArray[np.int64]) -> str:
-    return f"{entry[1]} elements of {DType(entry[2]).name}"
+def _tell_all(
+    group: Group, operation: str, head: Sequence[int], array: NDArray[Any], size: int, name: str | None
+) -> ragged.Told:
+    """Tells all ranks ``head``, with the first ``size`` bytes of ``array`` if they are few."""
+    fits = ragged.fits(group, operation, len(head), array.ctypes.data, size, size)
+    return ragged.tell_all(group, operation, head, array.ctypes.data, size, fits, name)
+
+
+def _join(
+    group: Group, operation: str, blocks: _core.Told, counts: Sequence[int], result: NDArray[Any], given: bool
+) -> None:
+    """Puts ``counts`` elements of each rank's block into ``result``. ``given``: that is the caller's memory."""
+    if given:
+        await_memory(group, operation, result.ctypes.data, result.nbytes, writes=True)
+    blocks.join(result.ctypes.data, [n * result.itemsize for n in counts])
+
+
+def _described(head: Sequence[int]) -> str:
+    return f"{head[1]} elements of {DType(head[2]).name}"
 
 
 @_collective
@@ -224,21 +238,23 @@ def all_gather(
     check_text("name", name)
     if out is not None:
         check_memory(out)
+    rows, width = _rows(array)
     with Together(group, "all_gather"):
-        counts = _row_counts(group, "all_gather", array, dtype)
+        head = rows, width, int(dtype)
+        told = _tell_all(group, "all_gather", head, array, array.nbytes, name)
+        counts = _check_rows("all_gather", told.heads)
         shape = (sum(counts), *array.shape[1:])
         result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
-        width = _rows(array)[1]
-        work = addresses.all_gather(
-            group,
-            array.ctypes.data,
-            result.ctypes.data,
-            [n * width for n in counts],
-            dtype,
-            name=name,
-            keep=(array, result),
-            sync=not async_op,
-        )
+        elements = [n * width for n in counts]
+        memory = array.ctypes.data, result.ctypes.data
+        if told.blocks is None:
+            work = addresses.all_gather(
+                group, *memory, elements, dtype, name=name, keep=(array, result), sync=not async_op
+            )
+        else:
+            addresses.check_gather("all_gather", group, *memory, elements, dtype)
+            _join(group, "all_gather", told.blocks, elements, result, out is not None)
+            work = Work(None)
     return _finish(work, result, async_op)
 
 
@@ -360,25 +376,28 @@ def gather(
     check_text("name", name)
     if out is not None:
         check_memory(out)
+    rows, width = _rows(array)
+    head = rows, width, int(dtype)
+    mine = group.rank == root
     with Together(group, "gather"):
-        counts = _row_counts(group, "gather", array, dtype)
-        mine = group.rank == root
+        sizes = [array.nbytes if rank == root else 0 for rank in range(group.size)]
+        fits = ragged.fits(group, "gather", len(head), array.ctypes.data, array.nbytes, array.nbytes)
+        told = ragged.tell_each(group, "gather", [head] * group.size, array.ctypes.data, sizes, fits, name)
+        counts = _check_rows("gather", told.heads)
         shape = (sum(counts) if mine else 0, *array.shape[1:])
-        result = (
-            writable(out, shape, array) if out is not None and mine else np.empty(shape, dtype=array.dtype)
-        )
-        width = _rows(array)[1]
-        work = addresses.gather(
-            group,
-            array.ctypes.data,
-            result.ctypes.data,
-            [n * width for n in counts],
-            dtype,
-            root,
-            name=name,
-            keep=(array, result),
-            sync=not async_op,
-        )
+        given = out is not None and mine
+        result = writable(out, shape, array) if given else np.empty(shape, dtype=array.dtype)
+        elements = [n * width for n in counts]
+        memory = array.ctypes.data, result.ctypes.data
+        if told.blocks is None:
+            work = addresses.gather(
+                group, *memory, elements, dtype, root, name=name, keep=(array, result), sync=not async_op
+            )
+        else:
+            work = Work(None)
+            if mine:
+                addresses.check_gather("gather", group, *memory, elements, dtype)
+                _join(group, "gather", told.blocks, elements, result, given)
     return _finish(work, result if mine else None, async_op)
 
 
@@ -409,26 +428,42 @@ def scatter(
     check_memory(out)
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
+    rows, width = _rows(result)
+    source, given = result, (0, 0, 0)
+    if group.rank == root:
+        source, kind = contiguous(x, group, "scatter")
+        given = *_rows(source), int(kind)
+    head = rows, width, int(dtype), *given
     with Together(group, "scatter"):
-        counts = _row_counts(group, "scatter", result, dtype)
-        source = result
-        if group.rank == root:
-            source, given = contiguous(x, group, "scatter")
-            if given != dtype or _rows(source) != (sum(counts), _rows(result)[1]):
-                raise ValueError(f"the root's x has {_rows(source)[0]} rows, the outs {sum(counts)}")
-        width = _rows(result)[1]
-        work = addresses.scatter(
-            group,
-            source.ctypes.data,
-            result.ctypes.data,
-            [n * width for n in counts],
-            dtype,
-            root,
-            name=name,
-            keep=(source, result),
-            sync=not async_op,
-        )
+        told = _tell_all(group, "scatter", head, source, source.nbytes if group.rank == root else 0, name)
+        counts = _check_rows("scatter", told.heads)
+        _check_source(told.heads, root, sum(counts))
+        elements = [n * width for n in counts]
+        memory = source.ctypes.data, result.ctypes.data
+        if told.blocks is None:
+            work = addresses.scatter(
+                group, *memory, elements, dtype, root, name=name, keep=(source, result), sync=not async_op
+            )
+        else:
+            if group.rank == root:
+                addresses.check_scatter(group, *memory, elements, dtype)
+            await_memory(group, "scatter", result.ctypes.data, result.nbytes, writes=True)
+            begin = sum(elements[: group.rank]) * result.itemsize
+            told.blocks.part(root, begin, result.nbytes, result.ctypes.data)
+            work = Work(None)
     return _finish(work, result, async_op)
+
+
+def _check_source(heads: Sequence[Sequence[int]], root: int, rows: int) -> None:
+    """ValueError on all ranks unless the root's x, which the end of its head describes, fills all outs."""
+    _, *kind, given, width, dtype = heads[root]
+    if (given, width, dtype) != (rows, *kind):
+        raise found_by_all(
+            ValueError(
+                f"scatter: the root's x has {given} rows of {_described((given, width, dtype))}, the outs of all ranks "
+                f"have {rows} of {_described((rows, *kind))}"
+            )
+        )
 
 
 @_collective
@@ -465,27 +500,26 @@ def all_to_all(
         splits = [rows // group.size] * group.size
     if len(splits) != group.size or sum(splits) != rows or min(splits) < 0:
         raise ValueError(f"splits {list(splits)} do not divide {rows} rows among {group.size} ranks")
-    sent = np.array(splits, dtype=np.int64)
-    received = np.empty_like(sent)
-    ones = [1] * group.size
+    sent = [int(n) * width for n in splits]
     with Together(group, "all_to_all"):
-        memory = sent.ctypes.data, received.ctypes.data
-        addresses.all_to_all(group, *memory, ones, ones, DType.I64, keep=(sent, received), sync=True)
-        shape = (int(received.sum()), *array.shape[1:])
+        sizes = [n * array.itemsize for n in sent]
+        heads = [(int(n), width, int(dtype)) for n in splits]
+        fits = ragged.fits(group, "all_to_all", 3, array.ctypes.data, array.nbytes, max(sizes))
+        told = ragged.tell_each(group, "all_to_all", heads, array.ctypes.data, sizes, fits, name)
+        counts = _check_rows("all_to_all", told.heads)
+        shape = (sum(counts), *array.shape[1:])
         result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
-        if np.may_share_memory(array, result):
-            array = array.copy()
-        work = addresses.all_to_all(
-            group,
-            array.ctypes.data,
-            result.ctypes.data,
-            [int(n) * width for n in sent],
-            [int(n) * width for n in received],
-            dtype,
-            name=name,
-            keep=(array, result),
-            sync=not async_op,
-        )
+        received = [n * width for n in counts]
+        if told.blocks is None:
+            if np.may_share_memory(array, result):
+                array = array.copy()
+            memory = array.ctypes.data, result.ctypes.data
+            work = addresses.all_to_all(
+                group, *memory, sent, received, dtype, name=name, keep=(array, result), sync=not async_op
+            )
+        else:
+            _join(group, "all_to_all", told.blocks, received, result, out is not None)
+            work = Work(None)
     return _finish(work, result, async_op)
 
 

@@ -75,7 +75,7 @@ class CopyBack:
             if group is not self._group or channel != self._channel:
                 group.session.abort(refusal(group, name, self._name))
                 return
-            with Together(group, name):
+            with Together(group, name, waits=True):
                 self.copy()
         else:
             self.copy()
@@ -161,7 +161,7 @@ def await_memory(
         settle(group, channel, name, (address, nbytes, memory))
     if group.session.quiet():
         return
-    with Together(group, name):
+    with Together(group, name, waits=True):
         request = _core.Request(
             group=group.native,
             plan=_copying(),

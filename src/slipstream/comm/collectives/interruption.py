@@ -50,16 +50,18 @@ class Together:
     for it. That may be KeyboardInterrupt, what another signal handler raises, or an argument that is wrong on this
     rank alone. So it ends the session on all ranks, with the reason, and goes on. These end nothing: errors of the
     session, errors that `found_by_all` marks, and wrong arguments (ValueError, TypeError) before the first operation.
+    ``waits``: they are none of the call's own, which has yet to begin: it only waits for earlier ones.
 
     A signal's handler may raise before ``__exit__`` has judged: then the guarded call around this one judges, and takes
     the operations as not begun.
     """
 
-    __slots__ = ("_begun", "_group", "_operation", "_outer")
+    __slots__ = ("_begun", "_group", "_operation", "_outer", "_waits")
 
-    def __init__(self, group: Group, operation: str) -> None:
+    def __init__(self, group: Group, operation: str, *, waits: bool = False) -> None:
         self._group = group
         self._operation = operation
+        self._waits = waits
 
     def __enter__(self) -> None:
         self._begun = begun()
@@ -72,7 +74,7 @@ class Together:
             if error is not None:
                 self._judge(error)
         finally:
-            close_block(self._outer, error is None)
+            close_block(self._outer, error is None and not self._waits)
 
     def _judge(self, error: BaseException) -> None:
         if getattr(error, _MARK, False):
@@ -161,9 +163,28 @@ def _is_foreign(error: BaseException) -> bool:
 
     A function of the trace is a signal handler if it is registered as one, or was given a frame: a handler may have
     taken itself away, or be called by one that is no Python. What an argument's own methods raise is an error of the
-    call like a wrong argument.
+    call like a wrong argument. If the call caught an exception of a handler, and raised this one instead, that counts.
     """
-    return not isinstance(error, Exception) or _has_handler([trace.tb_frame for trace in _traces(error)])
+    return not isinstance(error, Exception) or _has_handler([*_frames(error)])
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """The functions that the exception left, and those that the exceptions left which the call caught before it."""
+    inside: set[FrameType] = set()
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        frames = [trace.tb_frame for trace in _traces(found)]
+        if inside and not (frames and (frames[0] in inside or _is_finished_generator(frames[0]))):
+            return  # it was caught outside the call, which was made in an `except`
+        yield from frames
+        inside.update(frames)
+        seen.add(id(found))
+        found = found.__context__
+
+
+def _is_finished_generator(frame: FrameType) -> bool:
+    return bool(frame.f_code.co_flags & _FORGETS_ITS_CALLER) and frame.f_back is None
 
 
 def _traces(error: BaseException) -> Iterator[TracebackType]:

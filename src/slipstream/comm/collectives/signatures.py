@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ __all__ = ["as_scales", "detailed", "digest", "digest_of_scales", "shape_to_comp
 _MOST_LISTED = 16  # counts, ranks
 
 
-def digest(counts: Sequence[int]) -> int:
+@functools.lru_cache(maxsize=256)
+def digest(counts: tuple[int, ...]) -> int:
     """A number of 32 bits that differs if the counts of the ranks do."""
     return zlib.crc32(np.asarray(counts, dtype="<i8").tobytes())
 
@@ -76,4 +78,4 @@ def _listed(counts: Sequence[int], sign: str = "+") -> str:
     if len(counts) <= _MOST_LISTED:
         return sign.join(map(str, counts))
     first = sign.join(map(str, counts[:_MOST_LISTED]))
-    return f"{first}{sign}... of {len(counts)} ranks, digest {digest(counts):08x}"
+    return f"{first}{sign}... of {len(counts)} ranks, digest {digest(tuple(counts)):08x}"

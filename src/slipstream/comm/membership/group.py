@@ -61,10 +61,19 @@ class Group:
     def __init__(self, ranks: Sequence[int] | None = None, job: jobs.Job | None = None) -> None:
         if job is not None and not isinstance(job, jobs.Job):
             raise TypeError(f"job must be a slipstream job, not {type(job).__name__}")
-        current = self.job = job or jobs.current()
-        self.ranks = tuple(range(current.size)) if ranks is None else _members(ranks, current)
+        current = job or jobs.current()
+        members = tuple(range(current.size)) if ranks is None else _members(ranks, current)
+        same = tuple(sorted(members))
+        number = current.groups_made.get(same, 0) + 1
+        self._set_up(current, members, number)
+        # Last: if a signal's handler breaks this off, it has not been, and may be done again.
+        current.groups_made[same] = number
+
+    def _set_up(self, current: jobs.Job, ranks: tuple[int, ...], number: int) -> None:
+        """``number``: how many groups of these ranks there have been, with this one; 0 for the one of `world`."""
+        self.job, self.ranks = current, ranks
         self.session = current.session
-        self.native = current.session.make_group(current.next_group_id(self.ranks), list(self.ranks))
+        self.native = current.session.make_group(current.group_id(ranks, number), list(ranks))
         self.id = self.native.id
         self.rank = self.native.rank
         self.size = len(self.ranks)
@@ -194,6 +203,14 @@ class Group:
             found = self.plans[key] = Compiled(native, "send_recv", chunk_bytes)
         return found
 
+    def ragged(self, collective: str, algorithm: str, room: int) -> Compiled:
+        """A plan that forwards nothing, for messages of at most ``room`` bytes (`collectives.ragged`)."""
+        key = (f"ragged {collective}", room, 0)
+        found = self.plans.get(key)
+        if found is None:
+            found = self.plans[key] = self.compile_as(collective, algorithm, room)
+        return found
+
     def channel(self, source: int, target: int, tag: int) -> int:
         """The id of a point-to-point channel between two ranks of the group; ValueError if it has no such rank."""
         for rank in (source, target):
@@ -247,7 +264,9 @@ def world() -> Group:
     """
     current = jobs.current()
     if current.world is None:
-        current.world = Group()
-        current.world.take_reducers()
+        made = Group.__new__(Group)
+        made._set_up(current, tuple(range(current.size)), 0)
+        made.take_reducers()
+        current.world = made
     group: Group = current.world
     return group

@@ -9,7 +9,6 @@ import atexit
 import hashlib
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +61,7 @@ class Job:
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
     world: Any = None  # the Group of all ranks, made on first use by `slipstream.world`
     _farewells: list[Callable[[], None]] = field(default_factory=list)
-    _groups: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
+    groups_made: dict[tuple[int, ...], int] = field(default_factory=dict)  # how many, by sorted ranks
 
     def __repr__(self) -> str:
         return f"<Job {self.membership.job!r}: this is rank {self.rank} of {self.size}>"
@@ -82,11 +81,10 @@ class Job:
         """No two ranks share memory. Reducers take part only then."""
         return len(set(self.hosts)) == self.size
 
-    def next_group_id(self, ranks: Sequence[int | str]) -> int:
-        """The same number on every member: from the ranks in any order, and how often they have made a group."""
-        members: tuple[int | str, ...] = tuple(sorted(ranks, key=str))
-        self._groups[members] += 1
-        text = f"{self.membership.epoch}/{members}/{self._groups[members]}"
+    def group_id(self, ranks: Sequence[int | str], number: int) -> int:
+        """The id of the group that these ranks make as their ``number``-th: the same on every member, in any order."""
+        members = sorted(ranks, key=str)
+        text = f"{self.membership.epoch}/{tuple(members)}/{number}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & ~(1 << 63)
 
     def close(self, *, tell: bool = True) -> None:
@@ -260,7 +258,7 @@ def _start(settings: Settings, member: Membership) -> Job:
     )
     if reducers.known:
         try:
-            group = job.session.make_group(job.next_group_id(["reducers"]), list(range(job.size)))
+            group = job.session.make_group(job.group_id(["reducers"], 1), list(range(job.size)))
             reducers.connect(job.session, group, link_options(settings), ranks_are_apart=job.ranks_are_apart)
         except BaseException:
             job.close()

@@ -29,7 +29,7 @@ class JobReducers:
         self.client: _core.ReducerClient | None = None
         self.small_costs: SmallCosts | None = None
         self._ranks_are_apart = False
-        self._group: object = None  # whose reductions go through the reducers
+        self._group: Any = None  # whose reductions go through the reducers
         self._keeper: Keeper | None = None
 
     def register(self) -> list[dict[str, Any]]:
@@ -77,9 +77,9 @@ class JobReducers:
         reducers = max(1, len(self._settings.reducers))  # only other ranks may name any
         return -(-self._settings.lanes // reducers)
 
-    def serve(self, group: object) -> None:
+    def serve(self, group: Any) -> None:
         """Has the reductions of ``group`` go through the reducers. ValueError if those of another group do."""
-        if self._group not in (None, group):
+        if self._group is not None and self._group.id != group.id:
             raise ValueError("one group of a job may use its reducers, and another one does")
         self._group = group
 

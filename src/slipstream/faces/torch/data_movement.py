@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from slipstream import _core
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Mismatch
-from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.work import Work
 from slipstream.faces.horovod.handles import Grouped, Key, PendingResult, claim_name, unclaim_name
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.reduction_collectives import copied, placed
@@ -103,6 +105,8 @@ def _all_gather(
 def _all_gather_together(
     tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
 ) -> list[PendingResult]:
+    if len(tensors) == 1:
+        return [_all_gather_one(tensors[0], process_set, key)]
     mine: list[list[int]] = []
     for tensor in tensors:
         mine.append([*_passport(tensor), tensor.shape[0] if tensor.dim() else 1])
@@ -115,6 +119,29 @@ def _all_gather_together(
         rows = [row[start + _FIELDS] for row in table]
         pendings.append(_all_gather_rows(tensor, rows, process_set, key))
     return pendings
+
+
+def _all_gather_one(tensor: torch.Tensor, process_set: ProcessSet, key: Key | None) -> PendingResult:
+    group = process_set.group
+    mine = _passport(tensor)
+    head = [*mine, tensor.shape[0] if tensor.dim() else 1]
+    nbytes = tensor.nbytes
+    name = None if key is None else key[2]
+    fits = is_plain(tensor) and ragged.fits(group, "allgather", len(head), tensor.data_ptr(), nbytes, nbytes)
+    told = ragged.tell_all(group, "allgather", head, tensor.data_ptr() if fits else 0, nbytes, fits, name)
+    _check_same("allgather", mine, [row[:_FIELDS] for row in told.heads], process_set)
+    rows = [row[_FIELDS] for row in told.heads]
+    if told.blocks is None:
+        return _all_gather_rows(tensor, rows, process_set, key)
+    return _joined(tensor, rows, told.blocks, key)
+
+
+def _joined(tensor: torch.Tensor, rows: list[int], blocks: _core.Told, key: Key | None) -> PendingResult:
+    """What came with its sizes, as a result like ``tensor`` but for the number of rows."""
+    buffer = torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype)
+    row_bytes = _width(tensor) * tensor.element_size()
+    blocks.join(buffer.data_ptr(), [count * row_bytes for count in rows])
+    return placed(Work(None), buffer, tensor.device, key)
 
 
 def _width(tensor: torch.Tensor) -> int:
@@ -233,27 +260,20 @@ def start_all_to_all(tensor: torch.Tensor, splits: Any, name: str | None, proces
     key = None if name is None else claim_name("alltoall", process_set.process_set_id, name)
     try:
         with Together(group, "alltoall"):
-            source_rows = torch.tensor([[*mine, count] for count in send], dtype=torch.int64)
-            rows = torch.empty_like(source_rows)
-            counts = [_FIELDS + 1] * size
-            memory = source_rows.data_ptr(), rows.data_ptr()
-            addresses.all_to_all(group, *memory, counts, counts, _I64, keep=(source_rows, rows), sync=True)
-            table = rows.tolist()
-            _check_same("alltoall", mine, [row[:_FIELDS] for row in table], process_set)
-            receive = [row[_FIELDS] for row in table]
+            heads = [[*mine, count] for count in send]
             width = _width(tensor)
-            source = tensor if is_plain(tensor) else copied(tensor, "alltoall", process_set)
-            buffer = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype)
-            work = addresses.all_to_all(
-                group,
-                source.data_ptr(),
-                buffer.data_ptr(),
-                [count * width for count in send],
-                [count * width for count in receive],
-                dtype_code(tensor),
-                name=name,
-                keep=(source, buffer),
+            sizes = [count * width * tensor.element_size() for count in send]
+            address = tensor.data_ptr()
+            fits = is_plain(tensor) and ragged.fits(
+                group, "alltoall", len(heads[0]), address, sum(sizes), max(sizes)
             )
+            told = ragged.tell_each(group, "alltoall", heads, address if fits else 0, sizes, fits, name)
+            _check_same("alltoall", mine, [row[:_FIELDS] for row in told.heads], process_set)
+            receive = [row[_FIELDS] for row in told.heads]
+            if told.blocks is None:
+                part = _all_to_all_rows(tensor, send, receive, process_set, name)
+            else:
+                part = _joined(tensor, receive, told.blocks, None)
     except BaseException:
         unclaim_name(key)
         raise
@@ -261,5 +281,23 @@ def start_all_to_all(tensor: torch.Tensor, splits: Any, name: str | None, proces
         splits if isinstance(splits, torch.Tensor) and splits.numel() else torch.empty(0, dtype=torch.int32)
     )
     received = torch.tensor(receive, dtype=like.dtype, device=like.device)
-    part = placed(work, buffer, tensor.device, None)
     return Grouped([part], key, lambda results: (results[0], received))
+
+
+def _all_to_all_rows(
+    tensor: torch.Tensor, send: list[int], receive: list[int], process_set: ProcessSet, name: str | None
+) -> PendingResult:
+    width = _width(tensor)
+    source = tensor if is_plain(tensor) else copied(tensor, "alltoall", process_set)
+    buffer = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype)
+    work = addresses.all_to_all(
+        process_set.group,
+        source.data_ptr(),
+        buffer.data_ptr(),
+        [count * width for count in send],
+        [count * width for count in receive],
+        dtype_code(tensor),
+        name=name,
+        keep=(source, buffer),
+    )
+    return placed(work, buffer, tensor.device, None)

@@ -1,0 +1,126 @@
+"""Blocks that travel with their sizes, for operations in which a rank does not know what the others bring.
+
+Every rank sends a head to every rank: some integers, as many on all ranks. If all blocks that a rank sends are short,
+each follows its head in the same message. If one is long, none of this rank does, and the heads say so. So a short
+operation takes one round of messages, and the heads tell what a long one needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from slipstream import _core
+from slipstream.base.dtypes import DType
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.copies_back import await_memory
+from slipstream.comm.collectives.signatures import detailed
+from slipstream.comm.membership.group import Group
+
+__all__ = ["Told", "fits", "tell_all", "tell_each"]
+
+_MOST_RANKS = 16  # that send to each other at once; more gather the heads alone, in fewer messages
+_MOST_BYTES = 16 << 10  # of a message that the engine sends without asking
+_MEMORY = 64 << 10  # bytes of the messages of all ranks
+_INTEGER = 8  # bytes
+
+
+class Told(NamedTuple):
+    """What all ranks told this one.
+
+    ``heads``: in order of rank. ``blocks``: those for this rank; None if a rank's were long.
+    """
+
+    heads: list[list[int]]
+    blocks: _core.Told | None
+
+
+def fits(group: Group, operation: str, fields: int, address: int, nbytes: int, most: int) -> bool:
+    """Whether blocks of at most ``most`` bytes each may follow heads of ``fields`` integers.
+
+    They lie in ``nbytes`` bytes at ``address``. If they may, waits until no earlier operation writes there.
+    """
+    if group.size > _MOST_RANKS or most > _room(group) - _INTEGER * (fields + 1):
+        return False
+    await_memory(group, operation, address, nbytes, writes=False)
+    return True
+
+
+def tell_all(
+    group: Group, operation: str, head: Sequence[int], block: int, size: int, whole: bool, name: str | None
+) -> Told:
+    """Tells every rank of the group the same head and block, and waits until they have told theirs.
+
+    ``block``: an address; ``size``: bytes there; ``whole``: what `fits` said. ``operation``, ``name``: what errors and
+    the timeline call it. Raises the session's error if it has failed.
+    """
+    if group.size > _MOST_RANKS:
+        return _heads_of_all(group, head)
+    request = _request(group, operation, "all_gather", "direct", len(head))
+    return _unpacked(group.session.tell(request, head, block, (size,), whole, name or ""))
+
+
+def tell_each(
+    group: Group,
+    operation: str,
+    heads: Sequence[Sequence[int]],
+    blocks: int,
+    sizes: Sequence[int],
+    whole: bool,
+    name: str | None,
+) -> Told:
+    """As `tell_all`, but each rank of the group is told a head and a block of its own; the blocks follow each other."""
+    if group.size > _MOST_RANKS:
+        return _heads_of_each(group, heads)
+    request = _request(group, operation, "all_to_all", "pairwise", len(heads[0]))
+    fields = [field for head in heads for field in head]
+    return _unpacked(group.session.tell(request, fields, blocks, sizes, whole, name or ""))
+
+
+def _unpacked(told: _core.Told) -> Told:
+    return Told(told.heads(), told if told.whole else None)
+
+
+def _room(group: Group) -> int:
+    """Bytes of the longest message."""
+    return min(_MOST_BYTES, _MEMORY // group.size)
+
+
+def _request(group: Group, operation: str, collective: str, algorithm: str, fields: int) -> _core.Request:
+    room = _room(group)
+    compiled = group.ragged(collective, algorithm, room)
+    key = (operation, fields)
+    found = compiled.requests.get(key)
+    if found is None:
+        found = compiled.requests[key] = _core.Request(
+            group=group.native,
+            plan=compiled.native,
+            operation=detailed(f"{operation}/with_sizes", ranks=group.unsorted),
+            dtype=DType.U8,
+            chunk_bytes=compiled.chunk_bytes,
+            out_offsets=range(0, (group.size + 1) * room, room),
+            extra=fields,
+            ragged=True,
+        )
+    return found
+
+
+def _heads_of_all(group: Group, head: Sequence[int]) -> Told:
+    mine = np.array(head, dtype=np.int64)
+    everyone = np.empty((group.size, mine.size), dtype=np.int64)
+    memory = mine.ctypes.data, everyone.ctypes.data
+    addresses.all_gather(
+        group, *memory, [mine.size] * group.size, DType.I64, keep=(mine, everyone), sync=True
+    )
+    return Told(everyone.tolist(), None)
+
+
+def _heads_of_each(group: Group, heads: Sequence[Sequence[int]]) -> Told:
+    mine = np.array(heads, dtype=np.int64)
+    theirs = np.empty_like(mine)
+    counts = [mine.shape[1]] * group.size
+    memory = mine.ctypes.data, theirs.ctypes.data
+    addresses.all_to_all(group, *memory, counts, counts, DType.I64, keep=(mine, theirs), sync=True)
+    return Told(theirs.tolist(), None)
