@@ -93,6 +93,19 @@ Request on_memory(const Request& request, uintptr_t src, uintptr_t dst, uint64_t
   return r;
 }
 
+// Where the memory of a C-contiguous array begins. NumPy's own way takes ten times as long; it is for dtypes that have
+// no buffer.
+uintptr_t address_of(nb::handle array) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_SIMPLE) != 0) {
+    PyErr_Clear();
+    return nb::cast<uintptr_t>(array.attr("ctypes").attr("data"));
+  }
+  const auto address = reinterpret_cast<uintptr_t>(view.buf);
+  PyBuffer_Release(&view);
+  return address;
+}
+
 // submit() and run(): the arguments are those of define_call().
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr_t src, uintptr_t dst, uint64_t count,
@@ -217,6 +230,7 @@ void bind_calls(nb::module_& m, SessionClass& session) {
       },
       "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
   bind_begun(m);
+  m.def("address_of", &address_of, nb::arg("array"), "The address of a C-contiguous NumPy array's memory.");
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),

@@ -24,9 +24,8 @@ std::vector<int> ranks_of(const Request& request) {
 }
 
 bool has_peer(const Request& request, int global_rank) {
-  const auto& ranks = request.group->ranks;
-  const auto it = std::find(ranks.begin(), ranks.end(), global_rank);
-  return it != ranks.end() && request.plan->peer_index(static_cast<int>(it - ranks.begin())) >= 0;
+  const int member = request.group->index_of(global_rank);
+  return member >= 0 && request.plan->peer_index(member) >= 0;
 }
 
 }  // namespace

@@ -371,9 +371,8 @@ void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, con
 // ---- whom it waits for
 
 int Execution::peer_index(int global_rank) const {
-  const auto& ranks = request_.group->ranks;
-  const auto it = std::find(ranks.begin(), ranks.end(), global_rank);
-  return it == ranks.end() ? -1 : plan_.peer_index(static_cast<int>(it - ranks.begin()));
+  const int member = request_.group->index_of(global_rank);
+  return member < 0 ? -1 : plan_.peer_index(member);
 }
 
 std::vector<int> Execution::waiting_on() const {

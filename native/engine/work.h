@@ -24,6 +24,15 @@ struct Group : std::enable_shared_from_this<Group> {
   uint64_t id = 0;
   std::vector<int> ranks;
   int rank = 0;  // ours in the group
+
+  // The rank in the group of a global rank; -1 if it is no member. At once in a group of the first ranks in their
+  // order.
+  int index_of(int global_rank) const {
+    const auto i = static_cast<size_t>(global_rank);
+    if (i < ranks.size() && ranks[i] == global_rank) return global_rank;
+    const auto it = std::find(ranks.begin(), ranks.end(), global_rank);
+    return it == ranks.end() ? -1 : static_cast<int>(it - ranks.begin());
+  }
 };
 
 // Which side of a message this rank is, for people: the two sides' signatures are alike.

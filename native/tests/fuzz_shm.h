@@ -20,12 +20,12 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     auto [ours, theirs] = socket_pair();
     peer_ = std::move(theirs);
     link_ = std::make_unique<ShmLink>(home_, 1, std::move(ours), Handshake::server(home_->identity, {Purpose::shm}));
-    memory_fd_ = make_memfd("fuzz-ring", sizeof(ShmLink::Pair));
-    memory_ = Mapping(memory_fd_.get(), sizeof(ShmLink::Pair));
-    ring_ = Ring(shared());
+    memory_fd_ = make_memfd("fuzz-ring", kMapping);
+    memory_ = Mapping(memory_fd_.get(), kMapping);
+    ring_ = Ring(shared(), entries(), Ring::kLeast);
     if (!input.chance(8)) {
       Bell bell;
-      message({1, 0, sizeof(ShmLink::Pair)}, {memory_fd_.get(), bell.page_fd(), bell.event_fd()});
+      message({1, 0, kMapping}, {memory_fd_.get(), bell.page_fd(), bell.event_fd()});
       turn();
     }
     while (!input.empty() && downs_ == 0) step(input);
@@ -43,6 +43,9 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     uint64_t size;
   };
 
+  static constexpr size_t kMapping = ShmLink::mapping_of(Ring::kLeast);
+
+  std::byte* entries() { return memory_.data() + sizeof(ShmLink::Pair); }
   Ring::Shared* shared() { return reinterpret_cast<Ring::Shared*>(memory_.data()); }  // what the dialler writes
 
   void step(Input& input) {
@@ -124,9 +127,9 @@ class ShmUnderFuzz final : public Events, public Arrivals {
       case 1:
         return shared()->head.store(input.value<uint32_t>());
       default: {
-        const size_t at = input.value<uint32_t>() % Ring::kBytes;
-        const auto bytes = input.bytes(std::min<size_t>(32, Ring::kBytes - at));
-        std::copy(bytes.begin(), bytes.end(), shared()->data + at);
+        const size_t at = input.value<uint32_t>() % Ring::kLeast;
+        const auto bytes = input.bytes(std::min<size_t>(32, Ring::kLeast - at));
+        std::copy(bytes.begin(), bytes.end(), entries() + at);
       }
     }
   }
@@ -134,7 +137,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   // A message on the socket with descriptors, some of them of regions.
   void announce(Input& input) {
     constexpr uint32_t kKinds[] = {1, 2, 2, 2};
-    constexpr uint64_t kSizes[] = {4096, 8192, 1 << 20, sizeof(ShmLink::Pair)};
+    constexpr uint64_t kSizes[] = {4096, 8192, 1 << 20, sizeof(ShmLink::Pair), kMapping, kMapping + 2, 1ull << 40};
     const Message m{input.one_of(kKinds), static_cast<uint32_t>(input.below(4)), input.one_of(kSizes)};
     const Fd region = make_memfd("fuzz-region", input.chance(4) ? 100 : std::min<uint64_t>(m.size, 1 << 20));
     const size_t count = input.chance(4) ? input.below(5) : 1;

@@ -11,11 +11,12 @@ namespace {
 using namespace slipstream;
 
 struct Ends {
-  std::unique_ptr<Ring::Shared> memory = std::make_unique<Ring::Shared>();
+  std::unique_ptr<Ring::Shared> shared = std::make_unique<Ring::Shared>();
+  std::vector<std::byte> memory;
   EntryQueue out;
-  Ring in{memory.get()};
+  Ring in;
 
-  Ends() { out.open(Ring(memory.get())); }
+  explicit Ends(size_t bytes = Ring::kMost) : memory(bytes), in(shared.get(), memory.data(), bytes) { out.open(in); }
 
   // The values of all entries that are in the ring, whose bodies have to be what body() makes of them.
   std::vector<uint64_t> take() {
@@ -46,20 +47,22 @@ struct Ends {
 }  // namespace
 
 TEST(what_has_no_room_waits_and_keeps_its_order) {
-  Ends ends;
-  bool waited = false;
-  for (uint64_t value = 0; value < 200; ++value) waited |= !ends.push(value);
-  CHECK(waited);  // 200 bodies of 4500 bytes are more than a ring holds
-  std::vector<uint64_t> got;
-  for (int rounds = 0; got.size() < 200 && rounds < 20; ++rounds) {
-    const auto some = ends.take();
-    CHECK(!some.empty());
-    got.insert(got.end(), some.begin(), some.end());
-    ends.out.flush();
+  for (size_t bytes = Ring::kLeast; bytes <= Ring::kMost; bytes *= 2) {
+    Ends ends(bytes);
+    bool waited = false;
+    for (uint64_t value = 0; value < 200; ++value) waited |= !ends.push(value);
+    CHECK(waited);  // 200 bodies of 4500 bytes are more than a ring holds
+    std::vector<uint64_t> got;
+    for (int rounds = 0; got.size() < 200 && rounds < 30; ++rounds) {
+      const auto some = ends.take();
+      CHECK(!some.empty());
+      got.insert(got.end(), some.begin(), some.end());
+      ends.out.flush();
+    }
+    CHECK_EQ(got.size(), 200u);
+    for (uint64_t value = 0; value < got.size(); ++value) CHECK_EQ(got[value], value);
+    CHECK(ends.out.empty());
   }
-  CHECK_EQ(got.size(), 200u);
-  for (uint64_t value = 0; value < got.size(); ++value) CHECK_EQ(got[value], value);
-  CHECK(ends.out.empty());
 }
 
 TEST(nothing_overtakes_what_is_held_back) {

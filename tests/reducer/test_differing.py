@@ -13,7 +13,7 @@ RANK = Path(__file__).with_name("differing_rank.py")
 
 
 @pytest.mark.parametrize("count", [10, 100_000])
-@pytest.mark.parametrize(("call", "named"), [("gather", "all_gather("), ("receive", "recv(from rank ")])
+@pytest.mark.parametrize(("call", "named"), [("gather", "gather("), ("receive", "recv(from rank ")])
 @pytest.mark.parametrize("first", ["it", "others"])
 def test_a_rank_in_another_operation_is_said_to_be_there(
     tmp_path: Path, count: int, call: str, named: str, first: str

@@ -186,28 +186,34 @@ void ShmLink::continue_handshake() {
 }
 
 void ShmLink::offer_setup() {
-  memory_fd_ = make_memfd("slipstream-link", sizeof(Pair));
-  messages_.send(socket_, {kSetup, 0, sizeof(Pair)}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
+  const size_t bytes = mapping_of(home_->ring_bytes);
+  memory_fd_ = make_memfd("slipstream-link", bytes);
+  messages_.send(socket_, {kSetup, 0, bytes}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
 }
 
 void ShmLink::accept_setup(const Message& message, std::vector<Fd> fds) {
-  if (phase_ != Phase::setup || fds.size() != (dialler_ ? 2u : 3u) || (!dialler_ && message.size != sizeof(Pair)))
+  const size_t ring = dialler_ ? home_->ring_bytes : (message.size - sizeof(Pair)) / 2;
+  const bool fits = dialler_ || (Ring::is_size(ring) && message.size == mapping_of(ring));
+  if (phase_ != Phase::setup || fds.size() != (dialler_ ? 2u : 3u) || !fits)
     return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed set-up message"});
-  if (dialler_) return become_up(std::move(memory_fd_), std::move(fds[0]), std::move(fds[1]));
+  if (dialler_) return become_up(ring, std::move(memory_fd_), std::move(fds[0]), std::move(fds[1]));
   messages_.send(socket_, {kSetup, 0, 0}, {home_->bell.page_fd(), home_->bell.event_fd()});
-  if (open_) become_up(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
+  if (open_) become_up(ring, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
 }
 
-void ShmLink::become_up(Fd link_memory, Fd bell_page, Fd bell_event) {
+void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event) {
   try {
-    memory_ = Mapping(link_memory.get(), sizeof(Pair));
+    memory_ = Mapping(link_memory.get(), mapping_of(ring));
     peer_bell_ = std::make_unique<Bell>(std::move(bell_event), std::move(bell_page));
   } catch (const Failure& failure) {
     return cannot_map(failure);
   }
   auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
-  entries_.open(Ring(dialler_ ? &pair->from_dialler : &pair->from_acceptor));
-  incoming_ = Ring(dialler_ ? &pair->from_acceptor : &pair->from_dialler);
+  std::byte* entries = memory_.data() + sizeof(Pair);
+  const Ring from_dialler(&pair->from_dialler, entries, ring);
+  const Ring from_acceptor(&pair->from_acceptor, entries + ring, ring);
+  entries_.open(dialler_ ? from_dialler : from_acceptor);
+  incoming_ = dialler_ ? from_acceptor : from_dialler;
   access_ = dialler_ ? Access(&pair->dialler, &pair->acceptor) : Access(&pair->acceptor, &pair->dialler);
   phase_ = Phase::up;
   up_ = true;

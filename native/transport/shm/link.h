@@ -44,12 +44,14 @@ class ShmLink final : public Link, private Handler {
   // Dials again, or fails a link that did not come up in time; returns when to look again.
   Time tick(Time now);
 
-  struct Pair {  // what the link's mapping holds
+  struct Pair {  // what the link's mapping begins with; the entries from the dialler and from the acceptor follow
     Ring::Shared from_dialler;
     Ring::Shared from_acceptor;
-    Access::End dialler;
+    alignas(64) Access::End dialler;
     Access::End acceptor;
   };
+  // Bytes of a mapping with two rings of `ring` bytes.
+  static constexpr size_t mapping_of(size_t ring) { return sizeof(Pair) + 2 * ring; }
 
  private:
   using Message = DescriptorChannel::Message;
@@ -65,7 +67,8 @@ class ShmLink final : public Link, private Handler {
   // Reads one message with its descriptors.
   Received receive_message();
   void accept_setup(const Message& message, std::vector<Fd> fds);
-  void become_up(Fd link_memory, Fd bell_page, Fd bell_event);
+  // `ring`: bytes of each ring.
+  void become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event);
   void announce(const std::shared_ptr<const Region>& region);
   // The peer's region, or null; reads its announcement if that is still in the socket.
   const Mapping* find_region(uint32_t id);
@@ -137,6 +140,7 @@ struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::
   Regions& regions;
   Bell& bell;
   double connect_seconds;
+  size_t ring_bytes = Ring::kMost;  // of the links that we dial
   Fd listener;
   Time accepts_at = Time::max();  // when to listen again, after a pause
   std::vector<ShmLink*> links;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,12 +14,16 @@ namespace slipstream {
 
 class Ring {
  public:
-  static constexpr size_t kBytes = 256 << 10;
+  // Bytes of the entries of a ring: a power of two.
+  static constexpr size_t kLeast = 64 << 10;
+  static constexpr size_t kMost = 256 << 10;
+  static constexpr bool is_size(size_t bytes) {
+    return bytes >= kLeast && bytes <= kMost && std::has_single_bit(bytes);
+  }
 
   struct Shared {
     alignas(64) std::atomic<uint64_t> head;  // consumed so far
     alignas(64) std::atomic<uint64_t> tail;  // produced so far
-    alignas(64) std::byte data[kBytes];
   };
 
   struct EntryHeader {
@@ -28,26 +33,28 @@ class Ring {
   };
   static_assert(sizeof(EntryHeader) == 16);
 
-  explicit Ring(Shared* shared = nullptr) : shared_(shared) {}
+  Ring() = default;
+  // `data`: `bytes` bytes, for the entries.
+  Ring(Shared* shared, std::byte* data, size_t bytes) : shared_(shared), data_(data), bytes_(bytes) {}
 
   // Producer: space for an entry with `bytes` of body, or null if the ring is full. commit() publishes it.
   std::byte* reserve(uint32_t kind, uint64_t value, size_t bytes) {
     const size_t size = sizeof(EntryHeader) + bytes;
     const size_t span = aligned(size);
     uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
-    const size_t at = tail % kBytes;
-    const size_t skip = at + span > kBytes ? kBytes - at : 0;
-    if (tail + skip + span - head_seen_ > kBytes) {
+    const size_t at = tail & (bytes_ - 1);
+    const size_t skip = at + span > bytes_ ? bytes_ - at : 0;
+    if (tail + skip + span - head_seen_ > bytes_) {
       head_seen_ = shared_->head.load(std::memory_order_acquire);
-      if (tail + skip + span - head_seen_ > kBytes) return nullptr;
+      if (tail + skip + span - head_seen_ > bytes_) return nullptr;
     }
     if (skip > 0) {
       const EntryHeader wrap{0, 0, 0};
-      std::memcpy(shared_->data + at, &wrap, sizeof(wrap));
+      std::memcpy(data_ + at, &wrap, sizeof(wrap));
       tail += skip;
     }
     const EntryHeader entry{static_cast<uint32_t>(size), kind, value};
-    std::byte* place = shared_->data + tail % kBytes;
+    std::byte* place = data_ + (tail & (bytes_ - 1));
     std::memcpy(place, &entry, sizeof(entry));
     next_tail_ = tail + span;
     return place + sizeof(entry);
@@ -67,16 +74,16 @@ class Ring {
       const uint64_t head = shared_->head.load(std::memory_order_relaxed);
       const uint64_t tail = shared_->tail.load(std::memory_order_acquire);
       if (head == tail) return Peek::none;
-      if (tail - head > kBytes || head != aligned(head)) return Peek::damaged;
-      const size_t at = head % kBytes;
-      std::memcpy(&entry, shared_->data + at, sizeof(entry));
+      if (tail - head > bytes_ || head != aligned(head)) return Peek::damaged;
+      const size_t at = head & (bytes_ - 1);
+      std::memcpy(&entry, data_ + at, sizeof(entry));
       if (entry.size == 0) {
-        shared_->head.store(head + (kBytes - at), std::memory_order_release);
+        shared_->head.store(head + (bytes_ - at), std::memory_order_release);
         continue;
       }
-      if (entry.size < sizeof(EntryHeader) || aligned(entry.size) > tail - head || at + entry.size > kBytes)
+      if (entry.size < sizeof(EntryHeader) || aligned(entry.size) > tail - head || at + entry.size > bytes_)
         return Peek::damaged;
-      body = shared_->data + at + sizeof(entry);
+      body = data_ + at + sizeof(entry);
       next_head_ = head + aligned(entry.size);
       return Peek::entry;
     }
@@ -86,7 +93,9 @@ class Ring {
  private:
   static constexpr size_t aligned(size_t size) { return (size + 15) & ~size_t{15}; }
 
-  Shared* shared_;
+  Shared* shared_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
   uint64_t head_seen_ = 0;
   uint64_t next_tail_ = 0;
   uint64_t next_head_ = 0;

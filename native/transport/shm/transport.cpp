@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -134,6 +135,11 @@ void ShmTransport::stop_listening() {
   impl_->accepts_at = Time::max();
   if (impl_->listener) impl_->poller.remove(impl_->listener.get(), impl_.get());
   impl_->listener.reset();
+}
+
+void ShmTransport::set_neighbours(size_t ranks) {
+  constexpr size_t kMemory = 8 << 20;
+  impl_->ring_bytes = std::clamp(std::bit_floor(kMemory / 2 / std::max<size_t>(1, ranks)), Ring::kLeast, Ring::kMost);
 }
 
 std::string ShmTransport::listen() {

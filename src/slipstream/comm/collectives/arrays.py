@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
+from slipstream._core import address_of
 from slipstream.base.arguments import check_int, check_text
 from slipstream.base.dtypes import DType, Op, as_op
 from slipstream.comm.collectives import addresses, ragged
@@ -94,8 +95,8 @@ def _tell_all(
     group: Group, operation: str, head: Sequence[int], array: NDArray[Any], size: int, name: str | None
 ) -> ragged.Told:
     """Tells all ranks ``head``, with the first ``size`` bytes of ``array`` if they are few."""
-    fits = ragged.fits(group, operation, len(head), array.ctypes.data, size, size)
-    return ragged.tell_all(group, operation, head, array.ctypes.data, size, fits, name)
+    fits = ragged.fits(group, operation, len(head), address_of(array), size, size)
+    return ragged.tell_all(group, operation, head, address_of(array), size, fits, name)
 
 
 def _join(
@@ -103,8 +104,8 @@ def _join(
 ) -> None:
     """Puts ``counts`` elements of each rank's block into ``result``. ``given``: that is the caller's memory."""
     if given:
-        await_memory(group, operation, result.ctypes.data, result.nbytes, writes=True)
-    blocks.join(result.ctypes.data, [n * result.itemsize for n in counts])
+        await_memory(group, operation, address_of(result), result.nbytes, writes=True)
+    blocks.join(address_of(result), [n * result.itemsize for n in counts])
 
 
 def _described(head: Sequence[int]) -> str:
@@ -140,11 +141,11 @@ def all_reduce(
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_reduce")
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
-    source = array.ctypes.data
+    source = address_of(array)
     work = addresses.all_reduce(
         group,
         source,
-        source if result is array else result.ctypes.data,
+        source if result is array else address_of(result),
         array.size,
         dtype,
         as_op(op),
@@ -194,12 +195,12 @@ def reduce_scatter(
     shape = (counts[group.rank], *array.shape[1:])
     result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
     begin = sum(counts[: group.rank]) * width * array.itemsize
-    if result.ctypes.data == array.ctypes.data + begin:  # its place in x, as NCCL has it in place
+    if address_of(result) == address_of(array) + begin:  # its place in x, as NCCL has it in place
         array = array.copy()
     work = addresses.reduce_scatter(
         group,
-        array.ctypes.data,
-        result.ctypes.data,
+        address_of(array),
+        address_of(result),
         [n * width for n in counts],
         dtype,
         as_op(op),
@@ -246,7 +247,7 @@ def all_gather(
         shape = (sum(counts), *array.shape[1:])
         result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
         elements = [n * width for n in counts]
-        memory = array.ctypes.data, result.ctypes.data
+        memory = address_of(array), address_of(result)
         if told.blocks is None:
             work = addresses.all_gather(
                 group, *memory, elements, dtype, name=name, keep=(array, result), sync=not async_op
@@ -285,8 +286,8 @@ def broadcast(
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
     work = addresses.broadcast(
         group,
-        array.ctypes.data,
-        result.ctypes.data,
+        address_of(array),
+        address_of(result),
         array.size,
         dtype,
         root,
@@ -332,8 +333,8 @@ def reduce(
     result = writable(out, array.shape, array) if out is not None and mine else np.empty_like(array)
     work = addresses.reduce(
         group,
-        array.ctypes.data,
-        result.ctypes.data,
+        address_of(array),
+        address_of(result),
         array.size,
         dtype,
         as_op(op),
@@ -381,14 +382,14 @@ def gather(
     mine = group.rank == root
     with Together(group, "gather"):
         sizes = [array.nbytes if rank == root else 0 for rank in range(group.size)]
-        fits = ragged.fits(group, "gather", len(head), array.ctypes.data, array.nbytes, array.nbytes)
-        told = ragged.tell_each(group, "gather", [head] * group.size, array.ctypes.data, sizes, fits, name)
+        fits = ragged.fits(group, "gather", len(head), address_of(array), array.nbytes, array.nbytes)
+        told = ragged.tell_each(group, "gather", [head] * group.size, address_of(array), sizes, fits, name)
         counts = _check_rows("gather", told.heads)
         shape = (sum(counts) if mine else 0, *array.shape[1:])
         given = out is not None and mine
         result = writable(out, shape, array) if given else np.empty(shape, dtype=array.dtype)
         elements = [n * width for n in counts]
-        memory = array.ctypes.data, result.ctypes.data
+        memory = address_of(array), address_of(result)
         if told.blocks is None:
             work = addresses.gather(
                 group, *memory, elements, dtype, root, name=name, keep=(array, result), sync=not async_op
@@ -439,7 +440,7 @@ def scatter(
         counts = _check_rows("scatter", told.heads)
         _check_source(told.heads, root, sum(counts))
         elements = [n * width for n in counts]
-        memory = source.ctypes.data, result.ctypes.data
+        memory = address_of(source), address_of(result)
         if told.blocks is None:
             work = addresses.scatter(
                 group, *memory, elements, dtype, root, name=name, keep=(source, result), sync=not async_op
@@ -447,9 +448,9 @@ def scatter(
         else:
             if group.rank == root:
                 addresses.check_scatter(group, *memory, elements, dtype)
-            await_memory(group, "scatter", result.ctypes.data, result.nbytes, writes=True)
+            await_memory(group, "scatter", address_of(result), result.nbytes, writes=True)
             begin = sum(elements[: group.rank]) * result.itemsize
-            told.blocks.part(root, begin, result.nbytes, result.ctypes.data)
+            told.blocks.part(root, begin, result.nbytes, address_of(result))
             work = Work(None)
     return _finish(work, result, async_op)
 
@@ -504,8 +505,8 @@ def all_to_all(
     with Together(group, "all_to_all"):
         sizes = [n * array.itemsize for n in sent]
         heads = [(int(n), width, int(dtype)) for n in splits]
-        fits = ragged.fits(group, "all_to_all", 3, array.ctypes.data, array.nbytes, max(sizes))
-        told = ragged.tell_each(group, "all_to_all", heads, array.ctypes.data, sizes, fits, name)
+        fits = ragged.fits(group, "all_to_all", 3, address_of(array), array.nbytes, max(sizes))
+        told = ragged.tell_each(group, "all_to_all", heads, address_of(array), sizes, fits, name)
         counts = _check_rows("all_to_all", told.heads)
         shape = (sum(counts), *array.shape[1:])
         result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
@@ -513,7 +514,7 @@ def all_to_all(
         if told.blocks is None:
             if np.may_share_memory(array, result):
                 array = array.copy()
-            memory = array.ctypes.data, result.ctypes.data
+            memory = address_of(array), address_of(result)
             work = addresses.all_to_all(
                 group, *memory, sent, received, dtype, name=name, keep=(array, result), sync=not async_op
             )
@@ -555,7 +556,7 @@ def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "send", (group.rank, dst, tag))
     work = addresses.send(
-        group, array.ctypes.data, array.size, dtype, dst, tag, keep=array, sync=not async_op
+        group, address_of(array), array.size, dtype, dst, tag, keep=array, sync=not async_op
     )
     return _finish(work, None, async_op)
 
@@ -581,6 +582,6 @@ def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async
     array, dtype = contiguous(x)
     result = writable(x, array.shape, array, "x")
     work = addresses.recv(
-        group, result.ctypes.data, result.size, dtype, src, tag, keep=result, sync=not async_op
+        group, address_of(result), result.size, dtype, src, tag, keep=result, sync=not async_op
     )
     return _finish(work, result, async_op)
