@@ -309,8 +309,7 @@ std::vector<LinkStatistics> Session::link_statistics() {
 
 std::unique_ptr<Link> Session::dial(int rank) {
   const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
-  if (peer.same_host) return shm_.dial(rank, peer.shm_name);
-  return tcp_.dial(rank, peer.addresses, peer.port);
+  return peer.same_host ? shm_.dial(rank, peer.shm_name) : tcp_.dial(rank, peer.addresses, peer.port);
 }
 
 void Session::knock(int rank) {
