@@ -93,9 +93,11 @@ Sizes pack(std::byte* to, const std::vector<int64_t>& heads, const std::byte* bl
     std::memcpy(at, heads.data() + m * fields, fields * sizeof(int64_t));
     std::memcpy(at + fields * sizeof(int64_t), &follows, sizeof follows);
     at += (fields + 1) * sizeof(int64_t);
-    if (whole && sizes[m] > 0) std::memcpy(at, blocks, sizes[m]);
-    if (whole) at += sizes[m];
-    blocks += sizes[m];
+    if (whole && sizes[m] > 0) {
+      std::memcpy(at, blocks, sizes[m]);
+      at += sizes[m];
+      blocks += sizes[m];
+    }
     offsets.push_back(static_cast<uint64_t>(at - to));
   }
   return offsets;

@@ -1,8 +1,8 @@
 """All-gather, broadcast and all-to-all, started asynchronously, on `slipstream.comm.collectives.addresses`.
 
-Where ranks may bring different numbers of rows, they first tell each other how many (a few bytes, waited
-for), together with all that must be equal, so that a disagreement is an error on every rank and never
-garbage.
+Where ranks may bring different numbers of rows, they tell each other how many, together with all that must
+be equal, so that a disagreement is an error on every rank and never garbage. Short rows travel in the same
+message (`slipstream.comm.collectives.ragged`), longer ones in a second operation.
 """
 
 from __future__ import annotations
