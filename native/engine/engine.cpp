@@ -320,7 +320,10 @@ Events::Landing Engine::land(Link& link, const Frame& frame) {
 
 void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
   if (failure_state_.ended()) return link.release(payload);
-  if (const Error error = dispatch_.arrived(link, frame, payload)) return fail(error);
+  if (const Error error = dispatch_.arrived(link, frame, payload)) {
+    retire_finished();  // what had come before counts
+    return fail(error);
+  }
   const uint64_t channel = WorkHeader::of(frame).channel;
   if (receives_.first(channel) != nullptr) settle({channel});
 }

@@ -85,7 +85,8 @@ namespace {
 
 std::string cure_of(const Signature& ours) {
   if (ours.side != Side::none) return "the receiver must take as many elements of the same dtype as are sent";
-  return "all ranks of a group must call the same operations, in the same order, with the same shape, dtype and op";
+  return std::string("all ranks of a group must call the same operations, in the same order, with the same ") +
+         (ours.name.empty() ? "" : "name, ") + "shape, dtype and op";
 }
 
 }  // namespace

@@ -191,4 +191,33 @@ TEST(a_call_that_would_send_to_a_rank_that_left_long_ago_is_a_mismatch_if_that_c
   CHECK(error.text.find("rank 1 called all_reduce(") != std::string::npos);
 }
 
+TEST(a_work_that_is_complete_when_another_rank_fails_keeps_its_result) {
+  MemoryHub hub(2);
+  MemoryRank sender(hub, 0, 2);
+  MemoryRank receiver(hub, 1, 2);
+  std::array<float, 8> sent{}, received{};
+  sent.fill(3);
+  const auto send = [&] {
+    const WorkPtr work = sender.prepare(message(0, sent), 0);
+    CHECK(sender.run(work, now() + seconds(60)));
+  };
+  const auto receive = [&] { return receiver.prepare(message(1, received), 0); };
+  send();
+  CHECK(receiver.run(receive(), now() + seconds(60)));  // they are connected
+  received.fill(0);
+  const WorkPtr last = receive();
+  receiver.as_driver([&](Engine& engine) {
+    engine.submit(last);
+    engine.turn();  // it begins; it reads all that comes after this at one go
+    send();
+    sender.as_driver([](Engine& failing) { failing.fail(Error{Code::aborted, 0, {}, "rank 0 raised"}); });
+  });
+  CHECK(receiver.wait(*last, now() + seconds(60)));
+  CHECK_EQ(last->error().text, std::string());
+  CHECK_EQ(received.back(), 3.0f);
+  const WorkPtr next = receive();
+  CHECK(receiver.run(next, now() + seconds(60)));
+  CHECK(next->error().code == Code::aborted);
+}
+
 }  // namespace slipstream::testing

@@ -89,6 +89,11 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
     runner_.as_driver([&] { text = engine_.reports().full(engine_.failure()); });
     return text;
   }
+  // Calls f(engine) while nothing else drives it.
+  template <class F>
+  void as_driver(F f) {
+    runner_.as_driver([&] { f(engine_); });
+  }
   // True once this rank has heard that `peer` left in good order.
   bool heard_goodbye(int peer) {
     bool heard = false;

@@ -57,6 +57,18 @@ def test_own_frames_are_hidden_where_the_users_tell_enough() -> None:
     assert text.splitlines()[-1].startswith("ValueError: 'nonsense' is not a size")
 
 
+def test_own_frames_are_hidden_without_a_launcher(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from slipstream.base import units\nimport slipstream\nunits.parse_size('x')\n")
+    for full in ("0", "1"):
+        environment = {**os.environ, "SLIPSTREAM_FULL_TRACEBACK": full}
+        done = subprocess.run(
+            [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.stderr.splitlines()[-1].startswith("ValueError: 'x' is not a size")
+        assert done.stderr.count("units.py") == int(full)
+
+
 def test_own_frames_are_hidden_where_a_link_leads_to_the_package(tmp_path: Path) -> None:
     """As in an environment that is a symbolic link."""
     (tmp_path / "link").symlink_to(Path(slipstream.__file__).parents[1])

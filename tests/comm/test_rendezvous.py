@@ -97,6 +97,18 @@ def test_master_address(tmp_path: Path) -> None:
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
+def test_a_rank_that_does_not_find_the_master_names_what_says_where_it_is(tmp_path: Path) -> None:
+    port = str(free_port())
+    common = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "RANK": "1", "SLIPSTREAM_START_TIMEOUT": "0.2"}
+    for setting in ({"MASTER_PORT": port}, {"MASTER_PORT": "1", "SLIPSTREAM_PORT": port}):
+        process = start(tmp_path, common | setting)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert f"cannot reach the store at 127.0.0.1 port {port}" in err
+        assert f"MASTER_ADDR and {list(setting)[-1]} must name the host of rank 0" in err
+        assert "Rank 1 has tried for 0.2 s" in err
+
+
 def test_open_mpi_on_one_host(tmp_path: Path) -> None:
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     ranks = []

@@ -508,7 +508,9 @@ def test_the_exit_code_is_the_command_s(nothing_stays: None) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["run", "--rate", "fast", "--", "true"], "'fast' is not a rate"),
+        (["run", "--rate", "fast", "--", "true"], "Invalid value for '--rate': 'fast' is not a rate"),
+        (["run", "--paths", "1gbit,fast", "--", "true"], "Invalid value for '--paths': 'fast' is not a rate"),
+        (["rate", "h1", "fast"], "Invalid value for 'RATE': 'fast' is not a rate"),
         (["run", "--", "/no/such/program"], "/no/such/program"),
         (["exec", "--name", "nothing", "h1", "true"], "there is no lab 'nothing'"),
         (["run", "--on", "h9", "--", "true"], "the lab has no host 'h9'; it has h1, h2"),

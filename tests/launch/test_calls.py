@@ -67,6 +67,10 @@ def test_what_cannot_be_sent_is_said() -> None:
         slipstream.run(called.returns_a_lock, np=1)
     with pytest.raises(ValueError, match="at least one rank"):
         slipstream.run(called.total, np=0)
+    with pytest.raises(TypeError, match="fn is not a function: 3"):
+        slipstream.run(3, np=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="args is not a list or tuple of the arguments of fn: 1"):
+        slipstream.run(called.total, 1, np=2)  # type: ignore[arg-type]
 
 
 def test_pickles_and_secrets_are_for_this_user_alone() -> None:

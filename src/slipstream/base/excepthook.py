@@ -1,8 +1,7 @@
 """What a rank does with an exception that ends it: shown without slipstream's own frames, and told to its launcher.
 
 One rank's exception makes all others fail: they lose a peer. The launcher names the first cause, so it has to know
-which is which. ``SLIPSTREAM_REPORT`` tells a rank where to say so: a pipe of the agent that has started it. Without it
-nothing here happens.
+which is which. ``SLIPSTREAM_REPORT`` tells a rank where to say so: a pipe of the agent that has started it.
 """
 
 from __future__ import annotations
@@ -33,16 +32,17 @@ _SAYS_SO = re.compile(r"\b(PeerLost|Aborted): ")  # in the text of an exception 
 
 
 def install(environ: Mapping[str, str] = os.environ) -> None:
-    """Looks after this process's uncaught exceptions if a launcher waits for word of them."""
+    """Shows this process's uncaught exceptions, and tells a launcher of them if one waits for word."""
     pipe = _pipe(environ.get("SLIPSTREAM_REPORT", ""))
-    if pipe is None:
-        return
-    os.set_inheritable(pipe, False)
     own, before = os.getpid(), sys.excepthook
     plain = before is sys.__excepthook__ and environ.get("SLIPSTREAM_FULL_TRACEBACK") != "1"
+    if pipe is not None:
+        os.set_inheritable(pipe, False)
+    elif not plain:
+        return
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() == own:  # not a child of the rank's
+        if pipe is not None and os.getpid() == own:  # not a child of the rank's
             with contextlib.suppress(OSError):
                 os.write(pipe, _report(kind, value))
         if plain:

@@ -194,7 +194,7 @@ def _encryption(settings: Settings | None) -> Finding:
     """Whether connections are encrypted, as this environment says, and by what they are or could be."""
     on = settings is not None and settings.encrypt
     if settings is None:
-        text = "not known until the settings are corrected"
+        text = "SLIPSTREAM_ENCRYPT is read once the settings are corrected; if on"
     elif on:
         text = "on (SLIPSTREAM_ENCRYPT=1), for TCP"
     else:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import click
 
-from slipstream.base.units import format_rate
-from slipstream.cli.options import Whole, time_option
+from slipstream.base.units import format_rate, parse_rate
+from slipstream.cli.options import Whole, parsed, time_option
 from slipstream.lab import registry
 from slipstream.lab.command_runs import run_command
 from slipstream.lab.errors import LabError
@@ -62,6 +62,10 @@ def lab() -> None:
     """
 
 
+def _rates(text: str) -> tuple[int, ...]:
+    return tuple(parse_rate(word) for word in text.split(","))
+
+
 _OPTIONS = [
     click.option("--hosts", type=Whole(1, 250), help="Number of hosts. [default: 2]"),
     click.option("--slots", type=Whole(0, 1024), help="Number of ranks on each host. [default: 1]"),
@@ -85,11 +89,13 @@ _OPTIONS = [
     click.option(
         "--rate",
         metavar="RATE",
-        help="Rate of each link in each direction, such as 500mbit or 2.5gbit. [default: no limit]",
+        callback=parsed(parse_rate),
+        help="Rate of each link in each direction, such as 500mbit or 2.5gbit, in bits. [default: no limit]",
     ),
     click.option(
         "--paths",
         metavar="RATE,RATE,...",
+        callback=parsed(_rates),
         help="Rates of several paths of each link; each connection takes one of them.",
     ),
     click.option(
@@ -256,8 +262,8 @@ def execute(name: str | None, host: str, command: tuple[str, ...]) -> None:
 @_name
 @click.option("--path", type=Whole(min=1), help="Change only this path (the first is 1).")
 @click.argument("host")
-@click.argument("rate")
-def rate(name: str | None, host: str, rate: str, path: int | None) -> None:
+@click.argument("rate", callback=parsed(parse_rate))
+def rate(name: str | None, host: str, rate: int, path: int | None) -> None:
     """Changes the rate of HOST's link, at once; a job that runs goes on."""
     Lab.attach(name).rate(host, rate, path=path or 0)
 

@@ -85,6 +85,7 @@ def main() -> None:
 )
 @click.option(
     "--hostfile",
+    "-hostfile",
     type=click.Path(path_type=Path),
     help="File of lines 'host slots=N' or 'host:N'. [default: SLIPSTREAM_HOSTFILE]",
 )

@@ -81,6 +81,10 @@ def run(
         start_timeout = as_seconds("start_timeout", start_timeout)
     if np < 1:
         raise ValueError(f"np={np}: a job has at least one rank")
+    if not callable(fn):
+        raise TypeError(f"fn is not a function: {fn!r:.200}")
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise TypeError(f"args is not a list or tuple of the arguments of fn: {args!r:.200}")
     with tempfile.TemporaryDirectory(prefix="slipstream-run-") as name:  # mode 0700
         folder = Path(name)
         _write(folder / "call", _pickled_call(fn, tuple(args), dict(kwargs or {})))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import Any
@@ -118,6 +119,7 @@ def assert_names(answers: list[Any], victim: int) -> None:
         assert seconds < BOUND
         assert "PeerLost" in text, text
         assert f"rank {victim}" in text, text
+        assert re.search(r"\((training|test_users_failures)\.py:\d+\)", text), text  # the line that waits
 
 
 @pytest.mark.parametrize(

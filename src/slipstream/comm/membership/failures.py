@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
 from slipstream.base import errors
 
-__all__ = ["last_words", "make_error", "parting_words", "sendable"]
+__all__ = ["call_site", "called_at", "last_words", "make_error", "parting_words", "sendable"]
 
 _CLASSES = {
     2: errors.Mismatch,
@@ -17,6 +20,7 @@ _CLASSES = {
     5: errors.Aborted,
 }
 _MOST_WORDS = 500
+_elsewhere = threading.local()
 _FAILED_BEFORE = "the job has failed before: "  # so the engine begins
 _NOT_THE_CALLER = ("slipstream", "torch", "typing_extensions", "threading", "concurrent")
 
@@ -26,7 +30,7 @@ def make_error(code: int, rank: int, host: str, text: str) -> BaseException:
 
     Not if the job had failed before the call: that line is not the cause.
     """
-    site = "" if text.startswith(_FAILED_BEFORE) else _call_site()
+    site = "" if text.startswith(_FAILED_BEFORE) else call_site()
     if site:
         text = f"{text} ({site})"
     if code == 1:
@@ -38,11 +42,24 @@ def _is_callers(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THE_CALLER
 
 
-def _call_site() -> str:
+def call_site() -> str:
+    """The caller's line, such as "train.py:42"; in a thread of slipstream's, that of `called_at`, or ""."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_callers(frame):
         frame = frame.f_back
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    if frame is None:
+        return getattr(_elsewhere, "site", "")
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@contextlib.contextmanager
+def called_at(site: str) -> Iterator[None]:
+    """This thread of slipstream's asks for the outcome of an operation that was called at ``site``."""
+    _elsewhere.site = site
+    try:
+        yield
+    finally:
+        _elsewhere.site = ""
 
 
 def _origin(traceback: TracebackType | None) -> str:

@@ -43,7 +43,7 @@ from slipstream.comm.rendezvous.discovery import (
 )
 from slipstream.comm.rendezvous.rank_sources import Placement, expand_nodelist, find_placement, slurm_port
 from slipstream.comm.rendezvous.secret import find_secret, private_directory, write_private
-from slipstream.comm.rendezvous.store import LONGER, Store, StoreServer, connect_any
+from slipstream.comm.rendezvous.store import LONGER, Called, Store, StoreServer, connect_any
 
 __all__ = ["Layout", "Membership", "exchange", "given_up", "join", "local_layout"]
 
@@ -293,7 +293,8 @@ def _open_own_store(
         return _by_file(settings, _openmpi_file(environ), rank, one_host, secret), secret
     if placement.source == "slurm":
         host = expand_nodelist(environ["SLURM_STEP_NODELIST"])[0]
-        return _by_port(settings, host, settings.port or slurm_port(environ), rank, secret), secret
+        port = settings.port or slurm_port(environ)
+        return _by_port(settings, host, port, rank, secret, f"SLURM_STEP_NODELIST and {PREFIX}PORT"), secret
     raise ValueError(
         f"rank {rank} of {placement.size} ({placement.source}) does not know the address of the store: set "
         f"MASTER_ADDR and MASTER_PORT, or {PREFIX}RENDEZVOUS=file:///a/shared/path, or use slipstream run"
@@ -436,10 +437,16 @@ def _claim(
         store.leave("another process claims this rank")
 
 
-def _by_port(settings: Settings, host: str, port: int, rank: int, secret: bytes) -> Store:
+def _by_port(settings: Settings, host: str, port: int, rank: int, secret: bytes, by: str) -> Store:
+    """``by``: what says where rank 0 is, for errors."""
     if rank != 0:
+        limit = settings.start_timeout
+        called = Called(
+            absent=f": {by} must name the host of rank 0, and a port that is open between the hosts. Rank {rank} has "
+            f"tried for {limit:g} s; SLIPSTREAM_START_TIMEOUT sets another time"
+        )
         return Store(
-            host, port, secret, settings.job, settings.start_timeout, rank=rank, encrypt=settings.encrypt
+            host, port, secret, settings.job, limit, rank=rank, encrypt=settings.encrypt, called=called
         )
     bind = bind_addresses(settings.interface, one_host=host in ("localhost", "127.0.0.1"))
     if settings.interface is None and host == "::1":
@@ -449,8 +456,9 @@ def _by_port(settings: Settings, host: str, port: int, rank: int, secret: bytes)
     except OSError as error:
         _claim_rank_0(settings, host, port, secret)
         raise SlipstreamError(
-            f"rank 0 cannot serve the store: {error}; if torch.distributed uses that port, set {PREFIX}PORT "
-            "to a free one on all ranks, or pass its store to init"
+            f"rank 0 cannot serve the store: {error}; if another job or program uses that port, set another "
+            f"MASTER_PORT on all ranks; if torch.distributed of this job does, set {PREFIX}PORT to a free one on all "
+            "ranks, or pass its store to init"
         ) from None
     return _own_store(settings, server, secret)
 
@@ -462,7 +470,8 @@ def _by_master(
     if not (text.isdigit() and 0 < int(text) < 65536):
         raise ValueError(f"MASTER_PORT: expected a port, got {text!r:.80}")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        store = _by_port(settings, host, settings.port or int(text), placement.rank, secret)
+        by = f"MASTER_ADDR and {'MASTER_PORT' if settings.port is None else f'{PREFIX}PORT'}"
+        store = _by_port(settings, host, settings.port or int(text), placement.rank, secret, by)
         return store, str(epoch)
     distributed: Any = importlib.import_module("torch.distributed")  # torchrun started us, so torch is there
     limit = timedelta(seconds=settings.start_timeout)

@@ -17,6 +17,7 @@ import torch
 
 from slipstream.base.arguments import seconds_of
 from slipstream.base.errors import SlipstreamError, Timeout
+from slipstream.comm.membership.failures import call_site, called_at
 from slipstream.faces.torch_distributed.completions import when_done
 
 __all__ = ["WORKS", "FinishedWork", "JoinedWork", "PendingWork", "Running"]
@@ -179,13 +180,15 @@ class PendingWork(_Work):
         with self._lock:
             if self._future is not None:
                 return self._future
+            site = call_site()
             gate: torch.futures.Future[None] = torch.futures.Future(devices=_accelerators(self._tensors))
-            self._future = gate.then(self._resolve)
+            self._future = gate.then(lambda _: self._resolve(site))
         when_done(self._running, lambda: gate.set_result(None))
         return self._future
 
-    def _resolve(self, _: object) -> list[torch.Tensor]:
-        self._settle()
+    def _resolve(self, site: str) -> list[torch.Tensor]:
+        with called_at(site):
+            self._settle()
         if self._error is not None:
             raise self._error
         return self._tensors

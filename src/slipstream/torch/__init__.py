@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(text, name="torch") from None
 
 # What Horovod has and slipstream does not, and what to do meanwhile.
-_NOT_YET = {
+NOT_YET = {
     "SyncBatchNorm": "use torch.nn.GroupNorm, or BatchNorm with the statistics of each rank's own batch",
     "elastic": "survivors of a failure go on by slipstream.world().shrink() (docs/failures.md)",
     "join": "give all ranks the same number of batches, as DistributedSampler(drop_last=True) does",
@@ -26,8 +26,6 @@ _NOT_YET = {
 if not TYPE_CHECKING:  # to which a name that is not there is an error
 
     def __getattr__(name: str) -> Any:
-        known = name in _NOT_YET
-        hint = (
-            f": slipstream does not have it yet; {_NOT_YET[name]}" if known else did_you_mean(name, __all__)
-        )
+        known = name in NOT_YET
+        hint = f": slipstream does not have it yet; {NOT_YET[name]}" if known else did_you_mean(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
