@@ -38,6 +38,7 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
+    {"torch"},
     {"launch"},
     {"lab", "bench"},
     {"cli"},
@@ -48,7 +49,7 @@ ROOMS = {
     "faces": [{"horovod", "torch_tensors"}, {"torch", "torch_distributed"}],
 }
 # what the modules beside the packages import when they are loaded
-TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}, "torch": {"base", "faces"}}
+TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
 WITHOUT_FRAMEWORK = {
     *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "faces.horovod"),

@@ -28,6 +28,11 @@ bool has_peer(const Request& request, int global_rank) {
   return member >= 0 && request.plan->peer_index(member) >= 0;
 }
 
+Error of_later_works(Error failure) {
+  failure.text = "the job has failed before: " + failure.text;
+  return failure;
+}
+
 }  // namespace
 
 Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions, Dialer& dialer, EngineOptions options)
@@ -262,9 +267,7 @@ void Engine::fail(Error error) {
   failure_state_.fail(error, concerned());
   if (!told.empty()) log_warning(rank_, told);
   fabric_.close_up();
-  Error refusal = error;
-  refusal.text = "the job has failed before: " + error.text;
-  fail_works(error, refusal);
+  fail_works(error, of_later_works(error));
   if (told_failure_) told_failure_(error);
 }
 

@@ -114,6 +114,17 @@ void cut(const LaneStatistics& lane) {
   CHECK_EQ(ends, 2);
 }
 
+// Resets the connection, at one end.
+bool reset(const std::string& local, const std::string& remote) {
+  sockaddr nobody{};
+  nobody.sa_family = AF_UNSPEC;
+  for (int fd = 3; fd < 1024; ++fd) {
+    const TcpState state = tcp_state(fd);
+    if (state.local == local && state.remote == remote) return ::connect(fd, &nobody, sizeof(nobody)) == 0;
+  }
+  return false;
+}
+
 // All connections of this process, and its listeners.
 void cut_all(bool yes) {
   for (int fd = 3; fd < 1024; ++fd)
@@ -303,6 +314,23 @@ TEST(lanes_that_are_cut_without_a_word_cost_no_message) {
     }));
     CHECK(pair.exchange(50, {&pair.a, &pair.b}));
   }
+}
+
+// A router that has lost its tables resets the connections of one side, and the other side does not hear of it.
+TEST(lanes_that_end_without_the_knowledge_of_the_side_that_dialled_are_connected_again) {
+  Pair pair(2, {"127.0.0.2"});
+  CHECK(pair.up());
+  CHECK(pair.spreads_to({{"127.0.0.2", 2}}));
+  CHECK(pair.exchange(40, {&pair.b}, [&](uint32_t i) {
+    if (i != 20) return;
+    for (const auto& lane : pair.statistics().lanes) {
+      if (lane.control) continue;
+      cut(lane);
+      CHECK(reset(lane.remote, lane.local));
+    }
+  }));
+  CHECK(pair.spreads_to({{"127.0.0.2", 2}}));
+  CHECK(pair.exchange(40, {&pair.a, &pair.b}));
 }
 
 TEST(all_lanes_but_one_may_be_cut) {

@@ -47,7 +47,8 @@ def make_files(folder: Path) -> None:
     """Scripts, host files and whatever else the commands name."""
     (folder / "mine").mkdir()
     (folder / "mine" / "models.py").write_text(MODEL)
-    (folder / "train.py").write_text(TRAIN)
+    for name in ("train.py", "sum.py"):
+        (folder / name).write_text(TRAIN)
     (folder / "job.sh").write_text("#!/bin/sh\nexec slipstream run -np 3 -- python train.py\n")
     (folder / "job.sh").chmod(0o700)
     (folder / "hosts").write_text("node1 slots=4\nnode2 slots=4\ncpu1 reducer\n")

@@ -108,7 +108,7 @@ def test_a_name_that_is_not_there_is_explained(name: str, hint: str) -> None:
 
 def test_to_import_horovods_elastic_says_what_to_use_instead() -> None:
     with pytest.raises(
-        ImportError, match=r"^slipstream\.torch\.elastic: .* does not have it yet; survivors .* shrink"
+        ImportError, match=r"^slipstream\.torch\.elastic: .* does not have it yet; survivors .*shrink"
     ):
         importlib.import_module("slipstream.torch.elastic")
 

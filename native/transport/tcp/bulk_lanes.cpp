@@ -122,11 +122,22 @@ void BulkLanes::drop(BulkLane& lane) {
   if (doubt) link_.control_connection().renew();
 }
 
+// The peer dials. It may not have heard of the end: if the kernel sends a reset, it sends it once, into a network that
+// may be down. Nor does the peer notice by itself while it has nothing to send over this lane.
+void BulkLanes::give_up(BulkLane& lane) {
+  const LinkContext& at = link_.context();
+  drop(lane);
+  if (!at.accepted || !at.repairs() || at.goodbye) return;
+  const auto number = static_cast<uint64_t>(lane.number());
+  link_.control().send(LaneControl{.type = FrameType::cut, .flags = kGone, .number = number, .detail = lane.far_port()},
+                       nullptr);
+}
+
 void BulkLanes::broke(BulkLane& lane, int error) {
   LinkContext& at = link_.context();
   const bool at_once = now() - lane.opened_at() < seconds(kAtOnce);
   hasty_ = at_once ? hasty_ + 1 : 0;
-  drop(lane);
+  give_up(lane);
   if (at.goodbye) return link_.settle();
   const auto number = static_cast<size_t>(lane.number());
   at.note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);
@@ -165,7 +176,7 @@ void BulkLanes::replace(size_t number, Time now) {
             " is far slower than the others: a new connection replaces it");
   at.note(TraceEvent::Kind::lane_replaced, lane, static_cast<uint32_t>(number) + 1);
   if (!at.accepted) placement_.too_slow(number, now);
-  drop(lane);
+  give_up(lane);
   if (may_dial(number)) dial(number);
   link_.sender().kick();
 }

@@ -49,7 +49,7 @@ class BulkLanes {
   // An authenticated connection, the lane's first or one that takes the place of another. False: no such lane.
   bool add(Connection connection, uint32_t number);
   // Closes the lane's connection; other lanes send its segments.
-  void drop(BulkLane& lane);
+  void give_up(BulkLane& lane);
   // Its connection broke.
   void broke(BulkLane& lane, int error);
   // It is far slower than the others.
@@ -61,6 +61,7 @@ class BulkLanes {
  private:
   void dial(size_t number, size_t path, double delay = 0);
   void dialled(size_t number, Dial::Result result);
+  void drop(BulkLane& lane);
   void none_left(Error error, bool gone);
 
   TcpLink& link_;

@@ -1,6 +1,7 @@
 #include "transport/tcp/cut_detection.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <vector>
 
 #include "transport/tcp/link.h"
@@ -85,7 +86,7 @@ void CutDetection::leave(BulkLane& lane, Time now) {
     if (at.lost++ == 0)
       at.warn("a connection to " + at.name() +
               " gets no answers: slipstream sends its data over other connections that work, or reconnects");
-    bulk.drop(lane);
+    bulk.give_up(lane);
   }
   if (bulk.may_dial(number)) bulk.dial(number);
 }
@@ -96,6 +97,7 @@ void CutDetection::given_up_by_peer(const LaneControl& cut) {
   if (link_.context().accepted || cut.number >= bulk.placement().lanes() || !bulk.is_open(cut.number)) return;
   BulkLane& lane = *bulk.all()[cut.number];
   if (lane.near_port() != cut.detail) return;
+  if ((cut.flags & kGone) != 0) return bulk.broke(lane, ECONNRESET);
   const Time at = now();
   link_.mtu_detection().stalled(lane, true, at);
   if (link_.context().finished) return;

@@ -24,6 +24,7 @@ void Lane::take_socket(Connection connection) {
   acknowledged_ = 0;
   answered_since_ = Time::max();
   previous_ = std::exchange(local_, local_endpoint(fd_.get()));
+  far_port_ = peer_port(fd_.get());
   ended_ = false;
   write_failed_ = false;
   write_error_ = 0;

@@ -52,9 +52,9 @@ class Lane : protected Handler {
   double least_rtt() const { return is_open() ? slipstream::least_rtt(fd_.get()) : 0; }
   std::string far_name() const { return is_open() ? peer_name(fd_.get()) : "unknown"; }
   uint16_t near_port() const { return is_open() ? local_port(fd_.get()) : 0; }
-  uint16_t far_port() const { return is_open() ? peer_port(fd_.get()) : 0; }
+  uint16_t far_port() const { return far_port_; }  // stays when the connection breaks, as do the next two
   void describe(LaneStatistics& statistics) const;
-  // Our ends of its connection, and of the one before it; they stay when it breaks.
+  // Our ends of its connection, and of the one before it.
   const Endpoint& local() const { return local_; }
   const Endpoint& previous() const { return previous_; }
 
@@ -93,6 +93,7 @@ class Lane : protected Handler {
   int write_error_ = 0;
   Endpoint local_;
   Endpoint previous_;
+  uint16_t far_port_ = 0;
   bool near_ = false;
   Time opened_at_{};
   uint64_t acknowledged_ = 0;  // bytes, at the last look

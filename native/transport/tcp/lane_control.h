@@ -13,7 +13,9 @@ namespace slipstream {
 //   taken   acknowledges bulk message `number`: all of it is here. With kAllBefore: and all messages before it.
 //   seen    acknowledges the first `number` bytes of the control stream.
 //   resume  begins a connection that takes the place of a broken control lane. As `seen`: the stream goes on from
-//   there. cut     lane `number` has been given up; `detail` is the port of the receiver's end of it.
+//   there.
+//   cut     lane `number` gets no answers; `detail` is the port of the receiver's end of it. With kGone: its sender has
+//           closed it. Comes from the side that cannot connect.
 struct LaneControl {
   FrameType type = FrameType::taken;
   uint8_t flags = 0;
@@ -30,5 +32,7 @@ static_assert(sizeof(LaneControl) == sizeof(Frame));
 
 // In the flags of `taken`.
 inline constexpr uint8_t kAllBefore = 1;
+// In the flags of `cut`.
+inline constexpr uint8_t kGone = 1;
 
 }  // namespace slipstream
