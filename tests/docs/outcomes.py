@@ -19,7 +19,10 @@ QUICK = (
 NOT_RUN = (
     (r"make (?!help\b).*", "builds or tests all of this, this test too; that the target exists is checked"),
     (r"pip install .*", "needs a package index; that the extra exists is checked"),
-    (r"python benchmarks/(allreduce|network|lanes|reducers|protection)\.py.*", "takes minutes to half an hour"),
+    (
+        r"python benchmarks/(allreduce|network|lanes|reducers|protection)\.py.*",
+        "takes minutes to half an hour",
+    ),
     (r"python benchmarks/(ddp|overhead)\.py.*", "measures for a minute, and waits for a quiet machine"),
     (
         r"python benchmarks/readme\.py",
