@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -27,6 +28,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def reset_all() -> None:
     """Resets every TCP connection of this process, as a router might that has lost its tables."""
     for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue  # a copy of it would stay
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
             if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
                 sock.getpeername()  # not a listener
