@@ -182,7 +182,7 @@ void destroy(PyObject* self) {
 PyObject* bind(PyObject* self, PyObject* instance, PyObject*) {
   if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
 #ifdef Py_LIMITED_API
-  static PyObject* const method = nb::module_::import_("types").attr("MethodType").release().ptr();
+  static PyObject* const method = nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
   return PyObject_CallFunctionObjArgs(method, self, instance, nullptr);
 #else
   return PyMethod_New(self, instance);
