@@ -76,4 +76,6 @@ def test_a_few_of_each_area_pass(tmp_path: Path) -> None:
 def test_no_failure_that_gloo_does_not_have(tmp_path: Path, size: int) -> None:
     process, results = run(tmp_path, "--np", str(size), limit=1700)
     assert process.returncode == 0, process.stdout
-    assert all(len(tests[str(size)]) > 250 for tests in results.values())
+    counts = {name: len(tests[str(size)]) for name, tests in results.items()}
+    assert counts.pop("slipstream-as-mpi") > 20  # of which a part is run: ONLY in torch_suite.py
+    assert all(count > 250 for count in counts.values()), counts
