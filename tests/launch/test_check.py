@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import slipstream.launch
 from slipstream.base.protocol import PROTOCOL, package_version
-from slipstream.cli.check import Finding, inspect, works
+from slipstream.cli.check import Finding, _aes, inspect, works
 from slipstream.cli.main import main
 
 SOURCE = Path(slipstream.launch.__file__).parents[2]
@@ -89,3 +89,18 @@ def test_check_says_whether_and_by_what_jobs_are_encrypted(
     (found,) = (one for one in inspect() if one.name == "encryption")
     assert found.text.startswith(said)
     assert re.search(r": AES-128-GCM by OpenSSL \d+\.\d+\.\d+, ", found.text)
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "said"),
+    [
+        ("3.0.19", {"aes", "avx512f", "avx512vl", "vaes", "vpclmulqdq"}, "OpenSSL 3.1 or newer"),
+        ("3.1.0", {"aes", "avx512f", "avx512vl", "vaes", "vpclmulqdq"}, "AES instructions"),
+        ("3.0.19", {"aes", "avx2", "vaes"}, "AES instructions"),
+        ("3.5.1", set(), "so it is slow"),
+    ],
+)
+def test_check_says_if_a_newer_openssl_would_be_faster(version: str, flags: set[str], said: str) -> None:
+    text = _aes(version, flags)
+    assert said in text
+    assert ("newer" in text) == ("newer" in said)
