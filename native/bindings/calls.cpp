@@ -33,13 +33,17 @@ std::vector<uint64_t> checked(Offsets offsets, const Plan& plan) {
   return std::move(*offsets);
 }
 
-// A block that is longer than one eager message would wait for pieces that a shorter one does not have.
-void check_ragged(const Request& r) {
+// A block that is longer than one eager message would wait for pieces that a shorter one does not have. Who packs and
+// unpacks the messages (told.cpp) counts bytes, and takes all blocks for equally long.
+void check_ragged(const Request& r, const Plan& plan) {
   const std::vector<uint64_t>& offsets = r.spaces[1].offsets;
-  const uint64_t most = std::min(r.chunk_bytes, kEagerBytes) / size_of(r.signature.dtype);
-  bool fits = !offsets.empty();
-  for (size_t i = 1; i < offsets.size(); ++i) fits = fits && offsets[i] - offsets[i - 1] <= most;
-  if (!fits) throw Failure(Code::invalid, "each block of a ragged operation must fit into one message");
+  bool fits = !offsets.empty() && offsets[0] == 0;
+  for (size_t i = 1; i < offsets.size(); ++i) fits = fits && offsets[i] == i * offsets[1];
+  if (!fits || offsets[1] > std::min(r.chunk_bytes, kEagerBytes))
+    throw Failure(Code::invalid, "each block of a ragged operation must fit into one message, and all be alike");
+  if (r.signature.dtype != DType::u8 || r.signature.reduces ||
+      !std::ranges::all_of(plan.steps(), [](const Step& step) { return step.count == 1; }))
+    throw Failure(Code::invalid, "a ragged operation moves bytes, block by block");
 }
 
 // Tells a send or a receive which side it is.
@@ -75,7 +79,7 @@ void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<P
   r.spaces[0].offsets = r.spaces[2].offsets = checked(std::move(in_offsets), *plan);
   r.spaces[1].offsets = checked(std::move(out_offsets), *plan);
   r.ragged = ragged;
-  if (ragged) check_ragged(r);
+  if (ragged) check_ragged(r, *plan);
   set_side(r.signature, *plan, *group);
   r.plan = std::move(plan);
   r.group = std::move(group);

@@ -22,6 +22,8 @@ namespace {
 
 using Sizes = std::vector<uint64_t>;
 
+constexpr int64_t kNone = -1;  // in place of a block's size: it does not follow
+
 // What all ranks told this one, and what it told them: the memory of the operation.
 class Told {
  public:
@@ -30,7 +32,9 @@ class Told {
         ranks_(ranks),
         room_(room),
         sent_(std::make_unique_for_overwrite<std::byte[]>(sent)),
-        received_(std::make_unique_for_overwrite<std::byte[]>(ranks * room)) {}
+        received_(std::make_unique_for_overwrite<std::byte[]>(ranks * room)) {
+    for (size_t r = 0; r < ranks; ++r) std::memset(received() + r * room, 0, begin_);  // of messages without a head
+  }
 
   std::byte* sent() const { return sent_.get(); }
   std::byte* received() const { return received_.get(); }
@@ -48,7 +52,7 @@ class Told {
   // True if every rank's blocks followed its heads.
   bool whole() const {
     for (size_t r = 0; r < ranks_; ++r)
-      if (field(r, begin_ / sizeof(int64_t) - 1) == 0) return false;
+      if (sent_by(r) < 0) return false;
     return true;
   }
   // Puts the first sizes[r] bytes of every rank's block one after another.
@@ -65,13 +69,16 @@ class Told {
   }
 
  private:
+  // Bytes of a rank's block; kNone: it did not follow its head.
+  int64_t sent_by(size_t rank) const { return field(rank, begin_ / sizeof(int64_t) - 1); }
   int64_t field(size_t rank, size_t index) const {
     int64_t value = 0;
     std::memcpy(&value, received() + rank * room_ + index * sizeof value, sizeof value);
     return value;
   }
   void take(size_t rank, size_t begin, size_t size, std::byte* to) const {
-    const size_t most = room_ - begin_;
+    const int64_t sent = sent_by(rank);
+    const size_t most = std::min(room_ - begin_, static_cast<size_t>(std::max<int64_t>(sent, 0)));
     if (begin > most || size > most - begin) throw Failure(Code::internal, "a block is longer than its message");
     if (size > 0) std::memcpy(to, received() + rank * room_ + begin_ + begin, size);
   }
@@ -83,13 +90,14 @@ class Told {
   std::unique_ptr<std::byte[]> received_;
 };
 
-// Writes message after message: integers of a head, whether a block follows, and the block. Returns where each begins.
+// Writes message after message: integers of a head, bytes of the block that follows or kNone, and the block. Returns
+// where each begins.
 Sizes pack(std::byte* to, const std::vector<int64_t>& heads, const std::byte* blocks, const Sizes& sizes, bool whole) {
   const size_t fields = heads.size() / sizes.size();
   Sizes offsets{0};
   for (size_t m = 0; m < sizes.size(); ++m) {
     std::byte* at = to + offsets.back();
-    const int64_t follows = whole ? 1 : 0;
+    const int64_t follows = whole ? static_cast<int64_t>(sizes[m]) : kNone;
     std::memcpy(at, heads.data() + m * fields, fields * sizeof(int64_t));
     std::memcpy(at + fields * sizeof(int64_t), &follows, sizeof follows);
     at += (fields + 1) * sizeof(int64_t);

@@ -11,6 +11,7 @@ constexpr size_t kSmallBytes = 4 << 10;  // of a work that begins at once, whate
 constexpr int kBulkAtOnce = 2;           // bulk works of one channel under way together
 
 bool is_small(const Request& request) {
+  if (request.ragged) return true;  // its messages are short, however much room there is for them
   uint64_t most = 0;
   for (const Layout& space : request.spaces)
     most = std::max(most, space.offsets.empty() ? space.count : space.offsets.back());

@@ -154,7 +154,7 @@ Error Engine::missed(const Execution& execution) const {
   return {};
 }
 
-void Engine::retire_finished() {
+void Engine::retire_finished(bool starts_next) {
   const auto& running = executions_.in_order();
   for (size_t i = 0; i < running.size();) {
     if (!running[i]->finished()) {
@@ -166,7 +166,7 @@ void Engine::retire_finished() {
     Channels::Channel& channel = channels_.at(work->request.channel);
     channels_.ended(channel, *work, bulk);
     unfinished_.complete(*work, Error{});
-    start_waiting(channel);
+    if (starts_next) start_waiting(channel);
     channels_.forget_idle();
   }
 }
@@ -324,7 +324,7 @@ Events::Landing Engine::land(Link& link, const Frame& frame) {
 void Engine::arrived(Link& link, const Frame& frame, const Payload& payload) {
   if (failure_state_.ended()) return link.release(payload);
   if (const Error error = dispatch_.arrived(link, frame, payload)) {
-    retire_finished();  // what had come before counts
+    retire_finished(false);  // what had come before counts
     return fail(error);
   }
   const uint64_t channel = WorkHeader::of(frame).channel;

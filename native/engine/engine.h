@@ -115,7 +115,7 @@ class Engine final : public Events {
   void try_begin(Channels::Channel& channel, WorkPtr work);
   void begin(Channels::Channel& channel, const WorkPtr& work);
   Error missed(const Execution& execution) const;
-  void retire_finished();
+  void retire_finished(bool starts_next = true);
   void await_source(WorkPtr work);
   void settle(std::deque<uint64_t> channels);
   bool needs(int global_rank) const;

@@ -90,7 +90,7 @@ void Session::start(std::vector<PeerAddress> peers) {
   if (peers.size() != static_cast<size_t>(options_.size))
     throw Failure(Code::invalid, "there must be one address per rank");
   peers_ = std::move(peers);
-  shm_.set_neighbours(static_cast<size_t>(std::ranges::count_if(peers_, &PeerAddress::same_host)));
+  shm_.set_ranks_of_host(static_cast<size_t>(std::ranges::count_if(peers_, &PeerAddress::same_host)));
   tcp_.set_directory([this](int rank) {
     const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
     return TcpTarget{rank, peer.addresses, peer.port};  // a reducer's workers have none

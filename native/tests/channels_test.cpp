@@ -66,6 +66,14 @@ TEST(two_bulk_works_of_a_channel_at_once) {
   CHECK_EQ(channels.waiting(), size_t{1});
 }
 
+TEST(a_ragged_work_passes_bulk_however_much_room_it_has) {
+  Channels channels;
+  for (uint32_t i = 0; i < 3; ++i) submit(channels, work(7, i, uint64_t{i + 1} << 32, kBulk));
+  const WorkPtr ragged = work(7, 3, uint64_t{9} << 32, 32 << 10);
+  ragged->request.ragged = true;
+  CHECK(submit(channels, ragged, false));
+}
+
 TEST(a_small_work_passes_bulk_but_not_its_own_memory) {
   Channels channels;
   const WorkPtr bulk[] = {work(7, 0, 1 << 30, kBulk), work(7, 1, 2u << 30, kBulk)};

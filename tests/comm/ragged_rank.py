@@ -1,4 +1,4 @@
-"""One rank of the tests of operations in which the ranks bring different sizes: ragged_rank.py values|errors|memory."""
+"""One rank of the tests of operations with blocks of any size: ragged_rank.py values|errors|memory|roots [...]."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def must_raise(kind: type[BaseException], text: str, call: Callable[[], object])
 def errors() -> None:
     """All ranks raise the same, and the session goes on."""
     n, rank = slipstream.size(), slipstream.rank()
-    wide = np.zeros((n, 2 if rank == 1 else 3))
-    for length in (1, 5000):
+    shapes = np.zeros((n, 2 if rank == 1 else 3)), np.zeros((n, 2, 3) if rank == 1 else (n, 3, 2))
+    for wide, length in ((wide, length) for wide in shapes for length in (1, 5000)):
         x = np.repeat(wide, length, axis=0)
         for call in (
             lambda x=x: slipstream.all_gather(x),
@@ -80,7 +80,8 @@ def errors() -> None:
             lambda x=x: slipstream.scatter(x, 1, out=np.empty_like(x)),
             lambda x=x: slipstream.all_to_all(x),
         ):
-            must_raise(ValueError, "rank 1 of the group has rows of 2 elements of F64, rank 0 of 3", call)
+            text = "rank 0 of 3" if wide is shapes[0] else "rank 0 of 6 elements of F64 in another shape"
+            must_raise(ValueError, text, call)
         must_raise(
             ValueError,
             f"scatter: the root's x has {length} rows of 1 elements of F64, the outs of all ranks have {n} of "
@@ -111,6 +112,16 @@ def memory() -> None:
     np.testing.assert_array_equal(room, np.full((n, 4), rank + 1.0))
 
 
+def roots() -> None:
+    """Every rank names another root: nobody gets a result."""
+    rank = slipstream.rank()
+    x = np.full(int(sys.argv[3]), rank + 1.0)
+    if sys.argv[2] == "gather":
+        must_raise(slipstream.Mismatch, "root=", lambda: slipstream.gather(x, rank))
+    else:
+        must_raise(slipstream.Mismatch, "root=", lambda: slipstream.scatter(x, rank, out=np.empty_like(x)))
+
+
 slipstream.init()
-{"values": values, "errors": errors, "memory": memory}[sys.argv[1]]()
+{"values": values, "errors": errors, "memory": memory, "roots": roots}[sys.argv[1]]()
 slipstream.shutdown()

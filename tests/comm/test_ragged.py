@@ -37,6 +37,12 @@ def test_memory_that_earlier_operations_use(transport: str) -> None:
     ranks.run(SCRIPT, 3, transport=transport, args=["memory"])
 
 
+@pytest.mark.parametrize("elements", ["4", "60000"])
+@pytest.mark.parametrize("operation", ["gather", "scatter"])
+def test_ranks_that_name_different_roots_get_no_result(operation: str, elements: str) -> None:
+    ranks.run(SCRIPT, 2, args=["roots", operation, elements])
+
+
 def _request(group: _core.Group, room: int, chunk: int = 1 << 20) -> _core.Request:
     steps = np.array([Kind.COPY, -1, 0, 1, Space.IN, Space.OUT, 0], dtype=np.int32)
     plan = _core.Plan.compile(0, 1, 1, steps, np.empty(0, dtype=np.int32))

@@ -314,6 +314,9 @@ def check_sparse() -> None:
         assert_same(result.to_dense(), sum(made(r).to_dense() for r in range(size)) / divisor, op)
     with pytest.raises(ValueError):
         hvd.sparse_allreduce_async(made(rank), "s", hvd.Max)
+    for moves in (hvd.allgather, hvd.alltoall):  # that ends nothing
+        with pytest.raises(ValueError, match="required to be dense"):
+            moves(made(rank))
 
 
 def check_compression() -> None:

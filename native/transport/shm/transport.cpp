@@ -137,9 +137,9 @@ void ShmTransport::stop_listening() {
   impl_->listener.reset();
 }
 
-void ShmTransport::set_neighbours(size_t ranks) {
+void ShmTransport::set_ranks_of_host(size_t ranks) {
   constexpr size_t kMemory = 8 << 20;
-  impl_->ring_bytes = std::clamp(std::bit_floor(kMemory / 2 / std::max<size_t>(1, ranks)), Ring::kLeast, Ring::kMost);
+  impl_->ring_bytes = std::clamp(std::bit_floor(kMemory / 2 / (std::max<size_t>(2, ranks) - 1)), Ring::kLeast, Ring::kMost);
 }
 
 std::string ShmTransport::listen() {

@@ -24,9 +24,9 @@ class ShmTransport {
                double connect_seconds);
   ~ShmTransport();
 
-  // The other ranks of this host. The links to them, if there is one to each, take 8 MiB of this rank's memory at most,
-  // or 128 KiB each. Before the first dial.
-  void set_neighbours(size_t ranks);
+  // The ranks of this host, this one too. The links to them, if there is one to each, take 8 MiB of this rank's memory
+  // at most, or 128 KiB each. Before the first dial.
+  void set_ranks_of_host(size_t ranks);
 
   // Listens on an abstract unix socket of a random name, which it returns (it has no file).
   std::string listen();

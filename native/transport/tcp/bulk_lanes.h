@@ -48,7 +48,7 @@ class BulkLanes {
 
   // An authenticated connection, the lane's first or one that takes the place of another. False: no such lane.
   bool add(Connection connection, uint32_t number);
-  // Closes the lane's connection; other lanes send its segments.
+  // Closes the lane's connection and tells the peer if that one connects; other lanes send its segments.
   void give_up(BulkLane& lane);
   // Its connection broke.
   void broke(BulkLane& lane, int error);

@@ -84,12 +84,17 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def check_dense(tensor: torch.Tensor) -> None:
+    """ValueError if the tensor is sparse."""
+    if tensor.layout is not torch.strided:
+        raise ValueError("Tensor is required to be dense; see sparse_allreduce_async for sparse ones.")
+
+
 def plain_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A plain tensor with the values of ``tensor``, which shares no memory with it; sparse ones raise
     ValueError.
     """
-    if tensor.layout is not torch.strided:
-        raise ValueError("Tensor is required to be dense; see sparse_allreduce_async for sparse ones.")
+    check_dense(tensor)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype)
     copy.copy_(tensor.detach())
     return copy

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,26 +78,40 @@ def _rows(array: NDArray[Any]) -> tuple[int, int]:
     return array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
 
 
+_HEAD = 4  # integers
+
+
+def _head(array: NDArray[Any], dtype: int) -> tuple[int, int, int, int]:
+    """What a rank tells of an array: rows, elements of a row, dtype, and a checksum of a row's shape."""
+    return *_rows(array), int(dtype), crc32(repr(array.shape[1:]).encode()) if array.ndim > 1 else 0
+
+
 def _check_rows(operation: str, heads: Sequence[Sequence[int]]) -> list[int]:
-    """Every rank's number of rows. A head is (rows, elements of a row, dtype, ...): ranks must agree on the latter."""
+    """Every rank's number of rows. The heads begin as `_head` makes them: ranks must agree on all but the rows."""
     first = heads[0]
     for rank, head in enumerate(heads):
-        if head[1:3] != first[1:3]:
+        if head[1:_HEAD] != first[1:_HEAD]:
             raise found_by_all(
                 ValueError(
                     f"{operation}: rank {rank} of the group has rows of {_described(head)}, rank 0 of "
-                    f"{_described(first)}: dtypes, and all dimensions but the first, must agree"
+                    f"{_described(first, head)}: dtypes, and all dimensions but the first, must agree"
                 )
             )
     return [head[0] for head in heads]
 
 
 def _tell_all(
-    group: Group, operation: str, head: Sequence[int], array: NDArray[Any], size: int, name: str | None
+    group: Group,
+    operation: str,
+    head: Sequence[int],
+    array: NDArray[Any],
+    size: int,
+    name: str | None,
+    root: int = -1,
 ) -> ragged.Told:
     """Tells all ranks ``head``, with the first ``size`` bytes of ``array`` if they are few."""
     fits = ragged.fits(group, operation, len(head), address_of(array), size, size)
-    return ragged.tell_all(group, operation, head, address_of(array), size, fits, name)
+    return ragged.tell_all(group, operation, head, address_of(array), size, fits, name, root)
 
 
 def _join(
@@ -108,8 +123,10 @@ def _join(
     blocks.join(address_of(result), [n * result.itemsize for n in counts])
 
 
-def _described(head: Sequence[int]) -> str:
-    return f"{head[1]} elements of {DType(head[2]).name}"
+def _described(head: Sequence[int], beside: Sequence[int] | None = None) -> str:
+    """``beside``: what it is told apart from."""
+    alike = beside is not None and beside[1:3] == head[1:3]
+    return f"{head[1]} elements of {DType(head[2]).name}{' in another shape' if alike else ''}"
 
 
 @_collective
@@ -239,9 +256,9 @@ def all_gather(
     check_text("name", name)
     if out is not None:
         check_memory(out)
-    rows, width = _rows(array)
+    head = _head(array, dtype)
+    width = head[1]
     with Together(group, "all_gather"):
-        head = rows, width, int(dtype)
         told = _tell_all(group, "all_gather", head, array, array.nbytes, name)
         counts = _check_rows("all_gather", told.heads)
         shape = (sum(counts), *array.shape[1:])
@@ -377,13 +394,14 @@ def gather(
     check_text("name", name)
     if out is not None:
         check_memory(out)
-    rows, width = _rows(array)
-    head = rows, width, int(dtype)
+    head = _head(array, dtype)
+    width = head[1]
     mine = group.rank == root
     with Together(group, "gather"):
         sizes = [array.nbytes if rank == root else 0 for rank in range(group.size)]
         fits = ragged.fits(group, "gather", len(head), address_of(array), array.nbytes, array.nbytes)
-        told = ragged.tell_each(group, "gather", [head] * group.size, address_of(array), sizes, fits, name)
+        heads = [head] * group.size
+        told = ragged.tell_each(group, "gather", heads, address_of(array), sizes, fits, name, root)
         counts = _check_rows("gather", told.heads)
         shape = (sum(counts) if mine else 0, *array.shape[1:])
         given = out is not None and mine
@@ -429,14 +447,15 @@ def scatter(
     check_memory(out)
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
-    rows, width = _rows(result)
-    source, given = result, (0, 0, 0)
+    own = _head(result, dtype)
+    width = own[1]
+    source, given = result, (0,) * _HEAD
     if group.rank == root:
         source, kind = contiguous(x, group, "scatter")
-        given = *_rows(source), int(kind)
-    head = rows, width, int(dtype), *given
+        given = _head(source, kind)
     with Together(group, "scatter"):
-        told = _tell_all(group, "scatter", head, source, source.nbytes if group.rank == root else 0, name)
+        size = source.nbytes if group.rank == root else 0
+        told = _tell_all(group, "scatter", (*own, *given), source, size, name, root)
         counts = _check_rows("scatter", told.heads)
         _check_source(told.heads, root, sum(counts))
         elements = [n * width for n in counts]
@@ -457,12 +476,12 @@ def scatter(
 
 def _check_source(heads: Sequence[Sequence[int]], root: int, rows: int) -> None:
     """ValueError on all ranks unless the root's x, which the end of its head describes, fills all outs."""
-    _, *kind, given, width, dtype = heads[root]
-    if (given, width, dtype) != (rows, *kind):
+    wanted, given = [rows, *heads[root][1:_HEAD]], list(heads[root][_HEAD:])
+    if given != wanted:
         raise found_by_all(
             ValueError(
-                f"scatter: the root's x has {given} rows of {_described((given, width, dtype))}, the outs of all ranks "
-                f"have {rows} of {_described((rows, *kind))}"
+                f"scatter: the root's x has {given[0]} rows of {_described(given)}, the outs of all ranks have {rows} "
+                f"of {_described(wanted, given)}"
             )
         )
 
@@ -494,7 +513,8 @@ def all_to_all(
     check_text("name", name)
     if out is not None:
         check_memory(out)
-    rows, width = _rows(array)
+    rows, *kind = _head(array, dtype)
+    width = kind[0]
     if splits is None:
         if rows % group.size:
             raise ValueError(f"{rows} rows do not divide equally among {group.size} ranks: give splits")
@@ -504,8 +524,8 @@ def all_to_all(
     sent = [int(n) * width for n in splits]
     with Together(group, "all_to_all"):
         sizes = [n * array.itemsize for n in sent]
-        heads = [(int(n), width, int(dtype)) for n in splits]
-        fits = ragged.fits(group, "all_to_all", 3, address_of(array), array.nbytes, max(sizes))
+        heads = [(int(n), *kind) for n in splits]
+        fits = ragged.fits(group, "all_to_all", _HEAD, address_of(array), array.nbytes, max(sizes))
         told = ragged.tell_each(group, "all_to_all", heads, address_of(array), sizes, fits, name)
         counts = _check_rows("all_to_all", told.heads)
         shape = (sum(counts), *array.shape[1:])

@@ -49,16 +49,24 @@ def fits(group: Group, operation: str, fields: int, address: int, nbytes: int, m
 
 
 def tell_all(
-    group: Group, operation: str, head: Sequence[int], block: int, size: int, whole: bool, name: str | None
+    group: Group,
+    operation: str,
+    head: Sequence[int],
+    block: int,
+    size: int,
+    whole: bool,
+    name: str | None,
+    root: int = -1,
 ) -> Told:
     """Tells every rank of the group the same head and block, and waits until they have told theirs.
 
     ``block``: an address; ``size``: bytes there; ``whole``: what `fits` said. ``operation``, ``name``: what errors and
-    the timeline call it. Raises the session's error if it has failed.
+    the timeline call it. ``root``: of an operation that has one; the ranks compare it. Raises the session's error if
+    it has failed.
     """
     if group.size > _MOST_RANKS:
-        return _heads_of_all(group, head)
-    request = _request(group, operation, "all_gather", "direct", len(head))
+        return _heads_of_all(group, head, name)
+    request = _request(group, operation, "all_gather", "direct", len(head), root)
     return _unpacked(group.session.tell(request, head, block, (size,), whole, name or ""))
 
 
@@ -70,11 +78,12 @@ def tell_each(
     sizes: Sequence[int],
     whole: bool,
     name: str | None,
+    root: int = -1,
 ) -> Told:
     """As `tell_all`, but each rank of the group is told a head and a block of its own; the blocks follow each other."""
     if group.size > _MOST_RANKS:
-        return _heads_of_each(group, heads)
-    request = _request(group, operation, "all_to_all", "pairwise", len(heads[0]))
+        return _heads_of_each(group, heads, name)
+    request = _request(group, operation, "all_to_all", "pairwise", len(heads[0]), root)
     fields = [field for head in heads for field in head]
     return _unpacked(group.session.tell(request, fields, blocks, sizes, whole, name or ""))
 
@@ -88,10 +97,12 @@ def _room(group: Group) -> int:
     return min(_MOST_BYTES, _MEMORY // group.size)
 
 
-def _request(group: Group, operation: str, collective: str, algorithm: str, fields: int) -> _core.Request:
+def _request(
+    group: Group, operation: str, collective: str, algorithm: str, fields: int, root: int
+) -> _core.Request:
     room = _room(group)
     compiled = group.ragged(collective, algorithm, room)
-    key = (operation, fields)
+    key = (operation, fields, root)
     found = compiled.requests.get(key)
     if found is None:
         found = compiled.requests[key] = _core.Request(
@@ -100,6 +111,7 @@ def _request(group: Group, operation: str, collective: str, algorithm: str, fiel
             operation=detailed(f"{operation}/with_sizes", ranks=group.unsorted),
             dtype=DType.U8,
             chunk_bytes=compiled.chunk_bytes,
+            root=root,
             out_offsets=range(0, (group.size + 1) * room, room),
             extra=fields,
             ragged=True,
@@ -107,20 +119,19 @@ def _request(group: Group, operation: str, collective: str, algorithm: str, fiel
     return found
 
 
-def _heads_of_all(group: Group, head: Sequence[int]) -> Told:
+def _heads_of_all(group: Group, head: Sequence[int], name: str | None) -> Told:
     mine = np.array(head, dtype=np.int64)
     everyone = np.empty((group.size, mine.size), dtype=np.int64)
     memory = mine.ctypes.data, everyone.ctypes.data
-    addresses.all_gather(
-        group, *memory, [mine.size] * group.size, DType.I64, keep=(mine, everyone), sync=True
-    )
+    counts = [mine.size] * group.size
+    addresses.all_gather(group, *memory, counts, DType.I64, name=name, keep=(mine, everyone), sync=True)
     return Told(everyone.tolist(), None)
 
 
-def _heads_of_each(group: Group, heads: Sequence[Sequence[int]]) -> Told:
+def _heads_of_each(group: Group, heads: Sequence[Sequence[int]], name: str | None) -> Told:
     mine = np.array(heads, dtype=np.int64)
     theirs = np.empty_like(mine)
     counts = [mine.shape[1]] * group.size
     memory = mine.ctypes.data, theirs.ctypes.data
-    addresses.all_to_all(group, *memory, counts, counts, DType.I64, keep=(mine, theirs), sync=True)
+    addresses.all_to_all(group, *memory, counts, counts, DType.I64, name=name, keep=(mine, theirs), sync=True)
     return Told(theirs.tolist(), None)

@@ -64,10 +64,15 @@ class Group:
         current = job or jobs.current()
         members = tuple(range(current.size)) if ranks is None else _members(ranks, current)
         same = tuple(sorted(members))
-        number = current.groups_made.get(same, 0) + 1
-        self._set_up(current, members, number)
-        # Last: if a signal's handler breaks this off, it has not been, and may be done again.
-        current.groups_made[same] = number
+        made = current.groups_made.setdefault(same, {})
+        while True:
+            number = len(made) + 1
+            self._set_up(current, members, number)
+            if number not in made:  # else another thread, or a signal's handler, has taken it meanwhile
+                break
+        # No call stands between the look and this, so CPython changes no thread and runs no handler there. It is the
+        # last statement: if a handler breaks this off before, the group has not been, and may be made again.
+        made[number] = None
 
     def _set_up(self, current: jobs.Job, ranks: tuple[int, ...], number: int) -> None:
         """``number``: how many groups of these ranks there have been, with this one; 0 for the one of `world`."""

@@ -61,7 +61,9 @@ class Job:
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
     world: Any = None  # the Group of all ranks, made on first use by `slipstream.world`
     _farewells: list[Callable[[], None]] = field(default_factory=list)
-    groups_made: dict[tuple[int, ...], int] = field(default_factory=dict)  # how many, by sorted ranks
+    groups_made: dict[tuple[int, ...], dict[int, None]] = field(
+        default_factory=dict
+    )  # by sorted ranks and number
 
     def __repr__(self) -> str:
         return f"<Job {self.membership.job!r}: this is rank {self.rank} of {self.size}>"

@@ -24,6 +24,7 @@ from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.reduction_collectives import copied, placed
 from slipstream.faces.torch_tensors import (
     await_tensor,
+    check_dense,
     copy_back,
     dtype_code,
     is_plain,
@@ -98,6 +99,8 @@ def start_grouped_all_gather(
 def _all_gather(
     tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
 ) -> list[PendingResult]:
+    for tensor in tensors:
+        check_dense(tensor)
     with Together(process_set.group, "allgather"):
         return _all_gather_together(tensors, process_set, key)
 
@@ -125,10 +128,11 @@ def _all_gather_one(tensor: torch.Tensor, process_set: ProcessSet, key: Key | No
     group = process_set.group
     mine = _passport(tensor)
     head = [*mine, tensor.shape[0] if tensor.dim() else 1]
-    nbytes = tensor.nbytes
+    plain, nbytes = is_plain(tensor), tensor.nbytes
+    address = tensor.data_ptr() if plain else 0
     name = None if key is None else key[2]
-    fits = is_plain(tensor) and ragged.fits(group, "allgather", len(head), tensor.data_ptr(), nbytes, nbytes)
-    told = ragged.tell_all(group, "allgather", head, tensor.data_ptr() if fits else 0, nbytes, fits, name)
+    fits = plain and ragged.fits(group, "allgather", len(head), address, nbytes, nbytes)
+    told = ragged.tell_all(group, "allgather", head, address, nbytes, fits, name)
     _check_same("allgather", mine, [row[:_FIELDS] for row in told.heads], process_set)
     rows = [row[_FIELDS] for row in told.heads]
     if told.blocks is None:
@@ -255,6 +259,7 @@ def start_all_to_all(tensor: torch.Tensor, splits: Any, name: str | None, proces
     """
     group = process_set.group
     size = group.size
+    check_dense(tensor)
     send = _check_splits(tensor, splits, size)
     mine = _passport(tensor)
     key = None if name is None else claim_name("alltoall", process_set.process_set_id, name)
@@ -263,11 +268,10 @@ def start_all_to_all(tensor: torch.Tensor, splits: Any, name: str | None, proces
             heads = [[*mine, count] for count in send]
             width = _width(tensor)
             sizes = [count * width * tensor.element_size() for count in send]
-            address = tensor.data_ptr()
-            fits = is_plain(tensor) and ragged.fits(
-                group, "alltoall", len(heads[0]), address, sum(sizes), max(sizes)
-            )
-            told = ragged.tell_each(group, "alltoall", heads, address if fits else 0, sizes, fits, name)
+            plain = is_plain(tensor)
+            address = tensor.data_ptr() if plain else 0
+            fits = plain and ragged.fits(group, "alltoall", len(heads[0]), address, sum(sizes), max(sizes))
+            told = ragged.tell_each(group, "alltoall", heads, address, sizes, fits, name)
             _check_same("alltoall", mine, [row[:_FIELDS] for row in told.heads], process_set)
             receive = [row[_FIELDS] for row in told.heads]
             if told.blocks is None:
