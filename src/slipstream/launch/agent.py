@@ -195,7 +195,7 @@ class _HostAgent:
         stdout, stderr = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
         process.stdout.close()
         process.stderr.close()
-        for fd, kind in ((stdout, wire.OUT), (stderr, wire.ERR), (reports, wire.REPORT)):
+        for fd, kind in ((reports, wire.REPORT), (stdout, wire.OUT), (stderr, wire.ERR)):
             os.set_blocking(fd, False)
             started.pipes[fd] = kind
             if not self.paused:
@@ -222,6 +222,9 @@ class _HostAgent:
             os.close(fd)
             self._send(kind, rank.number, b"")  # the end of this stream
             return False
+        if rank.pipes[fd] == wire.ERR:  # a rank reports what it is about to write
+            for other in [other for other, kind in rank.pipes.items() if kind == wire.REPORT]:
+                self._on_output(other)
         self._send(rank.pipes[fd], rank.number, data)
         return True
 
