@@ -111,6 +111,21 @@ def test_without_a_launcher_nothing_is_installed(text: str) -> None:
     assert sys.excepthook is before
 
 
+@pytest.mark.parametrize("text", ["x", "\u20ac" * 1000 + "\n" + "x" * 9000])
+def test_a_launcher_is_told_what_is_about_to_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    install({"SLIPSTREAM_REPORT": f"{writer}:{os.fstat(writer).st_ino}"})
+    sys.excepthook(ValueError, ValueError(text), None)
+    told = [json.loads(line) for line in os.read(reader, 1 << 20).splitlines()]
+    assert "".join(one["shown"] for one in told[:-1]) == capsys.readouterr().err
+    assert told[-1]["grade"] == OWN
+    os.close(reader)
+    os.close(writer)
+
+
 def test_a_report_fits_one_write(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)

@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,58 @@ def groups_and_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong, wrong[:3]
+
+
+class Turns:
+    """Lets the threads of a group call in one order, the same on all ranks."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._next = 0
+        self._changed = threading.Condition()
+
+    def take(self, thread: int, call: Callable[[], slipstream.Work]) -> slipstream.Work:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._next == thread, 100.0), (thread, self._next)
+            work = call()
+            self._next = (thread + 1) % self._threads
+            self._changed.notify_all()
+        return work
+
+
+def groups_of_many_threads() -> None:
+    """16 groups, each used by 16 threads at once: collectives in one order, and messages with a tag for each thread."""
+    me, n, many = slipstream.rank(), slipstream.size(), 16
+    groups = [Group(list(np.roll(range(n), i))) for i in range(many)]
+    turns = [Turns(many) for _ in groups]
+    wrong: list[str] = []
+    done: list[tuple[int, int]] = []
+
+    def use(number: int, thread: int) -> None:
+        group = groups[number]
+        for turn in range(3):
+            value, size = 10_000 * number + 100 * thread + turn, (thread * 977 + turn * 4099) % 5_000 + 1
+            mine = np.full(size, value + me, np.int64)
+            work = turns[number].take(
+                thread, lambda mine=mine: slipstream.all_reduce(mine, group=group, async_op=True)
+            )
+            right, left = (group.rank + 1) % n, (group.rank - 1) % n
+            sending = slipstream.send(mine, right, tag=thread, group=group, async_op=True)
+            got = slipstream.recv(np.empty(size, np.int64), left, tag=thread, group=group)
+            sending.wait()
+            if not (got == value + group.ranks[left]).all():
+                wrong.append(f"group {number}, thread {thread}, turn {turn}: received {got[:3]}")
+            if not (work.wait() == n * value + n * (n - 1) // 2).all():
+                wrong.append(f"group {number}, thread {thread}, turn {turn}: {work.wait()[:3]}")
+        done.append((number, thread))
+
+    threads = [threading.Thread(target=use, args=(g, t)) for g in range(many) for t in range(many)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong, wrong[:3]
+    assert len(done) == many * many
 
 
 def holds(data: np.ndarray[Any, Any], value: int) -> bool:

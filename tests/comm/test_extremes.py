@@ -28,6 +28,11 @@ def test_16_groups_in_16_threads(transport: str) -> None:
     passed(ranks.run(SCRIPT, 4, transport=transport, args=["groups_and_threads"]))
 
 
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_16_groups_with_16_threads_each(transport: str) -> None:
+    passed(ranks.run(SCRIPT, 4, transport=transport, args=["groups_of_many_threads"]))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(

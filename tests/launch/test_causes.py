@@ -144,10 +144,14 @@ def test_a_bystander_is_not_blamed(tag: str, ssh: Path, tmp_path: Path, hosts: s
     code, _, err = run(tag, *arguments, "--", sys.executable, "-c", BYSTANDER, str(tmp_path / "gone"))
     assert code == 1
     host = "localhost" if hosts == "localhost:2" else "node1"
-    said = [f"slipstream: rank 1 on host {host} exited with code 1:", "    ValueError: bad batch 17"]
-    assert err.splitlines()[-2:] == said
+    assert err.splitlines()[-1] == "    ValueError: bad batch 17"
+    assert (
+        err.count(f"slipstream: rank 1 on host {host} exited with code 1:\n    Traceback (most recent") == 1
+    )
     assert err.count("slipstream: rank") == 1
-    assert err.count("Traceback") == 2  # one for each rank
+    assert err.count("Traceback") == err.count("bad batch 17") == 1
+    assert "slipstream: raised as well: PeerLost on rank 0 (--full-traceback shows all)\n" in err
+    assert err.count("PeerLost") == 1
 
 
 def test_if_all_lost_another_the_first_is_named(tag: str) -> None:
@@ -217,8 +221,49 @@ def test_a_job_of_pytorch_names_the_rank_that_raised(tag: str, backend: str) -> 
     job = launch(tag, *arguments, OMP_NUM_THREADS="1")
     _, err = job.communicate(timeout=240)
     assert job.returncode == 1
-    said = ["slipstream: rank 1 on host localhost exited with code 1:", "    ValueError: bad batch 17"]
-    assert err.splitlines()[-2:] == said, err
+    assert err.splitlines()[-1] == "    ValueError: bad batch 17", err
+    assert "slipstream: rank 1 on host localhost exited with code 1:\n    " in err
+    assert err.count("Traceback (most recent call last)") == 1, err
+
+
+NUMPY = """
+import numpy, slipstream
+slipstream.init()
+slipstream.all_reduce(numpy.ones(4 + slipstream.rank()))
+"""
+HOROVOD = """
+import torch, slipstream.torch as hvd
+hvd.init()
+hvd.allreduce(torch.ones(4 + hvd.rank()))
+"""
+TORCH = """
+import torch, torch.distributed as dist
+dist.init_process_group("slipstream")
+dist.all_reduce(torch.ones(4 + dist.get_rank()))
+"""
+
+
+@pytest.mark.parametrize("program", [NUMPY, HOROVOD, TORCH], ids=["numpy", "horovod", "torch"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_mismatch_of_all_ranks_is_told_once(tag: str, tmp_path: Path, program: str, full: bool) -> None:
+    if program != NUMPY:
+        pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(program)
+    options = ("-np", "3", "--start-timeout", "200", "--output-dir", str(tmp_path / "out"))
+    option = ["--full-traceback"] if full else []
+    command = (*options, *option, "--", sys.executable, str(tmp_path / "train.py"))
+    job = launch(tag, *command, OMP_NUM_THREADS="1")
+    _, err = job.communicate(timeout=240)
+    assert job.returncode == 1
+    assert err.splitlines()[-1].startswith("    slipstream.base.errors.Mismatch: operation #0 "), err
+    errors = [(tmp_path / "out" / f"rank.{rank}" / "stderr").read_text() for rank in range(3)]
+    raised = sum("Traceback (most recent call last)" in text for text in errors)
+    assert raised > 1, errors
+    assert all("Mismatch: operation #0" in text for text in errors if "Traceback" in text)
+    assert err.count("Traceback (most recent call last)") == (raised if full else 1), err
+    assert err.count("Mismatch: operation #0") == (raised + 1 if full else 1), err
+    assert err.count("slipstream: raised as well: Mismatch on rank") == (0 if full else 1), err
+    assert (f"{os.sep}slipstream{os.sep}comm{os.sep}" in err) == full
 
 
 # Rank 1 finishes, with or without a link, and rank 0 waits for it.

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from launch.test_run import LIMIT, command, environment, marked, tag, wait_for
+from slipstream.launch import control_group
+from slipstream.launch.sweep import mark_of
 
 __all__ = ["tag"]
 
@@ -80,8 +82,9 @@ def start(tag: str, ssh: Path, host: str) -> tuple[subprocess.Popen[str], dict[s
         text=True,
     )
     assert process.stdout is not None
-    rank, agent = map(int, process.stdout.readline()[4:].split())
-    return process, {"rank": rank, "agent": agent, "guard": parent_of(agent)}
+    rank, agent, *child = map(int, process.stdout.readline()[4:].split())
+    named = dict.fromkeys(["child"], child[0]) if child else {}
+    return process, {"rank": rank, "agent": agent, "guard": parent_of(agent), **named}
 
 
 @pytest.mark.parametrize("host", ["localhost", "node1"])
@@ -104,6 +107,66 @@ def test_killing_both_at_once_leaves_nothing(tag: str, elsewhere: Path, host: st
     process.communicate(timeout=LIMIT)
     assert process.returncode == 1
     wait_for(lambda: not marked(tag), "the end of every process")
+
+
+@pytest.fixture
+def mounted() -> Iterator[Path]:
+    """The folder of this process's control group; skips where this user may make none in it."""
+    mark = mark_of(os.urandom(16))
+    made = control_group.make(mark)
+    if made is None:
+        pytest.skip("this user may make no control group")
+    assert control_group.find(mark) == [made]
+    yield made.parent
+    assert control_group.end(made)
+    assert control_group.end(made)  # it is not there
+    assert not made.exists()
+
+
+def group_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text().split("0::", 1)[1].split("\n")[0].rpartition("/")[2]
+
+
+def gone(pid: int) -> bool:
+    """It has ended; whoever has adopted it may not have reaped it."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_process_without_a_variable_of_the_job_is_left_on_no_host(
+    tag: str, elsewhere: Path, mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rank's agent and the guard are killed in one moment."""
+    monkeypatch.setitem(globals(), "RANK", "setsid env -i sleep 1000 & echo $$ $PPID $!; wait")
+    process, there = start(tag, elsewhere, "node1")
+    group, hidden = group_of(there["rank"]), there["child"]
+    assert group.startswith("slipstream-")
+    assert (mounted / group).exists()
+    wait_for(lambda: b"sleep" in Path(f"/proc/{hidden}/cmdline").read_bytes().split(b"\0"), "env")
+    os.kill(there["agent"], signal.SIGSTOP)
+    os.kill(there["guard"], signal.SIGKILL)
+    os.kill(there["agent"], signal.SIGKILL)
+    process.communicate(timeout=LIMIT)
+    try:
+        wait_for(lambda: gone(hidden), "the end of every process")
+    finally:
+        if not gone(hidden):
+            os.kill(hidden, signal.SIGKILL)
+    wait_for(lambda: not (mounted / group).exists(), "the end of the control group")
+
+
+@pytest.mark.parametrize("host", ["localhost", "node1"])
+@pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
+def test_no_control_group_is_left(tag: str, elsewhere: Path, mounted: Path, host: str, victim: str) -> None:
+    process, there = start(tag, elsewhere, host)
+    group = group_of(there["rank"])
+    assert group.startswith("slipstream-")
+    assert (mounted / group).exists()
+    os.kill(there[victim], signal.SIGKILL)
+    process.communicate(timeout=LIMIT)
+    wait_for(lambda: not (mounted / group).exists(), "the end of the control group")
 
 
 @pytest.mark.parametrize("host", ["localhost", "node1"])

@@ -48,6 +48,57 @@ def make() -> Iterator[Callable[..., FakeJob]]:
         yield made
 
 
+def raising(rank: int, text: str, grade: int = OWN) -> list[bytes]:
+    """What the agent passes on of a rank that raises."""
+    shown = f"Traceback (most recent call last):\n{text}\n"
+    records = [{"shown": shown[:9]}, {"shown": shown[9:]}, {"grade": grade, "text": text}]
+    said = "".join(json.dumps(one) + "\n" for one in records).encode()
+    return [message(wire.REPORT, rank, said), message(wire.ERR, rank, shown.encode())]
+
+
+# ---- tracebacks
+
+
+def test_a_traceback_is_held_back_until_the_cause_is_known(make: Callable[..., FakeJob]) -> None:
+    job = make()
+    held = [*raising(0, "KeyError: 1"), message(wire.ERR, 0, b"another line\n"), *raising(1, "x.KeyError: 2")]
+    job.hear(job.here, started(0), started(1), *held)
+    assert job.said() == ["[0] another line"]
+    job.hear(job.here, exited(1, 1))
+    job.after(60.0)
+    assert job.said() == []  # it ends
+    assert job.ranks.tracebacks.of(1) == "Traceback (most recent call last):\nx.KeyError: 2"
+    assert job.ranks.tracebacks.others(1).startswith("raised as well: KeyError on rank 0 (")
+    assert job.ranks.tracebacks.others(0).startswith("raised as well: KeyError on rank 1 (")
+
+
+def test_the_likely_cause_is_shown_if_the_job_goes_on(make: Callable[..., FakeJob]) -> None:
+    job = make()
+    lost = raising(0, "PeerLost: x", CONSEQUENCE)
+    job.hear(job.here, started(0), started(1), *lost, *raising(1, "KeyError: 2"))
+    assert job.said() == []
+    job.after(60.0)
+    assert job.said() == ["[1] Traceback (most recent call last):", "[1] KeyError: 2"]
+    job.hear(job.here, message(wire.ERR, 1, b"Traceback (most recent call last):\n"))
+    assert job.said() == ["[1] Traceback (most recent call last):"]
+    assert job.ranks.tracebacks.of(1) == job.ranks.tracebacks.others(0) == ""
+    assert job.ranks.tracebacks.of(0).endswith("PeerLost: x")
+
+
+def test_a_lost_rank_shows_its_traceback(make: Callable[..., FakeJob]) -> None:
+    job = make(min_np=2)
+    job.hear(job.here, started(0), started(1), *raising(1, "KeyError: 2"), exited(1, 1))
+    assert job.said()[:2] == ["[1] Traceback (most recent call last):", "[1] KeyError: 2"]
+
+
+def test_an_interrupt_holds_nothing_back(make: Callable[..., FakeJob]) -> None:
+    job = make()
+    job.hear(job.here, started(0), started(1))
+    job.ending.interrupt(signal.SIGINT)
+    job.hear(job.here, *raising(1, "KeyboardInterrupt"))
+    assert job.said() == ["[1] Traceback (most recent call last):", "[1] KeyboardInterrupt"]
+
+
 # ---- failures
 
 

@@ -27,6 +27,7 @@ OWN, MIXED, CONSEQUENCE = 0, 1, 2
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep  # as in frames: links in it, if any, are not followed
 _ON_PURPOSE = (SlipstreamError, ValueError, TypeError, KeyboardInterrupt)
 _MOST = 4000  # bytes of a report, which are written at once (PIPE_BUF)
+_MOST_RECORDS = 8  # of them, with a traceback; a pipe has room for twice as many
 _FRAMES = re.compile(r"\n\nAt:\n(?:  \S+\(\d+\): .*\n?)+")  # what C++ adds to the text of a Python exception
 _SAYS_SO = re.compile(r"\b(PeerLost|Aborted): ")  # in the text of an exception that has passed through C++
 
@@ -42,12 +43,15 @@ def install(environ: Mapping[str, str] = os.environ) -> None:
         return
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        text = trimmed(value, trace) if plain else ""
         if pipe is not None and os.getpid() == own:  # not a child of the rank's
             with contextlib.suppress(OSError):
+                for record in _announced(text):
+                    os.write(pipe, record)
                 os.write(pipe, _report(kind, value))
         if plain:
             with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(trimmed(value, trace))
+                sys.stderr.write(text)
         else:
             before(kind, value, trace)
 
@@ -74,6 +78,20 @@ def _report(kind: type[BaseException], value: BaseException) -> bytes:
         if len(data) <= _MOST:
             return data
         most = min(len(text), most) // 2
+
+
+def _announced(text: str) -> list[bytes]:
+    """Tells the launcher what is about to be written to standard error, so that it can show that once."""
+    records: list[bytes] = []
+    step = _MOST
+    while text and len(records) < _MOST_RECORDS:
+        data = json.dumps({"shown": text[:step]}).encode() + b"\n"
+        if len(data) <= _MOST:
+            records.append(data)
+            text, step = text[step:], _MOST
+        else:
+            step = step * 7 // 8
+    return [] if text else records
 
 
 def _before(error: BaseException) -> BaseException | None:

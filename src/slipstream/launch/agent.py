@@ -16,8 +16,9 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from slipstream.launch import wire
+from slipstream.launch import control_group, wire
 from slipstream.launch.environment import laid_over
 from slipstream.launch.guard import guarded
 from slipstream.launch.outbox import Outbox
@@ -41,7 +42,9 @@ class _Rank:
 class _HostAgent:
     """Starts the ranks of one host, sends what they print to the launcher, and ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Path | None = None) -> None:
+        """``group``: the control group of the ranks, if there is one."""
+        self._group = group
         self.selector = selectors.DefaultSelector()
         self.messages = AgentMessages(preamble=False)
         self.ranks: dict[int, _Rank] = {}  # by pid
@@ -68,7 +71,9 @@ class _HostAgent:
                     key.data(key.fd)
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 break
+        control_group.end(self._group)
         gone = kill_descendants(self._reaped)
+        control_group.end(self._group)  # now that it is empty
         if not self.cut_off:
             self._finish(gone)
         return 0 if gone else 1
@@ -168,6 +173,11 @@ class _HostAgent:
 
     def _start_rank(self, rank: SpecRank, spec: Spec, env: dict[str, str]) -> None:
         agent = os.getpid()
+
+        def prepare() -> None:  # in the child; safe: one thread
+            die_with_parent(signal.SIGKILL, agent)
+            control_group.enter(self._group)
+
         reports, pipe = os.pipe()
         env = env | {"SLIPSTREAM_REPORT": f"{pipe}:{os.fstat(pipe).st_ino}"}
         try:
@@ -180,7 +190,7 @@ class _HostAgent:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=(pipe,),
-                preexec_fn=lambda: die_with_parent(signal.SIGKILL, agent),  # safe: one thread
+                preexec_fn=prepare,
             )
         except BaseException:
             os.close(reports)
@@ -195,7 +205,7 @@ class _HostAgent:
         stdout, stderr = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
         process.stdout.close()
         process.stderr.close()
-        for fd, kind in ((stdout, wire.OUT), (stderr, wire.ERR), (reports, wire.REPORT)):
+        for fd, kind in ((reports, wire.REPORT), (stdout, wire.OUT), (stderr, wire.ERR)):
             os.set_blocking(fd, False)
             started.pipes[fd] = kind
             if not self.paused:
@@ -222,6 +232,9 @@ class _HostAgent:
             os.close(fd)
             self._send(kind, rank.number, b"")  # the end of this stream
             return False
+        if rank.pipes[fd] == wire.ERR:  # a rank reports what it is about to write
+            for other in [other for other, kind in rank.pipes.items() if kind == wire.REPORT]:
+                self._on_output(other)
         self._send(rank.pipes[fd], rank.number, data)
         return True
 
@@ -253,7 +266,9 @@ def main() -> int:
     if "--local" in sys.argv[1:]:
         # If the launcher dies, standard input closes, and a guard that is stopped has to wake to see it.
         die_with_parent(signal.SIGCONT, os.getppid())
-    return guarded(lambda: _HostAgent().run())
+    mark = next((one for one in sys.argv if one.startswith("--job=")), "")
+    group = control_group.make(mark) if mark else None
+    return guarded(lambda: _HostAgent(group).run(), group)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from slipstream.launch import control_group
 from slipstream.launch.agents import Agent, Destination, sweep_up
 from slipstream.launch.output import Console
 from slipstream.launch.processes import kill_descendants
+from slipstream.launch.sweep import mark_of
 from slipstream.launch.wire import Spec
 
 __all__ = ["AgentListener", "AgentPool"]
@@ -141,6 +143,9 @@ class AgentPool:
         if sweep():
             sweep_up(self.agents, self._secret)
         kill_descendants(lambda pid, status: None)
+        if any(agent.destination.remote is None and not agent.done for agent in self.agents):
+            for group in control_group.find(mark_of(self._secret)):
+                control_group.end(group)
         for agent in self.agents:
             agent.close()
 

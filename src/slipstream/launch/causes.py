@@ -84,14 +84,20 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def explained(cause: Failure, host: str, tail: Iterable[bytes], cure: str) -> list[str]:
-    """What the launcher says of the cause. ``tail``: the end of the rank's standard error; ``cure``: see `advice`."""
+def explained(
+    cause: Failure, host: str, tail: Iterable[bytes], cure: str, traceback: str = "", others: str = ""
+) -> list[str]:
+    """What the launcher says of the cause. ``tail``: the end of the rank's standard error; ``cure``: see `advice`.
+
+    ``traceback``: the rank's, if it has not been shown; ``others``: what other ranks have raised, in a line.
+    """
     what = f"rank {cause.rank} on host {host} {_how_and_why(cause)}"
-    if cause.error:
-        said = [f"{what}:\n{_indented(cause.error.splitlines())}"]
+    first = [others] if others else []
+    if traceback or cause.error:
+        said = [*first, f"{what}:\n{_indented((traceback or cause.error).splitlines())}"]
         return [*said, cure] if cure else said
     last = _indented([line.decode(errors="replace") for line in tail])
-    return [what, f"the last lines of its standard error:\n{last}"] if last else [what]
+    return [*first, what, f"the last lines of its standard error:\n{last}"] if last else [*first, what]
 
 
 def _indented(lines: Iterable[str]) -> str:

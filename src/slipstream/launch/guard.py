@@ -3,7 +3,8 @@
 The guard is the process that the launcher or ssh has started; the agent is its child, in a session of its own. Both
 adopt orphans. So when the agent is killed, all that it had started becomes the guard's; and when the guard is killed,
 the kernel tells the agent. A child of the agent's wakes a guard that is stopped when the agent ends. Where both are
-killed, the launcher comes once more (`sweep`). A control group would do the same, but few users may make one.
+killed, the launcher comes once more (`sweep`). Few users may make a control group; where there is one, the kernel
+kills at once what is in it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
+from slipstream.launch import control_group
 from slipstream.launch.processes import adopt_orphans, die_with_parent, kill_descendants, reap
 
 __all__ = ["guarded"]
@@ -23,11 +26,11 @@ __all__ = ["guarded"]
 _PATIENCE = 12.0  # seconds in which an agent ends by itself, once it is to: it may wait for processes 10 s
 
 
-def guarded(run: Callable[[], int]) -> int:
+def guarded(run: Callable[[], int], group: Path | None = None) -> int:
     """Runs ``run``, an agent, in a child of this process, which has one thread; returns the agent's exit code.
 
-    Nothing that the agent started is left then. Standard input, which both share, is the launcher's hand: when it
-    closes, a stopped agent is woken, and what has not ended in time is killed.
+    Nothing that the agent started is left then, nor of the control ``group``. Standard input, which both share, is the
+    launcher's hand: when it closes, a stopped agent is woken, and what has not ended in time is killed.
     """
     adopt_orphans()
     own = os.getpid()
@@ -41,7 +44,11 @@ def guarded(run: Callable[[], int]) -> int:
     for number in numbers:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    return _watch(agent, reader)
+    code = _watch(agent, reader)
+    control_group.end(group)
+    kill_descendants(lambda pid, status: None)
+    control_group.end(group)  # now that it is empty
+    return code
 
 
 def _be_agent(run: Callable[[], int], guard: int, blocked: set[signal.Signals]) -> None:
@@ -94,7 +101,6 @@ def _watch(agent: int, reader: int) -> int:
             os.kill(agent, signal.SIGKILL)
             code = 128 + signal.SIGKILL
         if code is not None:
-            kill_descendants(lambda pid, status: None)
             return code
 
 

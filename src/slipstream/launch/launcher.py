@@ -165,15 +165,19 @@ class _Launcher:
     def _tell_cause(self) -> None:
         """Says at the very end what has brought the job down: no output of other ranks comes after it."""
         if self._ending.interrupted_by:
+            self._ranks.tracebacks.show()
             ended = "" if self._pool.abandoned else "; all its ranks have ended"
             self._console.say(f"the job was interrupted ({self._ending.interrupted_by}){ended}")
             return
         cause = self._ranks.first_cause.found
         if cause is None:
+            self._ranks.tracebacks.show()
             return
         host = next(one.host for one in self._options.placed if one.rank == cause.rank)
         program = shutil.which(self._options.argv[0], path=self._options.env.get("PATH"))
         cure = advice(cause, self._ranks.finished, program if self._local[host] else None)
         tail = self._outputs.tail(cause.rank)
-        for text in explained(cause, self._specs.names[host], tail, cure):
+        traceback = self._ranks.tracebacks.of(cause.rank)
+        others = self._ranks.tracebacks.others(cause.rank)
+        for text in explained(cause, self._specs.names[host], tail, cure, traceback, others):
             self._console.say(text)

@@ -9,6 +9,7 @@ import select
 import shutil
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -197,6 +198,7 @@ class RankOutput:
         self.rank = rank
         self.error = error
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
+        self.held_back: Callable[[bytes], bool] | None = None  # whether a line is not to be shown as it comes
         self._console = console
         self._line = b""  # since the last line end or carriage return
         self._shown: bytes | None = None  # the transient shown, if nothing came after its carriage return
@@ -254,8 +256,17 @@ class RankOutput:
         line = self._line if self._line or self._shown is None else self._shown
         self._line, self._shown = b"", None
         self.tail.append(line[:_TAIL_WIDTH])
+        if self.held_back is not None and self.held_back(line):
+            return b""
+        return self._shown_line(line)
+
+    def _shown_line(self, line: bytes) -> bytes:
         console = self._console
         return console.head(self.rank, self.error) + console.shown(line, self.error) + b"\n"
+
+    def show(self, lines: Iterable[bytes]) -> None:
+        """Shows lines that were held back."""
+        self._write([self._shown_line(line) for line in lines])
 
     def flush(self) -> None:
         """Ends a line that has begun."""
@@ -294,6 +305,14 @@ class RankOutputs:
         """Ends the lines that a rank has begun."""
         for error in (False, True):
             self._all[rank, error].flush()
+
+    def hold_back(self, rank: int, which: Callable[[bytes], bool] | None) -> None:
+        """Has the lines of the rank's standard error not shown for which that is true."""
+        self._all[rank, True].held_back = which
+
+    def show(self, rank: int, lines: Iterable[bytes]) -> None:
+        """Shows lines of the rank's standard error that were held back."""
+        self._all[rank, True].show(lines)
 
     def tail(self, rank: int) -> deque[bytes]:
         """The last lines of a rank's standard error."""

@@ -14,6 +14,7 @@ from slipstream.launch.late_ranks import StartWatch, Stragglers
 from slipstream.launch.options import JobOptions
 from slipstream.launch.output import Console, RankOutputs
 from slipstream.launch.processes import how_it_ended
+from slipstream.launch.tracebacks import Tracebacks
 
 __all__ = ["Ranks"]
 
@@ -34,6 +35,7 @@ class Ranks:
         self.agents: list[Agent] = []
         self.finished: set[int] = set()  # ranks that ended with code 0 before the job was ended
         self.first_cause = FirstCause(ending, deadlines)
+        self.tracebacks = Tracebacks(outputs, ending, deadlines)
         self.start_watch = StartWatch(self.agents, console, ending, deadlines, options.start_timeout)
         self._stragglers = Stragglers(self.agents, console, ending, deadlines)
         self._options = options
@@ -67,6 +69,7 @@ class Ranks:
             self._failed(agent, rank, 127, payload.decode(errors="replace"))
         elif kind == wire.REPORT:
             self.first_cause.report(rank, payload)
+            self.tracebacks.report(rank, payload)
         elif kind == wire.EXITED:
             self._exited(agent, rank, wire.CODE.unpack(payload)[0])
         elif kind == wire.DONE:
@@ -131,6 +134,7 @@ class Ranks:
         left, least = self._size - len(self._lost), self._options.min_np
         if least is None or left < least:
             return False
+        self.tracebacks.show(ranks)
         told = f"{what}; " if what else ""
         self._console.say(f"{told}the job goes on with {left} of {self._size} ranks (--min-np {least})")
         return True

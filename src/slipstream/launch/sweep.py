@@ -1,7 +1,8 @@
 """Ends what a job has left on a host where both its agent and its guard were killed, or do not answer.
 
 ``python -m slipstream.launch.sweep`` reads the job's secret (hexadecimal digits) from standard input: all processes
-of the job have it in their environment, and agents and guards what `mark_of` makes of it among their arguments.
+of the job have it in their environment, and agents and guards what `mark_of` makes of it among their arguments. The
+name of the ranks' control group, if they have one, comes of that, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 import signal
 import sys
 import time
+
+from slipstream.launch import control_group
 
 __all__ = ["mark_of", "sweep"]
 
@@ -34,8 +37,13 @@ def sweep(secret: str) -> bool:
     while True:
         left = [int(name) for name in os.listdir("/proc") if name.isdigit() and _bears(name, marks)]
         left = [pid for pid in left if pid != os.getpid()]
-        if not left or time.monotonic() > deadline:
-            return not left
+        groups = [
+            group
+            for group in control_group.find(mark_of(bytes.fromhex(secret)))
+            if not control_group.end(group)
+        ]
+        if not (left or groups) or time.monotonic() > deadline:
+            return not (left or groups)
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -91,6 +92,66 @@ def objects_check() -> None:
 
 def test_objects(c10d: Any) -> None:
     c10d(objects_check, size=3)
+
+
+class Unwelcome:
+    """Where it is unpickled, that fails."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def failing_objects_check() -> None:
+    """Objects that cannot be pickled, or unpickled, are the caller's mistake: the next call is as good as ever."""
+    rank = dist.get_rank()
+    for objects in ([lambda: 0, 1], [Unwelcome(), 1], [Thing(2), 1]):
+        got: list[Any] = objects if rank == 0 else [None, None]
+        wrong = objects[0].__class__ is Unwelcome
+        if callable(objects[0]):
+            if rank == 0:
+                with pytest.raises((AttributeError, pickle.PicklingError)):
+                    dist.broadcast_object_list(got, src=0)
+                with pytest.raises((AttributeError, pickle.PicklingError)):
+                    dist.send_object_list(got, dst=1)
+            continue
+        if rank == 1 and wrong:
+            with pytest.raises(ValueError, match="no number"):
+                dist.broadcast_object_list(got, src=0)
+            with pytest.raises(ValueError, match="no number"):
+                dist.recv_object_list(got, src=0)
+            continue
+        dist.broadcast_object_list(got, src=0)
+        assert wrong or (got[0].value, got[1]) == (2, 1)
+        if rank == 0:
+            dist.send_object_list(got, dst=1)
+        else:
+            dist.recv_object_list(got, src=0)
+
+
+def test_objects_that_cannot_be_pickled_or_unpickled(c10d: Any) -> None:
+    c10d(failing_objects_check, size=2)
+
+
+def bytes_of_objects_check() -> int:
+    """How many bytes travel of an object."""
+    seen: list[int] = []
+    original = dist.distributed_c10d.broadcast
+
+    def broadcast(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(tensor.numel())
+        return original(tensor, *args, **kwargs)
+
+    dist.distributed_c10d.broadcast = broadcast
+    try:
+        dist.broadcast_object_list([b"x" * 100], src=0)
+    finally:
+        dist.distributed_c10d.broadcast = original
+    return seen[-1] - len(pickle.dumps(b"x" * 100))
+
+
+def test_objects_of_other_backends_are_left_as_they_are(c10d: Any) -> None:
+    assert c10d(bytes_of_objects_check, backend="gloo") == [0, 0]
+    assert c10d(bytes_of_objects_check, backend="slipstream") == [44, 44]
 
 
 def differentiable_check() -> None:

@@ -23,7 +23,7 @@ from slipstream.comm.membership.meeting import Meeting
 from slipstream.comm.membership.opening import open_session
 from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.job_reducers import JobReducers
-from slipstream.comm.rendezvous.join import Membership, given_up, join
+from slipstream.comm.rendezvous.join import Membership, given_up, join, when_in_doubt
 
 __all__ = [
     "Job",
@@ -209,7 +209,14 @@ def enter(
         raise
     member.close()
     _attend(job)
+    job.when_left(when_in_doubt(member, lambda text: _doubt(job, text)))
     return job
+
+
+def _doubt(job: Job, text: str) -> None:
+    """Ends the job on all ranks: it may have met with the ranks of another one."""
+    if job in _entered:
+        job.session.abort(f"{text}. This job met with one of them, and may have ranks of both")
 
 
 def _attend(job: Job) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from slipstream.base.errors import SlipstreamError
 
-__all__ = ["TAG_SIZE", "Authenticator", "combined_nonce", "next_authenticator"]
+__all__ = ["TAG_SIZE", "Authenticator", "authenticator", "combined_nonce", "next_authenticator"]
 
 TAG_SIZE = 32  # bytes
 _LABEL = b"slipstream object"
@@ -37,22 +37,31 @@ class Authenticator:
 
     def check(self, part: str, sender: int, data: bytes, tag: bytes) -> None:
         """Ends the session on all ranks, and raises SlipstreamError, unless the tag is right."""
-        if hmac.compare_digest(tag, self.tag(part, sender, data)):
-            return
-        text = (
-            f"{self.operation}: what rank {sender} sent is not what rank {self.group.ranks[self.group.rank]} got: "
-            "the data changed on the way, or came from somebody else. Nothing of it was used. "
-            "Look for whoever can alter traffic between the hosts, or for faulty hardware"
-        )
+        if not hmac.compare_digest(tag, self.tag(part, sender, data)):
+            self.refuse(
+                sender,
+                "the data changed on the way, or came from somebody else. Nothing of it was used. "
+                "Look for whoever can alter traffic between the hosts, or for faulty hardware",
+            )
+
+    def refuse(self, sender: int, why: str) -> NoReturn:
+        """Ends the session on all ranks, and raises SlipstreamError, because of what ``sender`` seems to have sent."""
+        own = self.group.ranks[self.group.rank]
+        text = f"{self.operation}: what rank {sender} sent is not what rank {own} got: {why}"
         self.group.session.abort(text)
         raise SlipstreamError(text)
 
 
 def next_authenticator(group: Any, operation: str) -> Authenticator:
     """For the next operation of ``group``, a `Group`. Every member calls it in the same order."""
+    return authenticator(group, operation, str(next(group.authenticated)))
+
+
+def authenticator(group: Any, operation: str, number: str) -> Authenticator:
+    """For the operation of that number, which the members count alike and use once."""
     job = group.job
     key = hmac.digest(job.membership.secret, _LABEL + job.nonce, "sha256")
-    context = f"{group.id}/{next(group.authenticated)}/{operation}/".encode()
+    context = f"{group.id}/{number}/{operation}/".encode()
     return Authenticator(operation, group, key, context)
 
 

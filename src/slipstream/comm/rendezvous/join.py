@@ -25,7 +25,7 @@ import secrets
 import socket
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -43,12 +43,21 @@ from slipstream.comm.rendezvous.discovery import (
 )
 from slipstream.comm.rendezvous.rank_sources import Placement, expand_nodelist, find_placement, slurm_port
 from slipstream.comm.rendezvous.secret import find_secret, private_directory, write_private
-from slipstream.comm.rendezvous.store import LONGER, Called, Store, StoreServer, connect_any
+from slipstream.comm.rendezvous.start_identity import start_identity
+from slipstream.comm.rendezvous.store import (
+    LONGER,
+    Called,
+    Store,
+    StoreServer,
+    connect_any,
+    own_entry,
+)
 
-__all__ = ["Layout", "Membership", "exchange", "given_up", "join", "local_layout"]
+__all__ = ["Layout", "Membership", "exchange", "given_up", "join", "local_layout", "when_in_doubt"]
 
 _epoch = 0  # joins of this process without a torch store so far; every rank of a job counts alike
 _last = ""  # the name of the latest of these
+_identity: dict[str, str] = {}  # what this process's launcher calls its start
 _names: set[str] = set()  # of the starts that this process came to through torch stores
 _servers: dict[tuple[tuple[str, ...], int, str, bytes, bool], StoreServer] = {}
 _own_stores: weakref.WeakSet[Store] = weakref.WeakSet()  # this process's connections to its own servers
@@ -149,9 +158,10 @@ def join(
     incomplete environment, Timeout naming ranks that did not come within ``settings.start_timeout`` seconds,
     Refused when the secret or job differs, Mismatch when ranks disagree about the size.
     """
-    global _epoch, _last
+    global _epoch, _identity, _last
     environ = os.environ if environ is None else environ
     placement = find_placement(settings, environ, rank, size)
+    _identity = start_identity(placement, environ)
     if torch_store is not None and placement.size > 1:
         secret = find_secret(settings)
         store, name = _by_torch(settings, placement, torch_store, "", secret)
@@ -175,11 +185,26 @@ def _meet_or_close(
     if (store.host, store.port) != settings.store:
         store.server = "rank 0"
     try:
-        nonce = store.enter(epoch, placement.rank, settings.host_name)
+        nonce = store.enter(epoch, placement.rank, settings.host_name, _identity)
         return _meet(settings, placement, store, secret, f"{epoch}.{nonce}")
     except BaseException as error:
         store.leave(given_up(error))
         raise
+
+
+def when_in_doubt(member: Membership, tell: Callable[[str], None]) -> Callable[[], None]:
+    """Has ``tell`` called, on any thread, if another process claims a rank of ``member``'s start soon after it has met.
+
+    Only the rank that serves the store knows, so call it on all. Returns what ends that.
+    """
+    for server in _servers.values():
+        server.claims.watch(member.epoch, tell)
+
+    def end() -> None:
+        for server in _servers.values():
+            server.claims.unwatch(member.epoch)
+
+    return end
 
 
 def given_up(error: BaseException) -> str:
@@ -305,7 +330,8 @@ def _serve(settings: Settings, bind: list[str], port: int, secret: bytes) -> Sto
     """The store this process serves at that place, started at the first join."""
     key = (tuple(bind), port, settings.job, secret, settings.encrypt)
     if key not in _servers:
-        _servers[key] = StoreServer(bind, secret, settings.job, port, encrypt=settings.encrypt)
+        owner = own_entry("", 0, settings.host_name, _identity)
+        _servers[key] = StoreServer(bind, secret, settings.job, port, encrypt=settings.encrypt, owner=owner)
     return _servers[key]
 
 
@@ -429,7 +455,7 @@ def _claim(
     except SlipstreamError:
         return False  # nobody, or somebody else
     try:
-        store.enter(start, rank, settings.host_name)
+        store.enter(start, rank, settings.host_name, _identity)
         return True
     except PeerLost:
         return False

@@ -13,19 +13,19 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm.rendezvous import handshake, questions, server, store_server
 from slipstream.comm.rendezvous.store_server import StoreServer
-from slipstream.comm.rendezvous.store_starts import pack_entry
+from slipstream.comm.rendezvous.store_starts import Entry
 
 if TYPE_CHECKING:
     from slipstream._core import Records
 
-__all__ = ["LONGER", "Called", "Store", "StoreServer", "connect_any"]
+__all__ = ["LONGER", "Called", "Store", "StoreServer", "connect_any", "own_entry"]
 
 _SILENT_TRIES = 6  # an honest server hangs up on a good caller only when it is flooded
 # Ends the error of a start that took too long.
@@ -66,6 +66,14 @@ class _Process:
 
 
 os.register_at_fork(after_in_child=_Process.renew)
+
+
+def own_entry(
+    start: str, rank: int, host: str | None = None, identity: Mapping[str, str] | None = None
+) -> Entry:
+    """How this process comes to a start as ``rank``; ``host`` is this one's name, for people."""
+    who = f"process {os.getpid()} on host {host or socket.gethostname()}"
+    return Entry(start, rank, _Process.token, who, identity or {})
 
 
 class Store:
@@ -169,15 +177,16 @@ class Store:
         count: int = store_server.LENGTH.unpack(value)[0]
         return count
 
-    def enter(self, start: str, rank: int, host: str | None = None) -> str:
+    def enter(
+        self, start: str, rank: int, host: str | None = None, identity: Mapping[str, str] | None = None
+    ) -> str:
         """Comes to a start as ``rank``; returns its nonce, the same for all ranks.
 
-        ``host`` is this one's name, for people. If this connection ends without `leave`, those who wait for ranks of
-        the start get PeerLost. Raises Refused if another process holds the rank.
+        ``host`` is this one's name, for people, ``identity`` what its launcher calls the start. If this connection ends
+        without `leave`, those who wait for ranks of the start get PeerLost. Raises Refused if another process holds the
+        rank, or the start is another one.
         """
-        body = pack_entry(
-            start, rank, _Process.token, f"process {os.getpid()} on host {host or socket.gethostname()}"
-        )
+        body = own_entry(start, rank, host, identity).pack()
         nonce = self._request(store_server.ENTER, body, 0.0)[1].decode()
         self._entered = True
         return nonce

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from slipstream.comm.rendezvous.server import ERROR, LATE, LOST, OK, REFUSED, Quota, Server
 from slipstream.comm.rendezvous.store_clients import Bad, Client, Gather
-from slipstream.comm.rendezvous.store_starts import ENTER_SIZE, Start, Starts
+from slipstream.comm.rendezvous.store_starts import ENTER_SIZE, Entry, Start, Starts
 
 __all__ = ["MAX_KEY", "MAX_REPLY", "MAX_TOTAL", "MAX_VALUE", "StoreServer"]
 
@@ -43,7 +43,8 @@ GET_HEAD = LENGTH = LOST_HEAD = struct.Struct("<I")
 class StoreServer:
     """Serves the store of one job until `close`: arguments as for `Server`.
 
-    ``again``: when all ranks have met, other processes may meet here as the same ranks.
+    ``again``: when all ranks have met, other processes may meet here as the same ranks. ``owner``: the rank that
+    serves. `claims` knows of ranks that have met and are claimed again.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class StoreServer:
         again: bool = False,
         listeners: list[socket.socket] | None = None,
         encrypt: bool | None = False,
+        owner: Entry | None = None,
     ) -> None:
         self.requests: Mapping[int, int] = {
             SET: SET_HEAD.size + MAX_KEY + MAX_VALUE,
@@ -66,7 +68,8 @@ class StoreServer:
         self._data: dict[bytes, bytes] = {}
         self._getters: dict[bytes, set[Client]] = {}
         self._gathers: dict[bytes, dict[int, Gather]] = {}
-        self._starts = Starts(again)
+        self._starts = Starts(again, owner)
+        self.claims = self._starts.claims
         self._news: list[tuple[int, str]] = []  # ranks that have ended, from other threads
         self._server = Server(self, self._quota, bind, secret, job, port, listeners, encrypt)
         self.address = self._server.address
@@ -144,12 +147,13 @@ class StoreServer:
     def _enter(self, client: Client, body: bytes) -> None:
         if client.start is not None:
             raise Bad("it entered the start twice")
-        start, rank, objection = self._starts.enter(body)
+        entry = Entry.unpack(body)
+        start, objection = self._starts.enter(entry)
         if objection:
             self._server.reply(client, REFUSED, objection.encode())
             self._tell(start)
             return
-        client.start, client.rank = start, rank
+        client.start, client.rank = start, entry.rank
         self._server.reply(client, OK, start.nonce.encode())
 
     def _leave(self, client: Client, why: str) -> None:
@@ -157,7 +161,7 @@ class StoreServer:
             if why:
                 self._gave_up(client, f"gave up: {why}")
             else:
-                client.start.leave(client.rank)
+                self._starts.leave(client.start, client.rank)
             client.start = None
         self._server.reply(client, OK)
 

@@ -1,33 +1,67 @@
 """Who has come to a start of the job, as the store's server knows it: one holder a rank, and which ranks are lost.
 
 A *start* is one meeting of all ranks (an epoch). Its nonce is part of every key and of the name of the session, so that
-processes of two starts never talk to each other. A second process that claims a rank is refused, and as nobody can
-tell which of the two belongs to the job, so are all that have not left the start yet.
+processes of two starts never talk to each other. A process whose launcher names another start (start_identity.py) is
+refused, and nobody else. A second process that claims a rank is refused, and as nobody can tell which of the two
+belongs to the job, so are all that have not left the start yet; those that have are in doubt (second_claims.py).
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import struct
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ENTER_SIZE", "Start", "Starts", "pack_entry"]
+from slipstream.comm.rendezvous.second_claims import SecondClaims
+from slipstream.comm.rendezvous.start_identity import Named, difference
+
+__all__ = ["ENTER_SIZE", "Entry", "Start", "Starts"]
 
 _HEAD = struct.Struct("<I16sBB")  # rank, the process's token, length of the start's name, and of who it is
-ENTER_SIZE = _HEAD.size + 510
+ENTER_SIZE = _HEAD.size + 510 + 2048
 
 
-def pack_entry(name: str, rank: int, token: bytes, who: str) -> bytes:
-    """The body of an ENTER: ``name`` of the start, ``rank``, 16 bytes that only this process has, and who it is."""
-    start, words = name.encode()[:255], who.encode()[:255]
-    return _HEAD.pack(rank, token, len(start), len(words)) + start + words
+@dataclass(frozen=True)
+class Entry:
+    """An ENTER: the start's name, the rank, 16 bytes that only this process has, who it is, its start's identity."""
+
+    name: str
+    rank: int
+    token: bytes
+    who: str
+    identity: Mapping[str, str]
+
+    def pack(self) -> bytes:
+        """The body of the request."""
+        start, words = self.name.encode()[:255], self.who.encode()[:255]
+        more = json.dumps(self.identity).encode() if self.identity else b""
+        return _HEAD.pack(self.rank, self.token, len(start), len(words)) + start + words + more
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Entry:
+        """Raises struct.error for a body that is none."""
+        rank, token, length, more = _HEAD.unpack_from(body)
+        name, rest = body[_HEAD.size : _HEAD.size + length], body[_HEAD.size + length :]
+        who, written = rest[:more], rest[more:]
+        if len(name) != length or len(who) != more:
+            raise struct.error("malformed")
+        try:
+            identity = json.loads(written) if written else {}
+        except ValueError:
+            raise struct.error("malformed") from None
+        if not isinstance(identity, dict) or not all(isinstance(value, str) for value in identity.values()):
+            raise struct.error("malformed")
+        return cls(name.decode(errors="replace"), rank, token, who.decode(errors="replace"), identity)
 
 
 @dataclass
 class _Holder:
     token: bytes
     who: str
+    identity: Mapping[str, str]
     left: bool = False
 
 
@@ -40,10 +74,29 @@ class Start:
     holders: dict[int, _Holder] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)  # in the order of their loss
     conflict: str = ""
+    met: float | None = None  # when the first rank had all it came for
+    identity: dict[str, Named] = field(default_factory=dict)  # what its launcher calls it
 
-    def leave(self, rank: int) -> None:
+    @property
+    def epoch(self) -> str:
+        """As in `Membership.epoch`."""
+        return f"{self.name}.{self.nonce}"
+
+    def leave(self, rank: int, now: float) -> None:
         """The rank has all it came for."""
         self.holders[rank].left = True
+        self.met = now if self.met is None else self.met
+
+    def vouched(self, rank: int) -> bool:
+        """The launcher's names say that the holder of ``rank`` and another process here are of one start."""
+        own = self.holders[rank]
+        return any(
+            name in own.identity and named.who != own.who for name, named in self.identity.items()
+        ) or any(one is not own and one.identity.keys() & own.identity for one in self.holders.values())
+
+    def over(self) -> bool:
+        """All that have come have met."""
+        return bool(self.holders) and all(one.left for one in self.holders.values())
 
     def lose(self, rank: int, how: str) -> None:
         """The rank's process is gone, or has given up. Another one may take its place."""
@@ -54,53 +107,92 @@ class Start:
 class Starts:
     """The starts of one store."""
 
-    def __init__(self, again: bool = False) -> None:
+    def __init__(
+        self,
+        again: bool = False,
+        owner: Entry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._again = again  # programs that follow one another may meet here
+        self._owner = owner  # the rank that serves the store
+        self._clock = clock
         self._starts: dict[str, Start] = {}
         self._ended: dict[int, str] = {}
         self._refused: dict[int, str] = {}
+        self.claims = SecondClaims()
 
     def all(self) -> Iterable[Start]:
         """All that are known."""
         return self._starts.values()
 
-    def enter(self, body: bytes) -> tuple[Start, int, str]:
-        """Takes an ENTER; returns the start, the rank, and why it is refused ("" if it is not).
-
-        Raises struct.error for a body that is none.
-        """
-        rank, token, length, more = _HEAD.unpack_from(body)
-        name = body[_HEAD.size : _HEAD.size + length].decode(errors="replace")
-        who = body[_HEAD.size + length :].decode(errors="replace")
-        if len(body) != _HEAD.size + length + more:
-            raise struct.error("malformed")
-        start = self._starts.setdefault(name, Start(name))
-        holder = self._holder(start, rank)
-        over = bool(start.holders) and all(one.left for one in start.holders.values())
-        if holder is not None and holder.token != token and over and self._again:
-            start = self._starts[name] = Start(name)
-        elif holder is not None and holder.token != token:
-            text = (
-                f"two processes claim to be rank {rank} of this job: {holder.who}, and {who}. Two jobs use one meeting "
-                "point (MASTER_PORT, SLIPSTREAM_PORT or SLIPSTREAM_RENDEZVOUS), or a rank was started twice, or again "
-                "without the others"
-            )
-            if not all(one.left for one in start.holders.values()):
-                start.conflict = text
-            return start, rank, text
+    def enter(self, entry: Entry) -> tuple[Start, str]:
+        """Returns the start, and why the process is refused ("" if it is not)."""
+        start = self._starts.get(entry.name) or self._new(entry.name)
+        at, holder = self._holder(start, entry.rank)
+        other = holder is not None and holder.token != entry.token
+        if other and start is at and start.over() and self._again:
+            start = at = self._new(entry.name)
+            other = False
+        text = difference(at.identity, entry.identity, entry.who)
+        if text:
+            self.claims.log(text)
+            return start, text
+        if other:
+            return start, self._claimed_again(start, at, entry)
         if start.conflict:
-            return start, rank, start.conflict
-        start.holders[rank] = _Holder(token, who)
-        start.lost.pop(rank, None)
-        self._ended.pop(rank, None)
-        self._refused.pop(rank, None)
-        return start, rank, ""
+            return start, start.conflict
+        start.holders[entry.rank] = _Holder(entry.token, entry.who, entry.identity)
+        for name, value in entry.identity.items():
+            start.identity.setdefault(name, Named(value, entry.who))
+        start.lost.pop(entry.rank, None)
+        self._ended.pop(entry.rank, None)
+        self._refused.pop(entry.rank, None)
+        return start, ""
 
-    def _holder(self, start: Start, rank: int) -> _Holder | None:
+    def leave(self, start: Start, rank: int) -> None:
+        """The rank has all it came for."""
+        start.leave(rank, self._clock())
+
+    def _new(self, name: str) -> Start:
+        start = Start(name)
+        if self._owner is not None:
+            start.identity = {
+                name: Named(value, self._owner.who) for name, value in self._owner.identity.items()
+            }
+        if name.isdigit() and not self._again:  # it is not new what the processes of the start before are
+            start.met = min(
+                (one.met for one in self._starts.values() if one.name.isdigit() and one.met is not None),
+                default=None,
+            )
+        self._starts[name] = start
+        return start
+
+    def _claimed_again(self, start: Start, at: Start, entry: Entry) -> str:
+        """``at``: the start in which another process has the rank. Returns what the newcomer is told."""
+        holder = at.holders[entry.rank]
+        text = (
+            f"two processes claim to be rank {entry.rank} of this job: {holder.who}, and {entry.who}. Two jobs use one "
+            "meeting point (MASTER_PORT, SLIPSTREAM_PORT or SLIPSTREAM_RENDEZVOUS), or a rank was started twice, or "
+            "again without the others"
+        )
+        proven = at.vouched(entry.rank)
+        if proven and not entry.identity.keys() & holder.identity:
+            self.claims.log(text)
+            return text
+        if not start.over() and start is at:
+            start.conflict = text
+        if any(one.left for one in at.holders.values()):
+            since_met = self._clock() - at.met if at.met is not None else 0.0
+            self.claims.add(at.epoch, text, since_met, proven=proven)
+        return text
+
+    def _holder(self, start: Start, rank: int) -> tuple[Start, _Holder | None]:
         # Starts whose names are numbers follow one another: they have the same processes.
         others = self._starts.values() if start.name.isdigit() and not self._again else ()
-        earlier = (other.holders.get(rank) for other in others if other.name.isdigit())
-        return start.holders.get(rank) or next(filter(None, earlier), None)
+        for one in (start, *(other for other in others if other.name.isdigit())):
+            if rank in one.holders:
+                return one, one.holders[rank]
+        return start, None
 
     def rank_ended(self, rank: int, how: str) -> None:
         """The process of ``rank`` has ended, as its launcher says."""

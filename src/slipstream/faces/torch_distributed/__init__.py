@@ -32,10 +32,11 @@ def _register() -> None:
 
     if not dist.is_available() or hasattr(dist.Backend, "SLIPSTREAM"):
         return
-    from slipstream.faces.torch_distributed import patches
+    from slipstream.faces.torch_distributed import objects, patches
 
     replaced = os.environ.get("SLIPSTREAM_REPLACE", "")
     patches.install(frozenset(name.strip() for name in replaced.split(",") if name.strip()))
+    objects.install()
     dist.Backend.register_backend("slipstream", _make_group, extended_api=True, devices=["cpu", "cuda"])
 
 

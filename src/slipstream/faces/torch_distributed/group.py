@@ -7,6 +7,7 @@ at once. The group of a job's all ranks owns the job's session: `shutdown` of it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -65,6 +66,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         super().__init__(members.rank, members.size)
         self.members = members
         self.others = dict(others)
+        self.object_numbers: Counter[str] = Counter()  # see `objects`
         staged = Group(members.ranks, members.job)
         self._starter = OperationStarter(members, staged, 0.0 if timeout is None else timeout.total_seconds())
         self._all_reduces = AllReduces(self._starter)

@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d
 
 from slipstream import _core
 
-__all__ = ["devices_of_others", "install"]
+__all__ = ["devices_of_others", "install", "is_ours", "with_signature_of"]
 
 _OURS = "slipstream"
 _c10d: Any = distributed_c10d
@@ -50,7 +50,7 @@ def install(replaced: frozenset[str]) -> None:
         _jit._extract_tensors = _extracting(_jit._extract_tensors)
 
 
-def _wraps(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+def with_signature_of(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
     """``wrapper`` under the name, documentation and signature of ``original``."""
     wrapper.__name__, wrapper.__doc__ = original.__name__, original.__doc__
     wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[...,
             _masquerade(made[0], wanted, replacing.get("cpu", next(iter(replacing.values()))))
         return made
 
-    return _wraps(make, make_noting)
+    return with_signature_of(make, make_noting)
 
 
 def _parse(backend: Any) -> dict[str, Any]:
@@ -110,19 +110,20 @@ def _masquerade(group: Any, wanted: Any, label: str) -> None:
 # ---- what needs a name or an accelerator
 
 
-def _is_ours(group: Any) -> bool:
+def is_ours(group: Any) -> bool:
+    """Whether slipstream serves ``group``; None is the default one."""
     return getattr(group or _c10d.GroupMember.WORLD, "serves", None) == _OURS
 
 
 def _monitored_barrier(original: Callable[..., Any]) -> Callable[..., Any]:
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
-        if not _is_ours(group):
+        if not is_ours(group):
             return original(group, timeout, wait_all_ranks)
         if isinstance(timeout, int | float):
             timeout = timedelta(seconds=timeout)
         return (group or _c10d.GroupMember.WORLD).monitored_barrier(timeout, wait_all_ranks)
 
-    return _wraps(original, monitored_barrier)
+    return with_signature_of(original, monitored_barrier)
 
 
 def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +133,7 @@ def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
         call = parameters.bind(*args, **kwargs)
         call.apply_defaults()
         parent, splits = call.arguments.get("parent_pg"), call.arguments.get("split_ranks")
-        if not _is_ours(parent):
+        if not is_ours(parent):
             return original(*args, **kwargs)
         if not splits:
             raise ValueError("split_ranks cannot be None or empty")
@@ -150,7 +151,7 @@ def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
             group_desc=call.arguments.get("group_desc"),
         )
 
-    return _wraps(original, split_group)
+    return with_signature_of(original, split_group)
 
 
 # ---- futures
@@ -158,4 +159,4 @@ def _split_group(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _extracting(original: Callable[..., Any]) -> Callable[..., Any]:
     # No Python code, where a signal's handler could run: PyTorch makes a RuntimeError of what it raises.
-    return _wraps(original, partial(_core.list_of, torch.Tensor, original))
+    return with_signature_of(original, partial(_core.list_of, torch.Tensor, original))
