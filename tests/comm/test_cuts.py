@@ -1,4 +1,4 @@
-"""Cuts, dead hosts, freezes and clocks: less than the heartbeat costs time alone, more is named."""
+"""Cuts, dead hosts and freezes: less than the heartbeat costs time alone, more is named."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from comm import ranks
-from comm.outage_jobs import COMMAND, RANK, Job, card_down, lab_job, local_job, needs_lab
+from comm.outage_jobs import RANK, Job, card_down, lab_job, local_job, needs_lab
 
-SOURCES = Path(__file__).parents[2]
 STORE = Path(__file__).with_name("store_process.py")
 PATIENCE = 60  # seconds: far more than any bound here, as this machine may be busy
 
@@ -124,45 +123,3 @@ def test_outages_one_after_another(tmp_path: Path) -> None:
             lab.heal(f"h{(turn + 1) % 3 + 1}")
             job.goes_on(3)
         job.end()
-
-
-# ---- clocks
-
-
-def test_a_rank_whose_clocks_differ_from_the_others(tmp_path: Path) -> None:
-    clocks = ["unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000", "--fork"]
-    if (
-        os.geteuid() != 0
-        or subprocess.run([*clocks, "true"], check=False, capture_output=True).returncode != 0
-    ):
-        pytest.skip("time namespaces need root and a kernel that has them")
-    # Rank 1 runs 11 days ahead by every clock that time-outs may be measured with.
-    wrapper = tmp_path / "python"
-    wrapper.write_text(
-        f'#!/bin/sh\n[ "$SLIPSTREAM_RANK" = 1 ] && exec {" ".join(clocks)} {sys.executable} "$@"\n'
-        f'exec {sys.executable} "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    command = [*COMMAND, "2", "--", str(wrapper), str(RANK), str(tmp_path)]
-    with (tmp_path / "output").open("wb") as file:
-        environment = {**os.environ, "SLIPSTREAM_TRANSPORT": "tcp", "SLIPSTREAM_HEARTBEAT": "2"}
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-    job = Job.of(process, tmp_path, 2)
-    job.go()
-    job.end()
-
-
-@pytest.mark.parametrize(
-    "folder", ["native", "src/slipstream/comm", "src/slipstream/launch", "src/slipstream/reducer"]
-)
-def test_nothing_waits_by_the_clock_on_the_wall(folder: str) -> None:
-    # Such a clock jumps when it is set: no time-out and no heartbeat may be measured with it.
-    wall = re.compile(r"system_clock|CLOCK_REALTIME|gettimeofday|\btime\.time\(|datetime\.now")
-    found = [
-        f"{path}:{number}"
-        for path in (SOURCES / folder).rglob("*")
-        if path.suffix in (".py", ".cpp", ".h") and path.name != "output.py"  # it says when a line came
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if wall.search(line)
-    ]
-    assert found == []
