@@ -88,6 +88,8 @@ def _issue(
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
     details = {name: fields.pop(name) for name in ("shape", "counts", "of") if name in fields}
     scales = {name: fields[name] for name in ("prescale", "postscale") if name in fields}
+    if not fields.pop("one_scale", True):  # what the operation says of itself is compared
+        scales.clear()
     operation = detailed(compiled.operation, ranks=group.unsorted, **details, **scales)
     return _core.Request(
         group=group.native,
@@ -169,11 +171,15 @@ def all_reduce(
     shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
+    one_scale: bool = True,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch."""
+    """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch.
+
+    So do those whose scales differ, unless all say that there need not be ``one_scale``.
+    """
     nbytes = count * itemsize(dtype)
     if src != dst:
         _check_apart("all_reduce", src, nbytes, dst, nbytes)
@@ -183,7 +189,7 @@ def all_reduce(
     key: tuple[Any, ...] = (dtype, op)
     if len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
-        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales))
+        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale)
     request = compiled.requests.get(key) or _sum_request(group, compiled, key)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep)
@@ -191,10 +197,14 @@ def all_reduce(
 
 
 def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...]) -> _core.Request:
-    """``key``: dtype and op; then the shape, the scales and their digest, which tells 0.0 from -0.0, if they matter."""
+    """``key``: dtype and op; then, if they matter, the shape, the scales, their digest, which tells 0.0 from -0.0, and
+    whether it is compared.
+    """
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) > 2:
-        fields |= {"shape": key[2], "prescale": key[3], "postscale": key[4], "extra": key[5]}
+        shape, prescale, postscale, digest_of_both, compared = key[2:]
+        fields |= {"shape": shape, "prescale": prescale, "postscale": postscale}
+        fields |= {"extra": digest_of_both if compared else 0, "one_scale": compared}
     return _kept(group, compiled, key, fields)
 
 
@@ -233,11 +243,15 @@ def reduce_scatter(
     shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
+    one_scale: bool = True,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r.
+
+    ``one_scale``: as in `all_reduce`.
+    """
     _check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
@@ -250,7 +264,9 @@ def reduce_scatter(
     }
     if prescale != 1.0 or postscale != 1.0:
         fields["prescale"], fields["postscale"] = as_scales(prescale, postscale)
-        fields["extra"] ^= digest_of_scales(fields["prescale"], fields["postscale"])
+        fields["one_scale"] = one_scale
+        if one_scale:
+            fields["extra"] ^= digest_of_scales(fields["prescale"], fields["postscale"])
     compiled = group.compiled("reduce_scatter", total * size)
     if compiled.reducers:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
@@ -344,11 +360,15 @@ def reduce(
     shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
+    one_scale: bool = True,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
+    """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size.
+
+    ``one_scale``: as in `all_reduce`.
+    """
     check_root(group, root)
     scales = as_scales(prescale, postscale)
     if src != dst:
@@ -370,7 +390,8 @@ def reduce(
         prescale=scales[0],
         postscale=scales[1],
         divisor=group.size if op == _AVG else 1,
-        extra=digest_of_scales(*scales),
+        extra=digest_of_scales(*scales) if one_scale else 0,
+        one_scale=one_scale,
     )
 
 
