@@ -34,8 +34,16 @@ def _ring(*_: object) -> None:
     raise Alarm
 
 
+def _exit(*_: object) -> None:
+    sys.exit("told to end")
+
+
 signal.signal(signal.SIGALRM, _ring)
+signal.signal(signal.SIGTERM, _exit)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_RAISED = {signal.SIGALRM: Alarm, signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -82,8 +90,8 @@ class Interrupted:
         try:
             called.set()
             function()
-        except (Alarm, KeyboardInterrupt):
-            pass
+        except (Alarm, KeyboardInterrupt, SystemExit) as error:
+            assert isinstance(error, _RAISED[self._signal]), repr(error)
         else:
             raise AssertionError("the call was not interrupted")
         finally:
