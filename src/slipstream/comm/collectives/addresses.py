@@ -6,7 +6,8 @@ in common (ValueError). This rank's block of all_gather and gather may lie in it
 in its place in ``src``; reduce_scatter and all_to_all do not work in place. ``keep`` holds objects that must live until
 the work is done: whatever owns the memory at these addresses. It does so for synchronous calls too: an exception of a
 signal handler (KeyboardInterrupt, say) may end the call, but not the work. ``timeout``: seconds the operation may take,
-0 for the session's limit. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
+0 for the session's limit. Ranks whose scales differ get Mismatch, unless ``one_scale`` is False on all of them: then a
+prescale is the rank's own. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
 finished work.
 
 Every function raises ValueError for arguments that are wrong on this rank, and the session's error if it has
@@ -176,10 +177,7 @@ def all_reduce(
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch.
-
-    So do those whose scales differ, unless all say that there need not be ``one_scale``.
-    """
+    """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch."""
     nbytes = count * itemsize(dtype)
     if src != dst:
         _check_apart("all_reduce", src, nbytes, dst, nbytes)
@@ -197,9 +195,7 @@ def all_reduce(
 
 
 def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...]) -> _core.Request:
-    """``key``: dtype and op; then, if they matter, the shape, the scales, their digest, which tells 0.0 from -0.0, and
-    whether it is compared.
-    """
+    """``key``: dtype and op; then, if they matter, shape, scales, their digest, and whether that is compared."""
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) > 2:
         shape, prescale, postscale, digest_of_both, compared = key[2:]
@@ -248,10 +244,7 @@ def reduce_scatter(
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r.
-
-    ``one_scale``: as in `all_reduce`.
-    """
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
     _check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
@@ -365,10 +358,7 @@ def reduce(
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size.
-
-    ``one_scale``: as in `all_reduce`.
-    """
+    """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
     check_root(group, root)
     scales = as_scales(prescale, postscale)
     if src != dst:
