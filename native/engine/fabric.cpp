@@ -64,7 +64,9 @@ bool Fabric::reach_out(int rank) {
 void Fabric::forget(int rank) {
   Peer& peer = at(rank);
   peer.wanted = false;
-  peer.forgotten = std::exchange(peer.gone, {});
+  const Error gone = std::exchange(peer.gone, {});
+  // That somebody there refused us tells more than that a later attempt found nobody.
+  if (peer.forgotten.code != Code::refused || gone.code == Code::refused) peer.forgotten = gone;
   peer.left = Time::min();
 }
 

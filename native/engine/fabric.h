@@ -55,7 +55,7 @@ class Fabric {
     return link != nullptr && link->up() ? link : nullptr;
   }
   // Why no link to `rank` can ever be had; Code::ok if it can.
-  // With `forgotten`: or why it was gone when forget() was called last.
+  // With `forgotten`: or why it was gone when forget() was called last, or that it has refused us before.
   const Error& gone(int rank, bool forgotten = false) const {
     const Peer& peer = peers_[static_cast<size_t>(rank)];
     return forgotten && !peer.gone ? peer.forgotten : peer.gone;

@@ -183,17 +183,17 @@ void Session::reach(int rank, Time deadline) {
   for (;;) {
     bool up = false;
     Error gone;
+    const bool late = now() >= deadline;
     runner_.as_driver([&] {
       engine_.fabric().want(rank);
       up = engine_.fabric().up(rank) != nullptr;
       if (!up) look();
-      gone = engine_.fabric().gone(rank, now() >= deadline);
+      gone = engine_.fabric().gone(rank, late);
     });
     if (up) return;
     if (const Error error = failure()) throw Failure(error);
     if (gone) throw Failure(gone);
-    if (now() >= deadline)
-      throw Failure(Error{Code::timeout, rank, {}, engine_.fabric().who(rank) + " does not answer"});
+    if (late) throw Failure(Error{Code::timeout, rank, {}, engine_.fabric().who(rank) + " does not answer"});
   }
 }
 

@@ -1,12 +1,19 @@
 // What bounds a reducer's memory and intake, whatever its workers send.
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <future>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "base/fd.h"
 #include "reducers/offer.h"
 #include "reducers/server.h"
 #include "tests/check.h"
 #include "tests/plans.h"
 #include "tests/ranks.h"
+#include "transport/sockets.h"
 
 namespace {
 
@@ -340,6 +347,32 @@ TEST(a_worker_that_opens_its_link_twice_breaks_the_rules) {
   }
   while (!reducer.failure()) reducer.served();
   CHECK(says(reducer.failure().text, "rank 0 opened a second link"));
+}
+
+// Somebody without the secret answers first; then nobody listens there.
+TEST(a_refusal_is_told_though_later_attempts_find_nobody) {
+  Session worker(options(0));
+  std::optional<Fd> listener(listen_tcp("127.0.0.1", 0));
+  std::vector<PeerAddress> peers(kWorkers + 1);
+  peers.back().addresses = {"127.0.0.1"};
+  peers.back().port = local_port(listener->get());
+  worker.start(peers);
+  auto reached = std::async(std::launch::async, [&] { worker.reach(kWorkers, now() + seconds(2)); });
+  pollfd waiting{listener->get(), POLLIN, 0};
+  CHECK_EQ(::poll(&waiting, 1, 20'000), 1);
+  const Fd caller(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  listener.reset();
+  std::byte hello[80];
+  CHECK_EQ(::recv(caller.get(), hello, sizeof(hello), MSG_WAITALL), ssize_t{sizeof(hello)});
+  const std::byte wrong[64] = {};
+  CHECK_EQ(::send(caller.get(), wrong, sizeof(wrong), MSG_NOSIGNAL), ssize_t{sizeof(wrong)});
+  try {
+    reached.get();
+    CHECK(false);
+  } catch (const Failure& failure) {
+    CHECK(failure.error().code == Code::refused);
+    CHECK(says(failure.what(), "does not know our secret"));
+  }
 }
 
 TEST(a_worker_offers_no_more_than_it_can_have_under_way) {

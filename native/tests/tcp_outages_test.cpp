@@ -154,14 +154,32 @@ TEST(a_control_lane_that_stalls_is_replaced) {
   CHECK(pair.exchange(5));
 }
 
+// One message takes three times the patience, both ways.
 TEST(a_trickle_is_no_silence) {
-  Pair pair(20);
+  constexpr double kPatience = 1.5;
+  Pair pair(kPatience);
   CHECK(pair.up());
+  const auto bytes = pattern(3000, 3);
   pair.relay.most_at_once = 100;
-  const std::string small(3000, 'x');
-  Frame f = frame(FrameType::data, static_cast<uint32_t>(small.size()));
-  pair.a.ups[0]->send(f, reinterpret_cast<const std::byte*>(small.data()), 0);
-  CHECK(pair.until([&] { return pair.b.received.size() == 1; }));
+  pair.relay.pause = 0.17;
+  for (Rank* rank : {&pair.a, &pair.b})
+    rank->ups[0]->send(frame(FrameType::data, static_cast<uint32_t>(bytes.size())), bytes.data(), 0);
+  const Time start = now();
+  double silence = 0;  // the longest that either side would take for one
+  CHECK(pair.until([&] {
+    for (const Rank* rank : {&pair.a, &pair.b})
+      if (rank->received.empty()) silence = std::max(silence, since(rank->ups[0]->last_heard()));
+    return !pair.a.received.empty() && !pair.b.received.empty();
+  }));
+  CHECK(since(start) > 3 * kPatience);
+  CHECK(silence < kPatience);
+  for (const Rank* rank : {&pair.a, &pair.b}) {
+    CHECK(rank->downs.empty());
+    CHECK_EQ(rank->ups[0]->statistics().lost, 0u);
+    CHECK_EQ(rank->ups[0]->statistics().replaced, 0u);
+    CHECK(rank->received.size() == 1 && rank->received[0].bytes == bytes);
+  }
+  pair.relay.pause = 0;
   CHECK(pair.exchange(2));
 }
 

@@ -29,6 +29,7 @@ class Relay {
     std::vector<std::byte> hello;  // its beginning
     bool forgotten = false;
     std::vector<std::byte> held[2];  // read and not yet written: to the server, to the client
+    Time next[2];                    // when more may be read
 
     bool is_control() const { return hello.size() > 6 && hello[6] == static_cast<std::byte>(Purpose::link); }
   };
@@ -63,7 +64,8 @@ class Relay {
   int damages = 0;                 // bytes of bulk that are still to be changed, each after its connection has carried
   size_t damage_after = 0;         // so many
   size_t most_carried = SIZE_MAX;  // bytes after which a bulk connection is broken
-  size_t most_at_once = SIZE_MAX;  // bytes that one turn of the loop passes on, of each connection and direction
+  size_t most_at_once = SIZE_MAX;  // bytes that are passed on together, of each connection and direction
+  double pause = 0;                // seconds until the next ones are
   std::vector<std::unique_ptr<Way>> ways;
 
  private:
@@ -86,10 +88,11 @@ class Relay {
   bool pass(Way& way, int from, int to, int direction) {
     auto& held = way.held[direction];
     std::byte bytes[64 << 10];
-    if (held.empty()) {
+    if (held.empty() && now() >= way.next[direction]) {
       const ssize_t n = ::recv(from, bytes, std::min(sizeof(bytes), most_at_once), MSG_DONTWAIT);
       if (n == 0 || (n < 0 && errno != EAGAIN)) return false;
       if (n > 0 && !way.forgotten) held.assign(bytes, bytes + n);
+      if (n > 0) way.next[direction] = now() + seconds(pause);
       if (n > 0) way.carried += static_cast<size_t>(n);
       if (!held.empty() && damages > 0 && !way.is_control() && way.carried > damage_after) {
         held.back() ^= std::byte{1};

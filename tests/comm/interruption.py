@@ -34,8 +34,20 @@ def _ring(*_: object) -> None:
     raise Alarm
 
 
+def _exit(*_: object) -> None:
+    sys.exit("told to end")
+
+
 signal.signal(signal.SIGALRM, _ring)
+signal.signal(signal.SIGTERM, _exit)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_RAISED: dict[int, type[BaseException]] = {
+    signal.SIGALRM: Alarm,
+    signal.SIGINT: KeyboardInterrupt,
+    signal.SIGTERM: SystemExit,
+}
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -82,7 +94,7 @@ class Interrupted:
         try:
             called.set()
             function()
-        except (Alarm, KeyboardInterrupt):
+        except _RAISED[self._signal]:
             pass
         else:
             raise AssertionError("the call was not interrupted")

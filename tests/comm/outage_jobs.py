@@ -26,11 +26,23 @@ class Job:
     """Checked all-reduces that go on until told to end; see outage_rank.py."""
 
     def __init__(self, start: Callable[..., Any], folder: Path, n: int, *more: str, **env: str) -> None:
-        self.folder, self.n = folder, n
         command = [*COMMAND, str(n), *more, "--", sys.executable, str(RANK), str(folder)]
         with (folder / "output").open("wb") as file:
-            self.process = start(command, env=env, stdout=file, stderr=subprocess.STDOUT)
+            self._runs(start(command, env=env, stdout=file, stderr=subprocess.STDOUT), folder, n)
+
+    @classmethod
+    def of(cls, process: Any, folder: Path, n: int) -> Job:
+        """What somebody else has started, as ``process``: its output goes to ``folder``/output."""
+        job = cls.__new__(cls)
+        job._runs(process, folder, n)
+        return job
+
+    def _runs(self, process: Any, folder: Path, n: int) -> None:
+        self.process, self.folder, self.n = process, folder, n
         self.wait_for(lambda: all((folder / f"ready-{rank}").exists() for rank in range(n)))
+
+    def pid(self, rank: int) -> int:
+        return int((self.folder / f"ready-{rank}").read_text())
 
     def output(self) -> str:
         return (self.folder / "output").read_text()

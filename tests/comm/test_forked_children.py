@@ -13,6 +13,7 @@ import pytest
 from comm import ranks
 
 SCRIPT = Path(__file__).with_name("forked_rank.py")
+QUICK = 5  # seconds; a leave that waits for the end of a connection which a child holds took 10
 NEVER = {"SLIPSTREAM_HEARTBEAT": "1000"}  # seconds: no test waits for it
 
 
@@ -78,6 +79,18 @@ def test_a_child_does_not_hide_that_its_parent_has_left(transport: str, tmp_path
         for rank in job:
             rank.process.wait(60)
             assert rank.process.returncode == 0, rank.text()
+
+
+@pytest.mark.parametrize("transport", ranks.TRANSPORTS)
+def test_a_child_does_not_make_its_parents_leave_long(transport: str, tmp_path: Path) -> None:
+    with ranks.started(SCRIPT, 2, transport=transport, args=["leaves", str(tmp_path)], env=NEVER) as job:
+        try:
+            seconds = [told(rank, job)["seconds"] for rank in job]
+        finally:
+            (tmp_path / "done").touch()
+        for rank in job:
+            assert rank.process.wait(60) == 0, rank.text()
+        assert max(seconds) < QUICK, seconds
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])

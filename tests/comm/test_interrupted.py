@@ -12,7 +12,9 @@ from comm import ranks
 SCRIPT = Path(__file__).with_name("interrupted_rank.py")
 
 
-@pytest.mark.parametrize(("transport", "number"), [("tcp", signal.SIGINT), ("shm", signal.SIGALRM)])
+@pytest.mark.parametrize(
+    ("transport", "number"), [("tcp", signal.SIGINT), ("shm", signal.SIGALRM), ("tcp", signal.SIGTERM)]
+)
 def test_an_interrupted_call_harms_neither_memory_nor_values(
     tmp_path: Path, transport: str, number: signal.Signals
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from slipstream.comm.collectives.signatures import as_scales
 from slipstream.plan.registry import algorithms
 
 RANK = Path(__file__).with_name("prescale_rank.py")
+BESIDE = Path(__file__).with_name("prescale_beside_rank.py")
 MOST = 64 << 20  # bytes more than without a prescale; the input has 192 MiB
 FIRST = {"shm": "direct", "tcp": "ring", "mixed": "hierarchical"}
 
@@ -24,6 +26,15 @@ def test_a_prescale_copies_no_whole_input(transport: str, n: int) -> None:
     others = [name for name in algorithms("all_reduce") if n == 4 or not name.startswith("hierarchical")]
     texts = ranks.run(RANK, n, transport=transport, args=[first, *others])
     assert all(int(text) < MOST for text in texts), texts
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_prescale_stops_nobody_else(transport: str) -> None:
+    for text in ranks.run(BESIDE, 2, transport=transport):
+        found = json.loads(text)
+        # Processor time: other programs do not count. Piece by piece it takes a twentieth and less.
+        assert found["alone"] < found["whole"] / 3, found
+        assert min(found["counts"]) >= 10, found
 
 
 @pytest.mark.parametrize("scales", [("2", 1.0), (1.0, None), (1.0, [2])])

@@ -15,8 +15,20 @@ def test_hosts() -> None:
     assert parse_hosts("a:2,b , user@c.d-e:3,a") == [Host("a", 3), Host("b", 1), Host("user@c.d-e", 3)]
 
 
+def test_ipv6_addresses_stand_in_brackets() -> None:
+    assert parse_hosts("[::1]:2,[fd00::1], [::1] , a:3") == [
+        Host("::1", 3),
+        Host("fd00::1", 1),
+        Host("a", 3),
+    ]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "a:", "a:0", "a,,b", "a b", "-oProxyCommand=x", "a:1:2", "a;b", "-l@b", "-Fx@b:2"]
+    "text",
+    [
+        *("", "a:", "a:0", "a,,b", "a b", "-oProxyCommand=x", "a:1:2", "a;b", "-l@b", "-Fx@b:2"),
+        *("::1", "fd00::1", "[::1", "::1]", "[::1]2", "[::1]:", "[::1]:0", "[]", "[a.b]", "[::1]:2:3"),
+    ],
 )
 def test_bad_hosts(text: str) -> None:
     with pytest.raises(ValueError, match="expected host"):
@@ -27,6 +39,8 @@ def test_hostfile(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("# the cluster\n\nnode1 slots=4\nnode2:2   # half\n10.0.0.3\n")
     assert parse_hostfile(path) == [Host("node1", 4), Host("node2", 2), Host("10.0.0.3", 1)]
+    path.write_text("[fd00::1]:2\n[fd00::2] slots=3\n[fd00::3] reducer\n")
+    assert parse_hostfile(path) == [Host("fd00::1", 2), Host("fd00::2", 3), Host("fd00::3", 0, True)]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "a slots=x\n", "a slots=0\n", "a 4\n", "-x slots=1\n"])

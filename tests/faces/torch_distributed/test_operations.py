@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from faces.torch_distributed.reference import (
     reduced,
     values,
 )
+from slipstream.faces.torch_distributed import operands
 
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 TCP = {"SLIPSTREAM_TRANSPORT": "tcp"}
@@ -91,6 +93,45 @@ def test_reduce_scatter(c10d: Any, size: int) -> None:
     c10d(check_reduce_scatter, list(DTYPES), size=size)
 
 
+def check_factors_of_floats() -> None:
+    """PREMUL_SUM by a number makes no copy of a tensor, and gives the bits of PyTorch's own product."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def copied(*_: Any) -> None:
+        raise AssertionError("the tensor is multiplied as a whole")
+
+    with mock.patch.object(operands, "premultiplied", copied):
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            for factor in (1 / 3, -0.1, 3.0, 1.0, 1e-7):
+                for count in (1, 2 * 1001, 2 * 100_003):
+                    given = [
+                        torch.randn(count, generator=torch.Generator().manual_seed(r)) for r in range(size)
+                    ]
+                    inputs = [one.to(dtype) for one in given]
+                    expected = inputs[0] * factor
+                    for one in inputs[1:]:
+                        expected = expected + one * factor
+                    op = dist._make_nccl_premul_sum(factor)  # type: ignore[attr-defined]
+                    what = f"PREMUL_SUM by {factor} of {count} {dtype}"
+                    mine = inputs[rank].clone()
+                    dist.all_reduce(mine, op)
+                    assert torch.equal(mine, expected), what
+                    mine = inputs[rank].clone()
+                    dist.reduce(mine, 0, op)
+                    assert torch.equal(mine, inputs[rank] if rank else expected), f"{what}, reduce"
+                    if count % size == 0:
+                        out = torch.empty(count // size, dtype=dtype)
+                        mine = inputs[rank].clone()
+                        dist.reduce_scatter_tensor(out, mine, op)
+                        assert torch.equal(out, expected.chunk(size)[rank]), f"{what}, reduce_scatter"
+                        assert torch.equal(mine, inputs[rank]), f"{what}: the input has changed"
+
+
+@pytest.mark.parametrize("size", [1, 2])  # the order of more is the plan's
+def test_factors_of_floats(c10d: Any, size: int) -> None:
+    c10d(check_factors_of_floats, size=size, environment=TCP)
+
+
 def check_reduction_extras() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     scaled = torch.full((4,), float(rank + 1))
@@ -99,6 +140,9 @@ def check_reduction_extras() -> None:
     scaled = torch.full((4,), float(rank + 1))
     dist.all_reduce(scaled, dist._make_nccl_premul_sum(torch.tensor([2.0])))  # type: ignore[attr-defined]
     close(scaled, torch.full((4,), float(size * (size + 1))), "PREMUL_SUM by a tensor")
+    own = torch.full((4,), float(rank + 1))
+    dist.all_reduce(own, dist._make_nccl_premul_sum(0.5 + rank))  # type: ignore[attr-defined]
+    close(own, torch.full((4,), sum((r + 1) * (r + 0.5) for r in range(size))), "each rank's own PREMUL_SUM")
     for count in (0, 1, 7, 4097, 300_001):
         big = torch.arange(count, dtype=torch.float32) + rank
         dist.all_reduce(big)

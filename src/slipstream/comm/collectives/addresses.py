@@ -6,7 +6,8 @@ in common (ValueError). This rank's block of all_gather and gather may lie in it
 in its place in ``src``; reduce_scatter and all_to_all do not work in place. ``keep`` holds objects that must live until
 the work is done: whatever owns the memory at these addresses. It does so for synchronous calls too: an exception of a
 signal handler (KeyboardInterrupt, say) may end the call, but not the work. ``timeout``: seconds the operation may take,
-0 for the session's limit. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
+0 for the session's limit. Ranks whose scales differ get Mismatch, unless ``one_scale`` is False on all of them: then a
+prescale is the rank's own. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
 finished work.
 
 Every function raises ValueError for arguments that are wrong on this rank, and the session's error if it has
@@ -88,6 +89,8 @@ def _issue(
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
     details = {name: fields.pop(name) for name in ("shape", "counts", "of") if name in fields}
     scales = {name: fields[name] for name in ("prescale", "postscale") if name in fields}
+    if not fields.pop("one_scale", True):  # what the operation says of itself is compared
+        scales.clear()
     operation = detailed(compiled.operation, ranks=group.unsorted, **details, **scales)
     return _core.Request(
         group=group.native,
@@ -169,6 +172,7 @@ def all_reduce(
     shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
+    one_scale: bool = True,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
@@ -183,7 +187,7 @@ def all_reduce(
     key: tuple[Any, ...] = (dtype, op)
     if len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
-        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales))
+        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale)
     request = compiled.requests.get(key) or _sum_request(group, compiled, key)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep)
@@ -191,10 +195,12 @@ def all_reduce(
 
 
 def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...]) -> _core.Request:
-    """``key``: dtype and op; then the shape, the scales and their digest, which tells 0.0 from -0.0, if they matter."""
+    """``key``: dtype and op; then, if they matter, shape, scales, their digest, and whether that is compared."""
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) > 2:
-        fields |= {"shape": key[2], "prescale": key[3], "postscale": key[4], "extra": key[5]}
+        shape, prescale, postscale, digest_of_both, compared = key[2:]
+        fields |= {"shape": shape, "prescale": prescale, "postscale": postscale}
+        fields |= {"extra": digest_of_both if compared else 0, "one_scale": compared}
     return _kept(group, compiled, key, fields)
 
 
@@ -233,6 +239,7 @@ def reduce_scatter(
     shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
+    one_scale: bool = True,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
@@ -250,7 +257,9 @@ def reduce_scatter(
     }
     if prescale != 1.0 or postscale != 1.0:
         fields["prescale"], fields["postscale"] = as_scales(prescale, postscale)
-        fields["extra"] ^= digest_of_scales(fields["prescale"], fields["postscale"])
+        fields["one_scale"] = one_scale
+        if one_scale:
+            fields["extra"] ^= digest_of_scales(fields["prescale"], fields["postscale"])
     compiled = group.compiled("reduce_scatter", total * size)
     if compiled.reducers:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
@@ -344,6 +353,7 @@ def reduce(
     shape: Sequence[int] = (),
     prescale: float = 1.0,
     postscale: float = 1.0,
+    one_scale: bool = True,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
@@ -370,7 +380,8 @@ def reduce(
         prescale=scales[0],
         postscale=scales[1],
         divisor=group.size if op == _AVG else 1,
-        extra=digest_of_scales(*scales),
+        extra=digest_of_scales(*scales) if one_scale else 0,
+        one_scale=one_scale,
     )
 
 

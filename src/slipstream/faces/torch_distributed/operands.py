@@ -17,7 +17,7 @@ import torch
 from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import devices
 from slipstream.faces.torch_distributed.devices.memory import TensorMemory
-from slipstream.faces.torch_distributed.reduce_ops import premultiplied
+from slipstream.faces.torch_distributed.reduce_ops import premultiplied, prescale
 from slipstream.faces.torch_tensors import await_tensor, span
 from slipstream.staging import process as staging
 from slipstream.staging.calls import Ends
@@ -85,12 +85,15 @@ class Operands:
             return src.clone()
         return src
 
-    def scaled(self, src: torch.Tensor, reduce_op: Any, as_it_is: bool) -> torch.Tensor:
-        """``src``, `premultiplied` unless it goes in ``as_it_is``."""
+    def scaled(self, src: torch.Tensor, reduce_op: Any, as_it_is: bool) -> tuple[torch.Tensor, float]:
+        """``src``, unless it goes in ``as_it_is`` with the prescale that it needs, or else `premultiplied`."""
         if as_it_is:
-            return src
+            return src, 1.0
+        factor = prescale(reduce_op, src.dtype)
+        if factor is not None:
+            return src, factor
         self.await_earlier(src, writes=False)
-        return premultiplied(src, reduce_op)
+        return premultiplied(src, reduce_op), 1.0
 
     # ---- lists of tensors
 

@@ -107,6 +107,11 @@ def _times(counts: Sequence[int], factor: int) -> list[int]:
     return [n * factor for n in counts] if factor != 1 else list(counts)
 
 
+def _own(factor: float) -> dict[str, Any]:
+    """The options of a reduction for a prescale that is this rank's own: PREMUL_SUM takes one of each rank."""
+    return {} if factor == 1.0 else {"prescale": factor, "one_scale": False}
+
+
 # ---- operations on whole buffers
 
 
@@ -115,10 +120,11 @@ def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float)
     operands = Operands(group, "all_reduce", limit)
     code, op, plain = reduction(reduce_op, tensor.dtype)
     flat, finish = operands.in_place(tensor)
-    src = operands.scaled(flat, reduce_op, plain)
+    src, factor = operands.scaled(flat, reduce_op, plain)
+    options = {**_own(factor), "timeout": limit}
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
-        return addresses.all_reduce(group, src, dst, sent[0], code, op, keep=keep, sync=sync, timeout=limit)
+        return addresses.all_reduce(group, src, dst, sent[0], code, op, keep=keep, sync=sync, **options)
 
     count = [flat.numel()]
     return Operation(
@@ -133,10 +139,11 @@ def reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, root: int, limit:
     mine = group.rank == root
     flat, finish = operands.in_place(tensor) if mine else (operands.readable(tensor), None)
     dst = flat if mine else torch.empty_like(flat)
-    src = operands.scaled(flat, reduce_op, plain)
+    src, factor = operands.scaled(flat, reduce_op, plain)
+    options = {**_own(factor), "timeout": limit}
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
-        return addresses.reduce(group, src, dst, sent[0], code, op, root, keep=keep, sync=sync, timeout=limit)
+        return addresses.reduce(group, src, dst, sent[0], code, op, root, keep=keep, sync=sync, **options)
 
     count = [flat.numel()]
     call = Call("reduce", flat.element_size(), count, count, issue, writes=mine)
@@ -222,11 +229,13 @@ def reduce_scatter(
             )
         src = operands.readable_list(inputs)
     dst, finish = operands.writable(output)
-    src = operands.apart(operands.scaled(src, reduce_op, plain), dst)
+    src, factor = operands.scaled(src, reduce_op, plain)
+    src = operands.apart(src, dst)
+    options = {**_own(factor), "timeout": limit}
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
         return addresses.reduce_scatter(
-            group, src, dst, list(sent), code, op, keep=keep, sync=sync, timeout=limit
+            group, src, dst, list(sent), code, op, keep=keep, sync=sync, **options
         )
 
     call = Call("reduce_scatter", src.element_size(), counts, [dst.numel()], issue)
