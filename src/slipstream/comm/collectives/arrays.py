@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,12 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream._core import address_of
 from slipstream.base.arguments import check_int, check_text
-from slipstream.base.dtypes import DType, Op, as_op
+from slipstream.base.dtypes import Op, as_op
 from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
 from slipstream.comm.collectives.copies_back import await_memory
-from slipstream.comm.collectives.interruption import Together, found_by_all, whole
+from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.collectives.rows import FIELDS, check_rows, check_source, head_of, rows_of
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, check_group, world
 
@@ -71,35 +71,6 @@ def _finish(work: Work, result: Any, async_op: bool) -> Any:
     return work.giving(result) if async_op else result
 
 
-def _rows(array: NDArray[Any]) -> tuple[int, int]:
-    """(rows in dim 0, elements per row); a scalar is one row."""
-    if array.ndim == 0:
-        return 1, 1
-    return array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
-
-
-_HEAD = 4  # integers
-
-
-def _head(array: NDArray[Any], dtype: int) -> tuple[int, int, int, int]:
-    """What a rank tells of an array: rows, elements of a row, dtype, and a checksum of a row's shape."""
-    return *_rows(array), int(dtype), crc32(repr(array.shape[1:]).encode()) if array.ndim > 1 else 0
-
-
-def _check_rows(operation: str, heads: Sequence[Sequence[int]]) -> list[int]:
-    """Every rank's number of rows. The heads begin as `_head` makes them: ranks must agree on all but the rows."""
-    first = heads[0]
-    for rank, head in enumerate(heads):
-        if head[1:_HEAD] != first[1:_HEAD]:
-            raise found_by_all(
-                ValueError(
-                    f"{operation}: rank {rank} of the group has rows of {_described(head)}, rank 0 of "
-                    f"{_described(first, head)}: dtypes, and all dimensions but the first, must agree"
-                )
-            )
-    return [head[0] for head in heads]
-
-
 def _tell_all(
     group: Group,
     operation: str,
@@ -121,12 +92,6 @@ def _join(
     if given:
         await_memory(group, operation, address_of(result), result.nbytes, writes=True)
     blocks.join(address_of(result), [n * result.itemsize for n in counts])
-
-
-def _described(head: Sequence[int], beside: Sequence[int] | None = None) -> str:
-    """``beside``: what it is told apart from."""
-    alike = beside is not None and beside[1:3] == head[1:3]
-    return f"{head[1]} elements of {DType(head[2]).name}{' in another shape' if alike else ''}"
 
 
 @_collective
@@ -204,7 +169,7 @@ def reduce_scatter(
     """
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "reduce_scatter")
-    rows, width = _rows(array)
+    rows, width = rows_of(array)
     if counts is None:
         counts = [rows // group.size + (r < rows % group.size) for r in range(group.size)]
     if len(counts) != group.size or sum(counts) != rows:
@@ -256,11 +221,11 @@ def all_gather(
     check_text("name", name)
     if out is not None:
         check_memory(out)
-    head = _head(array, dtype)
+    head = head_of(array, dtype)
     width = head[1]
     with Together(group, "all_gather"):
         told = _tell_all(group, "all_gather", head, array, array.nbytes, name)
-        counts = _check_rows("all_gather", told.heads)
+        counts = check_rows("all_gather", told.heads)
         shape = (sum(counts), *array.shape[1:])
         result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
         elements = [n * width for n in counts]
@@ -394,7 +359,7 @@ def gather(
     check_text("name", name)
     if out is not None:
         check_memory(out)
-    head = _head(array, dtype)
+    head = head_of(array, dtype)
     width = head[1]
     mine = group.rank == root
     with Together(group, "gather"):
@@ -402,7 +367,7 @@ def gather(
         fits = ragged.fits(group, "gather", len(head), address_of(array), array.nbytes, array.nbytes)
         heads = [head] * group.size
         told = ragged.tell_each(group, "gather", heads, address_of(array), sizes, fits, name, root)
-        counts = _check_rows("gather", told.heads)
+        counts = check_rows("gather", told.heads)
         shape = (sum(counts) if mine else 0, *array.shape[1:])
         given = out is not None and mine
         result = writable(out, shape, array) if given else np.empty(shape, dtype=array.dtype)
@@ -447,17 +412,17 @@ def scatter(
     check_memory(out)
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
-    own = _head(result, dtype)
+    own = head_of(result, dtype)
     width = own[1]
-    source, given = result, (0,) * _HEAD
+    source, given = result, (0,) * FIELDS
     if group.rank == root:
         source, kind = contiguous(x, group, "scatter")
-        given = _head(source, kind)
+        given = head_of(source, kind)
     with Together(group, "scatter"):
         size = source.nbytes if group.rank == root else 0
         told = _tell_all(group, "scatter", (*own, *given), source, size, name, root)
-        counts = _check_rows("scatter", told.heads)
-        _check_source(told.heads, root, sum(counts))
+        counts = check_rows("scatter", told.heads)
+        check_source(told.heads, root, sum(counts))
         elements = [n * width for n in counts]
         memory = address_of(source), address_of(result)
         if told.blocks is None:
@@ -472,18 +437,6 @@ def scatter(
             told.blocks.part(root, begin, result.nbytes, address_of(result))
             work = Work(None)
     return _finish(work, result, async_op)
-
-
-def _check_source(heads: Sequence[Sequence[int]], root: int, rows: int) -> None:
-    """ValueError on all ranks unless the root's x, which the end of its head describes, fills all outs."""
-    wanted, given = [rows, *heads[root][1:_HEAD]], list(heads[root][_HEAD:])
-    if given != wanted:
-        raise found_by_all(
-            ValueError(
-                f"scatter: the root's x has {given[0]} rows of {_described(given)}, the outs of all ranks have {rows} "
-                f"of {_described(wanted, given)}"
-            )
-        )
 
 
 @_collective
@@ -513,7 +466,7 @@ def all_to_all(
     check_text("name", name)
     if out is not None:
         check_memory(out)
-    rows, *kind = _head(array, dtype)
+    rows, *kind = head_of(array, dtype)
     width = kind[0]
     if splits is None:
         if rows % group.size:
@@ -525,9 +478,9 @@ def all_to_all(
     with Together(group, "all_to_all"):
         sizes = [n * array.itemsize for n in sent]
         heads = [(int(n), *kind) for n in splits]
-        fits = ragged.fits(group, "all_to_all", _HEAD, address_of(array), array.nbytes, max(sizes))
+        fits = ragged.fits(group, "all_to_all", FIELDS, address_of(array), array.nbytes, max(sizes))
         told = ragged.tell_each(group, "all_to_all", heads, address_of(array), sizes, fits, name)
-        counts = _check_rows("all_to_all", told.heads)
+        counts = check_rows("all_to_all", told.heads)
         shape = (sum(counts), *array.shape[1:])
         result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
         received = [n * width for n in counts]
