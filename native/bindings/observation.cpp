@@ -52,6 +52,8 @@ nb::dict link_statistics(const LinkStatistics& link) {
   one["dropped"] = link.dropped;
   one["damaged"] = link.damaged;
   one["encrypted"] = link.encrypted;
+  one["single_copy"] = link.single_copy;
+  one["single_copied"] = link.single_copied;
   one["lanes"] = lanes;
   return one;
 }

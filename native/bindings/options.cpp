@@ -24,6 +24,15 @@ void set_checksum(LinkOptions& options, const std::string& text) {
   options.checksums = text == "off" ? Checksums::off : text == "on" ? Checksums::always : Checksums::automatic;
 }
 
+const char* single_copy(const LinkOptions& options) {
+  const char* const names[] = {"off", "auto", "on"};
+  return names[static_cast<int>(options.single_copy)];
+}
+
+void set_single_copy(LinkOptions& options, const std::string& text) {
+  options.single_copy = text == "off" ? SingleCopy::off : text == "on" ? SingleCopy::always : SingleCopy::automatic;
+}
+
 ZeroCopy zero_copy(const LinkOptions& options) {
   if (options.lend_from != 0) return options.lend_from;
   return options.lending == Lending::off ? "off" : "auto";
@@ -39,7 +48,7 @@ void set_zero_copy(LinkOptions& options, const ZeroCopy& value) {
 
 void bind_options(nb::module_& m) {
   nb::class_<LinkOptions>(m, "LinkOptions",
-                          "How tcp links work. Each field has the name and the values of its setting, but for `cpus`.")
+                          "How links work. Each field has the name and the values of its setting, but for `cpus`.")
       .def(nb::init<>())
       .def_rw("lanes", &LinkOptions::lanes)
       .def_prop_rw(
@@ -50,6 +59,7 @@ void bind_options(nb::module_& m) {
       .def_rw("congestion", &LinkOptions::congestion)
       .def_rw("encrypt", &LinkOptions::encrypt)
       .def_rw("threads", &LinkOptions::threads)
+      .def_prop_rw("single_copy", &single_copy, &set_single_copy)
       .def_rw("cpus", &LinkOptions::cpus);
   nb::class_<SessionOptions>(m, "SessionOptions", "A rank's place in a job, and how its session works.")
       .def(nb::init<>())

@@ -57,6 +57,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       wide_(request_, memory_.ring_elements()),
       scaled_(context.arena, geometry_, request_.prescale),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
+      private_sends_(request_, geometry_, context.fabric),
       gates_(plan_.peers().size()) {
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
@@ -250,7 +251,8 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
       continue;
     }
     const bool bulk = frame.length > kEagerBytes;
-    if (bulk && link->needs_shared_memory()) data = shared_copies_.stage(step, chunk, j, data, frame.length);
+    if (bulk && link->needs_shared_memory() && !private_sends_.over(*link))
+      data = shared_copies_.stage(step, chunk, j, data, frame.length);
     const uint64_t cookie = bulk ? context_.sends.add({this, index, chunk}) : 0;
     if (!link->send(frame, data, cookie))
       ++left;
@@ -347,19 +349,21 @@ void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, con
   const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
   std::byte* dst = memory_.at(step.dst, to.offset);
   const bool first = step.kind == StepKind::recv;
+  const std::byte* data = private_sends_.bytes_of(link, payload, first && !wide_ ? dst : nullptr);
+  if (data == nullptr && payload.size > 0) return;  // its sender has failed or left: this never completes
   if (wide_) {
     if (first)
-      wide_.set(to.offset, payload.data, to.count);
+      wide_.set(to.offset, data, to.count);
     else
-      wide_.add(to.offset, payload.data, to.count);
+      wide_.add(to.offset, data, to.count);
   } else if (first) {
-    if (payload.data != dst && payload.size > 0) copy(dst, payload.data, payload.size);
+    if (data != dst && payload.size > 0) copy(dst, data, payload.size);
   } else {
     const std::byte* own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
     const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left
-    reduce_(dst, lower ? payload.data : own, lower ? own : payload.data, to.count);
+    reduce_(dst, lower ? data : own, lower ? own : data, to.count);
   }
-  if (link != nullptr && !link->intact(payload)) return;  // its sender has failed or left: this never completes
+  if (link != nullptr && !link->intact(payload)) return;  // as above
   if (link != nullptr && payload.hold != 0) link->release(payload);
   if (link != nullptr && (frame.flags & kPlacedFlag) != 0) link->count(0, to.count * geometry_.element_bytes());
   if (link != nullptr && (frame.flags & kEagerFlag) != 0)

@@ -13,6 +13,7 @@
 #include "engine/geometry.h"
 #include "engine/held_pieces.h"
 #include "engine/intake.h"
+#include "engine/private_sends.h"
 #include "engine/scaled_input.h"
 #include "engine/schedule.h"
 #include "engine/send_gate.h"
@@ -122,6 +123,7 @@ class Execution {
   WideSums wide_;
   ScaledInput scaled_;
   SharedCopies shared_copies_;
+  PrivateSends private_sends_;
   HeldPieces held_;
   std::vector<Gate> gates_;  // by peer of the plan
   uint64_t progress_ = 0;

@@ -1,5 +1,6 @@
 #include "engine/frame_dispatch.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -106,7 +107,11 @@ Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const Work
 
 Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Payload& payload) {
   const int peer = link.peer();
-  std::vector<std::byte> copied(payload.data, payload.data + payload.size);
+  std::vector<std::byte> copied(payload.size);
+  if (payload.remote == 0)
+    std::copy_n(payload.data, payload.size, copied.data());
+  else if (!link.fetch(payload, copied.data()))
+    return {};
   if (!link.intact(payload)) return {};
   link.release(payload);
   // Whoever takes part in a work that is offered offers it first.

@@ -29,11 +29,13 @@ bool HeldPieces::has(uint32_t step, const WorkHeader& frame) const {
 void HeldPieces::outlive(const Link& link) {
   for (auto& [key, pieces] : held_) {
     for (Held& held : pieces)
-      if (held.link_ == &link && !held.payload_.transient) {
+      if (held.link_ == &link && !held.payload_.transient && held.payload_.remote == 0) {
         held.copy_.assign(held.payload_.data, held.payload_.data + held.payload_.size);
         held.payload_.transient = true;
       }
-    std::erase_if(pieces, [&](const Held& held) { return held.link_ == &link && !link.intact(held.payload_); });
+    std::erase_if(pieces, [&](const Held& held) {
+      return held.link_ == &link && (held.payload_.remote != 0 || !link.intact(held.payload_));
+    });
     for (Held& held : pieces)
       if (held.link_ == &link) held.link_ = nullptr;
   }

@@ -39,7 +39,7 @@ class HeldPieces {
   std::vector<Held> take(uint32_t step, uint64_t chunk);
   // True if this very piece has come before.
   bool has(uint32_t step, const WorkHeader& frame) const;
-  // The link is going down, with its memory: copies what has come through it.
+  // The link is going down, with its memory: copies what has come through it, and drops what has not been fetched.
   void outlive(const Link& link);
 
  private:

@@ -78,6 +78,7 @@ Session::Session(SessionOptions options)
       tcp_(poller_, engine_, *this, identity_of(options_, options_.link.encrypt), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus) {
   engine_.set_pump(this);
+  shm_.set_single_copy(options_.link.single_copy);
   engine_.set_trace(&trace_);
   tcp_.set_trace(&trace_);
   if (takes_offers()) engine_.set_offer_handler(options_.star->offers);

@@ -14,6 +14,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
  public:
   ShmUnderFuzz() {
     home_ = std::make_shared<ShmTransport::Impl>(poller_, *this, *this, rig::identity(0), regions_, bell_, 10);
+    home_->single_copy = SingleCopy::automatic;
   }
 
   void play(Input input) {
@@ -97,9 +98,9 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   }
 
   void record(Input& input) {
-    constexpr uint32_t kKinds[] = {1, 2, 3, 4};
+    constexpr uint32_t kKinds[] = {1, 2, 3, 4, 5, 6, 7, 7};
     constexpr FrameType kTypes[] = {FrameType::data, rig::kUsersType, FrameType::goodbye, FrameType::abort};
-    constexpr uint32_t kLengths[] = {0, 0, 24, 4096, kEagerBytes + 1};
+    constexpr uint32_t kLengths[] = {0, 0, 24, 4096, kEagerBytes + 1, kMaxPayload, kMaxPayload + 1};
     const uint32_t kind = input.one_of(kKinds);
     const uint64_t value = input.chance(8) ? input.value<uint64_t>() : input.below(4) << 32 | input.below(4);
     Frame frame;
@@ -107,13 +108,22 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     frame.length = input.one_of(kLengths);
     size_t body = sizeof(frame);
     if (kind == 1) body += std::min<size_t>(frame.length, 32 << 10);
-    if (kind == 2) body += sizeof(uint64_t);
+    if (kind == 2 || kind == 7) body += sizeof(uint64_t);
+    if (kind == 5) body = 2 * sizeof(uint64_t);
+    if (kind == 6) body = 0;
     if (input.chance(16)) body = input.value<uint16_t>();
     std::byte* place = ring_.reserve(kind, kind == 3 ? value >> 32 : value, body);
     if (place == nullptr) return;
     std::memset(place, 0, body);
     std::memcpy(place, &frame, std::min(body, sizeof(frame)));
-    if (body > sizeof(frame)) {
+    if (kind == 5 && body == sizeof(own_number_) * 2 &&
+        input.chance(2)) {  // a mark that is true: this process is both ends
+      const uint64_t mark[] = {reinterpret_cast<uintptr_t>(&own_number_), own_number_};
+      std::memcpy(place, mark, sizeof(mark));
+    } else if (kind == 7 && body == sizeof(frame) + sizeof(uint64_t) && input.chance(2)) {
+      const auto address = reinterpret_cast<uintptr_t>(bulk_.data());
+      std::memcpy(place + sizeof(frame), &address, sizeof(address));
+    } else if (body > sizeof(frame)) {
       const auto bytes = input.bytes(std::min<size_t>(body - sizeof(frame), 32));
       std::copy(bytes.begin(), bytes.end(), place + sizeof(frame));
     }
@@ -166,6 +176,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   void arrived(Link& link, const Frame& f, const Payload& payload) override {
     require(downs_ == 0, "no upcall after Events::down");
     require(payload.size == f.length && f.length <= kMaxPayload, "a payload is as long as its frame says, and bounded");
+    if (payload.remote != 0) return fetch(link, payload);
     if (f.length > 0) sum_ += std::to_integer<uint64_t>(payload.data[0] | payload.data[f.length - 1]);
     if (payload.hold != 0) held_.push_back(payload);
     if (f.type == rig::kUsersType && f.length >= 24) {  // as the engine does
@@ -174,6 +185,12 @@ class ShmUnderFuzz final : public Events, public Arrivals {
       std::byte* data = link.remote({place[0], place[1]}, place[2]);
       if (data != nullptr && place[2] > 0) sum_ += std::to_integer<uint64_t>(data[0] | data[place[2] - 1]);
     }
+  }
+  void fetch(Link& link, const Payload& payload) {
+    require(payload.data == nullptr && payload.size <= bulk_.size(), "what is fetched is bounded");
+    std::vector<std::byte> into(payload.size);
+    if (link.fetch(payload, into.data())) sum_ += std::to_integer<uint64_t>(into.front() | into.back());
+    held_.push_back(payload);
   }
   void sent(Link&, uint64_t cookie) override { require(cookie == 1, "a send is told by its cookie"); }
   void up(Link&) override {}
@@ -196,6 +213,8 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   std::shared_ptr<Region> region_;
   std::unique_ptr<ShmLink> link_;
   std::vector<Payload> held_;
+  std::vector<std::byte> bulk_ = std::vector<std::byte>(kMaxPayload);
+  uint64_t own_number_ = 77;
   uint64_t sum_ = 0;
   int downs_ = 0;
 };

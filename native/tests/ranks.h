@@ -129,7 +129,7 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
 
 class Ranks {
  public:
-  Ranks(Wire wire, int size, int lanes = 2) : hub_(size) {
+  Ranks(Wire wire, int size, int lanes = 2, SingleCopy single_copy = SingleCopy::off) : hub_(size) {
     if (wire == Wire::memory) {
       for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<MemoryRank>(hub_, r, size));
       return;
@@ -142,6 +142,7 @@ class Ranks {
       options.job = "native-test";
       options.secret = std::string(32, 's');
       options.link.lanes = lanes;
+      options.link.single_copy = single_copy;
       options.timeout_seconds = 60;
       auto rank = std::make_unique<SessionRank>(options);
       const uint16_t port = rank->session.listen_tcp({"127.0.0.1"});

@@ -53,13 +53,28 @@ class Stop final : public Listener {
   std::atomic<bool>& woken_;
 };
 
-}  // namespace
+// Opens the link, and waits until each end knows that the other can read its memory.
+void meet(Ranks& ranks) {
+  float word = 0, other = 0;
+  const auto knows = [&](int r) {
+    return static_cast<SessionRank&>(ranks.at(r)).session.link_statistics().at(0).single_copy;
+  };
+  auto& first = static_cast<SessionRank&>(ranks.at(0));
+  auto& second = static_cast<SessionRank&>(ranks.at(1));
+  const auto received = submit(second, message(1, StepKind::recv, &word, 1), kMessages + 1);
+  const auto sent = submit(first, message(0, StepKind::send, &other, 1), kMessages + 1);
+  CHECK(second.wait(*received, now() + seconds(60)) && first.wait(*sent, now() + seconds(60)));
+  while (!knows(0) || !knows(1)) std::this_thread::yield();
+}
 
-TEST(what_a_late_receiver_reads_does_not_count) {
-  Ranks ranks(Wire::shm, 2);
+// `in_region`: where the sender's data lies; else in private memory, which the receiver reads.
+void late_receiver(bool in_region) {
+  Ranks ranks(Wire::shm, 2, 2, SingleCopy::always);
   auto& sender = static_cast<SessionRank&>(ranks.at(0));
   auto& receiver = static_cast<SessionRank&>(ranks.at(1));
-  auto* data = reinterpret_cast<float*>(sender.allocate(kMessages * kCount * sizeof(float)));
+  std::vector<float> own(in_region ? 0 : kMessages * kCount);
+  auto* data = in_region ? reinterpret_cast<float*>(sender.allocate(kMessages * kCount * sizeof(float))) : own.data();
+  if (!in_region) meet(ranks);
   std::fill_n(data, kMessages * kCount, 5.0f);
   std::vector<float> received(kMessages * kCount);
   std::atomic<bool> stopped{false}, woken{false};
@@ -89,5 +104,11 @@ TEST(what_a_late_receiver_reads_does_not_count) {
   }
   CHECK(receives.back()->error().text.find("it gives up") != std::string::npos);
 }
+
+}  // namespace
+
+TEST(what_a_late_receiver_reads_does_not_count) { late_receiver(true); }
+
+TEST(what_a_late_receiver_reads_of_private_memory_does_not_count) { late_receiver(false); }
 
 }  // namespace slipstream::testing

@@ -24,6 +24,7 @@ struct Payload {
   uint32_t size = 0;
   bool transient = false;
   uint64_t hold = 0;
+  uint64_t remote = 0;  // `data` is null: the bytes still lie here in the peer's process, and Link::fetch() copies them
 };
 
 // What to say of a rank that said goodbye, with the reason that it gave ("finished and left the job" if it gave none).
@@ -34,6 +35,14 @@ inline std::string farewell(int rank, std::string_view reason) {
 }
 
 struct LinkStatistics;
+
+// Whether a bulk send may lie in this process's private memory although the link needs shared memory: the peer reads it
+// there.
+enum class SingleCopy : uint8_t {
+  off,        // the peer cannot, or shall not
+  automatic,  // where that can be cheaper than a copy in shared memory
+  always,
+};
 
 class Link {
  public:
@@ -51,6 +60,11 @@ class Link {
 
   // True if `data` of a bulk send has to lie in memory the peer can map (transport/region.h).
   virtual bool needs_shared_memory() const { return false; }
+
+  virtual SingleCopy single_copy() const { return SingleCopy::off; }
+  // Copies the bytes of a payload that has a `remote` address. False: the peer has died or left, or cannot be read any
+  // more, and the link is about to go down.
+  virtual bool fetch(const Payload& /*payload*/, std::byte* /*to*/) { return false; }
 
   // Memory of this rank that the peer may write to, by a name that remote() understands on its side. Null if it cannot.
   struct Shared {
@@ -135,13 +149,15 @@ struct LaneStatistics {
 struct LinkStatistics {
   int peer = -1;
   Link::Kind kind = Link::Kind::tcp;
-  bool closed = false;    // it will do no more
-  uint64_t sent = 0;      // bytes of payload, over shared memory; of tcp the lanes tell
-  uint64_t received = 0;  // the same
-  uint64_t lost = 0;      // connections that broke
-  uint64_t replaced = 0;  // connections that were too slow for too long
-  uint64_t repeated = 0;  // bytes sent again
-  uint64_t dropped = 0;   // bytes that had come already
+  bool closed = false;         // it will do no more
+  uint64_t sent = 0;           // bytes of payload, over shared memory; of tcp the lanes tell
+  uint64_t received = 0;       // the same
+  bool single_copy = false;    // over shared memory: the peer can read this rank's private memory
+  uint64_t single_copied = 0;  // bytes that it was left to read there
+  uint64_t lost = 0;           // connections that broke
+  uint64_t replaced = 0;       // connections that were too slow for too long
+  uint64_t repeated = 0;       // bytes sent again
+  uint64_t dropped = 0;        // bytes that had come already
   bool encrypted = false;
   uint64_t damaged = 0;  // connections that were left because what came was not what was sent
   std::vector<LaneStatistics> lanes;

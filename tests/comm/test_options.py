@@ -15,7 +15,8 @@ def test_every_option_of_links_is_that_setting() -> None:
         "encrypt": True,
         "lanes": 7,
         "threads": 3,
-        "zero_copy": 65536,
+        "single_copy": "on",
+            "zero_copy": 65536,
     }
     options = link_options(Settings(**chosen), cpus=[1, 2])  # type: ignore[arg-type]
     fields = {name for name, value in vars(_core.LinkOptions).items() if isinstance(value, property)}

@@ -56,6 +56,15 @@ def test_all_reduce_on_many_hosts(local_sizes: tuple[int, ...], nbytes: int, alg
     assert choice.chunk_bytes == (128 * KIB if algorithm == "hierarchical" else 256 * KIB)
 
 
+def test_what_is_moved_on_one_host_has_larger_chunks_where_it_is_large() -> None:
+    for collective in ("all_gather", "broadcast", "gather", "scatter", "all_to_all"):
+        sizes = (0, 4 * MIB, 8 * MIB, 16 * MIB, 1 << 40)
+        found = [choose(collective, nbytes, topology(4)).chunk_bytes // KIB for nbytes in sizes]
+        assert found == [64, 64, 128, 256, 256]
+    for collective in ("all_reduce", "reduce_scatter", "reduce"):
+        assert choose(collective, 64 * MIB, topology(4)).chunk_bytes == 64 * KIB
+
+
 def test_other_collectives() -> None:
     one, many = topology(4), topology(*[1] * 16)
     for collective in ("reduce_scatter", "all_gather"):

@@ -17,15 +17,26 @@ namespace slipstream {
 
 namespace {
 
-enum RecordKind : uint32_t { kFrame = 1, kDescriptor = 2, kReleased = 3, kDropped = 4 };
+enum RecordKind : uint32_t {
+  kFrame = 1,
+  kDescriptor = 2,
+  kReleased = 3,
+  kDropped = 4,
+  kMark = 5,     // PrivateReads::Mark
+  kAnswer = 6,   // to it
+  kPrivate = 7,  // a descriptor of private memory
+};
 enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
 
 constexpr double kCopySeconds = 0.005;
+// Until the socket says that a process has ended that could not be read: its memory goes first.
+constexpr double kEndSeconds = 1;
+constexpr uint64_t kBytesPerTurn = 1 << 20;  // that are fetched
 constexpr auto kLookAgain = std::chrono::microseconds(50);
 
 struct DescriptorBody {
   Frame frame;
-  uint64_t offset;
+  uint64_t offset;  // into a region, or an address
 };
 
 std::string in_seconds(double duration) {
@@ -39,8 +50,78 @@ std::span<const std::byte> bytes_of(const T& object) {
   return std::as_bytes(std::span(&object, 1));
 }
 
+Error refused(int peer, const std::string& why) {
+  return Error{
+      Code::refused,
+      peer,
+      {},
+      "rank " + std::to_string(peer) + ": " + why + "; all ranks need the same SLIPSTREAM_SECRET and SLIPSTREAM_JOB"};
+}
+
 Error lost(int peer, const std::string& how) {
   return Error{Code::peer_lost, peer, {}, "rank " + std::to_string(peer) + " " + how};
+}
+
+Error broken(int peer, const std::string& text) { return Error{Code::internal, peer, {}, text}; }
+
+Error unmappable(int peer, const Failure& failure) {
+  return broken(peer, "memory of rank " + std::to_string(peer) + ": " + failure.error().text);
+}
+
+Error malformed(int peer, const std::string& what) {
+  return broken(peer, "rank " + std::to_string(peer) + " sent a malformed " + what);
+}
+
+Error not_up(int peer, const std::string& why, double limit) {
+  if (!why.empty()) return lost(peer, "could not be reached for " + in_seconds(limit) + " (" + why + ")");
+  return lost(peer, "does not answer (no handshake within " + in_seconds(limit) + "; is the process stopped?)");
+}
+
+Error unreadable(int peer, int error) {
+  if (error == ESRCH) return lost(peer, "is gone: its memory cannot be read any more");
+  return broken(peer, "memory of rank " + std::to_string(peer) + " cannot be read any more: " +
+                          errno_text("process_vm_readv", error) + "; SLIPSTREAM_SINGLE_COPY=off does without");
+}
+
+Failure no_descriptors(int rank, int peer) {
+  return Failure(Code::internal, "rank " + std::to_string(rank) + " cannot take shared memory of rank " +
+                                     std::to_string(peer) + ": it has run out of file descriptors (ulimit -n)");
+}
+
+void say_if_twice(int rank, int peer, const std::string& why) {
+  if (!why.empty())
+    log_info(rank, "large data for rank " + std::to_string(peer) +
+                       " is copied twice: it cannot read this rank's memory (" + why + ")");
+}
+
+// It has closed its end on purpose, or died: either way it copies nothing.
+bool has_closed(const Fd& socket) {
+  pollfd end{socket.get(), 0, 0};
+  return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+// Afterwards the peer neither writes to our memory nor counts what it reads of it.
+void take_back(Access& access, const Fd& socket, Regions& regions, int rank, int peer) {
+  access.take_back();
+  // A chunk takes a millisecond at most. A peer that has not ended by then may be stopped, for as long as it likes.
+  const Time limit = now() + seconds(kCopySeconds);
+  while (access.written() && now() < limit && !has_closed(socket)) std::this_thread::sleep_for(kLookAgain);
+  const auto place = access.written();
+  if (!place || has_closed(socket)) return;
+  try {
+    regions.part(place->region, place->offset, place->bytes);
+  } catch (const Failure& failure) {
+    log_warning(rank,
+                "rank " + std::to_string(peer) + " may still write to memory of this rank: " + failure.error().text);
+  }
+}
+
+// False if the entry has not the size of this body.
+template <class T>
+bool read_body(const Ring::EntryHeader& entry, const std::byte* body, T& into) {
+  if (entry.size - sizeof(entry) != sizeof(into)) return false;
+  std::memcpy(&into, body, sizeof(into));
+  return true;
 }
 
 }  // namespace
@@ -51,7 +132,8 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string
       handshake_(Handshake::client(home_->identity, Purpose::shm, peer, 0, 0)),
       dialler_(true),
       deadline_(now() + seconds(home_->connect_seconds)),
-      listener_(std::move(listener)) {
+      listener_(std::move(listener)),
+      private_(home_->single_copy) {
   dial();
   home_->links.push_back(this);
 }
@@ -63,7 +145,8 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, 
       handshake_(std::move(handshake)),
       dialler_(false),
       phase_(Phase::setup),
-      deadline_(now() + seconds(home_->connect_seconds)) {
+      deadline_(now() + seconds(home_->connect_seconds)),
+      private_(home_->single_copy) {
   home_->poller.add(socket_.get(), EPOLLIN, this);
   home_->links.push_back(this);
 }
@@ -105,31 +188,10 @@ void ShmLink::close() {
   if (phase_ == Phase::up) flush_entries();
   open_ = false;
   up_ = false;
-  if (phase_ == Phase::up) take_back();
+  if (phase_ == Phase::up) take_back(access_, socket_, home_->regions, home_->identity.rank, peer_);
   home_->poller.remove(socket_.get(), this);
   socket_.reset();
   if (peer_bell_) peer_bell_->ring();
-}
-
-void ShmLink::take_back() {
-  access_.take_back();
-  // A chunk takes a millisecond at most. A peer that has not ended by then may be stopped, for as long as it likes.
-  const Time limit = now() + seconds(kCopySeconds);
-  while (access_.written() && now() < limit && !peer_has_closed()) std::this_thread::sleep_for(kLookAgain);
-  const auto place = access_.written();
-  if (!place || peer_has_closed()) return;
-  try {
-    home_->regions.part(place->region, place->offset, place->bytes);
-  } catch (const Failure& failure) {
-    log_warning(home_->identity.rank,
-                "rank " + std::to_string(peer_) + " may still write to memory of this rank: " + failure.error().text);
-  }
-}
-
-// It has closed its end on purpose, or died: either way it copies nothing.
-bool ShmLink::peer_has_closed() const {
-  pollfd socket{socket_.get(), 0, 0};
-  return ::poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 void ShmLink::fail(Error error) {
@@ -139,21 +201,14 @@ void ShmLink::fail(Error error) {
 }
 
 Time ShmLink::tick(Time now) {
-  if (!open_ || phase_ == Phase::up) return Time::max();
-  if (refusal_) {
-    fail(refusal_);
+  if (!open_ || (phase_ == Phase::up && !refusal_)) return Time::max();
+  if (now >= deadline_) {
+    fail(refusal_ ? Error(refusal_) : not_up(peer_, why_, home_->connect_seconds));
     return Time::max();
   }
-  if (now < deadline_) {
-    if (now >= again_) dial();
-    return std::min(deadline_, again_);
-  }
-  if (why_.empty())
-    fail(lost(peer_, "does not answer (no handshake within " + in_seconds(home_->connect_seconds) +
-                         "; is the process stopped?)"));
-  else
-    fail(lost(peer_, "could not be reached for " + in_seconds(home_->connect_seconds) + " (" + why_ + ")"));
-  return Time::max();
+  if (phase_ == Phase::up) return deadline_;
+  if (now >= again_) dial();
+  return std::min(deadline_, again_);
 }
 
 // ---- the unix socket: handshake, set-up, regions, and the peer's death
@@ -173,29 +228,21 @@ void ShmLink::continue_handshake() {
     case Handshake::State::failed:
       // If it has died, nobody listens any more; else it may have had too many to greet.
       if (handshake_.closed()) return dial_again(handshake_.why());
-      return fail(Error{Code::refused,
-                        peer_,
-                        {},
-                        "rank " + std::to_string(peer_) + ": " + handshake_.why() +
-                            "; all ranks need the same SLIPSTREAM_SECRET and SLIPSTREAM_JOB"});
+      return fail(refused(peer_, handshake_.why()));
     case Handshake::State::done:
       home_->poller.modify(socket_.get(), EPOLLIN, this);
       phase_ = Phase::setup;
-      offer_setup();
+      const size_t bytes = mapping_of(home_->ring_bytes);
+      memory_fd_ = make_memfd("slipstream-link", bytes);
+      messages_.send(socket_, {kSetup, 0, bytes}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
   }
-}
-
-void ShmLink::offer_setup() {
-  const size_t bytes = mapping_of(home_->ring_bytes);
-  memory_fd_ = make_memfd("slipstream-link", bytes);
-  messages_.send(socket_, {kSetup, 0, bytes}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
 }
 
 void ShmLink::accept_setup(const Message& message, std::vector<Fd> fds) {
   const size_t ring = dialler_ ? home_->ring_bytes : (message.size - sizeof(Pair)) / 2;
   const bool fits = dialler_ || (Ring::is_size(ring) && message.size == mapping_of(ring));
   if (phase_ != Phase::setup || fds.size() != (dialler_ ? 2u : 3u) || !fits)
-    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed set-up message"});
+    return fail(malformed(peer_, "set-up message"));
   if (dialler_) return become_up(ring, std::move(memory_fd_), std::move(fds[0]), std::move(fds[1]));
   messages_.send(socket_, {kSetup, 0, 0}, {home_->bell.page_fd(), home_->bell.event_fd()});
   if (open_) become_up(ring, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
@@ -206,7 +253,7 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
     memory_ = Mapping(link_memory.get(), mapping_of(ring));
     peer_bell_ = std::make_unique<Bell>(std::move(bell_event), std::move(bell_page));
   } catch (const Failure& failure) {
-    return cannot_map(failure);
+    return fail(unmappable(peer_, failure));
   }
   auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
   std::byte* entries = memory_.data() + sizeof(Pair);
@@ -218,6 +265,7 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
   phase_ = Phase::up;
   up_ = true;
   last_heard_ = now();
+  if (const auto mark = private_.mark()) push(kMark, 0, bytes_of(*mark));
   home_->events.up(*this);
 }
 
@@ -228,13 +276,10 @@ ShmLink::Received ShmLink::receive_message() {
   if (read == DescriptorChannel::Read::nothing) return Received::nothing;
   if (read == DescriptorChannel::Read::end) return Received::end;
   last_heard_ = now();
-  if (read == DescriptorChannel::Read::no_descriptors)
-    throw Failure(Code::internal, "rank " + std::to_string(home_->identity.rank) +
-                                      " cannot take shared memory of rank " + std::to_string(peer_) +
-                                      ": it has run out of file descriptors (ulimit -n)");
+  if (read == DescriptorChannel::Read::no_descriptors) throw no_descriptors(home_->identity.rank, peer_);
   if (read == DescriptorChannel::Read::malformed || (message.kind != kRegion && message.kind != kSetup) ||
       (message.kind == kRegion && fds.size() != 1)) {
-    fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed message"});
+    fail(malformed(peer_, "message"));
     return Received::nothing;
   }
   if (message.kind == kSetup) {
@@ -244,22 +289,18 @@ ShmLink::Received ShmLink::receive_message() {
   try {
     peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
   } catch (const Failure& failure) {
-    cannot_map(failure);
+    fail(unmappable(peer_, failure));
     return Received::nothing;
   }
   return Received::message;
-}
-
-void ShmLink::cannot_map(const Failure& failure) {
-  fail(Error{Code::internal, peer_, {}, "memory of rank " + std::to_string(peer_) + ": " + failure.error().text});
 }
 
 void ShmLink::peer_is_gone() {
   while (open_ && poll()) {  // what it sent before it went still counts
   }
   if (peer_said_goodbye_) return fail(Error{Code::aborted, peer_, {}, farewell(peer_, goodbye_reason_)});
-  if (phase_ != Phase::up) return fail(lost(peer_, "died or closed the connection while it was being set up"));
-  fail(lost(peer_, "died or was killed: it closed its connection"));
+  fail(lost(peer_, phase_ == Phase::up ? "died or was killed: it closed its connection"
+                                       : "died or closed the connection while it was being set up"));
 }
 
 // ---- the rings
@@ -284,6 +325,12 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
     return true;
   }
   const auto region = home_->regions.find(data, frame.length);
+  if (!region && single_copy() != SingleCopy::off) {
+    const auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data));
+    private_.lent(frame.length);
+    push(kPrivate, tickets_.take(cookie), bytes_of(frame), bytes_of(address));
+    return false;
+  }
   if (!region) throw Failure(Code::internal, "a large send over shared memory from memory that is not in a region");
   announce(region);
   const uint32_t ticket = tickets_.take(cookie);
@@ -336,14 +383,14 @@ bool ShmLink::poll() {
   if (open_) messages_.flush(socket_);
   if (!open_ || phase_ != Phase::up) return false;
   bool moved = flush_entries();
-  for (int i = 0; i < 32 && open_; ++i) {
+  const uint64_t enough = private_.bytes() + kBytesPerTurn;
+  for (int i = 0; i < 32 && open_ && private_.bytes() < enough; ++i) {
     Ring::EntryHeader entry{};
     const std::byte* body = nullptr;
     const auto found = incoming_.peek(entry, body);
     if (found == Ring::Peek::none) break;
     if (found == Ring::Peek::damaged || !handle(entry, body)) {
-      fail(Error{
-          Code::internal, peer_, {}, "the shared-memory ring from rank " + std::to_string(peer_) + " is damaged"});
+      fail(broken(peer_, "the shared-memory ring from rank " + std::to_string(peer_) + " is damaged"));
       return true;
     }
     moved = true;
@@ -360,8 +407,24 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
       handle_frame(entry, body);
       return true;
     case kDescriptor:
-      if (bytes != sizeof(Frame) + sizeof(uint64_t)) return false;
-      handle_descriptor(entry, body);
+    case kPrivate: {
+      DescriptorBody descriptor{};
+      if (!read_body(entry, body, descriptor)) return false;
+      incoming_.pop();
+      if (entry.kind == kPrivate) return handle_private(entry.value, descriptor.frame, descriptor.offset);
+      handle_descriptor(entry.value, descriptor.frame, descriptor.offset);
+      return true;
+    }
+    case kMark: {
+      PrivateReads::Mark mark{};
+      if (!read_body(entry, body, mark)) return false;
+      incoming_.pop();
+      push(kAnswer, static_cast<uint64_t>(private_.meet(socket_, mark)));
+      return true;
+    }
+    case kAnswer:
+      incoming_.pop();
+      say_if_twice(home_->identity.rank, peer_, private_.answered(entry.value));
       return true;
     case kReleased: {
       incoming_.pop();
@@ -384,7 +447,7 @@ void ShmLink::handle_frame(const Ring::EntryHeader& entry, const std::byte* body
   std::memcpy(&frame, body, sizeof(frame));
   const size_t length = entry.size - sizeof(entry) - sizeof(frame);
   if (frame.length != length || frame.type < FrameType::data || static_cast<uint8_t>(frame.type) > kLastFrameType)
-    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed frame"});
+    return fail(malformed(peer_, "frame"));
   if (frame.type == FrameType::goodbye) {
     peer_said_goodbye_ = true;
     goodbye_reason_.assign(reinterpret_cast<const char*>(body) + sizeof(frame), frame.length);
@@ -396,21 +459,42 @@ void ShmLink::handle_frame(const Ring::EntryHeader& entry, const std::byte* body
   if (phase_ == Phase::up) incoming_.pop();
 }
 
-void ShmLink::handle_descriptor(const Ring::EntryHeader& entry, const std::byte* body) {
-  DescriptorBody descriptor{};
-  std::memcpy(&descriptor.frame, body, sizeof(Frame));
-  std::memcpy(&descriptor.offset, body + sizeof(Frame), sizeof(uint64_t));
-  incoming_.pop();
-  const auto id = static_cast<uint32_t>(entry.value);
-  const auto ticket = entry.value >> 32;
-  const Mapping* region = find_region(id);
+void ShmLink::handle_descriptor(uint64_t value, const Frame& frame, uint64_t offset) {
+  const auto ticket = value >> 32;
+  const Mapping* region = find_region(static_cast<uint32_t>(value));
   if (!open_) return;
-  const Frame& frame = descriptor.frame;
   if (region == nullptr || frame.type != FrameType::data || frame.length > kMaxPayload ||
-      frame.length > region->size() || descriptor.offset > region->size() - frame.length)
-    return fail(Error{Code::internal, peer_, {}, "rank " + std::to_string(peer_) + " sent a malformed descriptor"});
+      frame.length > region->size() || offset > region->size() - frame.length)
+    return fail(malformed(peer_, "descriptor"));
   count(0, frame.length);
-  home_->events.arrived(*this, frame, Payload{region->data() + descriptor.offset, frame.length, false, ticket + 1});
+  home_->events.arrived(*this, frame, Payload{region->data() + offset, frame.length, false, ticket + 1});
+}
+
+// ---- private memory of the peer's
+
+bool ShmLink::handle_private(uint64_t ticket, const Frame& frame, uint64_t address) {
+  if (frame.type != FrameType::data || frame.length <= kEagerBytes || frame.length > kMaxPayload || address == 0 ||
+      ticket > UINT32_MAX)
+    return false;
+  count(0, frame.length);
+  home_->events.arrived(*this, frame, Payload{nullptr, frame.length, false, ticket + 1, address});
+  return true;
+}
+
+bool ShmLink::fetch(const Payload& payload, std::byte* to) {
+  if (!open_ || refusal_) return false;
+  const int error = private_.read(socket_, payload.remote, to, payload.size);
+  if (error == 0) return true;
+  refusal_ = unreadable(peer_, error);
+  deadline_ = now() + seconds(kEndSeconds);
+  return false;
+}
+
+LinkStatistics ShmLink::statistics() const {
+  LinkStatistics found = Link::statistics();
+  found.single_copy = single_copy() != SingleCopy::off;
+  found.single_copied = private_.lent();
+  return found;
 }
 
 }  // namespace slipstream

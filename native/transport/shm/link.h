@@ -13,6 +13,7 @@
 #include "transport/shm/access.h"
 #include "transport/shm/descriptor_channel.h"
 #include "transport/shm/entry_queue.h"
+#include "transport/shm/private_reads.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/tickets.h"
 #include "transport/shm/transport.h"
@@ -30,11 +31,14 @@ class ShmLink final : public Link, private Handler {
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
   void release(const Payload& payload) override;
   bool needs_shared_memory() const override { return true; }
+  SingleCopy single_copy() const override { return private_.allowed(); }
+  bool fetch(const Payload& payload, std::byte* to) override;
   std::optional<Shared> share(const std::byte* data, size_t bytes) override;
   std::byte* remote(const Shared& shared, size_t bytes) override;
   std::byte* begin_write(const Shared& shared, size_t bytes) override;
   void end_write() override { access_.end_write(); }
   bool intact(const Payload& payload) const override { return payload.hold == 0 || access_.intact(); }
+  LinkStatistics statistics() const override;
   void close() override;
 
   bool poll();
@@ -62,7 +66,6 @@ class ShmLink final : public Link, private Handler {
   void dial();
   void dial_again(std::string why);
   void continue_handshake();
-  void offer_setup();
   enum class Received { nothing, message, end };  // nothing: also if the link has failed
   // Reads one message with its descriptors.
   Received receive_message();
@@ -72,11 +75,7 @@ class ShmLink final : public Link, private Handler {
   void announce(const std::shared_ptr<const Region>& region);
   // The peer's region, or null; reads its announcement if that is still in the socket.
   const Mapping* find_region(uint32_t id);
-  void cannot_map(const Failure& failure);
   void peer_is_gone();
-  // Afterwards the peer neither writes to our memory nor counts what it reads of it.
-  void take_back();
-  bool peer_has_closed() const;
   void fail(Error error);
 
   // Sends an entry with this body, or has it wait for room and for the descriptors before it.
@@ -84,7 +83,8 @@ class ShmLink final : public Link, private Handler {
   bool flush_entries();
   bool handle(const Ring::EntryHeader& entry, const std::byte* body);
   void handle_frame(const Ring::EntryHeader& entry, const std::byte* body);
-  void handle_descriptor(const Ring::EntryHeader& entry, const std::byte* body);
+  void handle_descriptor(uint64_t value, const Frame& frame, uint64_t offset);
+  bool handle_private(uint64_t ticket, const Frame& frame, uint64_t address);
 
   std::shared_ptr<ShmTransport::Impl> home_;
   Fd socket_;
@@ -98,7 +98,7 @@ class ShmLink final : public Link, private Handler {
   std::string listener_;      // of the peer, if we dial
   Time again_ = Time::max();  // when to dial again
   std::string why_;           // the last attempt was in vain
-  Error refusal_;             // the link fails with it at the next tick
+  Error refusal_;             // the link fails with it at the deadline
 
   Fd memory_fd_;
   Mapping memory_;
@@ -110,6 +110,7 @@ class ShmLink final : public Link, private Handler {
   std::unordered_map<uint32_t, Mapping> peer_regions_;
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;
+  PrivateReads private_;
 };
 
 // A connection to a rank's unix socket under way, or an errno.
@@ -141,6 +142,7 @@ struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::
   Bell& bell;
   double connect_seconds;
   size_t ring_bytes = Ring::kMost;  // of the links that we dial
+  SingleCopy single_copy = SingleCopy::off;
   Fd listener;
   Time accepts_at = Time::max();  // when to listen again, after a pause
   std::vector<ShmLink*> links;

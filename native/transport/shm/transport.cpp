@@ -142,6 +142,8 @@ void ShmTransport::set_ranks_of_host(size_t ranks) {
   impl_->ring_bytes = std::clamp(std::bit_floor(kMemory / 2 / (std::max<size_t>(2, ranks) - 1)), Ring::kLeast, Ring::kMost);
 }
 
+void ShmTransport::set_single_copy(SingleCopy choice) { impl_->single_copy = choice; }
+
 std::string ShmTransport::listen() {
   uint64_t random[2];
   if (::getrandom(random, sizeof(random), 0) != sizeof(random)) throw Failure(Code::internal, errno_text("getrandom"));

@@ -2,7 +2,8 @@
 // authenticates, passes file descriptors and tells at once when the peer dies.
 //
 // Small payloads travel inside the ring. Bulk travels as a descriptor (region, offset): the receiver reads the
-// sender's memory in place and gives the descriptor's ticket back, which completes the send.
+// sender's memory in place and gives the descriptor's ticket back, which completes the send. Where the kernel allows
+// it (private_reads.h), a descriptor may name private memory of the sender's.
 #pragma once
 
 #include <memory>
@@ -27,6 +28,8 @@ class ShmTransport {
   // The ranks of this host, this one too. The links to them, if there is one to each, take 8 MiB of this rank's memory
   // at most, or 128 KiB each. Before the first dial.
   void set_ranks_of_host(size_t ranks);
+  // Off, as before the call: links neither read private memory of a peer nor let it be read. Before the first link.
+  void set_single_copy(SingleCopy choice);
 
   // Listens on an abstract unix socket of a random name, which it returns (it has no file).
   std::string listen();

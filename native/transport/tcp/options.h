@@ -1,4 +1,4 @@
-// How tcp links work: what users choose (LinkOptions), and what the rank's part in the job decides (TcpOptions).
+// How links work: what users choose (LinkOptions), and what the rank's part in the job decides (TcpOptions).
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/admission.h"
+#include "transport/link.h"
 
 namespace slipstream {
 
@@ -24,7 +25,7 @@ enum class Checksums : uint8_t {
   always,
 };
 
-// A field for each setting that is about tcp links. native/bindings/options.cpp gives each the name of its setting.
+// A field for each setting that is about links. native/bindings/options.cpp gives each the name of its setting.
 struct LinkOptions {
   int lanes = 2;             // bulk lanes a link, 1..64
   bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
@@ -32,9 +33,10 @@ struct LinkOptions {
   Checksums checksums = Checksums::automatic;
   bool encrypt = false;
   Lending lending = Lending::automatic;
-  size_t lend_from = 0;   // the least size that is lent; 0: what is measured (transport/tcp/lend_threshold.h)
-  int threads = 0;        // that the driver shares system calls with, 0..16
-  std::vector<int> cpus;  // that these are confined to; none: all
+  size_t lend_from = 0;  // the least size that is lent; 0: what is measured (transport/tcp/lend_threshold.h)
+  int threads = 0;       // that the driver shares system calls with, 0..16
+  SingleCopy single_copy = SingleCopy::off;  // of links over shared memory
+  std::vector<int> cpus;                           // that these are confined to; none: all
 };
 
 struct TcpOptions : LinkOptions {

@@ -198,6 +198,12 @@ class Settings:
         "auto: sends to other hosts are not copied where the kernel can and that is cheaper; "
         "a size: those of so many bytes and more; off",
     )
+    single_copy: str = _setting(
+        _one_of("auto", "on", "off"),
+        "off",
+        "whether ranks of one host read large data in each other's private memory, if the kernel allows it: auto, "
+        "where that can be cheaper than to copy it twice; on; off",
+    )
     checksum: str = _setting(
         _one_of("auto", "on", "off"),
         "auto",

@@ -20,6 +20,9 @@ from slipstream.plan.topology import Network, Topology, members_of_hosts
 __all__ = ["Choice", "Network", "Reducers", "SmallCosts", "Topology", "choose", "estimate"]
 
 SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
+# What is only moved takes fewer messages, and fewer turns if ranks share cores: up to this size, and so many chunks.
+MOVED_CHUNK = 256 << 10
+MOVED_CHUNKS = 64
 MIXED_CHUNK = 128 << 10
 TCP_CHUNK = 256 << 10
 # Far pairs cross the whole network at once; a ring only ever loads neighbours.
@@ -229,6 +232,7 @@ _MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
     "all_gather": {"direct": _direct_half, "ring": _ring_half},
     "broadcast": {"binomial": _binomial, "chain": _chain},
 }
+_REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
 _SMALL_ON_ONE_HOST = 32 << 10
 
@@ -288,6 +292,13 @@ def _choose_small(collective: str, nbytes: int, own: Choice, costs: SmallCosts) 
     return Choice(own.algorithm, own.chunk_bytes, reason, reducers=True)
 
 
+def _moved_chunk(nbytes: int) -> int:
+    chunk = SHM_CHUNK
+    while chunk < MOVED_CHUNK and 2 * chunk * MOVED_CHUNKS <= nbytes:
+        chunk *= 2
+    return chunk
+
+
 def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
     shape = _shape(topology)
     times = estimate(collective, nbytes, topology)
@@ -302,7 +313,7 @@ def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
         others = ", ".join(f"{n} {t * 1e6:.0f} us" for n, t in times.items() if n != name)
         reason = f"{times[name] * 1e6:.0f} us for {nbytes} bytes on {where} (else {others})"
     if shape.hosts == 1:
-        chunk = SHM_CHUNK
+        chunk = SHM_CHUNK if collective in _REDUCING else _moved_chunk(nbytes)
     else:
         chunk = MIXED_CHUNK if name.startswith("hierarchical") else TCP_CHUNK
     return Choice(name, chunk, reason)

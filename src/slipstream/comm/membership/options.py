@@ -15,7 +15,7 @@ _FROM_SETTINGS = sorted(
 
 
 def link_options(settings: Settings, cpus: Sequence[int] = ()) -> _core.LinkOptions:
-    """How TCP links work: every field but ``cpus`` has the name of its setting."""
+    """How links work: every field but ``cpus`` has the name of its setting."""
     options = _core.LinkOptions()
     for name in _FROM_SETTINGS:
         setattr(options, name, getattr(settings, name))

@@ -43,7 +43,9 @@ class LinkStatistics:
     ``sent``, ``received``: bytes of payload; over tcp of bulk data alone, the sum of the lanes. Of the connections of
     tcp: how many were ``lost`` and repaired, or ``replaced`` because they were slow; ``repeated``: bytes that were
     sent again; ``dropped``: bytes that came again; ``damaged``: how many connections were lost because what came over
-    them was not what the rank had sent; ``encrypted``: they are, by SLIPSTREAM_ENCRYPT;
+    them was not what the rank had sent; ``encrypted``: they are, by SLIPSTREAM_ENCRYPT. Of shm: ``single_copy``: the
+    rank can read private memory of this process, so that large data for it is copied once; ``single_copied``: so
+    many bytes of ``sent`` were;
     ``lanes``: each of them, none for shm.
     """
 
@@ -58,6 +60,8 @@ class LinkStatistics:
     dropped: int
     damaged: int
     encrypted: bool
+    single_copy: bool
+    single_copied: int
     lanes: tuple[LaneStatistics, ...]
 
     def share(self, lane: LaneStatistics) -> float:

@@ -1,0 +1,34 @@
+// Bulk that a work sends from private memory without a copy of its own: the peer fetches it from there, where the
+// kernel lets it (transport/shm/private_reads.h). The other way is a copy in shared memory (SharedCopies). Driver's
+// thread only.
+#pragma once
+
+#include <vector>
+
+#include "engine/fabric.h"
+#include "engine/geometry.h"
+#include "engine/plan.h"
+#include "engine/work.h"
+#include "transport/link.h"
+
+namespace slipstream {
+
+class PrivateSends {
+ public:
+  PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric)
+      : lends_(lends(request, geometry, fabric)) {}
+
+  // Whether a bulk send over this link may lie in private memory.
+  bool over(const Link& link) const { return lends_ && link.single_copy() != SingleCopy::off; }
+  // The receiver's side: where the bytes of a payload are, which fetches them if need be: to `dst`, or, if that is
+  // null, to memory of its own until the next call. Null if they cannot be had; the link is about to go down.
+  const std::byte* bytes_of(Link* link, const Payload& payload, std::byte* dst);
+
+ private:
+  static bool lends(const Request& request, const Geometry& geometry, const Fabric& fabric);
+
+  bool lends_;
+  std::vector<std::byte> fetched_;
+};
+
+}  // namespace slipstream

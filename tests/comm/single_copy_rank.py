@@ -1,0 +1,159 @@
+"""One rank of the tests of single copy: single_copy_rank.py CASE [FOLDER], where CASE is a function below."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import slipstream
+
+SIZES = ((16 << 10) + 3, (64 << 10) + 1, (1 << 20) - 5, (5 << 20) + 4097)
+LARGE = 64 << 20
+
+
+def data(rank: int, size: int) -> np.ndarray[Any, Any]:
+    return np.resize(np.arange(251, dtype=np.uint8), size) + np.uint8(rank)
+
+
+def same(what: str, got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
+    assert got.shape == expected.shape, what
+    assert (got == expected).all(), what
+
+
+def met() -> None:
+    """Has links to all ranks, and waits until it is known on them who can be read."""
+    for _ in range(20):
+        slipstream.all_gather(np.zeros(20 << 10, dtype=np.uint8))
+        slipstream.barrier()
+
+
+def statistics() -> None:
+    found = slipstream.link_statistics()
+    print(json.dumps([(link.single_copy, link.single_copied) for link in found]), flush=True)
+
+
+def movements() -> None:
+    slipstream.init()
+    rank, n = slipstream.rank(), slipstream.size()
+    met()
+    for size in SIZES:
+        every = [data(r, size) for r in range(n)]
+        mine = every[rank].copy()
+        same("all_gather", slipstream.all_gather(mine), np.concatenate(every))
+        ragged = mine[: size * (rank + 1) // n]
+        joined = np.concatenate([every[r][: size * (r + 1) // n] for r in range(n)])
+        same("ragged all_gather", slipstream.all_gather(ragged), joined)
+        root = size % n
+        same("broadcast", slipstream.broadcast(mine, root), every[root])
+        got = slipstream.gather(mine, root)
+        if rank == root:
+            same("gather", got, np.concatenate(every))
+        out = np.empty(size, dtype=np.uint8)
+        slipstream.scatter(np.concatenate(every) if rank == root else None, root, out=out)
+        same("scatter", out, every[rank])
+        got = slipstream.all_to_all(np.concatenate([data(rank + p, size) for p in range(n)]))
+        same("all_to_all", got, np.concatenate([data(r + rank, size) for r in range(n)]))
+        place = np.concatenate([data(rank + p, size) for p in range(n)])
+        slipstream.all_to_all(place, out=place)
+        same("all_to_all in place", place, got)
+        if n > 1:
+            into = np.empty_like(mine)
+            receiving = slipstream.recv(into, (rank - 1) % n, async_op=True)
+            slipstream.send(mine, (rank + 1) % n)
+            receiving.wait()
+            same("send/recv", into, every[(rank - 1) % n])
+        same("the source is untouched", mine, every[rank])
+        total = np.sum([one.astype(np.int32) for one in every], axis=0)
+        same("all_reduce", slipstream.all_reduce(mine.astype(np.int32)), total.astype(np.int32))
+    statistics()
+    slipstream.shutdown()
+
+
+def ends_at_a_page() -> None:
+    """The last byte that is sent is the last one that is mapped."""
+    slipstream.init()
+    rank, n = slipstream.rank(), slipstream.size()
+    met()
+    size = 1 << 20
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mine = np.frombuffer(memory, dtype=np.uint8)[-(size - 4097) :]
+    mine[:] = data(rank, mine.size)
+    same("all_gather", slipstream.all_gather(mine), np.concatenate([data(r, mine.size) for r in range(n)]))
+    statistics()
+    slipstream.shutdown()
+
+
+def lost() -> None:
+    """All gather again and again, until the test ends one of them."""
+    slipstream.init()
+    rank = slipstream.rank()
+    met()
+    mine = data(rank, LARGE)
+    out = np.empty(LARGE * slipstream.size(), dtype=np.uint8)
+    for i in range(1000):
+        out[:] = 0
+        try:
+            slipstream.all_gather(mine, out=out)
+        except slipstream.SlipstreamError as error:
+            mine[:] = 255  # the memory is the caller's again
+            found = {"error": type(error).__name__, "rank": getattr(error, "rank", None)}
+            print(json.dumps(found), flush=True)
+            return
+        same("all_gather", out, np.concatenate([data(r, LARGE) for r in range(slipstream.size())]))
+        if i == 1:
+            (Path(sys.argv[2]) / f"running{rank}").touch()
+
+
+def reused() -> None:
+    """Rank 1 does not take what is sent; rank 0's call ends by a time-out, and it uses its array again."""
+    slipstream.init()
+    rank = slipstream.rank()
+    met()
+    mine = data(rank, 8 << 20)
+    if rank == 0:
+        work = slipstream.send(mine, 1, async_op=True)
+        try:
+            work.wait(timeout=0.3)
+        except slipstream.SlipstreamError:
+            slipstream.world().abort("it takes too long")
+        mine[:] = 255
+        (Path(sys.argv[2]) / "reused").touch()
+        return
+    deadline = time.monotonic() + 60
+    while not (Path(sys.argv[2]) / "reused").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    into = np.zeros_like(mine)
+    try:
+        slipstream.recv(into, 0)
+        same("what came", into, data(0, into.size))
+    except slipstream.SlipstreamError as error:
+        print(json.dumps({"error": type(error).__name__}), flush=True)
+
+
+def children() -> None:
+    """A forked child lives on while its parent sends, and after it has left."""
+    slipstream.init()
+    rank, n = slipstream.rank(), slipstream.size()
+    met()
+    mine = data(rank, 4 << 20)
+    child = os.fork()
+    if child == 0:
+        mine[:] = 0
+        time.sleep(0.5)
+        os._exit(0)
+    for _ in range(20):
+        got = slipstream.all_gather(mine)
+        same("all_gather", got, np.concatenate([data(r, mine.size) for r in range(n)]))
+    os.waitpid(child, 0)
+    statistics()
+    slipstream.shutdown()
+
+
+globals()[sys.argv[1]]()
