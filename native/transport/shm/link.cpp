@@ -242,7 +242,7 @@ ShmLink::Received ShmLink::receive_message() {
     return Received::message;
   }
   try {
-    peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
+    peer_regions_.insert_or_assign(message.id, std::make_shared<Mapping>(fds[0].get(), message.size));
   } catch (const Failure& failure) {
     cannot_map(failure);
     return Received::nothing;
@@ -297,11 +297,11 @@ void ShmLink::announce(const std::shared_ptr<const Region>& region) {
     messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
 }
 
-const Mapping* ShmLink::find_region(uint32_t id) {
+std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {
   auto it = peer_regions_.find(id);
   // An end of the stream is left to ready(): this may be called while an entry of the ring is being handled.
   while (it == peer_regions_.end() && open_ && receive_message() == Received::message) it = peer_regions_.find(id);
-  return open_ && it != peer_regions_.end() ? &it->second : nullptr;
+  return open_ && it != peer_regions_.end() ? it->second : nullptr;
 }
 
 std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) {
@@ -311,10 +311,10 @@ std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) 
   return Shared{region->id, static_cast<uint64_t>(data - region->memory.data())};
 }
 
-std::byte* ShmLink::remote(const Shared& shared, size_t bytes) {
-  const Mapping* region = find_region(static_cast<uint32_t>(shared.region));
+std::shared_ptr<std::byte> ShmLink::hold(const Shared& shared, size_t bytes) {
+  const std::shared_ptr<Mapping> region = find_region(static_cast<uint32_t>(shared.region));
   if (region == nullptr || bytes > region->size() || shared.offset > region->size() - bytes) return nullptr;
-  return region->data() + shared.offset;
+  return {region, region->data() + shared.offset};
 }
 
 std::byte* ShmLink::begin_write(const Shared& shared, size_t bytes) {
@@ -403,7 +403,7 @@ void ShmLink::handle_descriptor(const Ring::EntryHeader& entry, const std::byte*
   incoming_.pop();
   const auto id = static_cast<uint32_t>(entry.value);
   const auto ticket = entry.value >> 32;
-  const Mapping* region = find_region(id);
+  const std::shared_ptr<Mapping> region = find_region(id);
   if (!open_) return;
   const Frame& frame = descriptor.frame;
   if (region == nullptr || frame.type != FrameType::data || frame.length > kMaxPayload ||
