@@ -121,6 +121,7 @@ bool Boards::tell(Untold& untold) {
     Link* link = fabric.up(rank);
     if (link == nullptr) {
       fabric.want(rank);
+      (void)fabric.watch(rank, now());  // knocks, if the other one has to dial
       return static_cast<bool>(fabric.gone(rank));
     }
     const auto shared = link->share(untold.memory.get(), untold.bytes);

@@ -232,7 +232,9 @@ class Settings:
     )
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     board: str = _setting(
-        _one_of("on", "off"), "on", "whether small operations within a host go without messages where they can"
+        _one_of("on", "off"),
+        "on",
+        "whether small operations within a host go without messages where they can",
     )
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
     hostfile: str | None = _setting(
