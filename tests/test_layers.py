@@ -21,10 +21,11 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "kernels": {"base"},
     "transport": {"base"},
     "engine": {"base", "kernels", "transport"},
-    "session": {"base", "kernels", "transport", "engine"},
-    "reducers": {"base", "kernels", "transport", "engine", "session"},
-    "bindings": {"base", "kernels", "transport", "engine", "session", "reducers"},
-    "tests": {"base", "kernels", "transport", "engine", "session", "reducers"},
+    "boards": {"base", "kernels", "transport", "engine"},
+    "session": {"base", "kernels", "transport", "engine", "boards"},
+    "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
+    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"},
+    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
 TRANSPORTS = {"tcp", "shm", "memory"}

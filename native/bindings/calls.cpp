@@ -11,9 +11,11 @@
 #include <algorithm>
 
 #include "bindings/begun.h"
+#include "bindings/call_request.h"
 #include "bindings/gil.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
+#include "boards/board.h"
 
 namespace nb = nanobind;
 
@@ -54,7 +56,7 @@ void set_side(Signature& signature, const Plan& plan, const Group& group) {
   signature.other_side = group.ranks.at(static_cast<size_t>(peer.rank));
 }
 
-void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan, std::string operation,
+void make_request(CallRequest* self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan, std::string operation,
                   int dtype, int op, uint32_t chunk_bytes, int root, double prescale, double postscale,
                   uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t extra, uint64_t channel,
                   bool ragged) {
@@ -83,7 +85,7 @@ void make_request(Request* self, std::shared_ptr<Group> group, std::shared_ptr<P
   set_side(r.signature, *plan, *group);
   r.plan = std::move(plan);
   r.group = std::move(group);
-  new (self) Request(std::move(r));
+  new (self) CallRequest(std::move(r));
 }
 
 // A call on memory: `count` elements, where there are no tables.
@@ -110,12 +112,34 @@ uintptr_t address_of(nb::handle array) {
   return address;
 }
 
+// True if the call was made by way of its group's board.
+bool run_on_board(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
+                  uint64_t count, const std::string& name, double timeout, nb::object& keep) {
+  Board& board = *request.group->board;
+  const BoardCall call{
+      request, request.form, reinterpret_cast<std::byte*>(src), reinterpret_cast<std::byte*>(dst), count,
+      name,    timeout};
+  const uint64_t number = board.begin(call);
+  if (number == 0) return false;
+  if (!board.look_at_once()) {
+    const WithoutGil release;
+    board.look();
+  }
+  if (const WorkPtr work = board.end(call, number)) Handle(self, work, std::move(keep)).wait(std::nullopt);
+  return true;
+}
+
 // submit() and run(): the arguments are those of define_call().
 template <bool kRun>
-auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr_t src, uintptr_t dst, uint64_t count,
-           std::string name, double timeout, nb::object keep, const Copy& copy_in, const Copy& copy_out) {
+auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
+           uint64_t count, std::string name, double timeout, nb::object keep, const Copy& copy_in,
+           const Copy& copy_out) {
   drop_orphans();
   count_begun();
+  if constexpr (kRun) {
+    const bool small = request.form.kind != BoardForm::Kind::none && !copy_in && !copy_out;
+    if (small && run_on_board(self, request, src, dst, count, name, timeout, keep)) return;
+  }
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
@@ -137,7 +161,7 @@ auto issue(const std::shared_ptr<Session>& self, const Request& request, uintptr
 }
 
 // A receive from whichever of the sources sends first: the plan of a receive from each, and its channel.
-Handle receive_any(const std::shared_ptr<Session>& self, const Request& request, const std::vector<Source>& sources,
+Handle receive_any(const std::shared_ptr<Session>& self, const CallRequest& request, const std::vector<Source>& sources,
                    uintptr_t dst, uint64_t count, double timeout, nb::object keep) {
   if (sources.empty()) throw Failure(Code::invalid, "a receive needs at least one source");
   Request call = on_memory(request, dst, dst, count, timeout);
@@ -155,7 +179,7 @@ Handle receive_any(const std::shared_ptr<Session>& self, const Request& request,
 }
 
 // Waits until no earlier work needs `bytes` at `address`, which the caller is about to read, or to write.
-void await_memory(const std::shared_ptr<Session>& self, const Request& request, uintptr_t address, uint64_t bytes,
+void await_memory(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t address, uint64_t bytes,
                   bool writes, double timeout) {
   Request call = on_memory(request, writes ? 0 : address, writes ? address : 0, bytes, timeout);
   call.only_waits = true;
@@ -209,7 +233,7 @@ void bind_handles(nb::module_& m) {
 }
 
 void bind_requests(nb::module_& m) {
-  nb::class_<Request>(
+  nb::class_<CallRequest>(
       m, "Request",
       "What is asked for, but for the memory: calls that differ in nothing else share one. It never "
       "changes. op -1: none. Tables of offsets in elements, an entry for each block and the end. ragged: "

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "bindings/begun.h"
+#include "bindings/call_request.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
 
@@ -112,7 +113,7 @@ Sizes pack(std::byte* to, const std::vector<int64_t>& heads, const std::byte* bl
 }
 
 // `heads`: one, and `sizes` has one entry, if all ranks are told the same; or one for each rank.
-nb::object tell(const std::shared_ptr<Session>& self, const Request& request, const std::vector<int64_t>& heads,
+nb::object tell(const std::shared_ptr<Session>& self, const CallRequest& request, const std::vector<int64_t>& heads,
                 uintptr_t blocks, const Sizes& sizes, bool whole, std::string name) {
   const size_t ranks = request.group->ranks.size();
   const std::vector<uint64_t>& rooms = request.spaces[1].offsets;

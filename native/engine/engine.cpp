@@ -47,11 +47,9 @@ Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions,
       early_(options_.early_bytes),
       failure_state_(rank, fabric_, options_.spreads_failure),
       report_(rank, dialer.name_of(rank), fabric_, executions_, receives_, ledger_, options_.elsewhere),
-      questions_(rank, fabric_, executions_, receives_, channels_, ledger_, report_),
+      questions_(rank, fabric_, executions_, receives_, channels_, ledger_, report_, options_.boards),
       watch_(rank, fabric_, executions_, receives_, channels_, ledger_, questions_, report_, options_.stalls),
-      dispatch_(fabric_, executions_, channels_, ledger_, early_, questions_) {}
-
-Engine::~Engine() = default;
+      dispatch_(fabric_, executions_, channels_, ledger_, early_, questions_, options_.boards) {}
 
 // ---- works
 
@@ -299,6 +297,7 @@ std::set<int> Engine::concerned() const {
 // The links are closed by now: none may touch the works' memory once they are complete. `refusal`: of works to come.
 void Engine::fail_works(const Error& error, const Error& refusal) {
   std::deque<WorkPtr> works = submitted_.close(error, refusal);
+  if (options_.boards != nullptr) options_.boards->session_ended();
   for (WorkPtr& work : channels_.clear()) works.push_back(std::move(work));
   for (const Execution* execution : executions_.in_order()) works.push_back(execution->work());
   for (const auto& receive : receives_.all()) works.push_back(receive.work);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/trace.h"
+#include "engine/board_handler.h"
 #include "engine/channels.h"
 #include "engine/early_frames.h"
 #include "engine/executions.h"
@@ -43,12 +44,13 @@ struct EngineOptions {
   bool spreads_failure = true;    // a failed session tells ranks that have no link to it, too
   // What this rank waits for that is not in this session ("waits in ..."); empty: nothing.
   std::function<std::string(Time now)> elsewhere = [](Time) { return std::string(); };
+  BoardHandler* boards = nullptr;  // null: no group has a board
 };
 
 class Engine final : public Events {
  public:
   Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions, Dialer& dialer, EngineOptions options);
-  ~Engine() override;
+  ~Engine() override = default;
   void set_pump(Pump* pump) { pump_ = pump; }
   // Where works with a time in `traced` are put when they are done.
   void set_trace(Trace* trace) { unfinished_.set_trace(trace); }
@@ -95,7 +97,6 @@ class Engine final : public Events {
   // What this rank waits for, as text.
   const WaitReport& reports() const { return report_; }
 
-  // Links.
   void knocked(int rank, bool alive, const Error& why);
   // The peer asked us to dial.
   void dial_back(int rank);

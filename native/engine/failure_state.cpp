@@ -27,7 +27,7 @@ void FailureState::fail(const Error& error, const std::set<int>& concerned) {
     const bool lost = fabric_.gone(rank) || (error.code == Code::peer_lost && error.rank == rank);
     if (rank != rank_ && !lost && fabric_.up(rank) == nullptr) untold_.insert(rank);
   }
-  fabric_.broadcast(abort_frame(), reason_);
+  fabric_.broadcast(last_frame(), reason_);
   if (spreads_) spread(error);
 }
 
@@ -35,17 +35,14 @@ void FailureState::leave(const std::string& reason) {
   suspicion_ = {};
   if (ended_) return;
   ended_ = true;
-  WorkHeader frame;
-  frame.type = MessageType::goodbye;
-  const std::string said = reason.substr(0, kMostGoodbye);
-  frame.length = static_cast<uint32_t>(said.size());
-  fabric_.broadcast(frame, std::as_bytes(std::span(said.data(), said.size())));
+  goodbye_ = reason.substr(0, kMostGoodbye);
+  fabric_.broadcast(last_frame(), std::as_bytes(std::span(goodbye_)));
 }
 
-WorkHeader FailureState::abort_frame() const {
+WorkHeader FailureState::last_frame() const {
   WorkHeader frame;
-  frame.type = MessageType::abort;
-  frame.length = static_cast<uint32_t>(reason_.size());
+  frame.type = reason_.empty() ? MessageType::goodbye : MessageType::abort;
+  frame.length = static_cast<uint32_t>(reason_.empty() ? goodbye_.size() : reason_.size());
   return frame;
 }
 
@@ -67,7 +64,7 @@ void FailureState::spread(const Error& error) {
 
 void FailureState::tell(Link& link) {
   untold_.erase(link.peer());
-  link.send(abort_frame(), reason_.data(), 0);
+  link.send(last_frame(), reason_.empty() ? std::as_bytes(std::span(goodbye_)).data() : reason_.data(), 0);
   link.close();
 }
 

@@ -44,7 +44,8 @@ class FailureState {
   void forget(int rank) { untold_.erase(rank); }
 
  private:
-  WorkHeader abort_frame() const;
+  // The last frame of a link, with reason_ or goodbye_.
+  WorkHeader last_frame() const;
   void spread(const Error& error);
 
   int rank_;
@@ -54,6 +55,7 @@ class FailureState {
   Error suspicion_;
   Time suspicion_due_{};
   std::vector<std::byte> reason_;  // encoded, for links that come up after the failure
+  std::string goodbye_;            // what is said to those that come up after the rank has left in good order
   std::set<int> untold_;           // ranks that have had no link to this one since before the failure
 };
 

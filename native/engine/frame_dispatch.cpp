@@ -71,6 +71,9 @@ Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload)
     case MessageType::offer:
       if (offers_ == nullptr) return broken_rules(peer, fabric_.who(peer) + " takes this rank for a reducer");
       return offers_->offered(peer, frame, {payload.data, payload.size});
+    case MessageType::board:
+      if (boards_ == nullptr) return broken_rules(peer, fabric_.who(peer) + " sent memory for a board");
+      return boards_->offered_board(link, frame, {payload.data, payload.size});
     case MessageType::announce:  // only of use to a receive that has no number yet
       if (frame.seq < ledger_.next(frame.channel)) return {};
       return for_work(link, frame, payload);

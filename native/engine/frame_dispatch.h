@@ -4,6 +4,7 @@
 
 #include <unordered_map>
 
+#include "engine/board_handler.h"
 #include "engine/channels.h"
 #include "engine/early_frames.h"
 #include "engine/executions.h"
@@ -19,13 +20,14 @@ namespace slipstream {
 class FrameDispatch {
  public:
   FrameDispatch(Fabric& fabric, const Executions& executions, const Channels& channels, const Ledger& ledger,
-                EarlyFrames& early, StallQuestions& questions)
+                EarlyFrames& early, StallQuestions& questions, BoardHandler* boards)
       : fabric_(fabric),
         executions_(executions),
         channels_(channels),
         ledger_(ledger),
         early_(early),
-        questions_(questions) {}
+        questions_(questions),
+        boards_(boards) {}
   void set_offer_handler(OfferHandler* handler) { offers_ = handler; }
 
   // As Events::land() and Events::arrived(). An error if the session has to fail.
@@ -49,6 +51,7 @@ class FrameDispatch {
   const Ledger& ledger_;
   EarlyFrames& early_;
   StallQuestions& questions_;
+  BoardHandler* boards_;                     // null: no group has a board
   OfferHandler* offers_ = nullptr;           // null: nobody may offer this rank anything
   std::unordered_map<int, Quota> unneeded_;  // by peer: control frames that no work needs
 };

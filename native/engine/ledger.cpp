@@ -5,7 +5,7 @@
 
 namespace slipstream {
 
-void Ledger::enter(const WorkPtr& work) {
+void Ledger::enter(const WorkPtr& work, std::optional<uint32_t> number) {
   WorkPtr forgotten = work;  // destroyed without the lock
   Request& request = work->request;
   work->submitted = request.called == Time{} ? coarse_now() : request.called;
@@ -17,6 +17,11 @@ void Ledger::enter(const WorkPtr& work) {
   auto& candidates = request.candidates;
   if (candidates.empty()) {
     Line& line = lines_[request.channel];
+    if (number) {
+      request.seq = *number;
+      if (static_cast<int32_t>(*number - line.next) >= 0) line.next = *number + 1;
+      return;
+    }
     if (line.unnumbered == 0) {
       request.seq = line.next++;
       return;

@@ -21,7 +21,8 @@ class Ledger {
   static constexpr size_t kRemembered = 32;
 
   // Numbers the work and drops its candidates - or leaves it (or gives it) some, if it must wait for its turn.
-  void enter(const WorkPtr& work);
+  // `number`: of a collective that has got one elsewhere (boards/board.h); numbers may be left out.
+  void enter(const WorkPtr& work, std::optional<uint32_t> number = std::nullopt);
   // The receive `work` takes the next number of a channel it is a candidate of.
   void claim(Work& work, const Candidate& source);
   // The number that the channel's next work gets.

@@ -137,6 +137,13 @@ Stall* StallQuestions::stall_of(const WorkHeader& frame, int subject) {
   };
   if (Execution* execution = executions_.find({frame.channel, frame.seq}))
     return member(*execution->work()) ? &execution->stall : nullptr;
+  Stall* stands_for = nullptr;
+  for (Execution* execution : executions_.in_order()) {
+    const Request& request = execution->work()->request;
+    if (request.stands_for != frame.channel || request.seq != frame.seq || !member(*execution->work())) continue;
+    if (stands_for == nullptr || execution->peer_index(subject) >= 0) stands_for = &execution->stall;
+  }
+  if (stands_for != nullptr) return stands_for;
   Receives::Receive* first = receives_.first(frame.channel);
   return first != nullptr && member(*first->work) ? &first->stall : nullptr;
 }
@@ -161,7 +168,8 @@ void StallQuestions::answered(int peer, const WorkHeader& frame, const std::stri
 // Why this rank is not in the work it is asked for; empty if it has been.
 std::string StallQuestions::absence(const WorkHeader& asked, Time now) const {
   const bool direct = (asked.channel & kPointToPoint) != 0;
-  if (asked.seq < ledger_.next(asked.channel)) return {};
+  const auto board = boards_ == nullptr ? std::nullopt : boards_->latest_on_board(asked.channel);
+  if (asked.seq < ledger_.next(asked.channel) || (board && asked.seq <= board->seq)) return {};
   std::string last;
   uint32_t last_seq = 0;
   if (const Channels::Past* past = channels_.latest(asked.channel)) {
@@ -174,6 +182,8 @@ std::string StallQuestions::absence(const WorkHeader& asked, Time now) const {
     last_seq = request.seq;
     last = numbered(request.signature, request.seq) + ", not done yet";
   }
+  if (board && (last.empty() || board->seq > last_seq))
+    last = numbered(board->signature, board->seq) + ", done " + seconds_text(now - board->at) + " ago";
   const std::string what = direct ? "has not called its side of #" : "has not called #";
   std::string text = what + std::to_string(asked.seq) + (direct ? " of these sends and receives" : " of this group");
   text += last.empty() ? ", and none before it" : ": its last one there is " + last;

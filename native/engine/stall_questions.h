@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "engine/board_handler.h"
 #include "engine/channels.h"
 #include "engine/executions.h"
 #include "engine/fabric.h"
@@ -24,14 +25,15 @@ namespace slipstream {
 class StallQuestions {
  public:
   StallQuestions(int rank, Fabric& fabric, const Executions& executions, Receives& receives, const Channels& channels,
-                 const Ledger& ledger, const WaitReport& report)
+                 const Ledger& ledger, const WaitReport& report, BoardHandler* boards)
       : rank_(rank),
         fabric_(fabric),
         executions_(executions),
         receives_(receives),
         channels_(channels),
         ledger_(ledger),
-        report_(report) {}
+        report_(report),
+        boards_(boards) {}
 
   // Describes a work to `peer`, which compares it with its own work of that number.
   void describe(const WorkKey& work, const Signature& signature, int peer) { describe(work, signature, peer, 0); }
@@ -66,6 +68,7 @@ class StallQuestions {
   const Channels& channels_;
   const Ledger& ledger_;
   const WaitReport& report_;
+  BoardHandler* boards_;  // null: no group has a board
   LastWords last_words_;
   std::unordered_map<int, Quota> answers_;  // by rank that asked
 };

@@ -64,7 +64,8 @@ Error StallWatch::watch(Execution& execution, Time now) {
     if (fabric_.gone(rank)) continue;
     if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, request);
     if (ask && fabric_.up(rank) != nullptr)
-      questions_.describe({request.channel, request.seq}, request.signature, rank);
+      questions_.describe({request.stands_for != 0 ? request.stands_for : request.channel, request.seq},
+                          request.signature, rank);
   }
   if (ask) {
     stall.asked_at = now;

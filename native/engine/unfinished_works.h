@@ -10,6 +10,11 @@
 
 namespace slipstream {
 
+// What the timeline says of a work that ends now.
+TraceEvent event_of(const Work& work, const Error& error);
+// Bytes of the larger buffer of a call of `count` elements, where there are no tables.
+uint64_t bytes_of(const Request& request, uint64_t count);
+
 class UnfinishedWorks {
  public:
   // Where works with a time in `traced` are recorded when they are done; null: nowhere.

@@ -36,6 +36,18 @@ class Hash {
 
 }  // namespace
 
+std::shared_ptr<Group> group_of(uint64_t id, std::vector<int> ranks, int rank, int size) {
+  auto group = std::make_shared<Group>();
+  group->id = id;
+  const auto me = std::find(ranks.begin(), ranks.end(), rank);
+  if (me == ranks.end()) throw Failure(Code::invalid, "this rank is not a member of the group");
+  group->rank = static_cast<int>(me - ranks.begin());
+  for (const int r : ranks)
+    if (r < 0 || r >= size) throw Failure(Code::invalid, "the group names a rank that does not exist");
+  group->ranks = std::move(ranks);
+  return group;
+}
+
 uint32_t Signature::hash() const {
   Hash h;
   h.text(operation);

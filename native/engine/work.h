@@ -19,11 +19,15 @@
 
 namespace slipstream {
 
+class Board;
+
 // The ranks that take part, by their global numbers, in group order.
 struct Group : std::enable_shared_from_this<Group> {
   uint64_t id = 0;
   std::vector<int> ranks;
   int rank = 0;  // ours in the group
+  // Numbers its collectives, and does small ones itself; null unless all ranks are on this host.
+  std::shared_ptr<Board> board;
 
   // The rank in the group of a global rank; -1 if it is no member. At once in a group of the first ranks in their
   // order.
@@ -34,6 +38,9 @@ struct Group : std::enable_shared_from_this<Group> {
     return it == ranks.end() ? -1 : static_cast<int>(it - ranks.begin());
   }
 };
+
+// Throws Failure(invalid) if `rank`, ours in a session of `size` ranks, is no member, or there is no such rank.
+std::shared_ptr<Group> group_of(uint64_t id, std::vector<int> ranks, int rank, int size);
 
 // Which side of a message this rank is, for people: the two sides' signatures are alike.
 enum class Side : uint8_t { none, sender, receiver };
@@ -110,6 +117,8 @@ struct Request {
   // That time is the caller's own: it runs from the call on, also while the work waits for its turn.
   bool timed = false;
   Time called{};  // of a part of a timed work: when that was called
+  // A receive that waits until its peer has called the work of the same number in this channel; 0: none.
+  uint64_t stands_for = 0;
 
   std::optional<SharedPart> part;  // of a work that workers and reducers share
   // What arrives for a block of `out` may be shorter than the block, which is one piece. Such a plan forwards nothing.

@@ -22,8 +22,9 @@ enum class MessageType : uint8_t {
   announce = 10,  // sender -> receiver: this send exists, though no bytes of it may come yet
   status = 11,    // payload: what rank `chunk` does about a work that the receiver described
   offer = 16,     // worker -> reducer: I have begun this work; payload: what it is (SharedPart::offer)
+  board = 17,     // leader -> member of a group: memory for its board; payload: where it is (boards/boards.h)
 };
-static_assert(static_cast<uint8_t>(MessageType::offer) <= kLastFrameType);
+static_assert(static_cast<uint8_t>(MessageType::board) <= kLastFrameType);
 
 struct WorkHeader {
   MessageType type = MessageType::data;

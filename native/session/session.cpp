@@ -11,6 +11,7 @@ namespace slipstream {
 
 namespace {
 
+constexpr int kYieldUs = 50;  // that a small call looks and yields, also where cores are few
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
 constexpr double kLeaveSeconds = 2;           // that a rank stays until the others have read its last words
@@ -36,10 +37,15 @@ TcpOptions tcp_options(const SessionOptions& options) {
   return tcp;
 }
 
+BoardOptions board_options(const SessionOptions& options) {
+  return {options.boards, options.timeout_seconds, std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
+}
+
 }  // namespace
 
-EngineOptions Session::engine_options() const {
+EngineOptions Session::engine_options() {
   EngineOptions engine;
+  engine.boards = &boards_;
   engine.heartbeat_seconds = options_.heartbeat_seconds;
   engine.heartbeat_setting = options_.heartbeat_setting;
   engine.elsewhere = [this](Time now) {
@@ -76,7 +82,8 @@ Session::Session(SessionOptions options)
       engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options()),
       shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_, connect_seconds(options_)),
       tcp_(poller_, engine_, *this, identity_of(options_, options_.link.encrypt), tcp_options(options_)),
-      runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus) {
+      runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus),
+      boards_({engine_, runner_, regions_, trace_}, board_options(options_)) {
   engine_.set_pump(this);
   shm_.set_single_copy(options_.link.single_copy);
   engine_.set_trace(&trace_);
@@ -84,8 +91,6 @@ Session::Session(SessionOptions options)
   if (takes_offers()) engine_.set_offer_handler(options_.star->offers);
   engine_.set_failed(options_.failed);
 }
-
-Session::~Session() { close(); }
 
 void Session::start(std::vector<PeerAddress> peers) {
   if (peers.size() != static_cast<size_t>(options_.size))
@@ -100,14 +105,9 @@ void Session::start(std::vector<PeerAddress> peers) {
 }
 
 std::shared_ptr<const Group> Session::make_group(uint64_t id, std::vector<int> ranks) {
-  auto group = std::make_shared<Group>();
-  group->id = id;
-  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank);
-  if (me == ranks.end()) throw Failure(Code::invalid, "this rank is not a member of the group");
-  group->rank = static_cast<int>(me - ranks.begin());
-  for (const int r : ranks)
-    if (r < 0 || r >= options_.size) throw Failure(Code::invalid, "the group names a rank that does not exist");
-  group->ranks = std::move(ranks);
+  auto group = group_of(id, std::move(ranks), options_.rank, options_.size);
+  const auto here = [this](int r) { return r == options_.rank || shares_memory(r); };
+  if (!options_.star && !peers_.empty() && std::ranges::all_of(group->ranks, here)) group->board = boards_.of(*group);
   return group;
 }
 
@@ -141,6 +141,8 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   if (work->split) {  // its slices are numbered
     work->submitted = coarse_now();
     if (work->request.timed) work->request.called = work->submitted;
+  } else if (Board* board = board_of(work->request); board != nullptr && !work->request.only_waits) {
+    board->number(work);
   } else {
     engine_.ledger().enter(work);
   }
@@ -152,7 +154,7 @@ bool Session::is_split(const Request& request) const {
 }
 
 void Session::submit(const WorkPtr& work) {
-  if (!give_splitter(work)) runner_.submit(work);
+  if (!give_splitter(work) && !hold_back(work)) runner_.submit(work);
 }
 
 bool Session::give_splitter(const WorkPtr& work) {
@@ -164,7 +166,8 @@ bool Session::give_splitter(const WorkPtr& work) {
 }
 
 bool Session::run(const WorkPtr& work, Time deadline) {
-  return give_splitter(work) ? work->sleep_until_done(deadline) : runner_.run(work, deadline);
+  if (give_splitter(work)) return work->sleep_until_done(deadline);
+  return hold_back(work) ? runner_.wait(*work, deadline) : runner_.run(work, deadline);
 }
 
 bool Session::wait(Work& work, Time deadline) {
@@ -173,6 +176,7 @@ bool Session::wait(Work& work, Time deadline) {
 }
 
 void Session::set_splitter(std::shared_ptr<Splitter> splitter) {
+  boards_.stop();
   runner_.as_driver([&] {
     splitter_ = std::move(splitter);  // who drives looks at it: tick()
     engine_.set_failed([this](const Error&) { splitter_->session_failed(); });
@@ -268,6 +272,7 @@ void Session::close(const std::string& words, bool tell) {
     });
     if (!owing) break;
   }
+  boards_.send_owed(now() + seconds(tell ? kLeaveSeconds : 0));
   bool stays = true;
   runner_.as_driver([&] {
     report_strangers(now(), true);
@@ -338,15 +343,13 @@ void Session::accepted(std::unique_ptr<Link> link) {
   stranger(who, "opened a second link");
 }
 
-void Session::knocked(int rank) { engine_.dial_back(rank); }
-
 void Session::stranger(const std::string& who, const std::string& why) {
   refusals_.add(who, why, now());
   if (strangers_due_ == Time::max()) strangers_due_ = now() + seconds(kReportSeconds);
 }
 
 Time Session::tick(Time now) {
-  Time next = std::min(shm_.tick(now), tcp_.tick(now));
+  Time next = std::min({shm_.tick(now), tcp_.tick(now), boards_.tick(now)});
   if (splitter_) next = std::min(next, splitter_->tick(now));
   return std::min(next, report_strangers(now));
 }

@@ -11,6 +11,7 @@
 
 #include "base/refusal_log.h"
 #include "base/trace.h"
+#include "boards/boards.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
 #include "session/splitter.h"
@@ -40,6 +41,7 @@ struct SessionOptions {
   double timeout_seconds = 1800;
   double connect_seconds = 10;  // until a link is up; in a job as long as the heartbeat, if that is longer
   int spin_us = 0;
+  bool boards = true;  // small operations of ranks of this host go without messages where they can
   LinkOptions link{};  // its `cpus` are the engine thread's too
   std::optional<StarOptions> star = std::nullopt;
   // Told once if the session fails; by the driver.
@@ -57,7 +59,7 @@ struct PeerAddress {
 class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
  public:
   explicit Session(SessionOptions options);
-  ~Session() override;
+  ~Session() override { close(); }
 
   std::string listen_shm() { return shm_.listen(); }
   uint16_t listen_tcp(const std::vector<std::string>& addresses) { return tcp_.listen(addresses); }
@@ -130,9 +132,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   bool shares_memory(int rank) const override { return peers_[static_cast<size_t>(rank)].same_host; }
   // Arrivals
   void accepted(std::unique_ptr<Link> link) override;
-  void knocked(int rank) override;
+  void knocked(int rank) override { engine_.dial_back(rank); }
   void stranger(const std::string& who, const std::string& why) override;
-  // KnockDone
   void knock_done(int peer, bool alive, const Error& why) override;
   // Pump
   bool poll() override { return shm_.poll(); }
@@ -154,7 +155,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   enum class Probe : uint8_t { asked, lives, dead };
 
-  EngineOptions engine_options() const;
+  EngineOptions engine_options();
   static Identity identity_of(const SessionOptions& options, bool encrypt);
 
   SessionOptions options_;
@@ -168,6 +169,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   ShmTransport shm_;
   TcpTransport tcp_;
   Runner runner_;
+  Boards boards_;
   std::shared_ptr<Splitter> splitter_;
   std::map<int, Probe> probes_;  // by rank
   std::atomic<bool> closed_{false};

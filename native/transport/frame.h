@@ -22,7 +22,7 @@ enum class FrameType : uint8_t {
   resume = 14,
   cut = 15,
 };
-inline constexpr uint8_t kLastFrameType = 16;
+inline constexpr uint8_t kLastFrameType = 17;
 
 struct alignas(8) Frame {
   FrameType type = FrameType::data;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,6 +75,8 @@ class Link {
   virtual std::optional<Shared> share(const std::byte* /*data*/, size_t /*bytes*/) { return std::nullopt; }
   // Where `bytes` bytes that the peer has shared lie in this process; null if they do not.
   virtual std::byte* remote(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }
+  // As remote(), but it stays there, and both may write to it, as long as somebody holds it: longer than the link.
+  virtual std::shared_ptr<std::byte> hold(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }
   // As remote(), to write there at once; null, too, if the peer has taken its memory back (it has failed or left). If
   // it does so before end_write(), what is written does not reach it.
   virtual std::byte* begin_write(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }

@@ -92,6 +92,7 @@ class SessionOptions:
     heartbeat: float
     timeout: float
     spin_us: int
+    boards: bool
     link: LinkOptions
     def __init__(self) -> None: ...
 

@@ -287,7 +287,7 @@ ShmLink::Received ShmLink::receive_message() {
     return Received::message;
   }
   try {
-    peer_regions_.insert_or_assign(message.id, Mapping(fds[0].get(), message.size));
+    peer_regions_.insert_or_assign(message.id, std::make_shared<Mapping>(fds[0].get(), message.size));
   } catch (const Failure& failure) {
     fail(unmappable(peer_, failure));
     return Received::nothing;
@@ -344,11 +344,11 @@ void ShmLink::announce(const std::shared_ptr<const Region>& region) {
     messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
 }
 
-const Mapping* ShmLink::find_region(uint32_t id) {
+std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {
   auto it = peer_regions_.find(id);
   // An end of the stream is left to ready(): this may be called while an entry of the ring is being handled.
   while (it == peer_regions_.end() && open_ && receive_message() == Received::message) it = peer_regions_.find(id);
-  return open_ && it != peer_regions_.end() ? &it->second : nullptr;
+  return open_ && it != peer_regions_.end() ? it->second : nullptr;
 }
 
 std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) {
@@ -358,10 +358,10 @@ std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) 
   return Shared{region->id, static_cast<uint64_t>(data - region->memory.data())};
 }
 
-std::byte* ShmLink::remote(const Shared& shared, size_t bytes) {
-  const Mapping* region = find_region(static_cast<uint32_t>(shared.region));
+std::shared_ptr<std::byte> ShmLink::hold(const Shared& shared, size_t bytes) {
+  const std::shared_ptr<Mapping> region = find_region(static_cast<uint32_t>(shared.region));
   if (region == nullptr || bytes > region->size() || shared.offset > region->size() - bytes) return nullptr;
-  return region->data() + shared.offset;
+  return {region, region->data() + shared.offset};
 }
 
 std::byte* ShmLink::begin_write(const Shared& shared, size_t bytes) {
@@ -461,7 +461,7 @@ void ShmLink::handle_frame(const Ring::EntryHeader& entry, const std::byte* body
 
 void ShmLink::handle_descriptor(uint64_t value, const Frame& frame, uint64_t offset) {
   const auto ticket = value >> 32;
-  const Mapping* region = find_region(static_cast<uint32_t>(value));
+  const std::shared_ptr<Mapping> region = find_region(static_cast<uint32_t>(value));
   if (!open_) return;
   if (region == nullptr || frame.type != FrameType::data || frame.length > kMaxPayload ||
       frame.length > region->size() || offset > region->size() - frame.length)

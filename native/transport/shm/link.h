@@ -34,7 +34,8 @@ class ShmLink final : public Link, private Handler {
   SingleCopy single_copy() const override { return private_.allowed(); }
   bool fetch(const Payload& payload, std::byte* to) override;
   std::optional<Shared> share(const std::byte* data, size_t bytes) override;
-  std::byte* remote(const Shared& shared, size_t bytes) override;
+  std::byte* remote(const Shared& shared, size_t bytes) override { return hold(shared, bytes).get(); }
+  std::shared_ptr<std::byte> hold(const Shared& shared, size_t bytes) override;
   std::byte* begin_write(const Shared& shared, size_t bytes) override;
   void end_write() override { access_.end_write(); }
   bool intact(const Payload& payload) const override { return payload.hold == 0 || access_.intact(); }
@@ -74,7 +75,7 @@ class ShmLink final : public Link, private Handler {
   void become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event);
   void announce(const std::shared_ptr<const Region>& region);
   // The peer's region, or null; reads its announcement if that is still in the socket.
-  const Mapping* find_region(uint32_t id);
+  std::shared_ptr<Mapping> find_region(uint32_t id);
   void peer_is_gone();
   void fail(Error error);
 
@@ -107,7 +108,7 @@ class ShmLink final : public Link, private Handler {
   std::unique_ptr<Bell> peer_bell_;
   DescriptorChannel messages_;  // on the unix socket, after the handshake
   EntryQueue entries_;          // wait while messages wait: they may need the regions
-  std::unordered_map<uint32_t, Mapping> peer_regions_;
+  std::unordered_map<uint32_t, std::shared_ptr<Mapping>> peer_regions_;
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;
   PrivateReads private_;

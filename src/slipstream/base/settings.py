@@ -237,6 +237,11 @@ class Settings:
         _one_of("baseline", "avx2", "avx512"), None, "the most that the kernels may use of the processor"
     )
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
+    board: str = _setting(
+        _one_of("on", "off"),
+        "on",
+        "whether small operations within a host go without messages where they can",
+    )
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")
     hostfile: str | None = _setting(
         _text, None, "file of hosts for `slipstream run` without -H or --hostfile"

@@ -56,6 +56,7 @@ def _session_options(settings: Settings, member: Membership) -> _core.SessionOpt
     options.heartbeat, options.timeout = settings.heartbeat, settings.timeout
     cores = len(os.sched_getaffinity(0))
     options.spin_us = _SPIN_US if member.local_size <= cores else 0
+    options.boards = settings.board == "on"
     options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))
     return options
 

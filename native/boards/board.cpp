@@ -1,0 +1,188 @@
+#include "boards/board.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/float_state.h"
+#include "boards/sleep.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr int kCallsBefore = 3;  // that a board would have taken, before there is one
+constexpr auto kAtOnce = std::chrono::microseconds(1);
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+const char* name_of(BoardForm::Kind kind) {
+  const char* const names[] = {"", "barrier", "all_reduce", "reduce_scatter", "all_gather"};
+  return names[static_cast<int>(kind)];
+}
+
+}  // namespace
+
+Board::Board(BoardHost& host, const Group& group, uint64_t next)
+    : host_(host),
+      rank_(group.rank),
+      size_(static_cast<int>(group.ranks.size())),
+      leader_(group.ranks.front()),
+      count_(next - 1) {}
+
+bool Board::take(std::shared_ptr<std::byte> memory) {
+  const std::lock_guard lock(mutex_);
+  if (rows_) return false;
+  memory_ = std::move(memory);
+  rows_.emplace(memory_.get(), rank_, size_);
+  return true;
+}
+
+void Board::join() {
+  if (!joined_) rows_->join(count_ + 1);
+  joined_ = true;
+}
+
+// ---- works of the engine
+
+void Board::number(const WorkPtr& work) {
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (rows_) join();
+    number = ++count_;
+    if (rows_) rows_->pass(number, undecided_);
+    host_.enter(work, number);
+    if (!rows_) return;
+  }
+  wake_others(*work->request.group, number, false);
+}
+
+bool Board::hold_back(const WorkPtr& work) {
+  const std::lock_guard lock(mutex_);
+  if (undecided_ == 0) return false;
+  const auto after = static_cast<int32_t>(work->request.seq + 1 - static_cast<uint32_t>(undecided_));
+  if (!work->request.only_waits && after <= 0) return false;
+  later_.push_back(work);
+  host_.held_back();
+  return true;
+}
+
+bool Board::holds_back(Time now, WorkPtr& overdue) {
+  const std::lock_guard lock(mutex_);
+  for (const WorkPtr& work : later_)
+    if (work->request.timed && now >= work->due()) overdue = work;
+  return !later_.empty();
+}
+
+void Board::wake_others(const Group& group, uint64_t number, bool at_once) {
+  if (!rows_->any_sleeps()) return;
+  const auto wakes = rows_->take_claims(number);
+  if (!wakes.empty()) host_.wake(group, wakes, at_once);
+}
+
+// ---- calls
+
+uint64_t Board::begin(const BoardCall& call) {
+  if (!host_.idle() || call.most_bytes() > BoardRows::room(size_)) return 0;
+  std::unique_lock lock(mutex_);
+  if (!rows_) {
+    const bool enough = calls_ <= kCallsBefore && ++calls_ > kCallsBefore;
+    lock.unlock();
+    if (enough && rank_ == 0) host_.want(shared_from_this(), *call.request.group);
+    return 0;
+  }
+  if (undecided_ != 0) return 0;
+  join();
+  const uint64_t number = count_ + 1;
+  if (!rows_->may_post(number)) return 0;
+  if (host_.traces()) called_ = now();
+  const uint64_t hash = call.hash();
+  {
+    const DefaultFloatState state;
+    call.contribute(rows_->place(number, call.bytes_of(rank_)));
+  }
+  rows_->post(number, hash);
+  rows_->look_for(number, hash);
+  count_ = undecided_ = number;
+  return number;
+}
+
+bool Board::look_at_once() {
+  const Time begin = now();
+  for (uint32_t i = 1; rows_->look() == BoardRows::Look::waits; ++i) {
+    if (i % 8 == 0 && now() - begin >= kAtOnce) return false;
+    relax();
+  }
+  return true;
+}
+
+bool Board::look() {
+  // Whoever this rank waits for may be queued behind it on this core.
+  const Time end = now() + host_.patience();
+  while (rows_->look() == BoardRows::Look::waits) {
+    if (host_.ended()) return true;
+    if (now() >= end) return false;
+    ::sched_yield();
+  }
+  return true;
+}
+
+WorkPtr Board::end(const BoardCall& call, uint64_t number) {
+  const BoardRows::Look found = rows_->look();
+  if (found == BoardRows::Look::all) {
+    conclude(call, number);
+    if (called_ != Time{}) host_.trace(call, std::exchange(called_, Time{}));
+    settle(call, number, nullptr);
+    wake_others(*call.request.group, number, true);
+    return nullptr;
+  }
+  const WorkPtr work = host_.work_of(call, number);
+  if (called_ != Time{}) work->traced = std::exchange(called_, Time{});
+  if (found == BoardRows::Look::waits && !host_.ended()) {
+    wake_others(*call.request.group, number, true);
+    std::make_shared<BoardSleep>(host_, shared_from_this(), call.form, work, number)->begin();
+    return work;
+  }
+  settle(call, number, work);
+  wake_others(*call.request.group, number, true);
+  return work;
+}
+
+void Board::conclude(const BoardCall& call, uint64_t number) {
+  const DefaultFloatState state;
+  call.conclude([&](int rank) { return rows_->posted(rank, number, call.bytes_of(rank)); });
+}
+
+void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work) {
+  const std::lock_guard lock(mutex_);
+  rows_->let_go();
+  undecided_ = 0;
+  if (work)
+    host_.submit(work);
+  else
+    latest_ = {number,     call.form.kind, call.request.signature.dtype, call.request.signature.op,
+               call.count, coarse_now()};
+  for (const WorkPtr& later : later_) host_.submit(later);
+  later_.clear();
+}
+
+std::optional<Channels::Past> Board::latest() {
+  const std::lock_guard lock(mutex_);
+  if (latest_.number == 0) return std::nullopt;
+  Signature signature;
+  signature.operation = name_of(latest_.kind);
+  signature.dtype = latest_.dtype;
+  signature.op = latest_.op;
+  signature.reduces = latest_.kind != BoardForm::Kind::all_gather;
+  signature.count = latest_.count;
+  return Channels::Past{static_cast<uint32_t>(latest_.number - 1), signature, latest_.at};
+}
+
+}  // namespace slipstream

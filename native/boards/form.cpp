@@ -1,0 +1,183 @@
+#include "boards/form.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "kernels/kernels.h"
+
+namespace slipstream {
+
+namespace {
+
+constexpr size_t kBlockBytes = 4096;  // that are reduced at a time: partial sums stay in the cache
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
+  return hash ^ hash >> 32;
+}
+
+uint64_t mixed(uint64_t hash, std::string_view text) {
+  hash = mixed(hash, text.size());
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return mixed(hash, 0);
+}
+
+BoardForm::Kind kind_of(const Request& request) {
+  using Kind = BoardForm::Kind;
+  const std::string_view operation = request.signature.operation;
+  const std::string_view collective = operation.substr(0, operation.find_first_of("[/"));
+  const std::string_view algorithm = operation.substr(std::min(operation.rfind('/'), operation.size() - 1) + 1);
+  if (collective == "barrier") return Kind::barrier;
+  if (collective == "all_reduce" && algorithm == "recursive_doubling") return Kind::all_reduce;
+  const bool has_table = !request.spaces[0].offsets.empty();
+  if (collective == "reduce_scatter" && algorithm == "direct" && has_table) return Kind::reduce_scatter;
+  const bool scales = request.prescale != 1.0 || request.postscale != 1.0 || request.divisor != 1;
+  if (collective == "all_gather" && !request.spaces[1].offsets.empty() && !scales) return Kind::all_gather;
+  return Kind::none;
+}
+
+// The reductions of one block of elements, each in the order of the plan that the ranks would run by messages.
+class Reduction {
+ public:
+  Reduction(DType dtype, Op op, const std::byte* const* posted, int ranks)
+      : reduce_(reduce_fn(dtype, op)), element_(size_of(dtype)), posted_(posted), ranks_(ranks) {}
+
+  // plan/halving_doubling.py: ranks beyond the largest power of two have theirs added by that many ranks below; then
+  // ranks that differ in one bit exchange, from the lowest bit on. The lower rank's is on the left.
+  void doubling(std::byte* dst, uint64_t from, uint64_t count) {
+    const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks_)));
+    const std::byte* sum = doubled(dst, 0, power, from, count);
+    if (sum != dst) std::memcpy(dst, sum, count * element_);
+  }
+  // plan/direct.py: the ranks after `first`, in a circle; the lower one of the two operands is on the left.
+  void circle(std::byte* dst, int first, uint64_t from, uint64_t count) const {
+    const std::byte* sum = at(first, from);
+    for (int k = 1; k < ranks_; ++k) {
+      const int other = (first + k) % ranks_;
+      if (other < first)
+        reduce_(dst, at(other, from), sum, count);
+      else
+        reduce_(dst, sum, at(other, from), count);
+      sum = dst;
+    }
+  }
+
+ private:
+  const std::byte* at(int rank, uint64_t element) const { return posted_[rank] + element * element_; }
+  // The sum of `width` ranks from `rank` on, and of those that fold into them: in `place`, or where it lies anyway.
+  const std::byte* doubled(std::byte* place, int rank, int width, uint64_t from, uint64_t count) {
+    if (width > 1) {
+      const std::byte* low = doubled(place, rank, width / 2, from, count);
+      std::byte* scratch = scratch_[static_cast<size_t>(std::countr_zero(static_cast<unsigned>(width)) - 1)].data();
+      const std::byte* high = doubled(scratch, rank + width / 2, width / 2, from, count);
+      reduce_(place, low, high, count);
+      return place;
+    }
+    const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks_)));
+    if (rank + power >= ranks_) return at(rank, from);
+    reduce_(place, at(rank, from), at(rank + power, from), count);
+    return place;
+  }
+
+  ReduceFn reduce_;
+  size_t element_;
+  const std::byte* const* posted_;
+  int ranks_;
+  std::array<std::array<std::byte, kBlockBytes>, 6> scratch_;  // not initialised: written before it is read
+};
+
+}  // namespace
+
+BoardForm form_of(const Request& request) {
+  BoardForm form;
+  const Plan& plan = *request.plan;
+  if (request.group->board == nullptr || request.channel != 0 || request.ragged || plan.split() || request.part)
+    return form;
+  form.kind = kind_of(request);
+  const Signature& all = request.signature;
+  form.hash = mixed(mixed(0, all.operation), all.extra);
+  form.hash = mixed(form.hash, static_cast<uint64_t>(all.dtype) << 16 | static_cast<uint64_t>(all.op) << 8 |
+                                   static_cast<uint64_t>(all.reduces));
+  form.hash = mixed(form.hash, static_cast<uint64_t>(all.chunk_bytes) << 32 | static_cast<uint32_t>(all.root));
+  return form;
+}
+
+uint64_t BoardCall::hash() const {
+  const uint64_t found = mixed(form.hash, count);
+  return name.empty() ? found : mixed(found, name);
+}
+
+size_t BoardCall::bytes_of(int member) const {
+  const size_t element = size_of(request.signature.dtype);
+  const auto& in = request.spaces[0].offsets;
+  const auto& out = request.spaces[1].offsets;
+  const auto r = static_cast<size_t>(member);
+  switch (form.kind) {
+    case BoardForm::Kind::all_reduce:
+      return count * element;
+    case BoardForm::Kind::reduce_scatter:
+      return in.back() * element;
+    case BoardForm::Kind::all_gather:
+      return (out[r + 1] - out[r]) * element;
+    default:
+      return 0;
+  }
+}
+
+size_t BoardCall::most_bytes() const {
+  if (form.kind != BoardForm::Kind::all_gather) return bytes_of(0);
+  size_t most = 0;
+  for (size_t r = 0; r < request.group->ranks.size(); ++r) most = std::max(most, bytes_of(static_cast<int>(r)));
+  return most;
+}
+
+void BoardCall::contribute(std::byte* to) const {
+  const size_t bytes = bytes_of(request.group->rank);
+  if (bytes == 0) return;
+  if (request.prescale != 1.0)
+    scale(request.signature.dtype, to, src, bytes / size_of(request.signature.dtype), request.prescale);
+  else
+    std::memcpy(to, src, bytes);
+}
+
+void BoardCall::finish(std::byte* at, uint64_t elements) const {
+  const DType dtype = request.signature.dtype;
+  if (request.divisor > 1) divide(dtype, at, elements, request.divisor);
+  if (request.postscale != 1.0) scale(dtype, at, at, elements, request.postscale);
+}
+
+void BoardCall::conclude_from(const std::byte* const* posted) const {
+  const DType dtype = request.signature.dtype;
+  const size_t element = size_of(dtype);
+  const int ranks = static_cast<int>(request.group->ranks.size());
+  const int me = request.group->rank;
+  if (form.kind == BoardForm::Kind::barrier) return;
+  if (form.kind == BoardForm::Kind::all_gather) {
+    const auto& out = request.spaces[1].offsets;
+    for (int r = 0; r < ranks; ++r) {
+      std::byte* to = dst + out[static_cast<size_t>(r)] * element;
+      const size_t bytes = bytes_of(r);
+      if (bytes != 0 && (r != me || to != src)) std::memcpy(to, posted[r], bytes);
+    }
+    return;
+  }
+  const bool scatters = form.kind == BoardForm::Kind::reduce_scatter;
+  const auto& in = request.spaces[0].offsets;
+  const uint64_t begin = scatters ? in[static_cast<size_t>(me)] : 0;
+  const uint64_t elements = scatters ? in[static_cast<size_t>(me) + 1] - begin : count;
+  Reduction reduction(dtype, request.signature.op, posted, ranks);
+  const uint64_t block = kBlockBytes / element;
+  for (uint64_t done = 0; done < elements; done += block) {
+    const uint64_t now = std::min(block, elements - done);
+    if (scatters)
+      reduction.circle(dst + done * element, me, begin + done, now);
+    else
+      reduction.doubling(dst + done * element, done, now);
+  }
+  finish(dst, elements);
+}
+
+}  // namespace slipstream

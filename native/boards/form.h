@@ -1,0 +1,55 @@
+// What an operation is to a board: which bytes a rank contributes, and what it makes of those of all ranks.
+//
+// The result has the same bits as by messages: which way an operation goes depends on what the other ranks do at that
+// moment, and a program that runs twice gets the same results twice. So the order of the reductions is that of the
+// plan, and only operations whose plan's order is known here go over a board.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "engine/work.h"
+
+namespace slipstream {
+
+// Of calls that have a request in common.
+struct BoardForm {
+  enum class Kind : uint8_t { none, barrier, all_reduce, reduce_scatter, all_gather };
+  Kind kind = Kind::none;
+  uint64_t hash = 0;  // of what all ranks must agree on, but for the count and the name
+};
+
+// `request`: without memory.
+BoardForm form_of(const Request& request);
+
+// A blocking call. All it refers to outlives it.
+struct BoardCall {
+  const Request& request;  // without memory
+  BoardForm form;
+  std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  uint64_t count = 0;  // elements, where there are no tables
+  const std::string& name;
+  double timeout_seconds = 0;
+
+  uint64_t hash() const;
+  // What the rank of the group `member` contributes. A rank knows that of all, if they agree.
+  size_t bytes_of(int member) const;
+  size_t most_bytes() const;
+  // Writes this rank's contribution.
+  void contribute(std::byte* to) const;
+  // `posted(member)`: the contribution of that rank of the group.
+  template <class Posted>
+  void conclude(Posted posted) const {
+    const std::byte* all[64];
+    for (size_t r = 0; r < request.group->ranks.size(); ++r) all[r] = posted(static_cast<int>(r));
+    conclude_from(all);
+  }
+
+ private:
+  void conclude_from(const std::byte* const* posted) const;
+  void finish(std::byte* dst, uint64_t elements) const;
+};
+
+}  // namespace slipstream

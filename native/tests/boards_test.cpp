@@ -1,0 +1,765 @@
+// Boards: the rules of their rows, with ranks as threads on the same memory; and whole sessions that use them.
+#include "boards/boards.h"
+
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "kernels/kernels.h"
+#include "session/session.h"
+#include "tests/check.h"
+#include "tests/plans.h"
+
+namespace slipstream::testing {
+
+namespace {
+
+// ---- plans, as slipstream.plan makes them
+
+std::shared_ptr<const Plan> doubling_all_reduce(int rank, int n) {
+  PlanBuilder b(rank, n, 1);
+  int power = 1;
+  while (2 * power <= n) power *= 2;
+  if (rank >= power) {
+    b.add(StepKind::send, rank - power, 0, {}, Space::in);
+    b.add(StepKind::recv, rank - power, 0);
+    return b.build();
+  }
+  int rounds = 0;
+  while (1 << rounds < power) ++rounds;
+  Space here = Space::in;
+  std::vector<int> ready, sent;
+  const bool folds = rank + power < n;
+  if (folds) {
+    here = rounds % 2 != 0 ? Space::tmp : Space::out;
+    ready = {b.add(StepKind::recv_reduce, rank + power, 0, {}, Space::in, here)};
+  }
+  for (int k = 0; k < rounds; ++k) {
+    const Space there = here == Space::tmp ? Space::out : Space::tmp;
+    const int peer = rank ^ 1 << k;
+    const std::vector<int> free = sent;
+    sent = {b.add(StepKind::send, peer, 0, ready, here)};
+    std::vector<int> after = ready;
+    after.insert(after.end(), free.begin(), free.end());
+    ready = {b.add(StepKind::recv_reduce, peer, 0, after, here, there)};
+    here = there;
+  }
+  if (here == Space::tmp) {
+    std::vector<int> after = ready;
+    after.insert(after.end(), sent.begin(), sent.end());
+    ready = {b.add(StepKind::copy, -1, 0, after, Space::tmp)};
+  }
+  const int finished = b.add(StepKind::finish, -1, 0, ready);
+  if (folds) b.add(StepKind::send, rank + power, 0, {finished});
+  return b.build();
+}
+
+std::shared_ptr<const Plan> direct(int rank, int n, bool reduces) {
+  PlanBuilder b(rank, n, n);
+  if (!reduces) b.add(StepKind::copy, -1, rank, {}, Space::in);
+  for (int k = 1; k < n; ++k) {
+    const int owner = (rank - k + n) % n;
+    b.add(StepKind::send, owner, reduces ? owner : rank, {}, Space::in);
+  }
+  int last = -1;
+  for (int k = 1; k < n; ++k) {
+    const int peer = (rank + k) % n;
+    if (!reduces)
+      b.add(StepKind::recv, peer, peer);
+    else if (k == 1)
+      last = b.add(StepKind::recv_reduce, peer, rank, {}, Space::in);
+    else
+      last = b.add(StepKind::recv_reduce, peer, rank, {last});
+  }
+  if (reduces) b.add(StepKind::finish, -1, rank, {last});
+  return b.build();
+}
+
+// ---- a rank, as the bindings use it
+
+class Rank {
+ public:
+  Rank(int r, int n, bool boards, double timeout) : session(options(r, n, boards, timeout)) {}
+
+  std::shared_ptr<const Group> group;
+  Session session;
+
+  struct Call {
+    Request request;
+    BoardForm form;
+    std::byte* src = nullptr;
+    std::byte* dst = nullptr;
+    uint64_t count = 0;
+    std::string name = {};
+    double timeout = 0;
+  };
+  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier };
+
+  // `counts`: elements of each rank, of those that have tables.
+  Call call(Kind kind, DType dtype, Op op, std::byte* src, std::byte* dst, uint64_t count, double prescale = 1,
+            double postscale = 1) {
+    return call_in(group, kind, dtype, op, src, dst, count, prescale, postscale);
+  }
+  static Call call_in(const std::shared_ptr<const Group>& group, Kind kind, DType dtype, Op op, std::byte* src,
+                      std::byte* dst, uint64_t count, double prescale = 1, double postscale = 1) {
+    const int n = static_cast<int>(group->ranks.size());
+    const int me = group->rank;
+    Call made;
+    Request& r = made.request;
+    r.group = group;
+    const char* const names[] = {"all_reduce/recursive_doubling", "reduce_scatter/direct", "all_gather/direct",
+                                 "barrier/recursive_doubling"};
+    r.signature.operation = names[static_cast<int>(kind)];
+    r.signature.dtype = dtype;
+    r.signature.op = op;
+    r.signature.reduces = kind != Kind::all_gather;
+    r.chunk_bytes = r.signature.chunk_bytes = 64 << 10;
+    r.divisor = op == Op::avg ? static_cast<uint64_t>(n) : 1;
+    r.prescale = prescale;
+    r.postscale = postscale;
+    if (kind == Kind::reduce_scatter || kind == Kind::all_gather) {
+      r.plan = direct(me, n, kind == Kind::reduce_scatter);
+      std::vector<uint64_t> all{0}, own;
+      for (int k = 0; k < n; ++k) all.push_back(all.back() + count + static_cast<uint64_t>(k % 3));
+      for (int k = 0; k <= n; ++k)
+        own.push_back(k <= me ? 0 : all[static_cast<size_t>(me) + 1] - all[static_cast<size_t>(me)]);
+      r.spaces[0].offsets = r.spaces[2].offsets = kind == Kind::reduce_scatter ? all : own;
+      r.spaces[1].offsets = kind == Kind::reduce_scatter ? own : all;
+      count = all.back();
+    } else {
+      r.plan = doubling_all_reduce(me, n);
+    }
+    made.form = form_of(r);
+    made.src = src;
+    made.dst = dst;
+    made.count = count;
+    return made;
+  }
+
+  WorkPtr prepare(const Call& call) {
+    Request r = call.request;
+    r.signature.count = call.count;
+    r.signature.name = call.name;
+    r.spaces[0].data = call.src;
+    r.spaces[1].data = call.dst;
+    for (Layout& space : r.spaces) space.count = call.count;
+    r.timeout_seconds = call.timeout;
+    return session.prepare(std::move(r), 0);
+  }
+  WorkPtr submit(const Call& call) {
+    WorkPtr work = prepare(call);
+    session.submit(work);
+    return work;
+  }
+  // True if it went over the board, without becoming a work.
+  bool run(const Call& call, Error& error) {
+    WorkPtr work = begin(call);
+    if (!work) return true;
+    session.wait(*work, Time::max());
+    error = work->error();
+    return false;
+  }
+  // The work that it has become, if it did not go over the board at once.
+  WorkPtr begin(const Call& call) {
+    if (call.form.kind != BoardForm::Kind::none && call.request.group->board != nullptr) {
+      Board& board = *call.request.group->board;
+      const BoardCall small{call.request, call.form, call.src, call.dst, call.count, call.name, call.timeout};
+      if (const uint64_t number = board.begin(small); number != 0) {
+        if (!board.look_at_once()) board.look();
+        return board.end(small, number);
+      }
+    }
+    WorkPtr work = prepare(call);
+    session.run(work, now());
+    return work;
+  }
+  // Runs it, and expects no error.
+  bool well(const Call& call) {
+    Error error;
+    const bool small = run(call, error);
+    CHECK_EQ(error.text, std::string());
+    return small;
+  }
+  bool barrier() { return well(call(Kind::barrier, DType::u8, Op::bor, &token, &token, 1)); }
+
+  std::byte token{};
+
+ private:
+  static SessionOptions options(int r, int n, bool boards, double timeout) {
+    SessionOptions o;
+    o.rank = r;
+    o.size = n;
+    o.job = "native-test";
+    o.secret = std::string(32, 's');
+    o.timeout_seconds = timeout;
+    o.boards = boards;
+    o.spin_us = 20;
+    return o;
+  }
+};
+
+class Host {
+ public:
+  explicit Host(int n, double timeout = 60, int off = -1) {
+    std::vector<PeerAddress> all;
+    for (int r = 0; r < n; ++r) {
+      ranks_.push_back(std::make_unique<Rank>(r, n, r != off, timeout));
+      all.push_back({"here", true, ranks_.back()->session.listen_shm(), {}, 0});
+    }
+    std::vector<int> everyone(static_cast<size_t>(n));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    for (auto& rank : ranks_) {
+      rank->session.start(all);
+      rank->group = rank->session.make_group(7, everyone);
+    }
+  }
+  ~Host() {
+    each([](int, Rank& rank) { rank.session.close(); });
+  }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  Rank& at(int r) { return *ranks_[static_cast<size_t>(r)]; }
+  template <class F>
+  void each(F f) {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < size(); ++r) threads.emplace_back([&, r] { f(r, at(r)); });
+  }
+  // Calls barriers until one has gone over the board on all ranks.
+  void warm_up() {
+    std::atomic<int> went{0};
+    std::barrier meet(size(), [&]() noexcept {});
+    std::atomic<bool> done{false};
+    each([&](int, Rank& rank) {
+      for (int i = 0; i < 100'000 && !done; ++i) {
+        const bool small = rank.barrier();
+        went += small ? 1 : 0;
+        meet.arrive_and_wait();
+        if (went == size()) done = true;
+        meet.arrive_and_wait();
+        went = 0;
+        meet.arrive_and_wait();
+      }
+    });
+    CHECK(done.load());
+  }
+
+ private:
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+const DType kAll[] = {DType::f64, DType::f32, DType::f16,     DType::bf16, DType::f8e4m3, DType::f8e5m2,
+                      DType::i8,  DType::i16, DType::i32,     DType::i64,  DType::u8,     DType::u16,
+                      DType::u32, DType::u64, DType::boolean, DType::c64,  DType::c128,   DType::q8};
+
+// Small numbers of the dtype: of most bytes at random there would be NaN.
+std::vector<std::byte> numbers(DType dtype, size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> found(count * size_of(dtype) + 1);
+  std::byte* at = found.data() + 1;  // odd
+  for (size_t i = 0; i < count * size_of(dtype); ++i) at[i] = static_cast<std::byte>(random());
+  const bool floats = dtype != DType::q8 && reduce_fn(dtype, Op::sum) != nullptr &&
+                      reduce_fn(dtype, Op::band) == nullptr && dtype != DType::boolean;
+  if (!floats && dtype != DType::q8) return found;
+  const bool wide = dtype == DType::f64 || dtype == DType::c128;
+  const size_t parts = dtype == DType::c64 || dtype == DType::c128 ? 2 * count : count * numbers_of(dtype);
+  std::vector<float> values(parts);
+  for (float& v : values) v = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 64;
+  if (wide)
+    for (size_t i = 0; i < parts; ++i) {
+      const double v = values[i] + 1e-9;
+      std::memcpy(at + i * sizeof v, &v, sizeof v);
+    }
+  else if (dtype == DType::c64)
+    std::memcpy(at, values.data(), parts * sizeof(float));
+  else
+    cast(DType::f32, dtype, at, values.data(), count);
+  return found;
+}
+
+// How many operations this rank has done on the board of `group`, of those it has called just now.
+bool was_on_board(const Rank& rank, uint32_t number) {
+  const auto latest = rank.group->board->latest();
+  return latest && latest->seq == number;
+}
+
+// One call on all ranks over the board and by messages: both give the same bytes. Returns whether it was on the board.
+bool compare(Host& host, Rank::Kind kind, DType dtype, Op op, uint64_t count, bool in_place, double scale_by) {
+  const int n = host.size();
+  std::atomic<int> on_board{0};
+  host.each([&](int r, Rank& rank) {
+    const size_t elements = (count + 2) * static_cast<size_t>(n);
+    auto in = numbers(dtype, elements, static_cast<uint32_t>(r) * 1000 + static_cast<uint32_t>(count));
+    std::vector<std::byte> out(elements * size_of(dtype) + 1), by_messages(out), both(in);
+    const bool same = kind == Rank::Kind::all_reduce && in_place;
+    std::byte* src = (same ? both : in).data() + 1;
+    std::byte* dst = (same ? both : out).data() + 1;
+    rank.barrier();
+    const auto call = rank.call(kind, dtype, op, src, dst, count, scale_by, 1 / scale_by);
+    rank.well(call);
+    const WorkPtr work =
+        rank.submit(rank.call(kind, dtype, op, in.data() + 1, by_messages.data() + 1, count, scale_by, 1 / scale_by));
+    rank.session.wait(*work, Time::max());
+    CHECK_EQ(work->error().text, std::string());
+    on_board += was_on_board(rank, work->request.seq - 1) ? 1 : 0;
+    const auto& outputs = call.request.spaces[1].offsets;
+    const size_t bytes = (outputs.empty() ? call.count : outputs.back()) * size_of(dtype);
+    if (std::memcmp(dst, by_messages.data() + 1, bytes) != 0)
+      CHECK_EQ(std::string(name_of(dtype)) + " " + name_of(op) + ", " + std::to_string(count) + " elements",
+               std::string("as by messages"));
+  });
+  CHECK(on_board == 0 || on_board == n);  // all decide alike
+  return on_board > 0;
+}
+
+}  // namespace
+
+TEST(every_operation_gives_the_bits_of_messages) {
+  for (const int n : {2, 3, 4, 5, 6, 7, 8}) {
+    Host host(n);
+    host.warm_up();
+    int calls = 0, on_board = 0;
+    const auto try_one = [&](Rank::Kind kind, DType dtype, Op op, uint64_t count) {
+      ++calls;
+      on_board += compare(host, kind, dtype, op, count, calls % 2 == 0,
+                          calls % 7 == 0 && kind != Rank::Kind::all_gather ? 0.5 : 1)
+                      ? 1
+                      : 0;
+    };
+    for (const DType dtype : kAll)
+      for (int op = 0; op < kOps; ++op) {
+        if (reduce_fn(dtype, static_cast<Op>(op)) == nullptr) continue;
+        const uint64_t count = dtype == DType::q8 ? 3 : 7 + static_cast<uint64_t>(calls % 5) * 41;
+        try_one(Rank::Kind::all_reduce, dtype, static_cast<Op>(op), count);
+        try_one(Rank::Kind::reduce_scatter, dtype, static_cast<Op>(op), count / 7);
+      }
+    for (const DType dtype : kAll) try_one(Rank::Kind::all_gather, dtype, Op::sum, 5);
+    for (const uint64_t count : {0, 1, 11, 12, 13, 1000, 2048})
+      try_one(Rank::Kind::all_reduce, DType::f32, Op::sum, count);
+    CHECK(on_board > 0);
+  }
+}
+
+TEST(groups_of_many_ranks) {
+  for (const int n : {33, 64}) {
+    Host host(n, 300);
+    host.each([&](int r, Rank& rank) {
+      for (int i = 0; i < 3000; ++i) {
+        std::array<float, 16> x{};
+        x.fill(static_cast<float>(r + i));
+        x[0] = rank.group->board->latest() ? 1 : 0;  // all stop when one has had an operation on the board
+        auto* at = reinterpret_cast<std::byte*>(x.data());
+        rank.well(rank.call(Rank::Kind::all_reduce, DType::f32, Op::sum, at, at, x.size()));
+        CHECK_EQ(x[15], static_cast<float>(n * (n - 1) / 2 + n * i));
+        if (x[0] > 0) break;
+      }
+      CHECK(rank.group->board->latest().has_value());
+    });
+  }
+}
+
+namespace {
+
+void work_for(std::chrono::microseconds time) {
+  for (const Time end = now() + time; now() < end;) {
+  }
+}
+
+// One operation of many, which all ranks call in one order, each in its own way.
+struct Step {
+  Rank::Kind kind;
+  uint64_t count;
+};
+
+std::vector<Step> steps(uint32_t seed, int number) {
+  std::mt19937 random(seed);
+  std::vector<Step> found;
+  for (int i = 0; i < number; ++i) {
+    const uint64_t count = random() % 20 == 0   ? 5000 + random() % 60'000
+                           : random() % 10 == 0 ? 1000
+                                                : 1 + random() % 20;
+    found.push_back({static_cast<Rank::Kind>(random() % 4), count});
+  }
+  return found;
+}
+
+class Operation {
+ public:
+  Operation(const std::shared_ptr<const Group>& group, const Step& step, int number)
+      : step_(step), me_(group->rank), n_(static_cast<int>(group->ranks.size())), number_(number) {
+    const size_t most = (step.count + 2) * static_cast<size_t>(n_);
+    in_.resize(most);
+    out_.resize(most, -1);
+    for (size_t i = 0; i < most; ++i) in_[i] = value(me_, i);
+    call = Rank::call_in(group, step.kind, DType::i64, Op::sum, reinterpret_cast<std::byte*>(in_.data()),
+                         reinterpret_cast<std::byte*>(out_.data()), step.count);
+  }
+  void check() const {
+    const auto& in = call.request.spaces[0].offsets;
+    const auto& out = call.request.spaces[1].offsets;
+    size_t wrong = 0;
+    if (step_.kind == Rank::Kind::all_gather) {
+      for (int r = 0; r < n_; ++r)
+        for (size_t i = out[static_cast<size_t>(r)]; i < out[static_cast<size_t>(r) + 1]; ++i)
+          wrong += out_[i] != value(r, i - out[static_cast<size_t>(r)]);
+    } else if (step_.kind != Rank::Kind::barrier) {
+      const bool scatters = step_.kind == Rank::Kind::reduce_scatter;
+      const size_t begin = scatters ? in[static_cast<size_t>(me_)] : 0;
+      const size_t size = scatters ? in[static_cast<size_t>(me_) + 1] - begin : call.count;
+      for (size_t i = 0; i < size; ++i) wrong += out_[i] != sum(begin + i);
+    }
+    CHECK_EQ(wrong, size_t{0});
+  }
+  Rank::Call call;
+
+ private:
+  int64_t value(int rank, size_t i) const { return (rank + 1) * (number_ % 1000 + 1) + static_cast<int64_t>(i); }
+  int64_t sum(size_t i) const {
+    int64_t total = 0;
+    for (int r = 0; r < n_; ++r) total += value(r, i);
+    return total;
+  }
+  Step step_;
+  int me_, n_, number_;
+  std::vector<int64_t> in_, out_;
+};
+
+// All of `number` operations; some are left under way for a while, as after an interrupted call or of an asynchronous
+// one.
+void run_steps(Rank& rank, const std::shared_ptr<const Group>& group, uint32_t seed, int number, uint32_t own) {
+  std::mt19937 random(own);
+  std::deque<std::pair<std::unique_ptr<Operation>, WorkPtr>> under_way;
+  const auto finish = [&] {
+    rank.session.wait(*under_way.front().second, Time::max());
+    CHECK_EQ(under_way.front().second->error().text, std::string());
+    under_way.front().first->check();
+    under_way.pop_front();
+  };
+  const std::vector<Step> all = steps(seed, number);
+  for (int i = 0; i < number; ++i) {
+    auto operation = std::make_unique<Operation>(group, all[static_cast<size_t>(i)], i);
+    const uint32_t how = random() % 20;
+    if (how < 2) work_for(std::chrono::microseconds(random() % 200));
+    if (how < 17) {
+      rank.well(operation->call);
+      operation->check();
+      continue;
+    }
+    WorkPtr work = how == 17 ? rank.begin(operation->call) : rank.submit(operation->call);
+    if (work)
+      under_way.emplace_back(std::move(operation), std::move(work));
+    else
+      operation->check();
+    while (under_way.size() > 3) finish();
+    if (random() % 3 == 0)
+      while (!under_way.empty()) finish();
+  }
+  while (!under_way.empty()) finish();
+}
+
+}  // namespace
+
+TEST(each_rank_calls_in_its_own_way) {
+  for (const int n : {2, 3, 4, 6}) {
+    Host host(n);
+    host.each([&](int r, Rank& rank) {
+      run_steps(rank, rank.group, static_cast<uint32_t>(n), 1500, static_cast<uint32_t>(100 * n + r));
+      CHECK(rank.group->board->latest().has_value());
+    });
+  }
+}
+
+TEST(threads_of_a_rank_call_on_groups_of_their_own) {
+  constexpr int kRanks = 4, kThreads = 3;
+  Host host(kRanks);
+  host.each([&](int r, Rank& rank) {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      std::vector<int> ranks;
+      for (int k = 0; k < kRanks; ++k)
+        if (t == 0 || k % 2 == r % 2) ranks.push_back(k);
+      const uint64_t id = 100 + static_cast<uint64_t>(10 * t + (t == 0 ? 0 : r % 2));
+      threads.emplace_back([&rank, t, r, group = rank.session.make_group(id, ranks)] {
+        run_steps(rank, group, static_cast<uint32_t>(t), 500, static_cast<uint32_t>(10 * t + r));
+      });
+    }
+  });
+}
+
+TEST(threads_of_a_rank_call_on_one_group) {
+  Host host(3);
+  constexpr int kCalls = 1000;
+  host.each([&](int, Rank& rank) {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 2; ++t)
+      threads.emplace_back([&rank, t] {
+        for (int i = 0; i < kCalls; ++i) {  // all alike: their order is undefined
+          std::array<int64_t, 3> x{1, 2, 3};
+          auto* at = reinterpret_cast<std::byte*>(x.data());
+          const auto call = rank.call(Rank::Kind::all_reduce, DType::i64, Op::sum, at, at, x.size());
+          if (t == 0 || i % 2 == 0) {
+            rank.well(call);
+          } else {
+            const WorkPtr work = rank.submit(call);
+            rank.session.wait(*work, Time::max());
+            CHECK_EQ(work->error().text, std::string());
+          }
+          CHECK_EQ(x[2], int64_t{9});
+        }
+      });
+  });
+}
+
+TEST(an_abandoned_call_goes_on_and_its_memory_is_used_in_order) {
+  Host host(3);
+  host.warm_up();
+  std::barrier meet(3);
+  for (int round = 0; round < 50; ++round)
+    host.each([&](int r, Rank& rank) {
+      std::array<int64_t, 5> x{};
+      x.fill(r + 1);
+      auto* at = reinterpret_cast<std::byte*>(x.data());
+      const auto call = rank.call(Rank::Kind::all_reduce, DType::i64, Op::sum, at, at, x.size());
+      WorkPtr first;
+      if (r == 0) first = rank.begin(call);  // it is left
+      meet.arrive_and_wait();                // the others have not come before
+      if (r == 1 && round % 2 == 0) {
+        first = rank.submit(call);
+      } else if (r != 0) {
+        rank.well(call);
+      }
+      rank.well(call);
+      if (first) CHECK(rank.session.wait(*first, Time::max()));
+      CHECK_EQ(x[4], int64_t{18});
+    });
+}
+
+// ---- faults
+
+TEST(ranks_that_differ_learn_of_both_sides) {
+  using Kind = Rank::Kind;
+  for (int what = 0; what < 5; ++what)
+    for (const int late : {-1, 0, 1}) {
+      Host host(2);
+      host.warm_up();
+      std::atomic<int> mismatches{0};
+      host.each([&](int r, Rank& rank) {
+        std::array<double, 8> x{};
+        auto* at = reinterpret_cast<std::byte*>(x.data());
+        auto call = rank.call(Kind::all_reduce, DType::f32, Op::sum, at, at, 2);
+        if (r == 1 && what == 0) call = rank.call(Kind::all_reduce, DType::f32, Op::max, at, at, 2);
+        if (r == 1 && what == 1) call = rank.call(Kind::all_reduce, DType::i32, Op::sum, at, at, 2);
+        if (r == 1 && what == 2) call = rank.call(Kind::all_reduce, DType::f32, Op::sum, at, at, 3);
+        if (r == 1 && what == 3) call = rank.call(Kind::barrier, DType::u8, Op::bor, at, at, 1);
+        if (r == 1 && what == 4) call.name = "another";
+        if (r == late) work_for(std::chrono::milliseconds(2));
+        Error error;
+        rank.run(call, error);
+        mismatches += error.code == Code::mismatch ? 1 : 0;
+        CHECK(error.text.find("all_reduce(float32, 2 elements, op=sum)") != std::string::npos);
+        const char* const theirs[] = {"op=max", "int32", "3 elements", "barrier(", "another"};
+        CHECK(error.text.find(theirs[what]) != std::string::npos);
+      });
+      CHECK_EQ(mismatches.load(), 2);
+    }
+}
+
+TEST(a_rank_that_never_calls_is_named_at_the_time_out) {
+  Host host(3);
+  host.warm_up();
+  std::barrier meet(3);
+  host.each([&](int r, Rank& rank) {
+    meet.arrive_and_wait();
+    if (r != 2) {
+      std::array<float, 3> x{};
+      auto* at = reinterpret_cast<std::byte*>(x.data());
+      auto call = rank.call(Rank::Kind::all_reduce, DType::f32, Op::sum, at, at, x.size());
+      call.timeout = 0.5;
+      Error error;
+      rank.run(call, error);
+      CHECK_EQ(static_cast<int>(error.code), static_cast<int>(Code::timeout));
+      CHECK(error.text.find("all_reduce(float32, 3 elements, op=sum) #") != std::string::npos);
+      CHECK(error.text.find("rank 2") != std::string::npos);
+    }
+    meet.arrive_and_wait();
+  });
+}
+
+TEST(a_rank_that_leaves_is_lost_to_calls_that_wait) {
+  for (int round = 0; round < 20; ++round) {
+    Host host(3);
+    host.warm_up();
+    host.each([&](int r, Rank& rank) {
+      if (r == 2) {
+        work_for(std::chrono::microseconds(37 * round));
+        return rank.session.close();
+      }
+      Error error;
+      rank.run(rank.call(Rank::Kind::barrier, DType::u8, Op::bor, &rank.token, &rank.token, 1), error);
+      CHECK_EQ(static_cast<int>(error.code), static_cast<int>(Code::peer_lost));
+      CHECK(error.text.find("rank 2") != std::string::npos);
+      if (error.text.find("still waits in barrier() #") == std::string::npos)
+        CHECK_EQ(error.text, std::string("still waits in ..."));
+    });
+  }
+}
+
+TEST(a_rank_that_leaves_after_the_last_operation_wakes_those_who_sleep) {
+  for (int round = 0; round < 100; ++round) {
+    Host host(3);
+    host.warm_up();
+    host.each([&](int r, Rank& rank) {
+      if (r == round % 3) work_for(std::chrono::microseconds(20 * round));
+      rank.barrier();
+      rank.session.close();
+    });
+  }
+}
+
+TEST(a_session_that_ends_beside_its_calls_ends_them) {
+  for (const bool aborts : {true, false})
+    for (int round = 0; round < 20; ++round) {
+      Host host(2);
+      host.warm_up();
+      Rank& rank = host.at(0);
+      std::jthread caller([&] {
+        Error error;
+        while (!error) rank.run(rank.call(Rank::Kind::barrier, DType::u8, Op::bor, &rank.token, &rank.token, 1), error);
+        CHECK(error.code == Code::aborted);
+      });
+      for (int i = 0; i < 5; ++i) host.at(1).barrier();
+      work_for(std::chrono::microseconds(10 * round));
+      if (aborts)
+        rank.session.abort("enough");
+      else
+        rank.session.close();
+    }
+}
+
+TEST(a_rank_without_boards_keeps_its_group_off_them) {
+  Host host(3, 60, 1);
+  host.each([&](int r, Rank& rank) {
+    run_steps(rank, rank.group, 5, 300, static_cast<uint32_t>(r));
+    CHECK(!rank.group->board->latest());
+  });
+}
+
+TEST(an_offer_that_cannot_be_right_fails_the_session) {
+  struct Damage {
+    uint64_t words[3];
+    uint32_t bytes;
+    int from;
+  };
+  const Damage damages[] = {{{1, 0, 0}, 8, 0},   {{1, 0, 0}, 24, 0},       {{1, 32, 0}, 16, 0},
+                            {{77, 0, 0}, 16, 0}, {{1, 1 << 20, 0}, 16, 0}, {{1, ~uint64_t{63}, 0}, 16, 0},
+                            {{1, 0, 0}, 16, 0},  // a second one
+                            {{1, 0, 0}, 16, 1}};
+  for (const Damage& damage : damages) {
+    Host host(3);
+    host.warm_up();
+    Rank& from = host.at(damage.from);
+    from.session.as_driver([&] {
+      WorkHeader frame;
+      frame.type = MessageType::board;
+      frame.channel = 7;
+      frame.length = damage.bytes;
+      from.session.engine().fabric().send(2, frame, std::as_bytes(std::span(damage.words)).first(damage.bytes));
+    });
+    Error error;
+    while (!error)
+      host.at(2).run(host.at(2).call(Rank::Kind::barrier, DType::u8, Op::bor, &host.at(2).token, &host.at(2).token, 1),
+                     error);
+    CHECK(error.text.find("offered a board that cannot be right") != std::string::npos);
+  }
+  Host host(2);
+  host.warm_up();
+  host.at(0).session.as_driver([&] {  // of a group that is not there
+    WorkHeader frame;
+    frame.type = MessageType::board;
+    frame.channel = 8;
+    host.at(0).session.engine().fabric().send(1, frame);
+  });
+  host.warm_up();
+}
+
+// ---- the rows alone
+
+TEST(a_claim_is_taken_once_and_nobody_sleeps_for_ever) {
+  constexpr int kOperations = 20'000;
+  std::vector<std::byte> memory(BoardRows::bytes(2) + 64);
+  auto* at = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});
+  std::array<std::atomic<uint64_t>, 2> woken{};  // the latest number for which a rank was woken
+  std::array<std::jthread, 2> ranks;
+  for (int r = 0; r < 2; ++r)
+    ranks[static_cast<size_t>(r)] = std::jthread([&, r] {
+      BoardRows rows(at, r, 2);
+      rows.join(1);
+      std::atomic<uint64_t>& mine = woken[static_cast<size_t>(r)];
+      for (uint64_t k = 1; k <= kOperations; ++k) {
+        while (!rows.may_post(k)) std::this_thread::yield();
+        std::memcpy(rows.place(k, 8), &k, 8);
+        rows.post(k, 42);
+        rows.look_for(k, 42);
+        if (rows.any_sleeps())
+          for (const auto& wake : rows.take_claims(k)) {
+            CHECK_EQ(wake.rank, 1 - r);
+            CHECK_EQ(wake.tag, 77u);
+            woken[static_cast<size_t>(wake.rank)].store(wake.number);
+            woken[static_cast<size_t>(wake.rank)].notify_all();
+          }
+        if (rows.look() == BoardRows::Look::waits && rows.claim(1 - r, k, 77)) {
+          for (uint64_t seen = mine.load(); seen != k; seen = mine.load()) mine.wait(seen);
+          rows.woken();
+        }
+        CHECK(rows.look() == BoardRows::Look::all);
+        uint64_t theirs = 0;
+        std::memcpy(&theirs, rows.posted(1 - r, k, 8), 8);
+        CHECK_EQ(theirs, k);
+        rows.let_go();
+      }
+    });
+}
+
+TEST(a_post_is_kept_for_a_rank_that_still_looks) {
+  std::vector<std::byte> memory(BoardRows::bytes(2) + 64);
+  auto* at = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});
+  BoardRows one(at, 0, 2), other(at, 1, 2);
+  CHECK(!one.may_post(1));  // nobody has joined
+  one.join(1);
+  CHECK(!one.may_post(1));
+  other.join(3);
+  CHECK(!one.may_post(2));
+  one.pass(1, 0);
+  one.pass(2, 0);
+  CHECK(one.may_post(3));
+  one.post(3, 5);
+  CHECK(other.may_post(3));
+  other.post(3, 5);
+  one.look_for(3, 5);
+  CHECK(one.look() == BoardRows::Look::all);
+  CHECK(one.may_post(4));  // the other place
+  one.pass(4, 0);
+  CHECK(!one.may_post(5));  // the other rank may look at 3
+  other.pass(4, 3);         // and says so
+  CHECK(!one.may_post(5));
+  other.let_go();
+  CHECK(one.may_post(5));
+  one.post(5, 5);
+  one.look_for(5, 5);
+  CHECK(one.look() == BoardRows::Look::waits);
+  other.pass(5, 0);
+  CHECK(one.look() == BoardRows::Look::messages);
+  one.let_go();
+  CHECK(one.may_post(6));
+  one.post(6, 5);
+  CHECK(other.may_post(6));
+  other.post(6, 6);
+  one.look_for(6, 5);
+  other.look_for(6, 6);
+  CHECK(one.look() == BoardRows::Look::messages);
+  CHECK(other.look() == BoardRows::Look::messages);
+}
+
+}  // namespace slipstream::testing

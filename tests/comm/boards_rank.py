@@ -1,0 +1,235 @@
+"""A rank whose small operations go over a board: boards_rank.py CASE [FOLDER]."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import slipstream
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership import job
+
+SMALL = 3  # elements
+
+
+def sent() -> int:
+    """Bytes that this rank has sent in messages."""
+    return sum(link.sent for link in slipstream.link_statistics())
+
+
+def without_messages(group: slipstream.Group | None = None) -> bool:
+    """Whether some operations of the group went without messages on all its ranks."""
+    before = sent()
+    for _ in range(10):
+        slipstream.barrier(group=group)
+    grew = np.array([sent() != before])
+    return not slipstream.all_reduce(grew, "max", group=group)[0]
+
+
+def settle(group: slipstream.Group | None = None) -> None:
+    """Calls operations until they go over the board."""
+    for _ in range(1000):
+        if without_messages(group):
+            return
+    raise AssertionError("no board")
+
+
+def check(group: slipstream.Group | None = None, add: float = 0.0) -> None:
+    """All kinds of operations give what they should."""
+    size = slipstream.size() if group is None else group.size
+    rank = slipstream.rank() if group is None else group.rank
+    ranks = np.arange(size)
+    x = np.full(SMALL, rank + add)
+    np.testing.assert_array_equal(slipstream.all_reduce(x, group=group), np.full(SMALL, (ranks + add).sum()))
+    np.testing.assert_array_equal(
+        slipstream.all_reduce(x, "max", group=group, out=x), np.full(SMALL, size - 1 + add)
+    )
+    np.testing.assert_array_equal(
+        slipstream.all_reduce(np.full(SMALL, rank), "avg", group=group, postscale=3.0),
+        np.full(SMALL, int(ranks.sum() / size) * 3),
+    )
+    got = slipstream.reduce_scatter(np.arange(2 * size) + rank, group=group)
+    np.testing.assert_array_equal(got, (np.arange(2 * size)[2 * rank : 2 * rank + 2] * size) + ranks.sum())
+    np.testing.assert_array_equal(slipstream.all_gather(np.array([rank + add]), group=group), ranks + add)
+    slipstream.barrier(group=group)
+
+
+def values(_: Path) -> None:
+    for i in range(200):
+        check(add=i)
+    settle()
+    check()
+
+
+def late(_: Path) -> None:
+    settle()
+    if slipstream.rank() == 1:
+        time.sleep(1.5)  # it computes
+    used = time.process_time()
+    slipstream.all_reduce(np.ones(SMALL))
+    used = time.process_time() - used
+    assert used < 0.5, f"waited with {used} s of a processor"
+    for _ in range(20):
+        check()
+
+
+def lost(folder: Path) -> None:
+    settle()
+    if slipstream.rank() == 1:
+        (folder / "pid").write_text(str(os.getpid()))
+        time.sleep(1000)  # until it is killed, or stopped
+    try:
+        slipstream.all_reduce(np.ones(SMALL))
+    except SlipstreamError as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+def times_out(_: Path) -> None:
+    settle()
+    session = job.current().session
+    try:
+        if slipstream.rank() == 0:
+            slipstream.all_reduce(np.ones(SMALL), name="lonely")
+        while True:
+            session.check()
+            time.sleep(0.01)
+    except SlipstreamError as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted(folder: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    signal.signal(signal.SIGALRM, interrupt)
+    settle()
+    for i in range(4):
+        done = folder / f"interrupted{i}"
+        data = np.full(SMALL, 1.0)
+        if slipstream.rank() == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            try:
+                slipstream.all_reduce(data, out=data)
+            except Interrupted:
+                done.touch()
+            else:
+                raise AssertionError("it was not interrupted")
+            if i % 2:  # on the same memory: after the interrupted one
+                slipstream.all_reduce(data, out=data)
+                np.testing.assert_array_equal(data, np.full(SMALL, 2.0 * slipstream.size()))
+        else:
+            while not done.exists():
+                time.sleep(0.01)
+            work = slipstream.all_reduce(data, out=data, async_op=i >= 2)
+            if i >= 2:
+                work.wait()
+            np.testing.assert_array_equal(data, np.full(SMALL, float(slipstream.size())))
+            if i % 2:
+                slipstream.all_reduce(np.full(SMALL, float(slipstream.size())))
+        del data
+        check(add=i)
+    settle()
+
+
+def differs(folder: Path) -> None:
+    settle()
+    one = slipstream.rank() == 1
+    calls: dict[str, Callable[[], object]] = {
+        "shape": lambda: slipstream.all_reduce(np.ones((2, 3) if one else (3, 2))),
+        "dtype": lambda: slipstream.all_reduce(np.ones(SMALL, np.float32 if one else np.float64)),
+        "op": lambda: slipstream.all_reduce(np.ones(SMALL), "max" if one else "sum"),
+        "kind": lambda: slipstream.barrier() if one else slipstream.all_reduce(np.ones(SMALL)),
+        "name": lambda: slipstream.all_reduce(np.ones(SMALL), name="one" if one else "other"),
+        "late": lambda: (time.sleep(0.5 if one else 0), slipstream.all_reduce(np.ones(4 if one else SMALL))),
+    }
+    try:
+        calls[folder.name]()
+    except SlipstreamError as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+def mixed(_: Path) -> None:
+    settle()
+    for i in range(300):
+        big = np.full(100_000 if i % 50 == 0 else SMALL, float(i))
+        asynchronous = (i + slipstream.rank()) % 3 == 0
+        work = slipstream.all_reduce(big, async_op=asynchronous)
+        result = work.wait() if asynchronous else work
+        np.testing.assert_array_equal(result, big * slipstream.size())
+    works = [slipstream.all_reduce(np.full(SMALL, float(i)), async_op=True) for i in range(50)]
+    check()
+    for i, work in enumerate(works):
+        np.testing.assert_array_equal(work.wait(), np.full(SMALL, float(i * slipstream.size())))
+    settle()
+
+
+def groups(_: Path) -> None:
+    half = [r for r in range(slipstream.size()) if r % 2 == slipstream.rank() % 2]
+    others = slipstream.Group(half)
+    backwards = slipstream.Group(list(reversed(range(slipstream.size()))))
+    for group in (others, backwards):
+        settle(group)
+        check(group)
+    settle()
+
+    def many(group: slipstream.Group) -> None:
+        for i in range(100):
+            check(group, i)
+
+    threads = [threading.Thread(target=many, args=(group,)) for group in (others, backwards)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    settle()
+
+
+def forked(_: Path) -> None:
+    settle()
+    group = slipstream.world()
+    child = os.fork()
+    if child == 0:
+        try:
+            slipstream.all_reduce(np.ones(SMALL), group=group)
+        except SlipstreamError as error:
+            os._exit(0 if "was forked off" in str(error) else 1)
+        os._exit(2)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+    check()
+    settle()
+
+
+def off(_: Path) -> None:
+    for i in range(100):
+        check(add=i)
+    assert not without_messages()
+
+
+def apart(_: Path) -> None:
+    for i in range(100):
+        check(add=i)
+
+
+def leaves(_: Path) -> None:
+    settle()
+    if slipstream.rank() == 1:
+        time.sleep(0.5)
+    slipstream.barrier()  # and ends at once: who sleeps is told before
+
+
+if __name__ == "__main__":
+    slipstream.init()
+    globals()[sys.argv[1]](Path(sys.argv[2]))
+    print("end")
