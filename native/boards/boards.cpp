@@ -53,6 +53,7 @@ Request message(const Group& group, StepKind kind, int peer, uint64_t number, st
 // ---- groups
 
 std::shared_ptr<Board> Boards::of(const Group& group) {
+  if (!options_.on) return nullptr;
   const std::lock_guard lock(mutex_);
   if (!BoardRows::fits(static_cast<int>(group.ranks.size()))) return nullptr;
   if (boards_.size() >= most_boards_) {

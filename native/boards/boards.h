@@ -39,7 +39,7 @@ class Boards final : public BoardHandler, private BoardHost {
   };
   Boards(const Parts& parts, BoardOptions options) : parts_(parts), options_(options) {}
 
-  // The board of a group whose ranks are all on this host; null if there are too many.
+  // The board of a group whose ranks are all on this host; null if there are too many, or boards are off.
   std::shared_ptr<Board> of(const Group& group);
   // From now on no call goes over a board.
   void stop() { stopped_.store(true); }

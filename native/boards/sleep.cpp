@@ -1,6 +1,7 @@
 #include "boards/sleep.h"
 
 #include <utility>
+#include <vector>
 
 namespace slipstream {
 
@@ -29,15 +30,18 @@ BoardSleep::BoardSleep(BoardHost& host, std::shared_ptr<Board> board, BoardForm 
       number_(number) {}
 
 void BoardSleep::begin() {
-  const std::lock_guard lock(mutex_);
-  work_->begun.store(true, std::memory_order_relaxed);  // for reports
-  for (const int rank : board_->rows_->missing()) {
-    if (decided_) return;
-    if (!board_->rows_->claim(rank, number_, work_->request.signature_hash)) continue;
-    const WorkPtr receive = host_.wake_from(rank, *work_, number_, &places_[static_cast<size_t>(rank)]);
-    receive->listen(std::make_unique<Woken>(shared_from_this(), *receive));
-    host_.submit(receive);
+  std::vector<WorkPtr> receives;
+  {
+    const std::lock_guard lock(mutex_);
+    work_->begun.store(true, std::memory_order_relaxed);  // for reports
+    for (const int rank : board_->rows_->missing()) {
+      if (!board_->rows_->claim(rank, number_, work_->request.signature_hash)) continue;
+      receives.push_back(host_.wake_from(rank, *work_, number_, &places_[static_cast<size_t>(rank)]));
+      receives.back()->listen(std::make_unique<Woken>(shared_from_this(), *receives.back()));
+    }
   }
+  for (const WorkPtr& receive : receives) host_.submit(receive);  // which ends it at once if the session has failed
+  const std::lock_guard lock(mutex_);
   look();
 }
 

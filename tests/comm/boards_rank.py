@@ -17,6 +17,7 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership import job
 
 SMALL = 3  # elements
+os.environ.setdefault("SLIPSTREAM_BOARD", "on")
 
 
 def sent() -> int:

@@ -16,7 +16,7 @@ def test_every_option_of_links_is_that_setting() -> None:
         "lanes": 7,
         "threads": 3,
         "single_copy": "on",
-            "zero_copy": 65536,
+        "zero_copy": 65536,
     }
     options = link_options(Settings(**chosen), cpus=[1, 2])  # type: ignore[arg-type]
     fields = {name for name, value in vars(_core.LinkOptions).items() if isinstance(value, property)}
