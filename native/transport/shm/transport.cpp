@@ -139,7 +139,8 @@ void ShmTransport::stop_listening() {
 
 void ShmTransport::set_ranks_of_host(size_t ranks) {
   constexpr size_t kMemory = 8 << 20;
-  impl_->ring_bytes = std::clamp(std::bit_floor(kMemory / 2 / (std::max<size_t>(2, ranks) - 1)), Ring::kLeast, Ring::kMost);
+  impl_->ring_bytes =
+      std::clamp(std::bit_floor(kMemory / 2 / (std::max<size_t>(2, ranks) - 1)), Ring::kLeast, Ring::kMost);
 }
 
 void ShmTransport::set_single_copy(SingleCopy choice) { impl_->single_copy = choice; }

@@ -36,7 +36,7 @@ struct LinkOptions {
   size_t lend_from = 0;  // the least size that is lent; 0: what is measured (transport/tcp/lend_threshold.h)
   int threads = 0;       // that the driver shares system calls with, 0..16
   SingleCopy single_copy = SingleCopy::off;  // of links over shared memory
-  std::vector<int> cpus;                           // that these are confined to; none: all
+  std::vector<int> cpus;                     // that these are confined to; none: all
 };
 
 struct TcpOptions : LinkOptions {
