@@ -232,9 +232,10 @@ void Boards::wake(const Group& group, const std::vector<BoardRows::Wake>& wakes,
     std::erase_if(owed_, [](const WorkPtr& work) { return work->done(); });
     owed_.insert(owed_.end(), messages.begin(), messages.end());
   }
+  const Time limit = now() + kWakeAtOnce;
   for (const WorkPtr& work : messages) {
     if (at_once)
-      parts_.runner.run(work, now() + kWakeAtOnce);
+      parts_.runner.run(work, limit);
     else
       submit(work);
   }

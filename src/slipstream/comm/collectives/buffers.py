@@ -133,13 +133,18 @@ def _is_shared_by_arrays(out: Any, name: str) -> bool:
 
 def writable(out: Buffer, shape: tuple[int, ...], like: NDArray[Any], name: str = "out") -> NDArray[Any]:
     """``out`` as an array to write into; ValueError unless it has this shape and dtype and is C-contiguous."""
-    check_memory(out, name)
-    array = view(out)
-    if array.shape != shape or array.dtype != like.dtype:
+    if type(out) is np.ndarray:  # nearly always
+        array = out
+    else:
+        check_memory(out, name)
+        array = view(out)
+    dtype = array.dtype
+    if array.shape != shape or (dtype is not like.dtype and dtype != like.dtype):  # NumPy compares slowly
         raise ValueError(
             f"{name} is {array.dtype}{list(array.shape)}, the result is {like.dtype}{list(shape)}"
         )
-    if not array.flags.c_contiguous or not array.flags.writeable:
+    flags = array.flags
+    if not flags.c_contiguous or not flags.writeable:
         raise ValueError(f"{name} must be C-contiguous and writable")
     return array
 
