@@ -87,7 +87,7 @@ def test_a_forked_child_is_not_taken_for_its_parent() -> None:
 
 
 def test_what_cannot_be_read_is_said() -> None:
-    env = {"SLIPSTREAM_LOG": "info"}
+    env = {"SLIPSTREAM_LOG": "info", "SLIPSTREAM_SINGLE_COPY": "auto"}
     envs = {1: {"SLIPSTREAM_SINGLE_COPY": "off"}}
     with ranks.started(SCRIPT, 2, args=["movements"], env=env, envs=envs) as job:
         finish(job)
