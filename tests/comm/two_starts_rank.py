@@ -20,6 +20,8 @@ def main(letter: str, doubt_seconds: float) -> None:
         slipstream.barrier()
         print("went on", flush=True)
     except slipstream.SlipstreamError as error:
+        if error.__context__ is not None and not error.__suppress_context__:
+            raise  # its traceback would show another one first
         print(type(error).__name__, str(error).replace("\n", " "), flush=True)
     sys.stdin.readline()
 

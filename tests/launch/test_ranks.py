@@ -193,7 +193,8 @@ def test_once_all_have_started_no_time_runs(make: Callable[..., FakeJob]) -> Non
 def test_ranks_that_go_on_after_others_are_named_ever_less_often(make: Callable[..., FakeJob]) -> None:
     job = make()
     job.hear(job.here, exited(0, 0))
-    line = "other ranks have finished; still running: rank {}. Is a process stopped? Ctrl-C ends the job"
+    line = "other ranks have finished; still running: rank {}. Is it stopped, or does it wait for one that has ended? "
+    line += "Ctrl-C ends the job"
     job.after(9)
     assert job.said() == []
     job.after(1)

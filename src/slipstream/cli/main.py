@@ -99,7 +99,8 @@ def main() -> None:
     "--start-timeout",
     metavar="TIME",
     callback=parsed(seconds),
-    help="Time in which all ranks must have started and found each other: seconds, or 90s, 5m. [default: 60]",
+    help="Time in which all ranks must have joined by slipstream.init() or hvd.init(): seconds, or 90s, 5m. "
+    "init_process_group() of PyTorch takes a timeout of its own. [default: 60]",
 )
 @click.option(
     "--timeout",

@@ -79,7 +79,8 @@ class Stragglers:
             f"{', '.join(map(str, sorted(agent.ranks - agent.ended)))} (host {agent.name})" for agent in late
         )
         self._console.say(
-            f"other ranks have finished; still running: rank {ranks}. Is a process stopped? Ctrl-C ends the job"
+            f"other ranks have finished; still running: rank {ranks}. Is it stopped, or does it wait "
+            "for one that has ended? Ctrl-C ends the job"
         )
         self._wait *= 6
         self._deadline.set(self._wait)

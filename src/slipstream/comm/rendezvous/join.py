@@ -480,7 +480,10 @@ def _by_port(settings: Settings, host: str, port: int, rank: int, secret: bytes,
     try:
         server = _serve(settings, bind, port, secret)
     except OSError as error:
-        _claim_rank_0(settings, host, port, secret)
+        try:
+            _claim_rank_0(settings, host, port, secret)
+        except SlipstreamError as refusal:
+            raise refusal from None
         raise SlipstreamError(
             f"rank 0 cannot serve the store: {error}; if another job or program uses that port, set another "
             f"MASTER_PORT on all ranks; if torch.distributed of this job does, set {PREFIX}PORT to a free one on all "

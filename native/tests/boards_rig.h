@@ -1,0 +1,282 @@
+// A host of ranks that use boards, as threads with a session each; and plans and data for their calls.
+#pragma once
+
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "boards/boards.h"
+#include "kernels/kernels.h"
+#include "session/session.h"
+#include "tests/check.h"
+#include "tests/plans.h"
+
+namespace slipstream::testing {
+
+// ---- plans, as slipstream.plan makes them
+
+inline std::shared_ptr<const Plan> doubling_all_reduce(int rank, int n) {
+  PlanBuilder b(rank, n, 1);
+  int power = 1;
+  while (2 * power <= n) power *= 2;
+  if (rank >= power) {
+    b.add(StepKind::send, rank - power, 0, {}, Space::in);
+    b.add(StepKind::recv, rank - power, 0);
+    return b.build();
+  }
+  int rounds = 0;
+  while (1 << rounds < power) ++rounds;
+  Space here = Space::in;
+  std::vector<int> ready, sent;
+  const bool folds = rank + power < n;
+  if (folds) {
+    here = rounds % 2 != 0 ? Space::tmp : Space::out;
+    ready = {b.add(StepKind::recv_reduce, rank + power, 0, {}, Space::in, here)};
+  }
+  for (int k = 0; k < rounds; ++k) {
+    const Space there = here == Space::tmp ? Space::out : Space::tmp;
+    const int peer = rank ^ 1 << k;
+    const std::vector<int> free = sent;
+    sent = {b.add(StepKind::send, peer, 0, ready, here)};
+    std::vector<int> after = ready;
+    after.insert(after.end(), free.begin(), free.end());
+    ready = {b.add(StepKind::recv_reduce, peer, 0, after, here, there)};
+    here = there;
+  }
+  if (here == Space::tmp) {
+    std::vector<int> after = ready;
+    after.insert(after.end(), sent.begin(), sent.end());
+    ready = {b.add(StepKind::copy, -1, 0, after, Space::tmp)};
+  }
+  const int finished = b.add(StepKind::finish, -1, 0, ready);
+  if (folds) b.add(StepKind::send, rank + power, 0, {finished});
+  return b.build();
+}
+
+inline std::shared_ptr<const Plan> direct(int rank, int n, bool reduces) {
+  PlanBuilder b(rank, n, n);
+  if (!reduces) b.add(StepKind::copy, -1, rank, {}, Space::in);
+  for (int k = 1; k < n; ++k) {
+    const int owner = (rank - k + n) % n;
+    b.add(StepKind::send, owner, reduces ? owner : rank, {}, Space::in);
+  }
+  int last = -1;
+  for (int k = 1; k < n; ++k) {
+    const int peer = (rank + k) % n;
+    if (!reduces)
+      b.add(StepKind::recv, peer, peer);
+    else if (k == 1)
+      last = b.add(StepKind::recv_reduce, peer, rank, {}, Space::in);
+    else
+      last = b.add(StepKind::recv_reduce, peer, rank, {last});
+  }
+  if (reduces) b.add(StepKind::finish, -1, rank, {last});
+  return b.build();
+}
+
+// ---- a rank, as the bindings use it
+
+class Rank {
+ public:
+  Rank(int r, int n, bool boards, double timeout) : session(options(r, n, boards, timeout)) {}
+
+  std::shared_ptr<const Group> group;
+  Session session;
+
+  struct Call {
+    Request request;
+    BoardForm form;
+    std::byte* src = nullptr;
+    std::byte* dst = nullptr;
+    uint64_t count = 0;
+    std::string name = {};
+    double timeout = 0;
+  };
+  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier };
+
+  // `counts`: elements of each rank, of those that have tables.
+  Call call(Kind kind, DType dtype, Op op, std::byte* src, std::byte* dst, uint64_t count, double prescale = 1,
+            double postscale = 1) {
+    return call_in(group, kind, dtype, op, src, dst, count, prescale, postscale);
+  }
+  static Call call_in(const std::shared_ptr<const Group>& group, Kind kind, DType dtype, Op op, std::byte* src,
+                      std::byte* dst, uint64_t count, double prescale = 1, double postscale = 1) {
+    const int n = static_cast<int>(group->ranks.size());
+    const int me = group->rank;
+    Call made;
+    Request& r = made.request;
+    r.group = group;
+    const char* const names[] = {"all_reduce/recursive_doubling", "reduce_scatter/direct", "all_gather/direct",
+                                 "barrier/recursive_doubling"};
+    r.signature.operation = names[static_cast<int>(kind)];
+    r.signature.dtype = dtype;
+    r.signature.op = op;
+    r.signature.reduces = kind != Kind::all_gather;
+    r.chunk_bytes = r.signature.chunk_bytes = 64 << 10;
+    r.divisor = op == Op::avg ? static_cast<uint64_t>(n) : 1;
+    r.prescale = prescale;
+    r.postscale = postscale;
+    if (kind == Kind::reduce_scatter || kind == Kind::all_gather) {
+      r.plan = direct(me, n, kind == Kind::reduce_scatter);
+      std::vector<uint64_t> all{0}, own;
+      for (int k = 0; k < n; ++k) all.push_back(all.back() + count + static_cast<uint64_t>(k % 3));
+      for (int k = 0; k <= n; ++k)
+        own.push_back(k <= me ? 0 : all[static_cast<size_t>(me) + 1] - all[static_cast<size_t>(me)]);
+      r.spaces[0].offsets = r.spaces[2].offsets = kind == Kind::reduce_scatter ? all : own;
+      r.spaces[1].offsets = kind == Kind::reduce_scatter ? own : all;
+      count = all.back();
+    } else {
+      r.plan = doubling_all_reduce(me, n);
+    }
+    made.form = form_of(r);
+    made.src = src;
+    made.dst = dst;
+    made.count = count;
+    return made;
+  }
+
+  WorkPtr prepare(const Call& call) {
+    Request r = call.request;
+    r.signature.count = call.count;
+    r.signature.name = call.name;
+    r.spaces[0].data = call.src;
+    r.spaces[1].data = call.dst;
+    for (Layout& space : r.spaces) space.count = call.count;
+    r.timeout_seconds = call.timeout;
+    return session.prepare(std::move(r), 0);
+  }
+  WorkPtr submit(const Call& call) {
+    WorkPtr work = prepare(call);
+    session.submit(work);
+    return work;
+  }
+  // True if it went over the board, without becoming a work.
+  bool run(const Call& call, Error& error) {
+    WorkPtr work = begin(call);
+    if (!work) return true;
+    session.wait(*work, Time::max());
+    error = work->error();
+    return false;
+  }
+  // The work that it has become, if it did not go over the board at once.
+  WorkPtr begin(const Call& call) {
+    if (call.form.kind != BoardForm::Kind::none && call.request.group->board != nullptr) {
+      Board& board = *call.request.group->board;
+      const BoardCall small{call.request, call.form, call.src, call.dst, call.count, call.name, call.timeout};
+      if (const uint64_t number = board.begin(small); number != 0) {
+        if (!board.look_at_once()) board.look();
+        return board.end(small, number);
+      }
+    }
+    WorkPtr work = prepare(call);
+    session.run(work, now());
+    return work;
+  }
+  // Runs it, and expects no error.
+  bool well(const Call& call) {
+    Error error;
+    const bool small = run(call, error);
+    CHECK_EQ(error.text, std::string());
+    return small;
+  }
+  bool barrier() { return well(call(Kind::barrier, DType::u8, Op::bor, &token, &token, 1)); }
+
+  std::byte token{};
+
+ private:
+  static SessionOptions options(int r, int n, bool boards, double timeout) {
+    SessionOptions o;
+    o.rank = r;
+    o.size = n;
+    o.job = "native-test";
+    o.secret = std::string(32, 's');
+    o.timeout_seconds = timeout;
+    o.boards = boards;
+    o.spin_us = 20;
+    return o;
+  }
+};
+
+class Host {
+ public:
+  explicit Host(int n, double timeout = 60, int off = -1) {
+    std::vector<PeerAddress> all;
+    for (int r = 0; r < n; ++r) {
+      ranks_.push_back(std::make_unique<Rank>(r, n, r != off, timeout));
+      all.push_back({"here", true, ranks_.back()->session.listen_shm(), {}, 0});
+    }
+    std::vector<int> everyone(static_cast<size_t>(n));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    for (auto& rank : ranks_) {
+      rank->session.start(all);
+      rank->group = rank->session.make_group(7, everyone);
+    }
+  }
+  ~Host() {
+    each([](int, Rank& rank) { rank.session.close(); });
+  }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  Rank& at(int r) { return *ranks_[static_cast<size_t>(r)]; }
+  template <class F>
+  void each(F f) {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < size(); ++r) threads.emplace_back([&, r] { f(r, at(r)); });
+  }
+  // Calls barriers until one has gone over the board on all ranks.
+  void warm_up() {
+    std::atomic<int> went{0};
+    std::barrier meet(size(), [&]() noexcept {});
+    std::atomic<bool> done{false};
+    each([&](int, Rank& rank) {
+      for (int i = 0; i < 100'000 && !done; ++i) {
+        const bool small = rank.barrier();
+        went += small ? 1 : 0;
+        meet.arrive_and_wait();
+        if (went == size()) done = true;
+        meet.arrive_and_wait();
+        went = 0;
+        meet.arrive_and_wait();
+      }
+    });
+    CHECK(done.load());
+  }
+
+ private:
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+inline constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16,     DType::bf16, DType::f8e4m3, DType::f8e5m2,
+                                 DType::i8,  DType::i16, DType::i32,     DType::i64,  DType::u8,     DType::u16,
+                                 DType::u32, DType::u64, DType::boolean, DType::c64,  DType::c128,   DType::q8};
+
+// Small numbers of the dtype: of most bytes at random there would be NaN.
+inline std::vector<std::byte> numbers(DType dtype, size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> found(count * size_of(dtype) + 1);
+  std::byte* at = found.data() + 1;  // odd
+  for (size_t i = 0; i < count * size_of(dtype); ++i) at[i] = static_cast<std::byte>(random());
+  const bool floats = dtype != DType::q8 && reduce_fn(dtype, Op::sum) != nullptr &&
+                      reduce_fn(dtype, Op::band) == nullptr && dtype != DType::boolean;
+  if (!floats && dtype != DType::q8) return found;
+  const bool wide = dtype == DType::f64 || dtype == DType::c128;
+  const size_t parts = dtype == DType::c64 || dtype == DType::c128 ? 2 * count : count * numbers_of(dtype);
+  std::vector<float> values(parts);
+  for (float& v : values) v = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 64;
+  if (wide)
+    for (size_t i = 0; i < parts; ++i) {
+      const double v = values[i] + 1e-9;
+      std::memcpy(at + i * sizeof v, &v, sizeof v);
+    }
+  else if (dtype == DType::c64)
+    std::memcpy(at, values.data(), parts * sizeof(float));
+  else
+    cast(DType::f32, dtype, at, values.data(), count);
+  return found;
+}
+
+}  // namespace slipstream::testing
