@@ -24,6 +24,7 @@ from slipstream.comm.rendezvous import admission, handshake, store_server
 from slipstream.comm.rendezvous import server as connections
 from slipstream.comm.rendezvous.questions import QuestionServer
 from slipstream.comm.rendezvous.store import Store, StoreServer
+from slipstream.comm.rendezvous.waiting import says_who_is_late
 
 SECRET = b"k" * 32
 
@@ -464,3 +465,23 @@ def test_opening_and_closing_leaks_nothing() -> None:
         store.close()
     assert count() == before
     assert threading.active_count() == threads
+
+
+def test_those_that_are_late_are_named_while_others_wait(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slipstream.comm.rendezvous.store._FIRST_WORD", 0.01)
+    monkeypatch.setattr(logging.getLogger("slipstream"), "hasHandlers", lambda: False)
+    one = client(server)
+    for rank in (1, 3):
+        one.set(f"g/{rank}", b"")
+    for rank in (1, 3):
+        late = says_who_is_late(rank, 5, 0.5, "every rank must call init")
+        with pytest.raises(Timeout, match=r"^ranks 0, 2, 4 of 5 did not come within 0.5 s: call init; wait$"):
+            one.gather("g", 5, 0.5, "call init", "; wait", late)
+    lines = capsys.readouterr().err.splitlines()
+    waited = "has waited 0 s for ranks 0, 2, 4 of 5: every rank must call init. It waits 0.5 s at most"
+    text = f"slipstream: rank 1: {waited}"
+    assert lines[0] == text
+    assert 1 < len(lines) < 6, "more and more rarely"
+    assert set(lines) == {text}, "the first of those that have come speaks for all"

@@ -33,14 +33,13 @@ def env_of(given: JobSpecs, host: str, **reducers: str) -> dict[str, str]:
 
 
 def test_ranks_learn_of_the_store_and_of_each_other() -> None:
-    given = specs(options_of(HERE, start_timeout=7.5))
+    given = specs(options_of(HERE))
     spec = given.of_ranks(HERE, given.options.placed, {})
     assert (spec.argv, spec.cwd, spec.inherit) == (["train"], "/tmp", False)
     told = {
         "SLIPSTREAM_STORE": "127.0.0.1:4000",
         "SLIPSTREAM_SECRET": SECRET.hex(),
         "SLIPSTREAM_HOST_NAME": "name of localhost",
-        "SLIPSTREAM_START_TIMEOUT": "7.5",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
     }

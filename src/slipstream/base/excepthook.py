@@ -19,7 +19,7 @@ from types import TracebackType
 
 from slipstream.base.errors import Aborted, PeerLost, SlipstreamError
 
-__all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "trimmed"]
+__all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "is_reporting", "trimmed"]
 
 # What an exception is: this rank's own, one raised while another was handled, or what follows from another rank's end.
 OWN, MIXED, CONSEQUENCE = 0, 1, 2
@@ -32,10 +32,20 @@ _FRAMES = re.compile(r"\n\nAt:\n(?:  \S+\(\d+\): .*\n?)+")  # what C++ adds to t
 _SAYS_SO = re.compile(r"\b(PeerLost|Aborted): ")  # in the text of an exception that has passed through C++
 
 
+_reporting: int | None = None  # the process that tells a launcher
+
+
+def is_reporting() -> bool:
+    """Whether this process tells a launcher of its exceptions: the launcher has started it, and not a child of it."""
+    return _reporting == os.getpid()
+
+
 def install(environ: Mapping[str, str] = os.environ) -> None:
     """Shows this process's uncaught exceptions, and tells a launcher of them if one waits for word."""
+    global _reporting
     pipe = _pipe(environ.get("SLIPSTREAM_REPORT", ""))
     own, before = os.getpid(), sys.excepthook
+    _reporting = None if pipe is None else own
     plain = before is sys.__excepthook__ and environ.get("SLIPSTREAM_FULL_TRACEBACK") != "1"
     if pipe is not None:
         os.set_inheritable(pipe, False)

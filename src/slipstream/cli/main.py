@@ -100,7 +100,8 @@ def main() -> None:
     metavar="TIME",
     callback=parsed(seconds),
     help="Time in which all ranks must have joined by slipstream.init() or hvd.init(): seconds, or 90s, 5m. "
-    "init_process_group() of PyTorch takes a timeout of its own. [default: 60]",
+    "init_process_group() of PyTorch waits for its own timeout, or for this one if it is given and shorter. "
+    "[default: 60]",
 )
 @click.option(
     "--timeout",
@@ -202,6 +203,8 @@ def run(
         raise click.UsageError("give -H or --hostfile, not both")
     env = _assigned(variables, exported)
     env |= _settings(**given)
+    if start_timeout is not None:
+        env["SLIPSTREAM_START_TIMEOUT"] = f"{start_timeout:g}"
     if verbose:
         env.setdefault("SLIPSTREAM_LOG", "info" if verbose == 1 else "debug")
     try:

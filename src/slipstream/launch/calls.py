@@ -77,8 +77,10 @@ def run(
     >>> slipstream.run(pow, args=[2, 3], np=2)
     [8, 8]
     """
+    env = dict(env or {})
     if start_timeout is not None:
         start_timeout = as_seconds("start_timeout", start_timeout)
+        env["SLIPSTREAM_START_TIMEOUT"] = f"{start_timeout:g}"
     if np < 1:
         raise ValueError(f"np={np}: a job has at least one rank")
     if not callable(fn):
@@ -88,7 +90,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="slipstream-run-") as name:  # mode 0700
         folder = Path(name)
         _write(folder / "call", _pickled_call(fn, tuple(args), dict(kwargs or {})))
-        request = {"np": np, "env": dict(env or {}), "cwd": os.getcwd(), "start_timeout": start_timeout}
+        request = {"np": np, "env": env, "cwd": os.getcwd(), "start_timeout": start_timeout}
         _write(folder / "request", json.dumps(request).encode())
         code = _launch(folder)
         return _results(folder, np, code)

@@ -67,7 +67,6 @@ class JobSpecs:
         env["SLIPSTREAM_STORE"] = self._store_for(host)
         env["SLIPSTREAM_SECRET"] = self.secret.hex()
         env["SLIPSTREAM_HOST_NAME"] = self.names[host]
-        env["SLIPSTREAM_START_TIMEOUT"] = f"{options.start_timeout:g}"
         if options.interface is not None:
             env["SLIPSTREAM_INTERFACE"] = options.interface
         env |= options.env

@@ -52,6 +52,7 @@ from slipstream.comm.rendezvous.store import (
     connect_any,
     own_entry,
 )
+from slipstream.comm.rendezvous.waiting import says_who_is_late
 
 __all__ = ["Layout", "Membership", "exchange", "given_up", "join", "local_layout", "when_in_doubt"]
 
@@ -120,7 +121,9 @@ def exchange(membership: Membership, payload: bytes, lacking: str = "") -> list[
     membership.exchanges += 1
     prefix = membership.key(f"exchange/{membership.exchanges}")
     membership.store.set(f"{prefix}/{membership.rank}", payload)
-    return membership.store.gather(prefix, membership.size, membership.start_timeout, lacking)
+    limit = membership.start_timeout
+    late = says_who_is_late(membership.rank, membership.size, limit, lacking) if lacking else None
+    return membership.store.gather(prefix, membership.size, limit, lacking, late=late)
 
 
 def local_layout(host_ids: Sequence[str], rank: int) -> Layout:

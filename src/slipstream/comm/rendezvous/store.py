@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm.rendezvous import handshake, questions, server, store_server
@@ -25,8 +25,11 @@ from slipstream.comm.rendezvous.store_starts import Entry
 if TYPE_CHECKING:
     from slipstream._core import Records
 
-__all__ = ["LONGER", "Called", "Store", "StoreServer", "connect_any", "own_entry"]
+__all__ = ["LONGER", "Called", "Late", "Store", "StoreServer", "connect_any", "named", "own_entry"]
 
+Late: TypeAlias = Callable[[Sequence[int], float], None]
+
+_FIRST_WORD = 10.0  # seconds until those that wait for others say so
 _SILENT_TRIES = 6  # an honest server hangs up on a good caller only when it is flooded
 # Ends the error of a start that took too long.
 LONGER = "; `slipstream run --start-timeout SECONDS`, or SLIPSTREAM_START_TIMEOUT, waits longer"
@@ -147,22 +150,37 @@ class Store:
         total: int = store_server.ADD_HEAD.unpack(value)[0]
         return total
 
-    def gather(self, prefix: str, n: int, timeout: float | None = None, lacking: str = "") -> list[bytes]:
+    def gather(
+        self,
+        prefix: str,
+        n: int,
+        timeout: float | None = None,
+        lacking: str = "",
+        longer: str = LONGER,
+        late: Late | None = None,
+    ) -> list[bytes]:
         """The values of ``prefix/0`` ... ``prefix/(n-1)``, in order; raises Timeout naming those missing.
 
-        ``lacking``: what the error says that they have not done.
+        ``lacking``: what the error says that they have not done; ``longer``: how to give them more time. ``late`` is
+        called after 10 s, and then more and more rarely, with those still missing and the seconds since the start.
         """
         if not 0 < n <= store_server.MAX_GATHER:
             raise ValueError(f"store: cannot gather {n} keys")
-        wait = self._wait(timeout)
-        body = store_server.GATHER_HEAD.pack(_milliseconds(wait), n) + _encode(prefix)
-        status, value = self._request(store_server.GATHER, body, wait)
-        if status == server.LATE:
+        limit = self._wait(timeout)
+        begin, pause = time.monotonic(), _FIRST_WORD if late is not None else limit
+        while True:
+            left = max(0.0, begin + limit - time.monotonic())
+            wait = min(pause, left)
+            body = store_server.GATHER_HEAD.pack(_milliseconds(wait), n) + _encode(prefix)
+            status, value = self._request(store_server.GATHER, body, wait)
+            if status != server.LATE:
+                break
             missing = struct.unpack(f"<{len(value) // 4}I", value)
-            shown = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
-            what = "rank" if len(missing) == 1 else "ranks"
-            tail = f": {lacking}" if lacking else ""
-            raise Timeout(f"{what} {shown} of {n} did not come within {wait:g} s{tail}{LONGER}")
+            if late is None or wait >= left:
+                tail = f": {lacking}" if lacking else ""
+                raise Timeout(f"{named(missing)} of {n} did not come within {limit:g} s{tail}{longer}")
+            late(missing, time.monotonic() - begin)
+            pause *= 3
         values, at = [], 0
         for _ in range(n):
             (length,) = store_server.LENGTH.unpack_from(value, at)
@@ -262,6 +280,12 @@ class Store:
         if status == server.ERROR:
             raise SlipstreamError(f"{self._place}: {answer.decode(errors='replace')}")
         return status, answer
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 0, 1, ...`` with no more than 16 numbers."""
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    return f"rank{'' if len(ranks) == 1 else 's'} {shown}"
 
 
 def connect_any(

@@ -213,7 +213,10 @@ class Starts:
                 return None, text
         for rank, text in self._ended.items():
             if rank < size and rank not in start.holders:
-                return rank, f"{text} and has not joined: every rank must call init"
+                return (
+                    rank,
+                    f"{text} and has not joined: every rank must call slipstream.init (or init_process_group)",
+                )
         return None
 
     def forget(self, prefix: bytes) -> None:

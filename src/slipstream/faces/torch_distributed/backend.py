@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from slipstream.base.settings import PREFIX, Settings
+from slipstream.base.settings import Settings
 from slipstream.comm.membership.group import Group
 from slipstream.comm.membership.job import Job, enter
 from slipstream.faces.torch_distributed import compiling, functional
 from slipstream.faces.torch_distributed.group import SlipstreamGroup
+from slipstream.faces.torch_distributed.meeting import start_limit
 from slipstream.faces.torch_distributed.patches import devices_of_others
 from slipstream.faces.torch_distributed.works import WORKS
 
@@ -62,8 +62,7 @@ def _default_group() -> SlipstreamGroup | None:
 
 def _enter(options: Any) -> Job:
     settings = Settings.from_environment()
-    if f"{PREFIX}START_TIMEOUT" not in os.environ:
-        settings = dataclasses.replace(settings, start_timeout=options.timeout.total_seconds())
+    settings = dataclasses.replace(settings, start_timeout=start_limit(settings, options.timeout))
     return enter(rank=options.group_rank, size=options.group_size, store=options.store, settings=settings)
 
 

@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 
 from slipstream import _core
+from slipstream.faces.torch_distributed.meeting import meet_at_launcher
 
 __all__ = ["devices_of_others", "install", "is_ours", "with_signature_of"]
 
@@ -41,11 +42,17 @@ def devices_of_others() -> dict[str, str]:
 def install(replaced: frozenset[str]) -> None:
     """Wraps the functions; ``replaced`` are the backends that slipstream stands in for."""
     _c10d._new_process_group_helper = _noting(_c10d._new_process_group_helper, replaced)
-    for name, wrap in (("monitored_barrier", _monitored_barrier), ("split_group", _split_group)):
-        if hasattr(_c10d, name):
-            wrapped = wrap(getattr(_c10d, name))
-            setattr(_c10d, name, wrapped)
-            setattr(dist, name, wrapped)
+    wrappers: dict[str, Callable[[Any], Any]] = {
+        "init_process_group": partial(_meeting_first, replaced=replaced),
+        "monitored_barrier": _monitored_barrier,
+        "split_group": _split_group,
+    }
+    for name, wrap in wrappers.items():
+        original = getattr(_c10d, name, None)
+        wrapped = None if original is None else wrap(original)
+        for module in (_c10d, dist, device_mesh):
+            if original is not None and getattr(module, name, None) is original:
+                setattr(module, name, wrapped)
     if hasattr(_jit, "_extract_tensors"):
         _jit._extract_tensors = _extracting(_jit._extract_tensors)
 
@@ -58,6 +65,29 @@ def with_signature_of(original: Callable[..., Any], wrapper: Callable[..., Any])
 
 
 # ---- making groups
+
+
+def _meeting_first(original: Callable[..., Any], replaced: frozenset[str]) -> Callable[..., Any]:
+    """Has ranks that slipstream's launcher has started meet in its store before they do in PyTorch's.
+
+    PyTorch's store does not know when a rank has ended: the others would wait for it for the whole time-out.
+    """
+    parameters = inspect.signature(original)
+
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        try:
+            call = parameters.bind(*args, **kwargs)
+            call.apply_defaults()
+            given = call.arguments
+            names = {str(name) for name in _parse(given["backend"] or "undefined").values()}
+        except (TypeError, ValueError):  # PyTorch says what is wrong
+            return original(*args, **kwargs)
+        ours = not names.isdisjoint({_OURS, *replaced}) and _c10d.GroupMember.WORLD is None
+        if ours and given["store"] is None and given["init_method"] in (None, "env://"):
+            meet_at_launcher(given["rank"], given["world_size"], given["timeout"] or _c10d.default_pg_timeout)
+        return original(*args, **kwargs)
+
+    return with_signature_of(original, init_process_group)
 
 
 def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[..., Any]:

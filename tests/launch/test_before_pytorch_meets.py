@@ -1,0 +1,92 @@
+"""Ranks of PyTorch under the launcher: one that never calls init_process_group is named, and nobody waits for it."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from launch.test_run import run, tag
+from slipstream.base.settings import Settings
+
+__all__ = ["tag"]
+
+PROGRAM = """
+import os, signal, sys
+from datetime import timedelta
+from torch.distributed import all_reduce, init_process_group
+import torch
+if os.environ["RANK"] == sys.argv[2]:
+    if sys.argv[3] == "stays away":
+        signal.pause()  # until the job ends
+    sys.exit(0)
+init_process_group(sys.argv[1], timeout=timedelta(seconds=float(sys.argv[4])))
+total = torch.ones(2)
+all_reduce(total)
+assert total.tolist() == [3, 3]
+"""
+
+
+@pytest.mark.parametrize("backend", ["slipstream", "gloo"])
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_rank_that_ends_before_init_process_group_is_named(tag: str, backend: str, absent: int) -> None:
+    pytest.importorskip("torch")
+    option = ["--replace", "gloo"] if backend == "gloo" else []
+    command = (sys.executable, "-c", PROGRAM, backend, str(absent), "ends", "900")
+    code, _, err = run(tag, "-np", "3", *option, "--", *command)
+    assert code == 1
+    said = f"PeerLost: rank {absent} finished (exit code 0) and has not joined: every rank must call "
+    assert said in err.splitlines()[-1], err
+    assert "(or init_process_group)" in err.splitlines()[-1], err
+
+
+# The time-out of the call, or that of the launcher if it is shorter.
+@pytest.mark.parametrize(("option", "own"), [((), "2"), (("--start-timeout", "2"), "900")])
+def test_a_rank_that_does_not_come_to_init_process_group_is_named(
+    tag: str, option: tuple[str, ...], own: str
+) -> None:
+    pytest.importorskip("torch")
+    command = (sys.executable, "-c", PROGRAM, "slipstream", "1", "stays away", own)
+    code, _, err = run(tag, "-np", "3", *option, "--", *command)
+    assert code == 1
+    said = "Timeout: rank 1 of 3 did not come within 2 s: every rank must call init_process_group"
+    assert said in err.splitlines()[-1], err
+
+
+def test_ranks_that_start_processes_of_their_own_do_not_meet(tag: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = """
+import os, sys
+import torch.distributed as dist
+if len(sys.argv) == 2:  # a rank of the launcher's: two processes make a group of their own
+    import subprocess
+    own = os.environ["RANK"]
+    def start(rank):
+        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2"}
+        where = f"file://{sys.argv[1]}/meet.{own}"
+        return subprocess.Popen([sys.executable, __file__, where, str(rank)], env=env)
+    sys.exit(any([child.wait() for child in [start(0), start(1)]]))
+dist.init_process_group("slipstream", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+dist.barrier()
+dist.destroy_process_group()
+"""
+    (tmp_path / "train.py").write_text(program)
+    code, _, err = run(tag, "-np", "2", "--", sys.executable, str(tmp_path / "train.py"), str(tmp_path))
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("told", "timeout", "limit"), [(None, 1800.0, 1800.0), ("60", 1800.0, 60.0), ("60", 5.0, 5.0)]
+)
+def test_the_shorter_time_counts(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, timeout: float, limit: float
+) -> None:
+    pytest.importorskip("torch")
+    from slipstream.faces.torch_distributed.meeting import start_limit
+
+    monkeypatch.delenv("SLIPSTREAM_START_TIMEOUT", raising=False)
+    if told is not None:
+        monkeypatch.setenv("SLIPSTREAM_START_TIMEOUT", told)
+    assert start_limit(Settings.from_environment(), timedelta(seconds=timeout)) == limit
