@@ -86,11 +86,12 @@ def barrier(_: int) -> tuple[Callable[[], object], Callable[[], None]]:
 
 GO_ON = (sums, in_place, in_region, broadcast_to, reduce_scatter, recv, send, waiting, barrier)
 
-END_ALL: dict[str, Callable[[], object]] = {
-    "all_gather": lambda: slipstream.all_gather(np.ones(1000)),
-    "gather": lambda: slipstream.gather(np.ones(1000)),
-    "scatter": lambda: slipstream.scatter(np.ones(2000), out=np.ones(1000)),
-    "all_to_all": lambda: slipstream.all_to_all(np.ones(1000)),
+# With the number of ones that rank 1 gets.
+END_ALL: dict[str, tuple[Callable[[], object], int]] = {
+    "all_gather": (lambda: slipstream.all_gather(np.ones(1000)), 2000),
+    "gather": (lambda: slipstream.gather(np.ones(1000), root=1), 2000),
+    "scatter": (lambda: slipstream.scatter(np.ones(2000), out=np.ones(1000)), 1000),
+    "all_to_all": (lambda: slipstream.all_to_all(np.ones(1000)), 1000),
 }
 
 
@@ -117,12 +118,13 @@ def goes_on(interrupted: Interrupted) -> None:
 
 def ends_all(interrupted: Interrupted, name: str) -> None:
     if slipstream.rank() == 0:
-        interrupted.call(END_ALL[name])
+        interrupted.call(END_ALL[name][0])
         arrays = bystanders(8000)
     else:
         interrupted.wait_for_other()
-    for call in (END_ALL[name], slipstream.barrier):
-        check_aborted(call, name)
+    call, size = END_ALL[name]
+    check_aborted(call, name, None if slipstream.rank() == 0 else np.ones(size))
+    check_aborted(slipstream.barrier, name)
     if slipstream.rank() == 0:
         interrupted.until_over()
         check_untouched(arrays, name)

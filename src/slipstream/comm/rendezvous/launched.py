@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+from collections import Counter
 
 from slipstream.base.excepthook import is_reporting
 from slipstream.base.settings import Settings
+from slipstream.comm.rendezvous.join import given_up
 from slipstream.comm.rendezvous.secret import find_secret
 from slipstream.comm.rendezvous.store import Store
 from slipstream.comm.rendezvous.waiting import says_who_is_late
 
 __all__ = ["is_rank", "wait_for_all"]
 
-_turns = itertools.count(1)
+_meetings: Counter[str] = Counter()  # of this process, by what was called
 
 
 def is_rank(rank: int, size: int) -> bool:
@@ -23,7 +24,7 @@ def is_rank(rank: int, size: int) -> bool:
 
 
 def wait_for_all(settings: Settings, rank: int, size: int, limit: float, call: str, longer: str) -> None:
-    """Returns when all ranks have come here as often as this one.
+    """Returns when all ranks have called ``call`` as often as this one.
 
     ``limit``: seconds; ``call``: what the ranks call, for errors, and ``longer``: how to give them more time. Raises
     PeerLost when a rank has ended, Timeout naming those that did not come, Refused when a rank is claimed twice.
@@ -33,14 +34,15 @@ def wait_for_all(settings: Settings, rank: int, size: int, limit: float, call: s
     host, port = settings.store
     secret, job = find_secret(settings), settings.job
     store = Store(host, port, secret, job, settings.start_timeout, rank=rank, encrypt=settings.encrypt)
-    name = f"{call} {next(_turns)}"
+    name = f"{call} {_meetings[call] + 1}"
     try:
         prefix = f"{name}/{store.enter(name, rank, settings.host_name)}"
         store.set(f"{prefix}/{rank}", b"")
         lacking = f"every rank must call {call}"
         late = says_who_is_late(rank, size, limit, lacking)
         store.gather(prefix, size, limit, lacking, longer, late)
-    except BaseException:
-        store.leave("it gave up")
+    except BaseException as error:
+        store.leave(given_up(error))
         raise
     store.leave()
+    _meetings[call] += 1
