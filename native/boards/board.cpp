@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/float_state.h"
+#include "base/relax.h"
 #include "boards/sleep.h"
 
 namespace slipstream {
@@ -13,14 +14,6 @@ namespace {
 
 constexpr int kCallsBefore = 3;  // that a board would have taken, before there is one
 constexpr auto kAtOnce = std::chrono::microseconds(1);
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 const char* name_of(BoardForm::Kind kind) {
   const char* const names[] = {"", "barrier", "all_reduce", "reduce_scatter", "all_gather"};

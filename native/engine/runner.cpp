@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/float_state.h"
+#include "base/relax.h"
 #include "base/thread.h"
 
 namespace slipstream {
@@ -16,14 +17,6 @@ namespace {
 constexpr auto kParkStep = std::chrono::milliseconds(2);
 constexpr uint32_t kTurnsPerTick = 64;
 constexpr auto kPause = std::chrono::microseconds(1);
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import slipstream
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN, grade, install, trimmed
 from slipstream.base.units import parse_size
+from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
 
 LOST = slipstream.PeerLost("rank 1 is gone", 1, "node1")
 
@@ -55,6 +57,20 @@ def test_own_frames_are_hidden_where_the_users_tell_enough() -> None:
     assert "units.py" not in text
     assert "test_excepthook.py" in text
     assert text.splitlines()[-1].startswith("ValueError: 'nonsense' is not a size")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: slipstream.all_reduse, "did you mean all_reduce?"),
+        (lambda: engine_op(Adasum), "slipstream does not have Adasum"),
+    ],
+)
+def test_own_frames_are_hidden_for_what_is_not_there(call: Callable[[], object], said: str) -> None:
+    error = failing(call)
+    lines = trimmed(error, error.__traceback__).splitlines()
+    assert said in lines[-1]
+    assert not any(f"{os.sep}slipstream{os.sep}" in line for line in lines if line.startswith("  File"))
 
 
 def test_own_frames_are_hidden_without_a_launcher(tmp_path: Path) -> None:

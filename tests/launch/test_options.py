@@ -87,6 +87,8 @@ def test_options_reach_the_ranks(tag: str, options: list[str], variable: str, va
         (["--start-timeout", "-1"], "--start-timeout"),
         (["--timeline"], "expected a file, not --"),
         (["--timeline", "a\nb"], "--timeline: expected printable text"),
+        (["-x", "SLIPSTREAM_LANS=3"], "SLIPSTREAM_LANS: slipstream has no such variable; did you mean"),
+        (["-e", "SLIPSTREAM_LANES=many"], "SLIPSTREAM_LANES: "),
         (["--min-np", "2"], "--min-np 2 is more than the number of ranks, which is 1"),
     ],
 )

@@ -25,7 +25,8 @@ __all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "is_reporting", "t
 OWN, MIXED, CONSEQUENCE = 0, 1, 2
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep  # as in frames: links in it, if any, are not followed
-_ON_PURPOSE = (SlipstreamError, ValueError, TypeError, KeyboardInterrupt)
+_ON_PURPOSE = (SlipstreamError, ValueError, TypeError, NotImplementedError, KeyboardInterrupt)
+_LOOK_UP = ("__getattr__", "__dir__")  # of a module: what they raise is about the user's spelling
 _MOST = 4000  # bytes of a report, which are written at once (PIPE_BUF)
 _MOST_RECORDS = 8  # of them, with a traceback; a pipe has room for twice as many
 _FRAMES = re.compile(r"\n\nAt:\n(?:  \S+\(\d+\): .*\n?)+")  # what C++ adds to the text of a Python exception
@@ -137,7 +138,8 @@ def trimmed(error: BaseException, trace: TracebackType | None) -> str:
 def _trim(told: traceback.TracebackException | None, error: BaseException | None) -> None:
     if told is None or error is None:
         return
-    if isinstance(error, _ON_PURPOSE) and "_core" not in str(error):
+    missing = isinstance(error, AttributeError | ImportError) and told.stack and told.stack[-1].name in _LOOK_UP
+    if (missing or isinstance(error, _ON_PURPOSE)) and "_core" not in str(error):
         kept = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
         if kept:
             told.stack[:] = kept

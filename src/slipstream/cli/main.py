@@ -23,6 +23,7 @@ from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
 from slipstream.cli.root import Root
 from slipstream.launch.agent import advice
+from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import run_job
 from slipstream.launch.options import JobOptions
@@ -209,6 +210,7 @@ def run(
         env.setdefault("SLIPSTREAM_LOG", "info" if verbose == 1 else "debug")
     try:
         settings = Settings.from_environment()
+        Settings.from_environment(passed_on(os.environ, remote=False) | env)  # as the ranks will read them
         places = _places(count, hosts, hostfile or settings.hostfile, command)
         count = sum(host.slots for host in places) if count is None else count
         if min_np is not None and min_np > count:
