@@ -121,11 +121,15 @@ bool run_on_board(const std::shared_ptr<Session>& self, const CallRequest& reque
       name,    timeout};
   const uint64_t number = board.begin(call);
   if (number == 0) return false;
-  if (!board.look_at_once()) {
-    const WithoutGil release;
+  WorkPtr work;
+  if (board.look_at_once()) {
+    work = board.end(call, number);
+  } else {
+    const WithoutGil release;  // until the call is decided: others may wait for that, and not for Python's lock
     board.look();
+    work = board.end(call, number);
   }
-  if (const WorkPtr work = board.end(call, number)) Handle(self, work, std::move(keep)).wait(std::nullopt);
+  if (work) Handle(self, work, std::move(keep)).wait(std::nullopt);
   return true;
 }
 

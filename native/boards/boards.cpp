@@ -94,15 +94,27 @@ void Boards::want(const std::shared_ptr<Board>& board, const Group& group) {
 }
 
 std::shared_ptr<std::byte> Boards::allocate(size_t bytes) {
-  if (!region_ || region_->memory.size() - used_ < bytes) {
-    if (regions_made_ == kMostRegions) throw Failure(Code::internal, "this rank leads too many groups");
-    region_ = parts_.regions.create(std::max(kRegionBytes, bytes));
-    ++regions_made_;
+  std::shared_ptr<std::byte> memory = made_.empty() ? nullptr : made_.back().memory.lock();
+  if (!memory || made_.back().bytes - used_ < bytes) {
+    free_unused();
+    if (made_.size() == kMostRegions) throw Failure(Code::internal, "this rank leads too many groups");
+    const auto region = parts_.regions.create(std::max(kRegionBytes, bytes));
+    memory = {region, region->memory.data()};
+    made_.push_back({region->id, region->memory.size(), memory});
     used_ = 0;
   }
-  std::byte* at = region_->memory.data() + used_;
+  std::byte* const at = memory.get() + used_;
   used_ += (bytes + 63) / 64 * 64;
-  return {region_, at};
+  return {std::move(memory), at};
+}
+
+// Gives back regions whose boards are all gone. A member that still has one of them keeps its mapping.
+void Boards::free_unused() {
+  std::erase_if(made_, [this](const Made& made) {
+    if (!made.memory.expired()) return false;
+    parts_.regions.destroy(made.id);
+    return true;
+  });
 }
 
 void Boards::make(Board& board, const Group& group) {

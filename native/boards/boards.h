@@ -65,6 +65,13 @@ class Boards final : public BoardHandler, private BoardHost {
     std::vector<int> ranks;
   };
 
+  // A region of this leader's, which its boards hold in common.
+  struct Made {
+    uint32_t id;
+    size_t bytes;
+    std::weak_ptr<std::byte> memory;
+  };
+
   bool idle() const override;
   bool ended() const override { return ended_.load(std::memory_order_acquire); }
   Clock::duration patience() const override { return options_.patience; }
@@ -81,6 +88,7 @@ class Boards final : public BoardHandler, private BoardHost {
 
   std::shared_ptr<Board> find(uint64_t group);
   std::shared_ptr<std::byte> allocate(size_t bytes);
+  void free_unused();
   void make(Board& board, const Group& group);
   void tell_members();
   bool tell(Untold& untold);
@@ -99,9 +107,8 @@ class Boards final : public BoardHandler, private BoardHost {
   std::vector<WorkPtr> owed_;                                  // messages under way to sleepers
   // Driver's.
   std::vector<Untold> untold_;
-  std::shared_ptr<Region> region_;  // of the latest boards
-  size_t used_ = 0;                 // of its bytes
-  size_t regions_made_ = 0;
+  std::vector<Made> made_;  // the latest boards are in the last one
+  size_t used_ = 0;         // of its bytes
 };
 
 }  // namespace slipstream

@@ -91,7 +91,7 @@ std::string WaitReport::dissent(const Stall& stall, Time now) const {
   }
   if (text.empty() && !stall.answers.empty()) return ". Those that have answered take part.";
   if (text.empty())
-    return ", alive but not in this operation: did only some ranks take a branch, or are the others still computing?";
+    return ". No answer has come yet to the question what they do there: they may be busy, stopped or cut off.";
   return text + (left > 0 ? ". " + std::to_string(left) + " more ranks do not take part." : ".");
 }
 

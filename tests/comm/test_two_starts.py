@@ -15,7 +15,7 @@ from comm.test_rendezvous import environment, meeting_points, said
 from slipstream.comm.rendezvous.rank_sources import Placement
 from slipstream.comm.rendezvous.second_claims import DOUBT_SECONDS
 from slipstream.comm.rendezvous.start_identity import start_identity
-from slipstream.comm.rendezvous.store_starts import Entry, Starts
+from slipstream.comm.rendezvous.store_starts import Entry, Start, Starts
 
 SCRIPT = Path(__file__).with_name("two_starts_rank.py")
 WAYS = pytest.mark.parametrize("way", [0, 1], ids=["file", "port"])
@@ -239,3 +239,30 @@ def test_a_malformed_identity_is_refused(more: bytes) -> None:
     body = Entry("1", 0, bytes(16), "A0", {}).pack()
     with pytest.raises(struct.error):
         Entry.unpack(body + more)
+
+
+def test_ranks_whose_start_has_failed_start_again_without_its_losses() -> None:
+    starts = Starts(again=True)
+
+    def come(rank: int, life: int) -> Start:
+        start, objection = starts.enter(
+            Entry("1", rank, bytes([rank, life]) * 8, f"process {rank}.{life}", {})
+        )
+        assert not objection
+        return start
+
+    first = come(0, 0)
+    assert come(1, 0) is first
+    first.lose(1, "was killed")
+    news = starts.bad_news(first, 3)
+    assert news is not None
+    assert news[0] == 1
+    assert come(2, 0) is first  # it is late, and hears of that, too
+    first.lose(0, "gave up")
+    first.lose(2, "gave up")
+    second = come(1, 1)
+    assert second is not first
+    assert come(0, 1) is second
+    assert starts.bad_news(second, 3) is None
+    assert come(2, 1) is second
+    assert starts.bad_news(second, 3) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -75,6 +76,50 @@ dist.destroy_process_group()
     (tmp_path / "train.py").write_text(program)
     code, _, err = run(tag, "-np", "2", "--", sys.executable, str(tmp_path / "train.py"), str(tmp_path))
     assert code == 0, err
+
+
+RENUMBERED = """
+import os
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+rank = 2 - int(os.environ["RANK"])
+dist.init_process_group("slipstream", rank=rank, world_size=3, timeout=timedelta(seconds=50))
+total = torch.full((1,), 10.0 ** rank)
+dist.all_reduce(total)
+assert total.item() == 111 and dist.get_rank() == rank
+"""
+
+AGAIN = """
+from datetime import timedelta
+import torch.distributed as dist
+for _ in range(3):
+    dist.init_process_group("slipstream", timeout=timedelta(seconds=50))
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("program", [RENUMBERED, AGAIN], ids=["renumbered", "again"])
+def test_ranks_meet_whatever_they_call_themselves_and_as_often_as_they_like(tag: str, program: str) -> None:
+    pytest.importorskip("torch")
+    code, _, err = run(tag, "-np", "3", "--", sys.executable, "-c", program)
+    assert code == 0, err
+
+
+def test_pytorch_says_what_is_wrong_with_an_argument(tag: str) -> None:
+    pytest.importorskip("torch")
+    program = "import torch.distributed as dist; dist.init_process_group('slipstream', timeout=30)"
+    code, _, err = run(tag, "-np", "1", "--", sys.executable, "-c", program)
+    assert code == 1
+    assert "timedelta" in err.splitlines()[-1], err
+
+
+@pytest.mark.parametrize("name", ["init_process_group", "monitored_barrier", "split_group"])
+def test_wrapped_functions_can_be_pickled(name: str) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    function = getattr(dist, name)
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 @pytest.mark.parametrize(

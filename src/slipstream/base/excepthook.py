@@ -138,7 +138,9 @@ def trimmed(error: BaseException, trace: TracebackType | None) -> str:
 def _trim(told: traceback.TracebackException | None, error: BaseException | None) -> None:
     if told is None or error is None:
         return
-    missing = isinstance(error, AttributeError | ImportError) and told.stack and told.stack[-1].name in _LOOK_UP
+    missing = (
+        isinstance(error, AttributeError | ImportError) and told.stack and told.stack[-1].name in _LOOK_UP
+    )
     if (missing or isinstance(error, _ON_PURPOSE)) and "_core" not in str(error):
         kept = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
         if kept:

@@ -122,6 +122,7 @@ class _HostAgent:
             if rank.status is None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(rank.pid, number)
+                    os.killpg(rank.pid, signal.SIGCONT)  # what is stopped ends, too
 
     def _send(self, kind: int, rank: int, payload: bytes) -> None:
         self.outbox.add(message(kind, rank, payload))

@@ -7,27 +7,28 @@ from collections import Counter
 
 from slipstream.base.excepthook import is_reporting
 from slipstream.base.settings import Settings
-from slipstream.comm.rendezvous.join import given_up
 from slipstream.comm.rendezvous.secret import find_secret
 from slipstream.comm.rendezvous.store import Store
 from slipstream.comm.rendezvous.waiting import says_who_is_late
 
-__all__ = ["is_rank", "wait_for_all"]
+__all__ = ["rank_of", "wait_for_all"]
 
 _meetings: Counter[str] = Counter()  # of this process, by what was called
 
 
-def is_rank(rank: int, size: int) -> bool:
-    """Whether the launcher has started this very process, not a child of it, as ``rank`` of ``size``."""
-    numbers = os.environ.get("SLIPSTREAM_RANK"), os.environ.get("SLIPSTREAM_SIZE")
-    return numbers == (str(rank), str(size)) and is_reporting()
+def rank_of(size: int) -> int | None:
+    """The rank as which the launcher has started this very process, not a parent of it, in a job of ``size`` ranks."""
+    number = os.environ.get("SLIPSTREAM_RANK", "")
+    ours = number.isdigit() and os.environ.get("SLIPSTREAM_SIZE") == str(size) and is_reporting()
+    return int(number) if ours else None
 
 
 def wait_for_all(settings: Settings, rank: int, size: int, limit: float, call: str, longer: str) -> None:
     """Returns when all ranks have called ``call`` as often as this one.
 
-    ``limit``: seconds; ``call``: what the ranks call, for errors, and ``longer``: how to give them more time. Raises
-    PeerLost when a rank has ended, Timeout naming those that did not come, Refused when a rank is claimed twice.
+    ``rank``: as `rank_of` says. ``limit``: seconds; ``call`` is for errors, and ``longer``: how to give the ranks more
+    time. Raises PeerLost when a rank has ended, Timeout naming those that did not come, Refused when a rank is claimed
+    twice.
     """
     if settings.store is None:
         return
@@ -42,7 +43,7 @@ def wait_for_all(settings: Settings, rank: int, size: int, limit: float, call: s
         late = says_who_is_late(rank, size, limit, lacking)
         store.gather(prefix, size, limit, lacking, longer, late)
     except BaseException as error:
-        store.leave(given_up(error))
+        store.leave(f"{type(error).__name__}: {error}")
         raise
     store.leave()
     _meetings[call] += 1

@@ -130,7 +130,8 @@ class Starts:
         start = self._starts.get(entry.name) or self._new(entry.name)
         at, holder = self._holder(start, entry.rank)
         other = holder is not None and holder.token != entry.token
-        if other and start is at and start.over() and self._again:
+        again = (other and start is at and start.over()) or entry.rank in start.lost
+        if again and self._again:  # what the others of a start that has failed were told stays
             start = at = self._new(entry.name)
             other = False
         text = difference(at.identity, entry.identity, entry.who)

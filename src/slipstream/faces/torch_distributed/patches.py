@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -59,7 +59,8 @@ def install(replaced: frozenset[str]) -> None:
 
 def with_signature_of(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
     """``wrapper`` under the name, documentation and signature of ``original``."""
-    wrapper.__name__, wrapper.__doc__ = original.__name__, original.__doc__
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # pickle looks a function up by these
+        setattr(wrapper, name, getattr(original, name))
     wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     return wrapper
 
@@ -73,19 +74,15 @@ def _meeting_first(original: Callable[..., Any], replaced: frozenset[str]) -> Ca
     PyTorch's store does not know when a rank has ended: the others would wait for it for the whole time-out.
     """
     parameters = inspect.signature(original)
+    met = False  # and PyTorch has failed since: the others may not come here again
 
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        try:
-            call = parameters.bind(*args, **kwargs)
-            call.apply_defaults()
-            given = call.arguments
-            names = {str(name) for name in _parse(given["backend"] or "undefined").values()}
-        except (TypeError, ValueError):  # PyTorch says what is wrong
-            return original(*args, **kwargs)
-        ours = not names.isdisjoint({_OURS, *replaced}) and _c10d.GroupMember.WORLD is None
-        if ours and given["store"] is None and given["init_method"] in (None, "env://"):
-            meet_at_launcher(given["rank"], given["world_size"], given["timeout"] or _c10d.default_pg_timeout)
-        return original(*args, **kwargs)
+        nonlocal met
+        if not met and _meets(parameters, replaced, args, kwargs):
+            met = True
+        made = original(*args, **kwargs)
+        met = False
+        return made
 
     return with_signature_of(original, init_process_group)
 
@@ -112,6 +109,26 @@ def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[...,
         return made
 
     return with_signature_of(make, make_noting)
+
+
+def _meets(
+    parameters: inspect.Signature, replaced: frozenset[str], args: Sequence[Any], kwargs: dict[str, Any]
+) -> bool:
+    """Meets, if a call of ``init_process_group`` with these arguments is to; PyTorch says what is wrong with them."""
+    try:
+        call = parameters.bind(*args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        names = {str(name) for name in _parse(given["backend"] or "undefined").values()}
+    except (TypeError, ValueError):
+        return False
+    timeout = given["timeout"] or _c10d.default_pg_timeout
+    ours = not names.isdisjoint({_OURS, *replaced}) and _c10d.GroupMember.WORLD is None
+    alone = given["store"] is not None or given["init_method"] not in (None, "env://")
+    if not ours or alone or not isinstance(timeout, timedelta) or not isinstance(given["world_size"], int):
+        return False
+    meet_at_launcher(given["world_size"], timeout)
+    return True
 
 
 def _parse(backend: Any) -> dict[str, Any]:
