@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -221,6 +222,21 @@ def off(_: Path) -> None:
 def apart(_: Path) -> None:
     for i in range(100):
         check(add=i)
+
+
+def dropped(_: Path) -> None:
+    counts = []
+    for i in range(1, 121):
+        group = slipstream.Group()
+        for k in range(6):
+            total = slipstream.all_reduce(np.full(SMALL, float(slipstream.rank() + k)), group=group)
+            assert (total == 3 + 3 * k).all()
+        if i in (20, 120):
+            settle(group)
+            counts.append(len(os.listdir("/proc/self/fd")))
+        del group
+        gc.collect()
+    assert counts[1] <= counts[0] + 2, counts
 
 
 def leaves(_: Path) -> None:
