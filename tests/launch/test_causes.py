@@ -320,3 +320,29 @@ def test_a_report_that_nests_too_deep_ends_no_launcher(tag: str) -> None:
     program = "import os; os.write(int(os.environ['SLIPSTREAM_REPORT'].split(':')[0]), b'[' * 60_000)"
     code, out, err = run(tag, "-np", "1", "--", sys.executable, "-c", program)
     assert (code, out, err) == (0, "", "")
+
+
+STOPPED = """
+import os, signal, sys, time
+pid, ended = sys.argv[1:]
+if os.environ["RANK"] == "1":
+    def end(*_):
+        open(ended, "w").close()
+        os._exit(0)
+    signal.signal(signal.SIGTERM, end)
+    with open(pid + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(pid + ".new", pid)
+    os.kill(os.getpid(), signal.SIGSTOP)
+while not os.path.exists(pid) or open(f"/proc/{open(pid).read()}/stat").read().rpartition(")")[2].split()[0] != "T":
+    time.sleep(0.01)
+raise ValueError("bad batch 17")
+"""
+
+
+def test_a_rank_that_is_stopped_is_asked_to_end_like_the_others(tag: str, tmp_path: Path) -> None:
+    command = (sys.executable, "-c", STOPPED, str(tmp_path / "pid"), str(tmp_path / "ended"))
+    code, _, err = run(tag, "-np", "2", "--", *command)
+    assert code == 1
+    assert err.splitlines()[-1].strip() == "ValueError: bad batch 17", err
+    assert (tmp_path / "ended").exists()
