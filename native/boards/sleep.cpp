@@ -48,8 +48,8 @@ void BoardSleep::begin() {
 void BoardSleep::woken(bool failed) {
   const std::lock_guard lock(mutex_);
   board_->rows_->woken();
-  if (!failed) return look();
-  if (!std::exchange(decided_, true)) decide(work_);  // it fails as all works of the engine do
+  look();  // whoever has gone without its message may have posted before
+  if (failed && !std::exchange(decided_, true)) decide(work_);  // it fails as all works of the engine do
 }
 
 void BoardSleep::look() {
