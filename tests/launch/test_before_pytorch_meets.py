@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from launch.test_run import run, tag
 from slipstream.base.settings import Settings
+from slipstream.comm.rendezvous import launched
+from slipstream.comm.rendezvous.store import StoreServer
 
 __all__ = ["tag"]
 
@@ -135,3 +138,26 @@ def test_the_shorter_time_counts(
     if told is not None:
         monkeypatch.setenv("SLIPSTREAM_START_TIMEOUT", told)
     assert start_limit(Settings.from_environment(), timedelta(seconds=timeout)) == limit
+
+
+def test_a_rank_that_is_very_late_is_not_waited_for_here(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launched, "PATIENCE", 0.3)
+    server = StoreServer("127.0.0.1", b"k" * 32, "job", again=True)
+    settings = Settings(store=server.address, secret=b"k" * 32)
+
+    def come(rank: int) -> None:
+        launched.wait_for_all(settings, rank, 3, 50.0, "begin", "")
+
+    try:
+        launched._meetings.clear()
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(come, rank) for rank in (0, 2)]:
+                done.result(40)  # neither fails because the other has gone on
+        assert caplog.text.count("rank 1 of 3 did not come within 0.3 s: every rank must call begin") == 2
+        launched._meetings.clear()  # rank 1 is a process of its own
+        come(1)
+    finally:
+        launched._meetings.clear()
+        server.close()

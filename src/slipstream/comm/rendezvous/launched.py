@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 
+from slipstream.base.errors import Timeout
 from slipstream.base.excepthook import is_reporting
 from slipstream.base.settings import Settings
+from slipstream.comm.rendezvous.join import given_up
 from slipstream.comm.rendezvous.secret import find_secret
 from slipstream.comm.rendezvous.store import Store
 from slipstream.comm.rendezvous.waiting import says_who_is_late
 
-__all__ = ["rank_of", "wait_for_all"]
+__all__ = ["PATIENCE", "rank_of", "wait_for_all"]
 
+PATIENCE = 60.0  # seconds
+_log = logging.getLogger("slipstream")
 _meetings: Counter[str] = Counter()  # of this process, by what was called
 
 
@@ -24,7 +29,7 @@ def rank_of(size: int) -> int | None:
 
 
 def wait_for_all(settings: Settings, rank: int, size: int, limit: float, call: str, longer: str) -> None:
-    """Returns when all ranks have called ``call`` as often as this one.
+    """Returns when all ranks have called ``call`` as often as this one, or after `PATIENCE` if they may take longer.
 
     ``rank``: as `rank_of` says. ``limit``: seconds; ``call`` is for errors, and ``longer``: how to give the ranks more
     time. Raises PeerLost when a rank has ended, Timeout naming those that did not come, Refused when a rank is claimed
@@ -41,9 +46,11 @@ def wait_for_all(settings: Settings, rank: int, size: int, limit: float, call: s
         store.set(f"{prefix}/{rank}", b"")
         lacking = f"every rank must call {call}"
         late = says_who_is_late(rank, size, limit, lacking)
-        store.gather(prefix, size, limit, lacking, longer, late)
+        store.gather(prefix, size, min(limit, PATIENCE), lacking, longer, late)
     except BaseException as error:
-        store.leave(f"{type(error).__name__}: {error}")
-        raise
+        store.leave(given_up(error))
+        if not isinstance(error, Timeout) or limit <= PATIENCE:
+            raise
+        _log.warning("rank %d goes on without having met all ranks: %s", rank, error)
     store.leave()
     _meetings[call] += 1

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from datetime import timedelta
 
-from slipstream.base.errors import Timeout
 from slipstream.base.settings import PREFIX, Settings
 from slipstream.comm.rendezvous import launched
 
 __all__ = ["meet_at_launcher", "start_limit"]
 
-_LONG = 60.0  # seconds
 _CALL = "init_process_group"
 _LONGER = (
     f"; to wait longer, pass a longer timeout to {_CALL}, and raise SLIPSTREAM_START_TIMEOUT "
@@ -31,20 +28,11 @@ def meet_at_launcher(size: int, timeout: timedelta) -> None:
     """Waits for all ranks if this process is one of `slipstream run`; raises as `launched.wait_for_all`.
 
     The arguments are those of ``init_process_group``; a ``size`` of -1 stands for what the environment has. If ranks
-    are missing after `_LONG` seconds, and may take more, this returns: there may be processes in their place that
-    slipstream does not know, and PyTorch's store waits for whoever comes.
+    are missing for long, and may take more time, this returns: there may be processes in their place that slipstream
+    does not know, and PyTorch's store waits for whoever comes.
     """
     number = str(size) if size >= 0 else os.environ.get("WORLD_SIZE", "")
     rank = launched.rank_of(int(number)) if number.isdigit() else None
-    if rank is None:
-        return
-    settings = Settings.from_environment()
-    limit = start_limit(settings, timeout)
-    try:
-        launched.wait_for_all(settings, rank, int(number), min(limit, _LONG), _CALL, _LONGER)
-    except Timeout as error:
-        if limit <= _LONG:
-            raise
-        logging.getLogger("slipstream").warning(
-            "rank %d goes on to wait in PyTorch's store, for %g s at most: %s", rank, limit, error
-        )
+    if rank is not None:
+        settings = Settings.from_environment()
+        launched.wait_for_all(settings, rank, int(number), start_limit(settings, timeout), _CALL, _LONGER)
