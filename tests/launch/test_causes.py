@@ -41,6 +41,21 @@ def test_the_first_of_those_that_failed_by_themselves() -> None:
     assert first.rank == 1
 
 
+def test_the_rank_that_gave_a_connection_up_knows_why() -> None:
+    causes = Causes()
+    causes.report(
+        1,
+        report(
+            CONSEQUENCE, "PeerLost: rank 0 has given up the connection that broke, and opened another one"
+        ),
+    )
+    causes.failed(1, 1, "exited with code 1", [])
+    causes.report(0, report(CONSEQUENCE, "PeerLost: packets larger than 575 bytes do not reach rank 1"))
+    first = causes.first()
+    assert first is not None
+    assert first.rank == 0
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -15,6 +15,9 @@ __all__ = ["Causes", "Failure", "advice", "explained", "named"]
 _TRACEBACK = b"Traceback (most recent call last):"
 _LOST = re.compile(r"\bPeerLost: (?:the job has failed before: )?rank (\d+)\b")
 _FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
+_LEFT = (
+    "has given up the connection that broke"  # as the rank that has done so knows why, its error tells more
+)
 _MOST = 8000
 
 
@@ -76,7 +79,9 @@ class Causes:
             for rank, (grade, error) in self._reports.items()
             if rank not in ended
         ]
-        return min(self._failures + raised, key=lambda one: one.grade)  # the first of the lowest
+        return min(
+            self._failures + raised, key=lambda one: (one.grade, _LEFT in one.error)
+        )  # the first of the lowest
 
 
 def named(ranks: Sequence[int]) -> str:
