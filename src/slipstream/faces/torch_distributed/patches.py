@@ -4,7 +4,8 @@
 for the whole group, so in ``"cpu:slipstream,cuda:nccl"`` ours must serve CUDA as well: for that it has to know who was
 to. The wrapper also lets slipstream stand in for the backends named in SLIPSTREAM_REPLACE. ``monitored_barrier``
 insists on the name gloo, ``split_group`` on an accelerator: groups of ours can do both. ``init_process_group`` does not
-notice ranks that end before they come to it: those of `slipstream run` meet at its launcher first (meeting.py). Everything is as it was for
+notice ranks that end before they come to it: those of `slipstream run` meet at its launcher first (meeting.py).
+Everything is as it was for
 groups of other backends. ``_extract_tensors`` pickles what a future is given to find its tensors, which takes longer
 than a small all-reduce; for a list of tensors the answer is known.
 """
