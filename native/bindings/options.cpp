@@ -72,7 +72,7 @@ void bind_options(nb::module_& m) {
       .def_rw("heartbeat", &SessionOptions::heartbeat_seconds)
       .def_rw("timeout", &SessionOptions::timeout_seconds)
       .def_rw("spin_us", &SessionOptions::spin_us)
-      .def_rw("boards", &SessionOptions::boards)
+      .def_rw("board_ranks", &SessionOptions::board_ranks)
       .def_rw("link", &SessionOptions::link);
 }
 

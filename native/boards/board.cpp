@@ -27,7 +27,8 @@ Board::Board(BoardHost& host, const Group& group, uint64_t next)
       rank_(group.rank),
       size_(static_cast<int>(group.ranks.size())),
       leader_(group.ranks.front()),
-      count_(next - 1) {}
+      count_(next - 1),
+      worth_(size_) {}
 
 bool Board::take(std::shared_ptr<std::byte> memory) {
   const std::lock_guard lock(mutex_);
@@ -94,7 +95,7 @@ uint64_t Board::begin(const BoardCall& call) {
   if (undecided_ != 0) return 0;
   join();
   const uint64_t number = count_ + 1;
-  if (!rows_->may_post(number)) return 0;
+  if (!worth_.try_now(number) || !rows_->may_post(number)) return 0;
   if (host_.traces()) called_ = now();
   const uint64_t hash = call.hash();
   {
@@ -128,6 +129,16 @@ bool Board::look() {
 }
 
 WorkPtr Board::end(const BoardCall& call, uint64_t number) {
+  try {
+    return decided(call, number);
+  } catch (...) {
+    host_.broke();
+    abandon();
+    throw;
+  }
+}
+
+WorkPtr Board::decided(const BoardCall& call, uint64_t number) {
   const BoardRows::Look found = rows_->look();
   if (found == BoardRows::Look::all) {
     conclude(call, number);
@@ -140,12 +151,24 @@ WorkPtr Board::end(const BoardCall& call, uint64_t number) {
   if (called_ != Time{}) work->traced = std::exchange(called_, Time{});
   if (found == BoardRows::Look::waits && !host_.ended()) {
     wake_others(*call.request.group, number, true);
+    {
+      const std::lock_guard lock(mutex_);
+      worth_.slept(number, static_cast<int>(rows_->missing().size()));
+      sleeps_ = true;
+    }
     std::make_shared<BoardSleep>(host_, shared_from_this(), call.form, work, number)->begin();
     return work;
   }
   settle(call, number, work);
   wake_others(*call.request.group, number, true);
   return work;
+}
+
+void Board::abandon() {
+  const std::lock_guard lock(mutex_);
+  undecided_ = 0;
+  for (const WorkPtr& later : later_) host_.submit(later);
+  later_.clear();
 }
 
 void Board::conclude(const BoardCall& call, uint64_t number) {
@@ -157,6 +180,7 @@ void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work) 
   const std::lock_guard lock(mutex_);
   rows_->let_go();
   undecided_ = 0;
+  if (!std::exchange(sleeps_, false)) work ? worth_.went_by_messages(number) : worth_.done(number);
   if (work)
     host_.submit(work);
   else

@@ -18,6 +18,7 @@
 
 #include "boards/form.h"
 #include "boards/rows.h"
+#include "boards/worth.h"
 #include "engine/channels.h"
 #include "engine/work.h"
 
@@ -40,6 +41,8 @@ class BoardHost {
   // Gives the ledger a work with its number.
   virtual void enter(const WorkPtr& work, uint64_t number) = 0;
   virtual void submit(const WorkPtr& work) = 0;
+  // To be called while an exception is handled, by a thread that holds no lock: it ends the session.
+  virtual void broke() = 0;
   // Ends a work that was not submitted.
   virtual void complete(Work& work) = 0;
   // Works are held back: Board::holds_back() is to be asked now and then.
@@ -97,9 +100,12 @@ class Board : public std::enable_shared_from_this<Board> {
   };
 
   void join();
+  WorkPtr decided(const BoardCall& call, uint64_t number);
   void conclude(const BoardCall& call, uint64_t number);
   // The call is decided: this rank does not look for it any more. `work`: what it runs by messages.
   void settle(const BoardCall& call, uint64_t number, const WorkPtr& work);
+  // The session has ended because of what decided() threw.
+  void abandon();
   void wake_others(const Group& group, uint64_t number, bool at_once);
 
   BoardHost& host_;
@@ -111,6 +117,8 @@ class Board : public std::enable_shared_from_this<Board> {
   uint64_t count_;                     // operations so far
   std::shared_ptr<std::byte> memory_;  // null: there is none yet
   std::optional<BoardRows> rows_;      // in it. What is looked for belongs to whoever has the call
+  BoardWorth worth_;
+  bool sleeps_ = false;  // the undecided call does, or has
   bool joined_ = false;
   int calls_ = 0;              // that a board would have taken
   uint64_t undecided_ = 0;     // the call that this rank has posted for; 0: none

@@ -53,9 +53,9 @@ Request message(const Group& group, StepKind kind, int peer, uint64_t number, st
 // ---- groups
 
 std::shared_ptr<Board> Boards::of(const Group& group) {
-  if (!options_.on) return nullptr;
+  const auto ranks = static_cast<int>(group.ranks.size());
+  if (ranks > options_.most_ranks || !BoardRows::fits(ranks)) return nullptr;
   const std::lock_guard lock(mutex_);
-  if (!BoardRows::fits(static_cast<int>(group.ranks.size()))) return nullptr;
   if (boards_.size() >= most_boards_) {
     std::erase_if(boards_, [](const auto& entry) { return entry.second.expired(); });
     most_boards_ = std::max<size_t>(64, 2 * boards_.size());
@@ -83,7 +83,6 @@ std::optional<Channels::Past> Boards::latest_on_board(uint64_t channel) {
 // ---- memory
 
 void Boards::want(const std::shared_ptr<Board>& board, const Group& group) {
-  if (!options_.on) return;
   parts_.runner.as_driver([&] {
     if (ended()) return;
     parts_.runner.guarded([&] {
@@ -182,7 +181,7 @@ void Boards::expire_held_back(Time now) {
 // What a peer says is not trusted, although it has proved who it is.
 Error Boards::offered_board(Link& link, const WorkHeader& frame, std::span<const std::byte> payload) {
   const std::shared_ptr<Board> board = find(frame.channel);
-  if (!options_.on || !board) return {};  // the program has dropped the group
+  if (!board) return {};  // the program has dropped the group
   const std::string who = parts_.engine.fabric().who(link.peer());
   Place place{};
   if (payload.size() == sizeof(place)) std::memcpy(&place, payload.data(), sizeof(place));
@@ -220,6 +219,10 @@ WorkPtr Boards::work_of(const BoardCall& call, uint64_t number) {
 
 void Boards::enter(const WorkPtr& work, uint64_t number) {
   parts_.engine.ledger().enter(work, static_cast<uint32_t>(number - 1));
+}
+
+void Boards::broke() {
+  parts_.runner.as_driver([this] { parts_.runner.guarded([] { throw; }); });
 }
 
 void Boards::complete(Work& work) {

@@ -24,7 +24,7 @@
 namespace slipstream {
 
 struct BoardOptions {
-  bool on = true;
+  int most_ranks = 16;            // of a group that has a board; 0: boards are off
   double timeout_seconds = 1800;  // of a call that has none of its own
   Clock::duration patience{};     // that a call looks before it sleeps
 };
@@ -79,6 +79,7 @@ class Boards final : public BoardHandler, private BoardHost {
   WorkPtr work_of(const BoardCall& call, uint64_t number) override;
   void enter(const WorkPtr& work, uint64_t number) override;
   void submit(const WorkPtr& work) override { parts_.runner.submit(work); }
+  void broke() override;
   void complete(Work& work) override;
   void held_back() override { held_back_.store(true); }
   void wake(const Group& group, const std::vector<BoardRows::Wake>& wakes, bool at_once) override;

@@ -38,7 +38,7 @@ TcpOptions tcp_options(const SessionOptions& options) {
 }
 
 BoardOptions board_options(const SessionOptions& options) {
-  return {options.boards, options.timeout_seconds, std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
+  return {options.board_ranks, options.timeout_seconds, std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
 }
 
 }  // namespace

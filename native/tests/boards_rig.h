@@ -196,7 +196,7 @@ class Rank {
     o.job = "native-test";
     o.secret = std::string(32, 's');
     o.timeout_seconds = timeout;
-    o.boards = boards;
+    o.board_ranks = boards ? n : 0;
     o.spin_us = 20;
     return o;
   }

@@ -92,7 +92,7 @@ class SessionOptions:
     heartbeat: float
     timeout: float
     spin_us: int
-    boards: bool
+    board_ranks: int
     link: LinkOptions
     def __init__(self) -> None: ...
 

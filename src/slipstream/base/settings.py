@@ -239,7 +239,7 @@ class Settings:
     transport: str = _setting(_one_of("auto", "tcp", "shm"), "auto", "auto, tcp or shm")
     board: str = _setting(
         _one_of("on", "off"),
-        "off",
+        "on",
         "whether small blocking operations within a host go over shared memory, without messages",
     )
     host_id: str | None = _setting(_text, None, "overrides what tells hosts apart")

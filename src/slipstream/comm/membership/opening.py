@@ -23,6 +23,7 @@ from slipstream.comm.rendezvous.join import Membership, exchange
 __all__ = ["Opened", "open_session"]
 
 _SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
+_BOARD_RANKS = 16  # groups of more have a board only if this process may use as many cores: it links all to the leader
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _session_options(settings: Settings, member: Membership) -> _core.SessionOpt
     options.heartbeat, options.timeout = settings.heartbeat, settings.timeout
     cores = len(os.sched_getaffinity(0))
     options.spin_us = _SPIN_US if member.local_size <= cores else 0
-    options.boards = settings.board == "on"
+    options.board_ranks = max(_BOARD_RANKS, cores) if settings.board == "on" else 0
     options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))
     return options
 

@@ -1,0 +1,50 @@
+// Whether the calls of a group are worth trying on its board.
+//
+// A call that all ranks make at about the same time costs no message. A rank that sleeps costs a message from each rank
+// that it misses; by messages alone an operation costs two for each doubling of the ranks. Where there are more ranks
+// than cores, or one rank is always late, most calls sleep. Then this rank goes by messages for a while, so that the
+// others do, too: each time longer, and until a number at which all ranks that do so try again together.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace slipstream {
+
+class BoardWorth {
+ public:
+  explicit BoardWorth(int size) : usual_(std::bit_width(static_cast<unsigned>(size - 1))) {}
+
+  // Whether operation `number` may be tried on the board.
+  bool try_now(uint64_t number) const { return number >= again_at_; }
+  // Operation `number` was tried. `missing`: ranks that this one had to wait for asleep.
+  void slept(uint64_t number, int missing) { count(number, missing); }
+  void went_by_messages(uint64_t number) { count(number, usual_ + 1); }
+  void done(uint64_t number) { count(number, 0); }
+
+ private:
+  static constexpr double kPart = 1.0 / 8;                        // of the average that the latest call makes
+  static constexpr uint64_t kFirstPause = 64, kMostPause = 4096;  // operations
+  static constexpr uint64_t kGood = 128;                          // tries after which the first pause is short again
+
+  void count(uint64_t number, int messages) {
+    average_ += (messages - average_) * kPart;
+    if (average_ <= usual_) {
+      if (++good_ == kGood) pause_ = kFirstPause;
+      return;
+    }
+    again_at_ = (number / pause_ + 1) * pause_;
+    pause_ = std::min(4 * pause_, kMostPause);
+    average_ = 0;
+    good_ = 0;
+  }
+
+  const int usual_;  // half of the messages of an operation that does not go over the board
+  double average_ = 0;
+  uint64_t good_ = 0;  // tries since the latest pause
+  uint64_t pause_ = kFirstPause;
+  uint64_t again_at_ = 0;
+};
+
+}  // namespace slipstream
