@@ -11,11 +11,11 @@
 #include <algorithm>
 
 #include "bindings/begun.h"
+#include "bindings/board_call.h"
 #include "bindings/call_request.h"
 #include "bindings/gil.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
-#include "boards/board.h"
 
 namespace nb = nanobind;
 
@@ -112,27 +112,6 @@ uintptr_t address_of(nb::handle array) {
   return address;
 }
 
-// True if the call was made by way of its group's board.
-bool run_on_board(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
-                  uint64_t count, const std::string& name, double timeout, nb::object& keep) {
-  Board& board = *request.group->board;
-  const BoardCall call{
-      request, request.form, reinterpret_cast<std::byte*>(src), reinterpret_cast<std::byte*>(dst), count,
-      name,    timeout};
-  const uint64_t number = board.begin(call);
-  if (number == 0) return false;
-  WorkPtr work;
-  if (board.look_at_once()) {
-    work = board.end(call, number);
-  } else {
-    const WithoutGil release;  // until the call is decided: others may wait for that, and not for Python's lock
-    board.look();
-    work = board.end(call, number);
-  }
-  if (work) Handle(self, work, std::move(keep)).wait(std::nullopt);
-  return true;
-}
-
 // submit() and run(): the arguments are those of define_call().
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
@@ -141,8 +120,10 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   drop_orphans();
   count_begun();
   if constexpr (kRun) {
-    const bool small = request.form.kind != BoardForm::Kind::none && !copy_in && !copy_out;
-    if (small && run_on_board(self, request, src, dst, count, name, timeout, keep)) return;
+    const BoardCall call{
+        request, request.form, reinterpret_cast<std::byte*>(src), reinterpret_cast<std::byte*>(dst), count,
+        name,    timeout};
+    if (!copy_in && !copy_out && !request.ragged && run_on_board(self, call, keep)) return;
   }
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);

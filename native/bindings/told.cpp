@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "bindings/begun.h"
+#include "bindings/board_call.h"
 #include "bindings/call_request.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
@@ -139,8 +140,11 @@ nb::object tell(const std::shared_ptr<Session>& self, const CallRequest& request
   drop_orphans();
   count_begun();
   Request call = request;
-  call.spaces[0].data = told.sent();
   call.spaces[0].offsets = std::move(offsets);
+  BoardForm form = request.form;
+  if (form.kind != BoardForm::Kind::none && !same) form.kind = BoardForm::Kind::told_each;
+  if (run_on_board(self, {call, form, told.sent(), told.received(), 0, name, 0}, owner)) return owner;
+  call.spaces[0].data = told.sent();
   call.spaces[1].data = told.received();
   call.signature.name = std::move(name);
   Handle handle(self, self->prepare(std::move(call), request.channel), owner);

@@ -14,11 +14,7 @@ namespace {
 
 constexpr int kCallsBefore = 3;  // that a board would have taken, before there is one
 constexpr auto kAtOnce = std::chrono::microseconds(1);
-
-const char* name_of(BoardForm::Kind kind) {
-  const char* const names[] = {"", "barrier", "all_reduce", "reduce_scatter", "all_gather"};
-  return names[static_cast<int>(kind)];
-}
+constexpr auto kLong = std::chrono::microseconds(250);  // beyond the patience: others have had this core
 
 }  // namespace
 
@@ -122,7 +118,9 @@ bool Board::look() {
   const Time end = now() + host_.patience();
   while (rows_->look() == BoardRows::Look::waits) {
     if (host_.ended()) return true;
-    if (now() >= end) return false;
+    const Time at = now();
+    lost_core_ = at - end > kLong;
+    if (at >= end) return false;
     ::sched_yield();
   }
   return true;
@@ -180,24 +178,30 @@ void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work) 
   const std::lock_guard lock(mutex_);
   rows_->let_go();
   undecided_ = 0;
+  if (std::exchange(lost_core_, false)) worth_.lost_its_core(number);
   if (!std::exchange(sleeps_, false)) work ? worth_.went_by_messages(number) : worth_.done(number);
   if (work)
     host_.submit(work);
   else
-    latest_ = {number,     call.form.kind, call.request.signature.dtype, call.request.signature.op,
-               call.count, coarse_now()};
+    remember(call, number);
   for (const WorkPtr& later : later_) host_.submit(later);
   later_.clear();
+}
+
+void Board::remember(const BoardCall& call, uint64_t number) {
+  const Signature& signature = call.request.signature;
+  latest_ = {number, {}, signature.dtype, signature.op, signature.reduces, call.count, coarse_now()};
+  latest_.operation.set(signature.operation);
 }
 
 std::optional<Channels::Past> Board::latest() {
   const std::lock_guard lock(mutex_);
   if (latest_.number == 0) return std::nullopt;
   Signature signature;
-  signature.operation = name_of(latest_.kind);
+  signature.operation = latest_.operation.chars.data();
   signature.dtype = latest_.dtype;
   signature.op = latest_.op;
-  signature.reduces = latest_.kind != BoardForm::Kind::all_gather;
+  signature.reduces = latest_.reduces;
   signature.count = latest_.count;
   return Channels::Past{static_cast<uint32_t>(latest_.number - 1), signature, latest_.at};
 }

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/trace.h"
 #include "boards/form.h"
 #include "boards/rows.h"
 #include "boards/worth.h"
@@ -92,9 +93,10 @@ class Board : public std::enable_shared_from_this<Board> {
 
   struct Latest {
     uint64_t number = 0;
-    BoardForm::Kind kind = BoardForm::Kind::none;
+    TraceEvent::Text<40> operation;
     DType dtype = DType::f32;
     Op op = Op::sum;
+    bool reduces = false;
     uint64_t count = 0;
     Time at{};
   };
@@ -106,6 +108,7 @@ class Board : public std::enable_shared_from_this<Board> {
   void settle(const BoardCall& call, uint64_t number, const WorkPtr& work);
   // The session has ended because of what decided() threw.
   void abandon();
+  void remember(const BoardCall& call, uint64_t number);
   void wake_others(const Group& group, uint64_t number, bool at_once);
 
   BoardHost& host_;
@@ -118,7 +121,8 @@ class Board : public std::enable_shared_from_this<Board> {
   std::shared_ptr<std::byte> memory_;  // null: there is none yet
   std::optional<BoardRows> rows_;      // in it. What is looked for belongs to whoever has the call
   BoardWorth worth_;
-  bool sleeps_ = false;  // the undecided call does, or has
+  bool sleeps_ = false;     // the undecided call does, or has
+  bool lost_core_ = false;  // as it looked. Whoever has the call
   bool joined_ = false;
   int calls_ = 0;              // that a board would have taken
   uint64_t undecided_ = 0;     // the call that this rank has posted for; 0: none

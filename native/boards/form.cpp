@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "boards/rows.h"
 #include "kernels/kernels.h"
 
 namespace slipstream {
@@ -13,6 +14,7 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kBlockBytes = 4096;  // that are reduced at a time: partial sums stay in the cache
+constexpr size_t kLong = BoardRows::kSmallBytes + 1;
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
@@ -30,6 +32,7 @@ BoardForm::Kind kind_of(const Request& request) {
   const std::string_view operation = request.signature.operation;
   const std::string_view collective = operation.substr(0, operation.find_first_of("[/"));
   const std::string_view algorithm = operation.substr(std::min(operation.rfind('/'), operation.size() - 1) + 1);
+  if (request.ragged) return Kind::told;  // or told_each: who packs the blocks knows
   if (collective == "barrier") return Kind::barrier;
   if (collective == "all_reduce" && algorithm == "recursive_doubling") return Kind::all_reduce;
   const bool has_table = !request.spaces[0].offsets.empty();
@@ -94,8 +97,7 @@ class Reduction {
 BoardForm form_of(const Request& request) {
   BoardForm form;
   const Plan& plan = *request.plan;
-  if (request.group->board == nullptr || request.channel != 0 || request.ragged || plan.split() || request.part)
-    return form;
+  if (request.group->board == nullptr || request.channel != 0 || plan.split() || request.part) return form;
   form.kind = kind_of(request);
   const Signature& all = request.signature;
   form.hash = mixed(mixed(0, all.operation), all.extra);
@@ -122,12 +124,16 @@ size_t BoardCall::bytes_of(int member) const {
       return in.back() * element;
     case BoardForm::Kind::all_gather:
       return (out[r + 1] - out[r]) * element;
+    case BoardForm::Kind::told:
+    case BoardForm::Kind::told_each:
+      return member == request.group->rank ? std::max(in.size() * sizeof(uint64_t) + in.back(), kLong) : kLong;
     default:
       return 0;
   }
 }
 
 size_t BoardCall::most_bytes() const {
+  if (tells()) return bytes_of(request.group->rank);
   if (form.kind != BoardForm::Kind::all_gather) return bytes_of(0);
   size_t most = 0;
   for (size_t r = 0; r < request.group->ranks.size(); ++r) most = std::max(most, bytes_of(static_cast<int>(r)));
@@ -135,6 +141,12 @@ size_t BoardCall::most_bytes() const {
 }
 
 void BoardCall::contribute(std::byte* to) const {
+  if (tells()) {  // the table of the blocks, and the blocks
+    const auto& in = request.spaces[0].offsets;
+    std::memcpy(to, in.data(), in.size() * sizeof(uint64_t));
+    if (in.back() != 0) std::memcpy(to + in.size() * sizeof(uint64_t), src, in.back());
+    return;
+  }
   const size_t bytes = bytes_of(request.group->rank);
   if (bytes == 0) return;
   if (request.prescale != 1.0)
@@ -149,21 +161,40 @@ void BoardCall::finish(std::byte* at, uint64_t elements) const {
   if (request.postscale != 1.0) scale(dtype, at, at, elements, request.postscale);
 }
 
+void BoardCall::gather(const std::byte* const* posted) const {
+  const size_t element = size_of(request.signature.dtype);
+  const auto& out = request.spaces[1].offsets;
+  for (size_t r = 0; r + 1 < out.size(); ++r) {
+    std::byte* to = dst + out[r] * element;
+    const size_t bytes = bytes_of(static_cast<int>(r));
+    const bool mine = static_cast<int>(r) == request.group->rank;
+    if (bytes != 0 && (!mine || to != src)) std::memcpy(to, posted[r], bytes);
+  }
+}
+
+// A table that cannot be right is one of empty blocks: as a message that brings nothing.
+void BoardCall::take_told(const std::byte* const* posted) const {
+  const auto& out = request.spaces[1].offsets;
+  const size_t ranks = request.group->ranks.size();
+  const size_t table = (ranks + 1) * sizeof(uint64_t);
+  const size_t most = BoardRows::room(static_cast<int>(ranks)) - table;
+  for (size_t r = 0; r < ranks; ++r) {
+    const size_t block = form.kind == BoardForm::Kind::told ? r : static_cast<size_t>(request.group->rank);
+    std::array<uint64_t, 2> at{};
+    std::memcpy(at.data(), posted[r] + block * sizeof(uint64_t), sizeof(at));
+    const bool sound = at[0] <= at[1] && at[1] <= most && at[1] - at[0] <= out[r + 1] - out[r];
+    if (sound && at[0] != at[1]) std::memcpy(dst + out[r], posted[r] + table + at[0], at[1] - at[0]);
+  }
+}
+
 void BoardCall::conclude_from(const std::byte* const* posted) const {
   const DType dtype = request.signature.dtype;
   const size_t element = size_of(dtype);
   const int ranks = static_cast<int>(request.group->ranks.size());
   const int me = request.group->rank;
   if (form.kind == BoardForm::Kind::barrier) return;
-  if (form.kind == BoardForm::Kind::all_gather) {
-    const auto& out = request.spaces[1].offsets;
-    for (int r = 0; r < ranks; ++r) {
-      std::byte* to = dst + out[static_cast<size_t>(r)] * element;
-      const size_t bytes = bytes_of(r);
-      if (bytes != 0 && (r != me || to != src)) std::memcpy(to, posted[r], bytes);
-    }
-    return;
-  }
+  if (form.kind == BoardForm::Kind::all_gather) return gather(posted);
+  if (tells()) return take_told(posted);
   const bool scatters = form.kind == BoardForm::Kind::reduce_scatter;
   const auto& in = request.spaces[0].offsets;
   const uint64_t begin = scatters ? in[static_cast<size_t>(me)] : 0;

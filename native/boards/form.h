@@ -15,7 +15,8 @@ namespace slipstream {
 
 // Of calls that have a request in common.
 struct BoardForm {
-  enum class Kind : uint8_t { none, barrier, all_reduce, reduce_scatter, all_gather };
+  // told: blocks of bytes whose lengths only their rank knows (Request::ragged); one for all ranks, or one for each.
+  enum class Kind : uint8_t { none, barrier, all_reduce, reduce_scatter, all_gather, told, told_each };
   Kind kind = Kind::none;
   uint64_t hash = 0;  // of what all ranks must agree on, but for the count and the name
 };
@@ -34,7 +35,8 @@ struct BoardCall {
   double timeout_seconds = 0;
 
   uint64_t hash() const;
-  // What the rank of the group `member` contributes. A rank knows that of all, if they agree.
+  // What the rank of the group `member` contributes. A rank knows that of all, if they agree; but not what others tell:
+  // then this is more than what fits into a post's own line, as all of that kind is.
   size_t bytes_of(int member) const;
   size_t most_bytes() const;
   // Writes this rank's contribution.
@@ -48,6 +50,9 @@ struct BoardCall {
   }
 
  private:
+  bool tells() const { return form.kind == BoardForm::Kind::told || form.kind == BoardForm::Kind::told_each; }
+  void gather(const std::byte* const* posted) const;
+  void take_told(const std::byte* const* posted) const;
   void conclude_from(const std::byte* const* posted) const;
   void finish(std::byte* dst, uint64_t elements) const;
 };

@@ -20,7 +20,8 @@
 // Both use sequentially consistent order: either the sleeper sees the number, or the other one sees the claim. A claim
 // is taken once, by exchange: by whom it is about, who then owes a message, or back by whose it is.
 //
-// Zero memory is a board that nobody has joined. What other ranks have written is not trusted: no size is read.
+// Zero memory is a board that nobody has joined. What other ranks have written is not trusted: a size that is read is
+// bounded.
 #pragma once
 
 #include <array>

@@ -2,7 +2,8 @@
 //
 // A call that all ranks make at about the same time costs no message. A rank that sleeps costs a message from each rank
 // that it misses; by messages alone an operation costs two for each doubling of the ranks. Where there are more ranks
-// than cores, or one rank is always late, most calls sleep. Then this rank goes by messages for a while, so that the
+// than cores, or one rank is always late, most calls sleep. And a rank that yields its core to a stranger gets it back
+// after milliseconds, where one that sleeps is woken at once. Then this rank goes by messages for a while, so that the
 // others do, too: each time longer, and until a number at which all ranks that do so try again together.
 #pragma once
 
@@ -20,11 +21,14 @@ class BoardWorth {
   bool try_now(uint64_t number) const { return number >= again_at_; }
   // Operation `number` was tried. `missing`: ranks that this one had to wait for asleep.
   void slept(uint64_t number, int missing) { count(number, missing); }
+  // A rank that looked had to do without its core for long.
+  void lost_its_core(uint64_t number) { count(number, kManyCalls * usual_); }
   void went_by_messages(uint64_t number) { count(number, usual_ + 1); }
   void done(uint64_t number) { count(number, 0); }
 
  private:
-  static constexpr double kPart = 1.0 / 8;                        // of the average that the latest call makes
+  static constexpr int kManyCalls = 8;
+  static constexpr double kPart = 1.0 / kManyCalls;               // of the average that the latest call makes
   static constexpr uint64_t kFirstPause = 64, kMostPause = 4096;  // operations
   static constexpr uint64_t kGood = 128;                          // tries after which the first pause is short again
 

@@ -18,7 +18,6 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership import job
 
 SMALL = 3  # elements
-os.environ.setdefault("SLIPSTREAM_BOARD", "on")
 
 
 def sent() -> int:
@@ -26,19 +25,22 @@ def sent() -> int:
     return sum(link.sent for link in slipstream.link_statistics())
 
 
-def without_messages(group: slipstream.Group | None = None) -> bool:
-    """Whether some operations of the group went without messages on all its ranks."""
+def without_messages(group: slipstream.Group | None = None, call: Callable[[], object] | None = None) -> bool:
+    """Whether some operations of the group, barriers if no others, went without messages on all its ranks."""
     before = sent()
     for _ in range(10):
-        slipstream.barrier(group=group)
+        if call is None:
+            slipstream.barrier(group=group)
+        else:
+            call()
     grew = np.array([sent() != before])
     return not slipstream.all_reduce(grew, "max", group=group)[0]
 
 
-def settle(group: slipstream.Group | None = None) -> None:
+def settle(group: slipstream.Group | None = None, call: Callable[[], object] | None = None) -> None:
     """Calls operations until they go over the board."""
     for _ in range(1000):
-        if without_messages(group):
+        if without_messages(group, call):
             return
     raise AssertionError("no board")
 
@@ -61,6 +63,26 @@ def check(group: slipstream.Group | None = None, add: float = 0.0) -> None:
     np.testing.assert_array_equal(got, (np.arange(2 * size)[2 * rank : 2 * rank + 2] * size) + ranks.sum())
     np.testing.assert_array_equal(slipstream.all_gather(np.array([rank + add]), group=group), ranks + add)
     slipstream.barrier(group=group)
+    check_ragged(rank, size, int(add), group)
+
+
+def check_ragged(rank: int, size: int, add: int, group: slipstream.Group | None) -> None:
+    """Operations whose blocks travel with their sizes: a rank brings ``rows[rank]`` rows, also none, or many."""
+    rows = [(r + add) % 4 * (1 + add % 3 * 40) for r in range(size)]
+    block = np.full((rows[rank], 3), rank + add, dtype=np.int32)
+    everyone = np.concatenate([np.full((n, 3), r + add, dtype=np.int32) for r, n in enumerate(rows)])
+    np.testing.assert_array_equal(slipstream.all_gather(block, group=group), everyone)
+    root = add % size
+    got = slipstream.gather(block, root, group=group)
+    if rank == root:
+        np.testing.assert_array_equal(got, everyone)
+    own = slipstream.scatter(everyone, root, out=np.empty_like(block), group=group)
+    np.testing.assert_array_equal(own, block)
+    counts = [(rank + other + add) % 3 for other in range(size)]  # rows for each of the others
+    sent = np.repeat(np.arange(size) + 100 * rank, counts)
+    received = slipstream.all_to_all(sent, splits=counts, group=group)
+    whole = [[rank + 100 * other] * ((rank + other + add) % 3) for other in range(size)]
+    np.testing.assert_array_equal(received, np.concatenate(whole))
 
 
 def values(_: Path) -> None:
@@ -68,6 +90,15 @@ def values(_: Path) -> None:
         check(add=i)
     settle()
     check()
+
+
+def ragged(_: Path) -> None:
+    rank, size = slipstream.rank(), slipstream.size()
+    block, everyone = np.full(rank + 1, rank), np.zeros(size * (size + 1) // 2)
+    settle(call=lambda: slipstream.all_gather(block))
+    settle(call=lambda: slipstream.gather(block, 1))
+    settle(call=lambda: slipstream.scatter(everyone, 1, out=np.empty(rank + 1)))
+    settle(call=lambda: slipstream.all_to_all(np.zeros(size * 5)))
 
 
 def late(_: Path) -> None:
@@ -226,6 +257,7 @@ def apart(_: Path) -> None:
 
 def dropped(_: Path) -> None:
     counts = []
+    slipstream.all_to_all(np.zeros(slipstream.size() * 50_000))  # links to all, which have descriptors, too
     for i in range(1, 121):
         group = slipstream.Group()
         for k in range(6):

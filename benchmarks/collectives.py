@@ -1,0 +1,188 @@
+"""All ten collectives between processes of this host (float32, private memory): slipstream, gloo, Open MPI in one run.
+
+    python benchmarks/collectives.py                            # 2, 4 and 8 processes: half an hour
+    python benchmarks/collectives.py --np 4 --collectives gather,scatter --sizes 1M
+    python benchmarks/collectives.py --json result.json         # every sample
+    python benchmarks/collectives.py --save                     # keep it: benchmarks/results/, docs/benchmarks.md
+
+This is ``slipstream bench`` for one collective after another, and a table of them. Ends with code 1 if a result was
+wrong, 2 if a job failed, and with ``--strict`` 3 if a target was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slipstream.bench.collective.catalogue import COLLECTIVES, parse_sizes
+from slipstream.bench.collective.command import Options, measure, wrong_results
+from slipstream.bench.collective.report import report
+from slipstream.bench.jobs import JobFailed, Placement
+from slipstream.bench.judgements import Judgement, at_least, judgement_table
+from slipstream.bench.page import renew
+from slipstream.bench.record import Record, head, keep, origin, write
+from slipstream.bench.table import grid, size_text, time_text
+from slipstream.bench.view import showing
+
+_HERE = Path(__file__).resolve().parent
+_RESULTS = _HERE / "results"
+_DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
+_PEERS = {"gloo": "gloo", "mpi": "Open MPI"}
+_LARGE = 64 << 20
+# At 64 MiB: by processes, how many times as fast as each peer every collective is meant to be.
+_WANTED = {2: {"mpi": 1.3, "gloo": 3.0}, 4: {"mpi": 1.2, "gloo": 2.5}}
+# How many times Open MPI's time the smallest may take: by processes, on 2 cores.
+_SMALL = {2: 2.0, 4: 3.0}
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="All collectives on one host: slipstream, gloo, Open MPI.")
+    parser.add_argument("-np", "--np", default="2,4,8", help="numbers of processes (2,4,8)")
+    parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="which of them (all)")
+    parser.add_argument("--sizes", default="4,4K,64K,1M,16M,64M")
+    parser.add_argument("--repeats", default=9, type=int, help="batches per size and contender (9)")
+    parser.add_argument("--against", default=",".join(_PEERS), help=f"peers ({','.join(_PEERS)})")
+    parser.add_argument("--json", metavar="FILE", help="write all samples there; - for standard output")
+    parser.add_argument("--save", action="store_true", help="keep the medians, and renew docs/benchmarks.md")
+    parser.add_argument("--strict", action="store_true", help="end with code 3 if a target was missed")
+    parser.add_argument("--limit", default=1800.0, type=float, help="seconds a job may take (1800)")
+    return parser.parse_args(arguments)
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> Record:
+    """What `--save` keeps of records of `slipstream bench`: a row of medians and ratios for each size of each."""
+    first = records[0]
+    rows = [
+        {
+            "collective": record["collective"],
+            "ranks": record["ranks"],
+            "bytes": size["bytes"],
+            "median": size["contenders"]["slipstream"]["median"],
+            "ratio": size["contenders"]["slipstream"].get("ratio", {}),
+        }
+        for record in records
+        for size in record["sizes"]
+    ]
+    return {
+        **head("collectives"),
+        "date": first["date"],
+        "machine": first["machine"],
+        "versions": first["versions"],
+        "repeats": first["repeats"],
+        "rows": rows,
+    }
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """What docs/benchmarks.md says of a summary: a table for each number of processes, and the targets."""
+    parts = [origin(record) + f"; medians of {record['repeats']} batches."]
+    for ranks in sorted({row["ranks"] for row in record["rows"]}):
+        rows = [row for row in record["rows"] if row["ranks"] == ranks]
+        parts.append(f"{ranks} processes:\n\n{_table(rows)}")
+    parts.append(judgement_table(judge(record)))
+    return "\n\n".join(parts)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each collective, a column for each size: our time, and those of the peers in multiples of it."""
+    sizes = sorted({_column(row["bytes"]) for row in rows})
+    cells: dict[str, dict[int, str]] = {}
+    for row in rows:
+        ratios = [f"{row['ratio'][peer]['value']:.2f}" for peer in _PEERS if peer in row["ratio"]]
+        text = time_text(row["median"]) + (f" ({', '.join(ratios)})" if ratios else "")
+        cells.setdefault(row["collective"], {})[_column(row["bytes"])] = text
+    lines = [[name, *(found.get(size, "") for size in sizes)] for name, found in cells.items()]
+    return grid(["", *map(size_text, sizes)], lines)
+
+
+def _column(nbytes: int) -> int:
+    """The power of two that a size is shown under: a part for each rank makes small sizes differ; a barrier has 0."""
+    return 4 if nbytes <= 32 else 1 << (nbytes.bit_length() - 1)
+
+
+def judge(record: Mapping[str, Any]) -> list[Judgement]:
+    """The targets that the rows of a summary allow to be judged."""
+    judgements = []
+    for ranks, wanted in _WANTED.items():
+        for peer, factor in wanted.items():
+            found = _ratios(record, ranks, peer, _LARGE)
+            if found:
+                value, name = min(found)
+                text = f"{ranks} processes, {size_text(_LARGE)}: slowest relative to {_PEERS[peer]}: {name}"
+                judgements.append(at_least(text, value, factor, form=".2f"))
+    for ranks, times in _SMALL.items():
+        for nbytes in (4, 4 << 10):
+            found = [one for one in _ratios(record, ranks, "mpi", nbytes) if one[1] == "all_reduce"]
+            if found:
+                text = f"{ranks} processes, all_reduce of {size_text(nbytes)}, speed relative to Open MPI"
+                judgements.append(at_least(text, found[0][0], 1 / times, form=".2f"))
+    slower = [row for row in record["rows"] if row["ratio"].get("gloo", {"value": 1})["value"] < 1]
+    names = [f"{one['collective']} of {size_text(one['bytes'])}, {one['ranks']} processes" for one in slower]
+    judgements.append(
+        Judgement(
+            "sizes at which a collective is slower than gloo", "none", "; ".join(names) or "none", not slower
+        )
+    )
+    return judgements
+
+
+def _ratios(record: Mapping[str, Any], ranks: int, peer: str, nbytes: int) -> list[tuple[float, str]]:
+    return [
+        (row["ratio"][peer]["value"], row["collective"])
+        for row in record["rows"]
+        if row["ranks"] == ranks and _column(row["bytes"]) == nbytes and peer in row["ratio"] and row["bytes"]
+    ]
+
+
+def _measure(given: argparse.Namespace, out: Any) -> list[Record]:
+    records = []
+    for ranks in map(int, given.np.split(",")):
+        for collective in given.collectives.split(","):
+            options = Options(
+                collective=collective,
+                placement=Placement(ranks),
+                sizes=parse_sizes(given.sizes),
+                against=[name for name in given.against.split(",") if name],
+                repeats=given.repeats,
+                transport="shm",
+                limit=given.limit,
+            )
+            with showing(out) as show:
+                records.append(measure(options, lambda found, show=show: show(report(found))))
+    return records
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns the exit code."""
+    given = _arguments(arguments)
+    out = sys.stderr if given.json == "-" else sys.stdout
+    unknown = set(given.collectives.split(",")) - set(COLLECTIVES)
+    if unknown:
+        print(f"collectives: --collectives: there is no {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    try:
+        records = _measure(given, out)
+    except (JobFailed, ValueError) as error:
+        print(f"collectives: {error}", file=sys.stderr)
+        return 2
+    wrong = [f"{record['collective']}: {text}" for record in records for text in wrong_results(record)]
+    for text in wrong:
+        print(f"WRONG RESULT: {text}", file=sys.stderr)
+    if wrong:
+        print("collectives: wrong results; nothing saved", file=sys.stderr)
+        return 1
+    record = summary(records)
+    print(page(record), file=out)
+    if given.json:
+        write(records, given.json)
+    if given.save:
+        print(f"saved {keep(record, 'collectives', _RESULTS).relative_to(_HERE.parent)}", file=sys.stderr)
+        renew(_DOCUMENT, "collectives", page(record))
+    return 3 if given.strict and not all(judgement.met for judgement in judge(record)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
