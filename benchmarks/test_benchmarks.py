@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import allreduce
+import collectives
 import ddp
 import lanes
 import overhead
@@ -125,3 +126,43 @@ def test_protection_measures_every_kind(capsys: pytest.CaptureFixture[str]) -> N
         line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if "loopback" in line
     ]
     assert cells == [f"loopback, {kind}" for kind in ("plain", "checksums", "encrypted")]
+
+
+def test_collectives_are_measured_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "result.json"
+    given = [
+        "--np",
+        "2",
+        "--repeats",
+        "1",
+        "--sizes",
+        "4,4K",
+        "--collectives",
+        "gather,barrier",
+        "--against",
+        "gloo",
+    ]
+    assert collectives.main([*given, "--json", str(path), "--limit", "100"]) == 0
+    names = [(record["collective"], len(record["sizes"])) for record in json.loads(path.read_text())]
+    assert names == [("gather", 2), ("barrier", 1)]
+    assert "| barrier |" in capsys.readouterr().out
+    assert collectives.main(["--collectives", "gatter"]) == 2
+
+
+def test_collectives_that_are_slower_are_named() -> None:
+    def row(name: str, nbytes: int, gloo: float, mpi: float, ranks: int = 2) -> dict[str, Any]:
+        ratio = {"gloo": {"value": gloo}, "mpi": {"value": mpi}}
+        return {"collective": name, "ranks": ranks, "bytes": nbytes, "median": 1.0, "ratio": ratio}
+
+    rows = [
+        row("all_reduce", 4, 9, 0.6),
+        row("gather", 64 << 20, 3.5, 1.5),
+        row("scatter", 64 << 20, 2.9, 1.2),
+    ]
+    judged = {one.text: one for one in collectives.judge({"rows": rows})}
+    assert judged["2 processes, 64 MiB: slowest relative to gloo: scatter"].measured == "2.90x"
+    assert not judged["2 processes, 64 MiB: slowest relative to Open MPI: scatter"].met
+    assert judged["2 processes, all_reduce of 4 B, speed relative to Open MPI"].met
+    assert judged["sizes at which a collective is slower than gloo"].met
+    slower = collectives.judge({"rows": [row("reduce", 4096, 0.9, 1, ranks=8)]})[-1]
+    assert (slower.met, slower.measured) == (False, "reduce of 4 KiB, 8 processes")

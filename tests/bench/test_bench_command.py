@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from slipstream.bench.collective.catalogue import COLLECTIVES
 from slipstream.cli.bench import bench
+from slipstream.plan.registry import algorithms
 
 pytest.importorskip("torch")
 QUICK = ["-np", "2", "--repeats", "1", "--warmup", "0", "--limit", "100"]
@@ -62,6 +63,23 @@ def test_a_record_says_whether_it_was_encrypted(
     assert json.loads(kept.read_text())["encrypted"] == (way != "neither")
     words = f"slipstream's TCP {'not ' if way == 'neither' else ''}encrypted"
     assert words in " ".join(result.stdout.replace("\n#", "").split())
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce_scatter"])
+def test_algorithms_are_measured_beside_the_choice(name: str) -> None:
+    result = call(name, *QUICK, "--sizes", "256", "--against", "", "--algorithm", "all", "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    rows = record["sizes"][0]["contenders"]
+    assert set(rows) == {"slipstream", *(f"slipstream/{one}" for one in algorithms(name))}
+    assert all(row["wrong"] == 0 for row in rows.values())
+    assert rows["slipstream"]["ratio"]["fastest"]["value"] > 0
+
+
+def test_algorithms_that_are_not_there_are_named() -> None:
+    result = call("gather", *QUICK, "--algorithm", "ring")
+    assert result.exit_code == 2
+    assert "--algorithm ring: not known for gather; there are linear" in " ".join(result.output.split())
 
 
 def test_a_wrong_result_is_loud_and_nothing_is_kept(tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_a_repeat_lasts_as_long_as_its_slowest_rank() -> None:
     assert "ratio" not in record()["sizes"][0]["contenders"]["gloo"]
 
 
+def test_the_choice_is_compared_with_the_fastest_algorithm() -> None:
+    found = {"slipstream": _found([4.0] * 3), "slipstream/ring": _found([8.0] * 3)}
+    found |= {"slipstream/tree": _found([3.0] * 3), "slipstream/direct": {"unsupported": "not for 2"}}
+    found["gloo"] = _found([1.0] * 3)
+    size = {"bytes": 4096, "count": 1024, "calls": 2, "contenders": found}
+    rows = summarise_size(size, JOB)["contenders"]
+    assert rows["slipstream"]["ratio"]["fastest"]["value"] == 0.75
+    assert set(rows["slipstream/ring"]["ratio"]) == {"gloo"}
+
+
 def test_bandwidths() -> None:
     row = contender_row([2.0, 1.0, 4.0], "all_reduce", 1000, 4)
     assert (row["algbw"], row["busbw"]) == (500.0, 750.0)

@@ -53,6 +53,10 @@ Examples:
   slipstream bench {name} -np 8 -H n1:4,n2:4 --interface eth0 --link-rate 10gbit
 """
 
+_EPILOG_ALGORITHM = """\
+  slipstream bench {name} -np 4 --algorithm all --against ''
+"""
+
 _HELP = """Measures {name} with slipstream, and with its peers in the same processes.
 
     Prints a row for each size and contender: the time of a call (the median, the least and the 90th percentile over
@@ -126,6 +130,14 @@ _MEASUREMENT = [
     click.option("--transport", type=click.Choice(["auto", "tcp", "shm"]), default="auto", show_default=True),
     *link_options(),
 ]
+_ALGORITHM = click.option(
+    "--algorithm",
+    "algorithms",
+    default="",
+    metavar="NAME,...",
+    help="Measure these algorithms of slipstream as well, 'all' for every one. 'vs fastest' is the time of the "
+    "fastest of them, in multiples of that of slipstream's choice.",
+)
 _OUTPUT = [
     *output_options("Draw the bandwidth over the message size: FILE.svg or FILE.png."),
     click.option(
@@ -147,7 +159,13 @@ def _options(collective: Collective) -> list[Option]:
     if collective.rooted:
         what.append(option("--root", type=Whole(min=0), default=0, show_default=True, help="The root rank."))
     data: list[Any] = [] if collective.name == "barrier" else [*_SIZES, *what]
+    if _has_algorithms(collective):
+        data.append(_ALGORITHM)
     return [*placement_options(), *data, *_MEASUREMENT, *_OUTPUT]
+
+
+def _has_algorithms(collective: Collective) -> bool:
+    return collective.name not in ("barrier", "send_recv")
 
 
 def _sizes(given: dict[str, Any]) -> list[int]:
@@ -170,6 +188,7 @@ def _make_options(collective: Collective, given: dict[str, Any]) -> Options:
         placement=given_placement(given, settings),
         sizes=_sizes(given),
         against=[name for name in given["against"].split(",") if name],
+        algorithms=[name for name in given.get("algorithms", "").split(",") if name],
         dtype=given.get("dtype", "float32"),
         op=given.get("op", "sum"),
         root=given.get("root", 0),
@@ -210,6 +229,8 @@ def _command(collective: Collective) -> click.Command:
     run.__doc__ = _HELP.format(name=collective.name)
     command = decorated(run, _options(collective))
     epilog = _EPILOG_COLLECTIVE.format(name=collective.name)
+    if _has_algorithms(collective):
+        epilog += _EPILOG_ALGORITHM.format(name=collective.name)
     short = f"Measures {collective.name}."
     return click.command(collective.name, epilog=epilog, short_help=short)(command)
 

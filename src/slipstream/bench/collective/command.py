@@ -12,11 +12,12 @@ from typing import Any
 from slipstream.base.settings import Settings
 from slipstream.bench.collective import contenders
 from slipstream.bench.collective.catalogue import COLLECTIVES, DTYPES, check_operation, shapes
-from slipstream.bench.collective.summary import memory_rates, summarise_size
+from slipstream.bench.collective.summary import FASTEST, memory_rates, summarise_size
 from slipstream.bench.collective.task import Task
 from slipstream.bench.jobs import JobFailed, Placement
 from slipstream.bench.measurement import follow, link_environment
 from slipstream.bench.record import Record, head, keep
+from slipstream.plan.registry import algorithms, collectives
 
 __all__ = ["Options", "kind_name", "measure", "save", "wrong_results"]
 
@@ -29,6 +30,7 @@ class Options:
     placement: Placement
     sizes: Sequence[int]
     against: Sequence[str] = ("gloo",)
+    algorithms: Sequence[str] = ()
     dtype: str = "float32"
     op: str = "sum"
     root: int = 0
@@ -81,7 +83,22 @@ def _names(options: Options) -> list[str]:
     if unknown:
         known = ", ".join(name for name in contenders.TABLE if name != "slipstream")
         raise ValueError(f"--against {','.join(unknown)}: not known; there are {known}")
-    return list(dict.fromkeys(["slipstream", *options.against]))
+    algorithms = [f"{contenders.ALGORITHM}{name}" for name in _algorithms(options)]
+    return list(dict.fromkeys(["slipstream", *algorithms, *options.against]))
+
+
+def _algorithms(options: Options) -> list[str]:
+    """Those of ``options.algorithms``, ``all`` for every one there is; ValueError for another name."""
+    if not options.algorithms:
+        return []
+    known = algorithms(options.collective) if options.collective in collectives() else ()
+    if list(options.algorithms) == ["all"]:
+        return list(known)
+    unknown = sorted(set(options.algorithms) - set(known))
+    if unknown:
+        there = f"there are {', '.join(known)}" if known else "it has no choice of them"
+        raise ValueError(f"--algorithm {','.join(unknown)}: not known for {options.collective}; {there}")
+    return list(options.algorithms)
 
 
 def _task(options: Options, names: tuple[str, ...]) -> Task:
@@ -143,8 +160,10 @@ def _add_start(record: Record, message: Mapping[str, Any]) -> None:
     there = [name for name in record["contenders"] if name not in record["missing"]]
     record["contenders"] = there
     record["peers"] = [name for name in there if not name.startswith("slipstream")]
+    if any(name.startswith(contenders.ALGORITHM) for name in there):
+        record["peers"].append(FASTEST)
     record["memories"] = {
-        name: contenders.TABLE[name].memory for name in there if contenders.TABLE[name].memory
+        name: contenders.need_of(name).memory for name in there if contenders.need_of(name).memory
     }
     record["memory"] = None if None in memory else memory_rates(memory)
     record["idle_cpu"] = None if None in idle else max(idle)

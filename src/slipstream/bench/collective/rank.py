@@ -16,7 +16,7 @@ import numpy as np
 import slipstream
 from slipstream.base.settings import Settings
 from slipstream.bench import machine
-from slipstream.bench.collective.contenders import TABLE, Contender, Place, open_contender
+from slipstream.bench.collective.contenders import Contender, Place, need_of, open_contender
 from slipstream.bench.collective.meter import Meter
 from slipstream.bench.collective.task import MEMORY_FROM, Task
 from slipstream.bench.gathering import gather_objects
@@ -60,10 +60,10 @@ def _open(names: tuple[str, ...], place: Place) -> tuple[list[Contender], dict[s
     reasons: dict[str, str] = {}
     for name in names:
         try:
-            for module in TABLE[name].imports:
+            for module in need_of(name).imports:
                 importlib.import_module(module)
         except ImportError as error:
-            reasons[name] = f"{error}; install: {TABLE[name].install}"
+            reasons[name] = f"{error}; install: {need_of(name).install}"
     missing = agreed(reasons)  # of all first: starting one of them needs all ranks
     opened = []
     for name in names:
@@ -73,7 +73,7 @@ def _open(names: tuple[str, ...], place: Place) -> tuple[list[Contender], dict[s
         try:
             contender = open_contender(name, place)
         except ImportError as error:
-            reasons = {name: f"{error}; install: {TABLE[name].install}"}
+            reasons = {name: f"{error}; install: {need_of(name).install}"}
         reasons = agreed(reasons)
         if reasons:
             missing |= reasons

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slipstream.bench.collective.catalogue import bus_factor, memory_bytes, network_seconds
+from slipstream.bench.collective.contenders import ALGORITHM
 from slipstream.bench.collective.task import MEMORY_FROM
 from slipstream.bench.samples import ratio, slowest, times
 
-__all__ = ["contender_row", "limit_seconds", "memory_rates", "summarise_size"]
+__all__ = ["FASTEST", "contender_row", "limit_seconds", "memory_rates", "summarise_size"]
+
+FASTEST = "fastest"  # of the measured algorithms: a peer, but without a row of its own
 
 
 def contender_row(samples: Sequence[float], collective: str, nbytes: int, ranks: int) -> dict[str, Any]:
@@ -84,6 +87,10 @@ def summarise_size(size: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str,
                 for peer, other in measured.items()
                 if not peer.startswith("slipstream")
             }
+    by_algorithm = [row for name, row in measured.items() if name.startswith(ALGORITHM)]
+    if by_algorithm and "slipstream" in measured:
+        fastest, chosen = min(by_algorithm, key=lambda row: row["median"]), measured["slipstream"]
+        chosen["ratio"][FASTEST] = ratio(fastest["samples"], chosen["samples"])
     traffic = job["memory"]["traffic"] if job["memory"] else None
     limit = limit_seconds(
         collective, nbytes, hosts, job["root"] or 0, link_rate=job["link_rate"], traffic=traffic

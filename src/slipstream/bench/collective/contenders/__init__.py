@@ -15,7 +15,21 @@ from dataclasses import dataclass
 
 from slipstream.bench.collective.contenders.interface import Bound, Call, Contender, Place, Unsupported
 
-__all__ = ["TABLE", "Bound", "Call", "Contender", "Need", "Place", "Unsupported", "missing", "open_contender"]
+__all__ = [
+    "ALGORITHM",
+    "TABLE",
+    "Bound",
+    "Call",
+    "Contender",
+    "Need",
+    "Place",
+    "Unsupported",
+    "missing",
+    "need_of",
+    "open_contender",
+]
+
+ALGORITHM = "slipstream/"  # before the name of an algorithm: slipstream, but with this one whatever the size
 
 
 @dataclass(frozen=True)
@@ -42,11 +56,16 @@ TABLE = {
 }
 
 
+def need_of(name: str) -> Need:
+    """What a contender needs: one of `TABLE`, or an algorithm of slipstream's."""
+    return TABLE["slipstream" if name.startswith(ALGORITHM) else name]
+
+
 def missing(names: Sequence[str]) -> dict[str, str]:
     """Which of ``names`` cannot run on this host, and what to install; looks, but imports none of them."""
     found = {}
     for name in names:
-        need = TABLE[name]
+        need = need_of(name)
         absent = [module for module in need.imports if importlib.util.find_spec(module) is None]
         if name == "mpi" and shutil.which("mpirun") is None:
             absent.append("mpirun")
@@ -59,6 +78,6 @@ def missing(names: Sequence[str]) -> dict[str, str]:
 
 def open_contender(name: str, place: Place) -> Contender:
     """Starts the library in this process; all ranks call it alike. Raises ImportError when it does not load."""
-    module = importlib.import_module(f"slipstream.bench.collective.contenders.{TABLE[name].module}")
+    module = importlib.import_module(f"slipstream.bench.collective.contenders.{need_of(name).module}")
     contender: Contender = module.open_contender(name, place)
     return contender

@@ -14,9 +14,11 @@ __all__ = ["open_contender"]
 
 
 def open_contender(name: str, place: Place) -> Contender:
-    """``slipstream``, ``slipstream-shared`` or ``slipstream-torch``; slipstream must be initialized."""
+    """``slipstream``, ``slipstream-shared``, ``slipstream-torch`` or ``slipstream/ALGORITHM``, after `init`."""
     if name == "slipstream-torch":
         return _torch()
+    if name.startswith("slipstream/"):
+        return _by_algorithm(name, place)
     shared = name == "slipstream-shared"
 
     def bind(call: Call) -> Bound:
@@ -27,7 +29,25 @@ def open_contender(name: str, place: Place) -> Contender:
     return Contender(name, bind, shared=shared)
 
 
-def _call(call: Call, place: Place) -> Callable[[], object]:
+def _by_algorithm(name: str, place: Place) -> Contender:
+    """One algorithm of `slipstream.plan.registry`, in the chunks that slipstream takes for the size."""
+    algorithm = name.partition("/")[2]
+    group = slipstream.Group()
+
+    def bind(call: Call) -> Bound:
+        nbytes = max(call.source.nbytes, call.target.nbytes)
+        chunk = slipstream.world().compiled(call.name, nbytes, call.root).chunk_bytes
+        try:
+            group.compile_as(call.name, algorithm, chunk, call.root)
+        except ValueError as error:  # it is not for this many ranks or hosts
+            raise Unsupported(str(error)) from None
+        group.use(call.name, algorithm, chunk)
+        return Bound(_call(call, place, group))
+
+    return Contender(name, bind)
+
+
+def _call(call: Call, place: Place, group: slipstream.Group | None = None) -> Callable[[], object]:
     x, out, root = call.source, call.target, call.root
     op = Op[call.op.upper()]
     after, before = (place.rank + 1) % place.size, (place.rank - 1) % place.size
@@ -38,14 +58,14 @@ def _call(call: Call, place: Place) -> Callable[[], object]:
         sending.wait()
 
     calls: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: slipstream.all_reduce(x, op, out=out),
-        "reduce_scatter": lambda: slipstream.reduce_scatter(x, op, out=out),
-        "all_gather": lambda: slipstream.all_gather(x, out=out),
-        "broadcast": lambda: slipstream.broadcast(x, root, out=out),
-        "reduce": lambda: slipstream.reduce(x, root, op, out=out),
-        "gather": lambda: slipstream.gather(x, root, out=out),
-        "scatter": lambda: slipstream.scatter(x, root, out=out),
-        "all_to_all": lambda: slipstream.all_to_all(x, out=out),
+        "all_reduce": lambda: slipstream.all_reduce(x, op, out=out, group=group),
+        "reduce_scatter": lambda: slipstream.reduce_scatter(x, op, out=out, group=group),
+        "all_gather": lambda: slipstream.all_gather(x, out=out, group=group),
+        "broadcast": lambda: slipstream.broadcast(x, root, out=out, group=group),
+        "reduce": lambda: slipstream.reduce(x, root, op, out=out, group=group),
+        "gather": lambda: slipstream.gather(x, root, out=out, group=group),
+        "scatter": lambda: slipstream.scatter(x, root, out=out, group=group),
+        "all_to_all": lambda: slipstream.all_to_all(x, out=out, group=group),
         "send_recv": send_recv,
         "barrier": slipstream.barrier,
     }
