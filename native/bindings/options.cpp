@@ -57,6 +57,7 @@ void bind_options(nb::module_& m) {
       .def_prop_rw("zero_copy", &zero_copy, &set_zero_copy)
       .def_prop_rw("checksum", &checksum, &set_checksum)
       .def_rw("congestion", &LinkOptions::congestion)
+      .def_rw("dscp", &LinkOptions::dscp)
       .def_rw("encrypt", &LinkOptions::encrypt)
       .def_rw("threads", &LinkOptions::threads)
       .def_prop_rw("single_copy", &single_copy, &set_single_copy)

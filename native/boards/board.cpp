@@ -22,6 +22,7 @@ Board::Board(BoardHost& host, const Group& group, uint64_t next)
     : host_(host),
       rank_(group.rank),
       size_(static_cast<int>(group.ranks.size())),
+      own_(group.ranks[static_cast<size_t>(group.rank)]),
       leader_(group.ranks.front()),
       count_(next - 1),
       worth_(size_) {}

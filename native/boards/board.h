@@ -63,8 +63,10 @@ class Board : public std::enable_shared_from_this<Board> {
   // `next`: the number that the group's next operation gets, from 1.
   Board(BoardHost& host, const Group& group, uint64_t next);
 
-  // The rank of the session that makes the memory, and its bytes.
+  // Ranks of the session: this one, and the one that makes the memory.
+  int rank() const { return own_; }
   int leader() const { return leader_; }
+  // Bytes of the memory.
   size_t bytes() const { return BoardRows::bytes(size_); }
   // Driver. From this rank's next operation on, it uses this memory. False if it has some.
   bool take(std::shared_ptr<std::byte> memory);
@@ -112,8 +114,9 @@ class Board : public std::enable_shared_from_this<Board> {
   void wake_others(const Group& group, uint64_t number, bool at_once);
 
   BoardHost& host_;
-  const int rank_;
+  const int rank_;  // of the group
   const int size_;
+  const int own_;
   const int leader_;
 
   std::mutex mutex_;

@@ -187,7 +187,12 @@ Error Boards::offered_board(Link& link, const WorkHeader& frame, std::span<const
   if (payload.size() == sizeof(place)) std::memcpy(&place, payload.data(), sizeof(place));
   const bool sound = payload.size() == sizeof(place) && place.offset % 64 == 0 && link.peer() == board->leader();
   std::shared_ptr<std::byte> memory;
-  if (sound) memory = link.hold({place.region, place.offset}, board->bytes());
+  try {
+    if (sound) memory = link.hold({place.region, place.offset}, board->bytes());
+  } catch (const Failure& failure) {  // this rank stays off the board, and with it all do
+    log_info(board->rank(), "small operations of a group go by messages: " + failure.error().text);
+    return {};
+  }
   if (!link.up()) return {};  // it has just failed
   if (!memory || !board->take(std::move(memory)))
     return Error{Code::internal, link.peer(), {}, who + " offered a board that cannot be right"};

@@ -420,6 +420,12 @@ TEST(a_link_may_go_while_it_is_dialling) {
   CHECK(connect(a, b, 1));
 }
 
+int class_of(int fd, int level, int name) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &size) == 0 ? value : -1;
+}
+
 std::string congestion_of(int fd) {
   char name[16] = {};
   socklen_t size = sizeof(name) - 1;
@@ -440,6 +446,17 @@ TEST(connections_do_not_pace_unless_they_are_told_to) {
   CHECK(congestion_of(fd.get()) == "bbr");
   tune_tcp(fd.get(), {});
   CHECK(congestion_of(fd.get()) != "bbr");
+}
+
+TEST(packets_have_the_class_that_is_asked_for) {
+  const Fd v4(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), v6(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  tune_tcp(v4.get(), {});
+  CHECK_EQ(class_of(v4.get(), IPPROTO_IP, IP_TOS), 0);
+  tune_tcp(v4.get(), {"", 0, 34});
+  CHECK_EQ(class_of(v4.get(), IPPROTO_IP, IP_TOS), 34 << 2);
+  if (!v6) return;  // this kernel has none
+  tune_tcp(v6.get(), {"", 0, 34});
+  CHECK_EQ(class_of(v6.get(), IPPROTO_IPV6, IPV6_TCLASS), 34 << 2);
 }
 
 TEST(bad_options_are_refused) {

@@ -73,7 +73,8 @@ class Link {
     uint64_t offset = 0;
   };
   virtual std::optional<Shared> share(const std::byte* /*data*/, size_t /*bytes*/) { return std::nullopt; }
-  // Where `bytes` bytes that the peer has shared lie in this process; null if they do not.
+  // Where `bytes` bytes that the peer has shared lie in this process; null if they do not. Throws Failure if this
+  // process could not take that memory.
   virtual std::byte* remote(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }
   // As remote(), but it stays there, and both may write to it, as long as somebody holds it: longer than the link.
   virtual std::shared_ptr<std::byte> hold(const Shared& /*shared*/, size_t /*bytes*/) { return nullptr; }

@@ -220,9 +220,16 @@ std::string congestion_of(int fd) {
 // comes in bursts, over unequal paths and within a machine (docs/log.md).
 bool paces(int fd) { return congestion_of(fd).starts_with("bbr"); }
 
+// The upper six bits of the byte; a socket for IPv6 may carry IPv4, too.
+void set_class(int fd, int dscp) {
+  set(fd, IPPROTO_IP, IP_TOS, dscp << 2);
+  set(fd, IPPROTO_IPV6, IPV6_TCLASS, dscp << 2);
+}
+
 void tune_tcp(int fd, const SocketOptions& options) {
   const bool near = same_machine(fd);
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (options.dscp > 0) set_class(fd, options.dscp);
   if (options.notsent_lowat > 0) set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, options.notsent_lowat);
   if (!options.congestion.empty())
     set_congestion(fd, options.congestion);

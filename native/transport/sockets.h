@@ -14,6 +14,7 @@ namespace slipstream {
 struct SocketOptions {
   std::string congestion;  // TCP_CONGESTION; empty: the kernel's default, but not one that paces
   int notsent_lowat = 256 << 10;
+  int dscp = 0;  // the class of the packets, 0..63; 0: the system's
 };
 
 // A non-blocking listener; `port` 0 takes a free one. Throws Failure.

@@ -79,6 +79,7 @@ class LinkOptions:
 
     lanes: int
     congestion: str
+    dscp: int
     encrypt: bool
     threads: int
     cpus: list[int]

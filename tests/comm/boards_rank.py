@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -99,6 +100,27 @@ def ragged(_: Path) -> None:
     settle(call=lambda: slipstream.gather(block, 1))
     settle(call=lambda: slipstream.scatter(everyone, 1, out=np.empty(rank + 1)))
     settle(call=lambda: slipstream.all_to_all(np.zeros(size * 5)))
+
+
+def poor(folder: Path) -> None:
+    """A rank that may open no more files, or has no more address space, stays off the board; nothing fails."""
+    slipstream.all_to_all(np.zeros(slipstream.size() * 50_000))  # links to all
+    np.testing.assert_array_equal(slipstream.all_reduce(np.ones(SMALL), async_op=True).wait(), slipstream.size())
+    if slipstream.rank() == 1 and folder.name == "files":
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    elif slipstream.rank() == 1:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(
+            resource.RLIMIT_AS, (pages * resource.getpagesize() + 500_000, resource.RLIM_INFINITY)
+        )
+    for i in range(300):
+        np.testing.assert_array_equal(
+            slipstream.all_reduce(np.full(SMALL, i)), np.full(SMALL, i * slipstream.size())
+        )
+        slipstream.barrier()
+    assert not without_messages()
 
 
 def late(_: Path) -> None:

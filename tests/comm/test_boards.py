@@ -24,6 +24,11 @@ def test_ranks_that_call_each_in_its_own_way(case: str) -> None:
     ranks.run(SCRIPT, 3, args=[case, "-"])
 
 
+@pytest.mark.parametrize("what", ["files", "addresses"])
+def test_a_rank_that_cannot_take_the_memory_stays_off_the_board(what: str) -> None:
+    ranks.run(SCRIPT, 3, args=["poor", what])
+
+
 def test_groups_and_threads() -> None:
     ranks.run(SCRIPT, 4, args=["groups", "-"])
 

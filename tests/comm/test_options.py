@@ -12,6 +12,7 @@ def test_every_option_of_links_is_that_setting() -> None:
         "checksum": "on",
         "congestion": "reno",
         "dealing": "round_robin",
+        "dscp": 34,
         "encrypt": True,
         "lanes": 7,
         "threads": 3,

@@ -83,9 +83,11 @@ Error unreadable(int peer, int error) {
                           errno_text("process_vm_readv", error) + "; SLIPSTREAM_SINGLE_COPY=off does without");
 }
 
-Failure no_descriptors(int rank, int peer) {
+constexpr const char* kNoDescriptors = "it has run out of file descriptors (ulimit -n)";
+
+Failure cannot_take(int rank, int peer, const std::string& why) {
   return Failure(Code::internal, "rank " + std::to_string(rank) + " cannot take shared memory of rank " +
-                                     std::to_string(peer) + ": it has run out of file descriptors (ulimit -n)");
+                                     std::to_string(peer) + ": " + why);
 }
 
 void say_if_twice(int rank, int peer, const std::string& why) {
@@ -276,7 +278,12 @@ ShmLink::Received ShmLink::receive_message() {
   if (read == DescriptorChannel::Read::nothing) return Received::nothing;
   if (read == DescriptorChannel::Read::end) return Received::end;
   last_heard_ = now();
-  if (read == DescriptorChannel::Read::no_descriptors) throw no_descriptors(home_->identity.rank, peer_);
+  const bool none = read == DescriptorChannel::Read::no_descriptors;
+  if (none && message.kind == kRegion) {
+    untaken_.insert_or_assign(message.id, kNoDescriptors);
+    return Received::message;
+  }
+  if (none) throw cannot_take(home_->identity.rank, peer_, kNoDescriptors);
   if (read == DescriptorChannel::Read::malformed || (message.kind != kRegion && message.kind != kSetup) ||
       (message.kind == kRegion && fds.size() != 1)) {
     fail(malformed(peer_, "message"));
@@ -289,8 +296,7 @@ ShmLink::Received ShmLink::receive_message() {
   try {
     peer_regions_.insert_or_assign(message.id, std::make_shared<Mapping>(fds[0].get(), message.size));
   } catch (const Failure& failure) {
-    fail(unmappable(peer_, failure));
-    return Received::nothing;
+    untaken_.insert_or_assign(message.id, failure.error().text);
   }
   return Received::message;
 }
@@ -347,7 +353,10 @@ void ShmLink::announce(const std::shared_ptr<const Region>& region) {
 std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {
   auto it = peer_regions_.find(id);
   // An end of the stream is left to ready(): this may be called while an entry of the ring is being handled.
-  while (it == peer_regions_.end() && open_ && receive_message() == Received::message) it = peer_regions_.find(id);
+  while (it == peer_regions_.end() && !untaken_.contains(id) && open_ && receive_message() == Received::message)
+    it = peer_regions_.find(id);
+  if (const auto untaken = untaken_.find(id); untaken != untaken_.end())
+    throw cannot_take(home_->identity.rank, peer_, untaken->second);
   return open_ && it != peer_regions_.end() ? it->second : nullptr;
 }
 
@@ -436,6 +445,7 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
     case kDropped:
       incoming_.pop();
       peer_regions_.erase(static_cast<uint32_t>(entry.value));
+      untaken_.erase(static_cast<uint32_t>(entry.value));
       return true;
     default:
       return false;

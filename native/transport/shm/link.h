@@ -109,6 +109,7 @@ class ShmLink final : public Link, private Handler {
   DescriptorChannel messages_;  // on the unix socket, after the handshake
   EntryQueue entries_;          // wait while messages wait: they may need the regions
   std::unordered_map<uint32_t, std::shared_ptr<Mapping>> peer_regions_;
+  std::unordered_map<uint32_t, std::string> untaken_;  // of the peer's regions, and why: an error when one is needed
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;
   PrivateReads private_;

@@ -36,7 +36,7 @@ struct TcpCore {
         threads(options.threads, options.cpus),
         batch(p, threads) {}
 
-  SocketOptions socket_options() const { return {options.congestion, options.notsent_lowat}; }
+  SocketOptions socket_options() const { return {options.congestion, options.notsent_lowat, options.dscp}; }
 
   Poller& poller;
   Events& events;
