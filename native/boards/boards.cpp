@@ -11,8 +11,9 @@ namespace slipstream {
 
 namespace {
 
-constexpr size_t kRegionBytes = 1 << 20;
-constexpr size_t kMostRegions = 64;  // that a leader makes; each is a file descriptor
+constexpr size_t kRegionBytes = 1 << 20;  // of the first; each more is twice as large, kDoublings times
+constexpr size_t kDoublings = 4;
+constexpr size_t kMostRegions = 16;  // that a leader has; each is a file descriptor
 constexpr double kTellSeconds = 0.01;
 constexpr auto kWakeAtOnce = std::chrono::milliseconds(1);
 
@@ -97,7 +98,7 @@ std::shared_ptr<std::byte> Boards::allocate(size_t bytes) {
   if (!memory || made_.back().bytes - used_ < bytes) {
     free_unused();
     if (made_.size() == kMostRegions) throw Failure(Code::internal, "this rank leads too many groups");
-    const auto region = parts_.regions.create(std::max(kRegionBytes, bytes));
+    const auto region = parts_.regions.create(std::max(kRegionBytes << std::min(made_.size(), kDoublings), bytes));
     memory = {region->memory.data(), [region](std::byte*) {}};  // counts the boards alone, not who else has the region
     made_.push_back({region->id, region->memory.size(), memory});
     used_ = 0;

@@ -105,7 +105,9 @@ def ragged(_: Path) -> None:
 def poor(folder: Path) -> None:
     """A rank that may open no more files, or has no more address space, stays off the board; nothing fails."""
     slipstream.all_to_all(np.zeros(slipstream.size() * 50_000))  # links to all
-    np.testing.assert_array_equal(slipstream.all_reduce(np.ones(SMALL), async_op=True).wait(), slipstream.size())
+    np.testing.assert_array_equal(
+        slipstream.all_reduce(np.ones(SMALL), async_op=True).wait(), slipstream.size()
+    )
     if slipstream.rank() == 1 and folder.name == "files":
         free = os.dup(0)
         os.close(free)
@@ -291,6 +293,19 @@ def dropped(_: Path) -> None:
         del group
         gc.collect()
     assert counts[1] <= counts[0] + 2, counts
+
+
+def held(_: Path) -> None:
+    """Many groups, whose boards share few files."""
+    slipstream.all_to_all(np.zeros(slipstream.size() * 50_000))  # links to all
+    before = len(os.listdir("/proc/self/fd"))
+    groups = [slipstream.Group() for _ in range(200)]
+    for group in groups:
+        for k in range(6):
+            total = slipstream.all_reduce(np.full(SMALL, float(slipstream.rank() + k)), group=group)
+            assert (total == 3 + 3 * k).all()
+    settle(groups[-1])
+    assert len(os.listdir("/proc/self/fd")) <= before + 6
 
 
 def leaves(_: Path) -> None:

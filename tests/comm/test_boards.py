@@ -19,7 +19,7 @@ def test_values(n: int) -> None:
     ranks.run(SCRIPT, n, args=["values", "-"])
 
 
-@pytest.mark.parametrize("case", ["ragged", "late", "mixed", "forked", "leaves", "dropped"])
+@pytest.mark.parametrize("case", ["ragged", "late", "mixed", "forked", "leaves", "dropped", "held"])
 def test_ranks_that_call_each_in_its_own_way(case: str) -> None:
     ranks.run(SCRIPT, 3, args=[case, "-"])
 
