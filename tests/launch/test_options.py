@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from launch.test_run import run, ssh, tag
 from slipstream.cli.main import main
+from slipstream.launch.agent import advice
 
 __all__ = ["ssh", "tag"]
 
@@ -200,3 +202,8 @@ slipstream.init()
     assert "Timeout: rank 1 of 2 did not come within 1 s: every rank must start and call " in last
     assert "epoch/" not in last
     assert "slipstream run --start-timeout" in last
+
+
+def test_a_rank_that_cannot_start_for_want_of_files_is_not_told_to_name_another_interpreter() -> None:
+    assert "ulimit -n" in advice("python", OSError(errno.EMFILE, "Too many open files"))
+    assert "python3" in advice("python", FileNotFoundError(errno.ENOENT, "No such file"))

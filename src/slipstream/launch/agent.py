@@ -8,6 +8,7 @@ those of its guard (`guard`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import shutil
@@ -169,7 +170,7 @@ class _HostAgent:
                 self.running -= 1
                 program = spec.argv[0]
                 why = _why(error, program, env.get("PATH", os.defpath))
-                text = f"cannot start {program!r} in {spec.cwd}: {why}{advice(program)}"
+                text = f"cannot start {program!r} in {spec.cwd}: {why}{advice(program, error)}"
                 self._send(wire.FAILED, rank.rank, text.encode(errors="replace"))
 
     def _start_rank(self, rank: SpecRank, spec: Spec, env: dict[str, str]) -> None:
@@ -253,8 +254,12 @@ def _why(error: Exception, program: str, path: str) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def advice(program: str) -> str:
+def advice(program: str, error: Exception | None = None) -> str:
     """What may be meant by a command that cannot be started."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "; raise the limit (ulimit -n), or run fewer ranks on this host"
+    if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM):
+        return "; the host has too little memory or too many processes (ulimit -u)"
     if program.endswith(".py"):
         return f"; Python runs a script: slipstream run ... -- python {program}"
     if program == "python":
