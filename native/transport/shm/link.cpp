@@ -85,11 +85,6 @@ Error unreadable(int peer, int error) {
 
 constexpr const char* kNoDescriptors = "it has run out of file descriptors (ulimit -n)";
 
-Failure cannot_take(int rank, int peer, const std::string& why) {
-  return Failure(Code::internal, "rank " + std::to_string(rank) + " cannot take shared memory of rank " +
-                                     std::to_string(peer) + ": " + why);
-}
-
 void say_if_twice(int rank, int peer, const std::string& why) {
   if (!why.empty())
     log_info(rank, "large data for rank " + std::to_string(peer) +
@@ -135,6 +130,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string
       dialler_(true),
       deadline_(now() + seconds(home_->connect_seconds)),
       listener_(std::move(listener)),
+      peer_regions_(home_->identity.rank, peer),
       private_(home_->single_copy) {
   dial();
   home_->links.push_back(this);
@@ -148,6 +144,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, 
       dialler_(false),
       phase_(Phase::setup),
       deadline_(now() + seconds(home_->connect_seconds)),
+      peer_regions_(home_->identity.rank, peer),
       private_(home_->single_copy) {
   home_->poller.add(socket_.get(), EPOLLIN, this);
   home_->links.push_back(this);
@@ -280,10 +277,10 @@ ShmLink::Received ShmLink::receive_message() {
   last_heard_ = now();
   const bool none = read == DescriptorChannel::Read::no_descriptors;
   if (none && message.kind == kRegion) {
-    untaken_.insert_or_assign(message.id, kNoDescriptors);
+    peer_regions_.miss(message.id, kNoDescriptors);
     return Received::message;
   }
-  if (none) throw cannot_take(home_->identity.rank, peer_, kNoDescriptors);
+  if (none) throw peer_regions_.cannot_take(kNoDescriptors);
   if (read == DescriptorChannel::Read::malformed || (message.kind != kRegion && message.kind != kSetup) ||
       (message.kind == kRegion && fds.size() != 1)) {
     fail(malformed(peer_, "message"));
@@ -293,11 +290,7 @@ ShmLink::Received ShmLink::receive_message() {
     accept_setup(message, std::move(fds));
     return Received::message;
   }
-  try {
-    peer_regions_.insert_or_assign(message.id, std::make_shared<Mapping>(fds[0].get(), message.size));
-  } catch (const Failure& failure) {
-    untaken_.insert_or_assign(message.id, failure.error().text);
-  }
+  peer_regions_.take(message.id, fds[0], message.size);
   return Received::message;
 }
 
@@ -351,13 +344,10 @@ void ShmLink::announce(const std::shared_ptr<const Region>& region) {
 }
 
 std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {
-  auto it = peer_regions_.find(id);
   // An end of the stream is left to ready(): this may be called while an entry of the ring is being handled.
-  while (it == peer_regions_.end() && !untaken_.contains(id) && open_ && receive_message() == Received::message)
-    it = peer_regions_.find(id);
-  if (const auto untaken = untaken_.find(id); untaken != untaken_.end())
-    throw cannot_take(home_->identity.rank, peer_, untaken->second);
-  return open_ && it != peer_regions_.end() ? it->second : nullptr;
+  while (!peer_regions_.knows(id) && open_ && receive_message() == Received::message) {
+  }
+  return open_ ? peer_regions_.find(id) : nullptr;
 }
 
 std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) {
@@ -444,8 +434,7 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
     }
     case kDropped:
       incoming_.pop();
-      peer_regions_.erase(static_cast<uint32_t>(entry.value));
-      untaken_.erase(static_cast<uint32_t>(entry.value));
+      peer_regions_.drop(static_cast<uint32_t>(entry.value));
       return true;
     default:
       return false;

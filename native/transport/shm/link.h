@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "transport/shm/access.h"
 #include "transport/shm/descriptor_channel.h"
 #include "transport/shm/entry_queue.h"
+#include "transport/shm/peer_regions.h"
 #include "transport/shm/private_reads.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/tickets.h"
@@ -108,8 +108,7 @@ class ShmLink final : public Link, private Handler {
   std::unique_ptr<Bell> peer_bell_;
   DescriptorChannel messages_;  // on the unix socket, after the handshake
   EntryQueue entries_;          // wait while messages wait: they may need the regions
-  std::unordered_map<uint32_t, std::shared_ptr<Mapping>> peer_regions_;
-  std::unordered_map<uint32_t, std::string> untaken_;  // of the peer's regions, and why: an error when one is needed
+  PeerRegions peer_regions_;
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;
   PrivateReads private_;

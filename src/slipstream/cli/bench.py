@@ -51,9 +51,6 @@ Examples:
   slipstream bench {name} -np 2
   slipstream bench {name} -np 4 --against gloo,mpi --repeats 25 --json
   slipstream bench {name} -np 8 -H n1:4,n2:4 --interface eth0 --link-rate 10gbit
-"""
-
-_EPILOG_ALGORITHM = """\
   slipstream bench {name} -np 4 --algorithm all --against ''
 """
 
@@ -228,9 +225,8 @@ def _command(collective: Collective) -> click.Command:
 
     run.__doc__ = _HELP.format(name=collective.name)
     command = decorated(run, _options(collective))
-    epilog = _EPILOG_COLLECTIVE.format(name=collective.name)
-    if _has_algorithms(collective):
-        epilog += _EPILOG_ALGORITHM.format(name=collective.name)
+    lines = _EPILOG_COLLECTIVE.format(name=collective.name).splitlines()
+    epilog = "\n".join(line for line in lines if _has_algorithms(collective) or "--algorithm" not in line)
     short = f"Measures {collective.name}."
     return click.command(collective.name, epilog=epilog, short_help=short)(command)
 
