@@ -22,7 +22,7 @@ from slipstream.bench.collective.command import Options, measure, wrong_results
 from slipstream.bench.collective.report import report
 from slipstream.bench.jobs import JobFailed, Placement
 from slipstream.bench.judgements import Judgement, at_least, judgement_table
-from slipstream.bench.page import renew
+from slipstream.bench.page import renew, replace_between
 from slipstream.bench.record import Record, head, keep, origin, write
 from slipstream.bench.table import grid, size_text, time_text
 from slipstream.bench.view import showing
@@ -164,6 +164,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"collectives: --collectives: there is no {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
     try:
+        if given.save:
+            replace_between(
+                _DOCUMENT.read_text(encoding="utf-8"), "collectives", ""
+            )  # before half an hour of work
         records = _measure(given, out)
     except (JobFailed, ValueError) as error:
         print(f"collectives: {error}", file=sys.stderr)

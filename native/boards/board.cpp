@@ -3,8 +3,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 #include "base/float_state.h"
+#include "base/log.h"
 #include "base/relax.h"
 #include "boards/sleep.h"
 
@@ -14,7 +17,7 @@ namespace {
 
 constexpr int kCallsBefore = 3;  // that a board would have taken, before there is one
 constexpr auto kAtOnce = std::chrono::microseconds(1);
-constexpr auto kLong = std::chrono::microseconds(250);  // beyond the patience: others have had this core
+constexpr auto kLost = std::chrono::microseconds(250);  // beyond the patience: others have had this core
 
 }  // namespace
 
@@ -22,7 +25,7 @@ Board::Board(BoardHost& host, const Group& group, uint64_t next)
     : host_(host),
       rank_(group.rank),
       size_(static_cast<int>(group.ranks.size())),
-      own_(group.ranks[static_cast<size_t>(group.rank)]),
+      session_rank_(group.ranks[static_cast<size_t>(group.rank)]),
       leader_(group.ranks.front()),
       count_(next - 1),
       worth_(size_) {}
@@ -43,16 +46,23 @@ void Board::join() {
 // ---- works of the engine
 
 void Board::number(const WorkPtr& work) {
-  uint64_t number = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (rows_) join();
-    number = ++count_;
-    if (rows_) rows_->pass(number, undecided_);
-    host_.enter(work, number);
-    if (!rows_) return;
+  try {
+    const uint64_t number = take_number(work);
+    if (number != 0) wake_others(*work->request.group, number, false);
+  } catch (...) {  // the others have seen the number, or wait for it
+    host_.broke();
+    throw;
   }
-  wake_others(*work->request.group, number, false);
+}
+
+// 0 if the group has no board yet.
+uint64_t Board::take_number(const WorkPtr& work) {
+  const std::lock_guard lock(mutex_);
+  if (rows_) join();
+  const uint64_t number = ++count_;
+  if (rows_) rows_->pass(number, undecided_);
+  host_.enter(work, number);
+  return rows_ ? number : 0;
 }
 
 bool Board::hold_back(const WorkPtr& work) {
@@ -117,22 +127,25 @@ bool Board::look_at_once() {
 bool Board::look() {
   // Whoever this rank waits for may be queued behind it on this core.
   const Time end = now() + host_.patience();
-  while (rows_->look() == BoardRows::Look::waits) {
-    if (host_.ended()) return true;
-    const Time at = now();
-    lost_core_ = at - end > kLong;
-    if (at >= end) return false;
+  bool waits = false;
+  bool yielded = false;
+  while ((waits = rows_->look() == BoardRows::Look::waits) && !host_.ended() && now() < end) {
     ::sched_yield();
+    yielded = true;
   }
-  return true;
+  lost_core_ = yielded && now() - end > kLost;
+  return !waits || host_.ended();
 }
 
 WorkPtr Board::end(const BoardCall& call, uint64_t number) {
   try {
     return decided(call, number);
   } catch (...) {
+    struct Abandoned {
+      Board& board;
+      ~Abandoned() { board.abandon(); }
+    } const whatever_broke_does{*this};
     host_.broke();
-    abandon();
     throw;
   }
 }
@@ -153,7 +166,7 @@ WorkPtr Board::decided(const BoardCall& call, uint64_t number) {
     {
       const std::lock_guard lock(mutex_);
       worth_.slept(number, static_cast<int>(rows_->missing().size()));
-      sleeps_ = true;
+      slept_ = true;
     }
     std::make_shared<BoardSleep>(host_, shared_from_this(), call.form, work, number)->begin();
     return work;
@@ -166,7 +179,11 @@ WorkPtr Board::decided(const BoardCall& call, uint64_t number) {
 void Board::abandon() {
   const std::lock_guard lock(mutex_);
   undecided_ = 0;
-  for (const WorkPtr& later : later_) host_.submit(later);
+  try {
+    for (const WorkPtr& later : later_) host_.submit(later);
+  } catch (const std::exception& e) {
+    log_warning(session_rank_, std::string("operations of a group are lost with their session: ") + e.what());
+  }
   later_.clear();
 }
 
@@ -180,7 +197,7 @@ void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work) 
   rows_->let_go();
   undecided_ = 0;
   if (std::exchange(lost_core_, false)) worth_.lost_its_core(number);
-  if (!std::exchange(sleeps_, false)) work ? worth_.went_by_messages(number) : worth_.done(number);
+  if (!std::exchange(slept_, false)) work ? worth_.went_by_messages(number) : worth_.done(number);
   if (work)
     host_.submit(work);
   else
@@ -191,8 +208,9 @@ void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work) 
 
 void Board::remember(const BoardCall& call, uint64_t number) {
   const Signature& signature = call.request.signature;
-  latest_ = {number, {}, signature.dtype, signature.op, signature.reduces, call.count, coarse_now()};
-  latest_.operation.set(signature.operation);
+  latest_ = {number, {}, signature.root, signature.dtype, signature.op, signature.reduces, call.count, coarse_now()};
+  const std::string_view operation = signature.operation;
+  latest_.operation.set(operation.substr(0, operation.find('/')));
 }
 
 std::optional<Channels::Past> Board::latest() {
@@ -200,6 +218,7 @@ std::optional<Channels::Past> Board::latest() {
   if (latest_.number == 0) return std::nullopt;
   Signature signature;
   signature.operation = latest_.operation.chars.data();
+  signature.root = latest_.root;
   signature.dtype = latest_.dtype;
   signature.op = latest_.op;
   signature.reduces = latest_.reduces;

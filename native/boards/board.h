@@ -64,7 +64,7 @@ class Board : public std::enable_shared_from_this<Board> {
   Board(BoardHost& host, const Group& group, uint64_t next);
 
   // Ranks of the session: this one, and the one that makes the memory.
-  int rank() const { return own_; }
+  int session_rank() const { return session_rank_; }
   int leader() const { return leader_; }
   // Bytes of the memory.
   size_t bytes() const { return BoardRows::bytes(size_); }
@@ -95,7 +95,8 @@ class Board : public std::enable_shared_from_this<Board> {
 
   struct Latest {
     uint64_t number = 0;
-    TraceEvent::Text<40> operation;
+    TraceEvent::Text<80> operation;  // "all_reduce[shape=2x3]"
+    int root = -1;
     DType dtype = DType::f32;
     Op op = Op::sum;
     bool reduces = false;
@@ -104,11 +105,12 @@ class Board : public std::enable_shared_from_this<Board> {
   };
 
   void join();
+  uint64_t take_number(const WorkPtr& work);
   WorkPtr decided(const BoardCall& call, uint64_t number);
   void conclude(const BoardCall& call, uint64_t number);
   // The call is decided: this rank does not look for it any more. `work`: what it runs by messages.
   void settle(const BoardCall& call, uint64_t number, const WorkPtr& work);
-  // The session has ended because of what decided() threw.
+  // The session has ended because of what decided() threw. Throws nothing.
   void abandon();
   void remember(const BoardCall& call, uint64_t number);
   void wake_others(const Group& group, uint64_t number, bool at_once);
@@ -116,7 +118,7 @@ class Board : public std::enable_shared_from_this<Board> {
   BoardHost& host_;
   const int rank_;  // of the group
   const int size_;
-  const int own_;
+  const int session_rank_;
   const int leader_;
 
   std::mutex mutex_;
@@ -124,8 +126,8 @@ class Board : public std::enable_shared_from_this<Board> {
   std::shared_ptr<std::byte> memory_;  // null: there is none yet
   std::optional<BoardRows> rows_;      // in it. What is looked for belongs to whoever has the call
   BoardWorth worth_;
-  bool sleeps_ = false;     // the undecided call does, or has
-  bool lost_core_ = false;  // as it looked. Whoever has the call
+  bool slept_ = false;      // the undecided call: it went to sleep, which worth_ knows
+  bool lost_core_ = false;  // as it looked. Belongs to whoever has the call
   bool joined_ = false;
   int calls_ = 0;              // that a board would have taken
   uint64_t undecided_ = 0;     // the call that this rank has posted for; 0: none

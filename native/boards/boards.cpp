@@ -121,7 +121,7 @@ void Boards::make(Board& board, const Group& group) {
   try {
     const std::shared_ptr<std::byte> memory = allocate(board.bytes());
     if (board.take(memory))
-      untold_.push_back({group.id, memory, board.bytes(), {group.ranks.begin() + 1, group.ranks.end()}});
+      untold_.push_back({group.ranks.front(), group.id, memory, board.bytes(), {group.ranks.begin() + 1, group.ranks.end()}});
   } catch (const Failure& failure) {
     log_info(group.ranks.front(), "small operations of a group go by messages: " + failure.error().text);
   }
@@ -132,11 +132,14 @@ bool Boards::tell(Untold& untold) {
   Fabric& fabric = parts_.engine.fabric();
   std::erase_if(untold.ranks, [&](int rank) {
     Link* link = fabric.up(rank);
-    if (link == nullptr) {
-      fabric.want(rank);
-      (void)fabric.watch(rank, now());  // knocks, if the other one has to dial
-      return static_cast<bool>(fabric.gone(rank));
-    }
+    if (link == nullptr) try {
+        fabric.want(rank);
+        (void)fabric.watch(rank, now());  // knocks, if the other one has to dial
+        return static_cast<bool>(fabric.gone(rank));
+      } catch (const Failure& failure) {  // no descriptor for a link that no work needs: this group has no board
+        log_info(untold.leader, "small operations of a group go by messages: " + failure.error().text);
+        return true;
+      }
     const auto shared = link->share(untold.memory.get(), untold.bytes);
     if (!shared) return true;
     const Place place{shared->region, shared->offset};
@@ -191,7 +194,7 @@ Error Boards::offered_board(Link& link, const WorkHeader& frame, std::span<const
   try {
     if (sound) memory = link.hold({place.region, place.offset}, board->bytes());
   } catch (const Failure& failure) {  // this rank stays off the board, and with it all do
-    log_info(board->rank(), "small operations of a group go by messages: " + failure.error().text);
+    log_info(board->session_rank(), "small operations of a group go by messages: " + failure.error().text);
     return {};
   }
   if (!link.up()) return {};  // it has just failed
@@ -228,6 +231,7 @@ void Boards::enter(const WorkPtr& work, uint64_t number) {
 }
 
 void Boards::broke() {
+  ended_.store(true);  // whatever comes of the rest: no call goes over a board any more
   parts_.runner.as_driver([this] { parts_.runner.guarded([] { throw; }); });
 }
 

@@ -59,6 +59,7 @@ class Boards final : public BoardHandler, private BoardHost {
   };
   // Members that have to be told where a board is.
   struct Untold {
+    int leader;  // this rank
     uint64_t group;
     std::shared_ptr<std::byte> memory;
     size_t bytes;

@@ -14,7 +14,8 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kBlockBytes = 4096;  // that are reduced at a time: partial sums stay in the cache
-constexpr size_t kLong = BoardRows::kSmallBytes + 1;
+// Who reads what is told does not know its size, but where it is: never in a post's own line.
+constexpr size_t kNotSmall = BoardRows::kSmallBytes + 1;
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
@@ -108,7 +109,7 @@ BoardForm form_of(const Request& request) {
 }
 
 uint64_t BoardCall::hash() const {
-  const uint64_t found = mixed(form.hash, count);
+  const uint64_t found = mixed(mixed(form.hash, static_cast<uint64_t>(form.kind)), count);
   return name.empty() ? found : mixed(found, name);
 }
 
@@ -126,7 +127,7 @@ size_t BoardCall::bytes_of(int member) const {
       return (out[r + 1] - out[r]) * element;
     case BoardForm::Kind::told:
     case BoardForm::Kind::told_each:
-      return member == request.group->rank ? std::max(in.size() * sizeof(uint64_t) + in.back(), kLong) : kLong;
+      return member == request.group->rank ? std::max(in.size() * sizeof(uint64_t) + in.back(), kNotSmall) : kNotSmall;
     default:
       return 0;
   }

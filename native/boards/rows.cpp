@@ -120,6 +120,7 @@ bool BoardRows::any_sleeps() {
 
 std::vector<BoardRows::Wake> BoardRows::take_claims(uint64_t number) {
   std::vector<Wake> wakes;
+  wakes.reserve(static_cast<size_t>(size_));  // before a claim is taken
   for (int waiter = 0; waiter < size_; ++waiter) {
     std::atomic<uint64_t>& claim = claim_of(waiter, rank_);
     uint64_t found = claim.load(std::memory_order_seq_cst);

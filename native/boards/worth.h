@@ -19,9 +19,9 @@ class BoardWorth {
 
   // Whether operation `number` may be tried on the board.
   bool try_now(uint64_t number) const { return number >= again_at_; }
-  // Operation `number` was tried. `missing`: ranks that this one had to wait for asleep.
+  // Operation `number` was tried, and the call went to sleep. `missing`: ranks that this one had to wait for asleep.
   void slept(uint64_t number, int missing) { count(number, missing); }
-  // A rank that looked had to do without its core for long.
+  // A rank that looked had to do without its core for long. From an average of 0 one such call is not enough yet.
   void lost_its_core(uint64_t number) { count(number, kManyCalls * usual_); }
   void went_by_messages(uint64_t number) { count(number, usual_ + 1); }
   void done(uint64_t number) { count(number, 0); }

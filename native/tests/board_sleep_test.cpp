@@ -152,6 +152,20 @@ TEST(calls_that_sleep_go_by_messages_if_those_are_fewer) {
   }
 }
 
+TEST(a_rank_that_loses_its_core_again_and_again_goes_by_messages) {
+  for (const int size : {2, 4, 16}) {
+    BoardWorth once(size), twice(size);
+    once.lost_its_core(1);
+    once.done(1);
+    CHECK(once.try_now(2));
+    for (const uint64_t number : {1, 2}) {
+      twice.lost_its_core(number);
+      twice.done(number);
+    }
+    CHECK(!twice.try_now(3));
+  }
+}
+
 TEST(ranks_that_go_by_messages_try_again_together) {
   BoardWorth one(8), other(8);
   uint64_t number = 1;

@@ -97,7 +97,12 @@ class Rank {
     std::string name = {};
     double timeout = 0;
   };
-  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier };
+  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier, told };
+  // Of `told`: the elements of 8 bytes that a rank tells all, and those that there is room for.
+  static uint64_t told_by(int rank, uint64_t count) {
+    return std::min<uint64_t>(count, 300) + static_cast<uint64_t>(rank % 3);
+  }
+  static uint64_t room_of_told(uint64_t count) { return std::min<uint64_t>(count, 300) + 2; }
 
   // `counts`: elements of each rank, of those that have tables.
   Call call(Kind kind, DType dtype, Op op, std::byte* src, std::byte* dst, uint64_t count, double prescale = 1,
@@ -112,7 +117,7 @@ class Rank {
     Request& r = made.request;
     r.group = group;
     const char* const names[] = {"all_reduce/recursive_doubling", "reduce_scatter/direct", "all_gather/direct",
-                                 "barrier/recursive_doubling"};
+                                 "barrier/recursive_doubling", "all_gather/with_sizes"};
     r.signature.operation = names[static_cast<int>(kind)];
     r.signature.dtype = dtype;
     r.signature.op = op;
@@ -121,7 +126,18 @@ class Rank {
     r.divisor = op == Op::avg ? static_cast<uint64_t>(n) : 1;
     r.prescale = prescale;
     r.postscale = postscale;
-    if (kind == Kind::reduce_scatter || kind == Kind::all_gather) {
+    if (kind == Kind::told) {
+      r.ragged = true;
+      r.signature.dtype = DType::u8;
+      r.signature.reduces = false;
+      r.plan = direct(me, n, false);
+      const uint64_t own = 8 * told_by(me, count);
+      for (int k = 0; k <= n; ++k) {
+        r.spaces[0].offsets.push_back(k <= me ? 0 : own);
+        r.spaces[1].offsets.push_back(8 * static_cast<uint64_t>(k) * room_of_told(count));
+      }
+      count = 0;
+    } else if (kind == Kind::reduce_scatter || kind == Kind::all_gather) {
       r.plan = direct(me, n, kind == Kind::reduce_scatter);
       std::vector<uint64_t> all{0}, own;
       for (int k = 0; k < n; ++k) all.push_back(all.back() + count + static_cast<uint64_t>(k % 3));

@@ -38,6 +38,11 @@ def without_messages(group: slipstream.Group | None = None, call: Callable[[], o
     return not slipstream.all_reduce(grew, "max", group=group)[0]
 
 
+def has_board() -> bool:
+    """Whether this rank has mapped memory that ranks share, as after the first operations on a board."""
+    return "memfd:slipstream-region" in Path("/proc/self/maps").read_text()
+
+
 def settle(group: slipstream.Group | None = None, call: Callable[[], object] | None = None) -> None:
     """Calls operations until they go over the board."""
     for _ in range(1000):
@@ -90,6 +95,7 @@ def values(_: Path) -> None:
     for i in range(200):
         check(add=i)
     settle()
+    assert has_board()
     check()
 
 
@@ -208,6 +214,8 @@ def differs(folder: Path) -> None:
         "op": lambda: slipstream.all_reduce(np.ones(SMALL), "max" if one else "sum"),
         "kind": lambda: slipstream.barrier() if one else slipstream.all_reduce(np.ones(SMALL)),
         "name": lambda: slipstream.all_reduce(np.ones(SMALL), name="one" if one else "other"),
+        "root": lambda: slipstream.gather(np.ones(SMALL), int(one)),
+        "ragged": lambda: (slipstream.gather if one else slipstream.all_to_all)(np.ones(2 * SMALL)),
         "late": lambda: (time.sleep(0.5 if one else 0), slipstream.all_reduce(np.ones(4 if one else SMALL))),
     }
     try:
@@ -277,6 +285,7 @@ def off(_: Path) -> None:
 def apart(_: Path) -> None:
     for i in range(100):
         check(add=i)
+    assert not has_board()
 
 
 def dropped(_: Path) -> None:

@@ -55,6 +55,8 @@ def test_without_shared_memory_there_is_none(transport: str) -> None:
         ("op", ("op=max", "op=sum")),
         ("kind", ("barrier(", "all_reduce(")),
         ("name", ("name='one'", "name='other'")),
+        ("root", ("root=0", "root=1")),
+        ("ragged", ("gather", "all_to_all")),
         ("late", ("4 elements", "3 elements")),
     ],
 )

@@ -31,7 +31,7 @@ struct LinkOptions {
   bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
   std::string congestion;    // TCP_CONGESTION; empty: the kernel's default, but not one that paces
   Checksums checksums = Checksums::automatic;
-  int dscp = 0;  // the class of all packets, 0..63; 0: the system's
+  int dscp = 0;  // the class of the packets of open connections, 0..63; 0: the system's
   bool encrypt = false;
   Lending lending = Lending::automatic;
   size_t lend_from = 0;  // the least size that is lent; 0: what is measured (transport/tcp/lend_threshold.h)

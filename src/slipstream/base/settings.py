@@ -220,7 +220,7 @@ class Settings:
         "congestion control of slipstream's connections; auto: the kernel's, but cubic instead of bbr",
     )
     dscp: int = _setting(
-        _whole(0, 63), 0, "DSCP class of all TCP packets, such as 34 for AF41; 0: the system's"
+        _whole(0, 63), 0, "DSCP class of the packets between ranks, such as 34 for AF41; 0: the system's"
     )
     threads: int = _setting(_whole(0, 16), 0, "threads that share the copying of the lanes with the engine")
     affinity: str = _setting(

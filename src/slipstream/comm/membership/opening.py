@@ -23,9 +23,8 @@ from slipstream.comm.rendezvous.join import Membership, exchange
 __all__ = ["Opened", "open_session"]
 
 _SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
-_BOARD_RANKS = (
-    16  # groups of more have a board only if this process may use as many cores: it links all to the leader
-)
+# Groups of more have a board only if this process may use as many cores: a board links all members to the leader.
+_BOARD_RANKS = 16
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,14 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slipstream.bench.collective.contenders.interface import Bound, Call, Contender, Place, Unsupported
+from slipstream.bench.collective.contenders.interface import (
+    ALGORITHM,
+    Bound,
+    Call,
+    Contender,
+    Place,
+    Unsupported,
+)
 
 __all__ = [
     "ALGORITHM",
@@ -28,8 +35,6 @@ __all__ = [
     "need_of",
     "open_contender",
 ]
-
-ALGORITHM = "slipstream/"  # before the name of an algorithm: slipstream, but with this one whatever the size
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-__all__ = ["Bound", "Call", "Contender", "Place", "Unsupported"]
+__all__ = ["ALGORITHM", "Bound", "Call", "Contender", "Place", "Unsupported"]
+
+
+ALGORITHM = "slipstream/"  # before the name of an algorithm: slipstream, but with this one whatever the size
 
 
 class Unsupported(Exception):

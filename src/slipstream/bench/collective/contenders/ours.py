@@ -8,16 +8,32 @@ from typing import Any
 
 import slipstream
 from slipstream.base.dtypes import Op
-from slipstream.bench.collective.contenders.interface import Bound, Call, Contender, Place, Unsupported
+from slipstream.bench.collective.contenders.interface import (
+    ALGORITHM,
+    Bound,
+    Call,
+    Contender,
+    Place,
+    Unsupported,
+)
 
 __all__ = ["open_contender"]
+
+
+_SIZED = (
+    "all_gather",
+    "gather",
+    "scatter",
+    "all_to_all",
+)  # whose ranks tell each other the sizes of their blocks
+_LONG = 16 << 10  # bytes of a block that travels after them
 
 
 def open_contender(name: str, place: Place) -> Contender:
     """``slipstream``, ``slipstream-shared``, ``slipstream-torch`` or ``slipstream/ALGORITHM``, after `init`."""
     if name == "slipstream-torch":
         return _torch()
-    if name.startswith("slipstream/"):
+    if name.startswith(ALGORITHM):
         return _by_algorithm(name, place)
     shared = name == "slipstream-shared"
 
@@ -36,6 +52,8 @@ def _by_algorithm(name: str, place: Place) -> Contender:
 
     def bind(call: Call) -> Bound:
         nbytes = max(call.source.nbytes, call.target.nbytes)
+        if call.name in _SIZED and nbytes // place.size < _LONG:
+            raise Unsupported("blocks so short travel with their sizes, by no algorithm")
         chunk = slipstream.world().compiled(call.name, nbytes, call.root).chunk_bytes
         try:
             group.compile_as(call.name, algorithm, chunk, call.root)
