@@ -121,7 +121,8 @@ void Boards::make(Board& board, const Group& group) {
   try {
     const std::shared_ptr<std::byte> memory = allocate(board.bytes());
     if (board.take(memory))
-      untold_.push_back({group.ranks.front(), group.id, memory, board.bytes(), {group.ranks.begin() + 1, group.ranks.end()}});
+      untold_.push_back(
+          {group.ranks.front(), group.id, memory, board.bytes(), {group.ranks.begin() + 1, group.ranks.end()}});
   } catch (const Failure& failure) {
     log_info(group.ranks.front(), "small operations of a group go by messages: " + failure.error().text);
   }
