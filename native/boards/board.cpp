@@ -102,7 +102,7 @@ uint64_t Board::begin(const BoardCall& call) {
   if (undecided_ != 0) return 0;
   join();
   const uint64_t number = count_ + 1;
-  if (!worth_.try_now(number) || !rows_->may_post(number)) return 0;
+  if ((!worth_.try_now(number) && !host_.always()) || !rows_->may_post(number)) return 0;
   if (host_.traces()) called_ = now();
   const uint64_t hash = call.hash();
   {

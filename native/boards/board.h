@@ -32,6 +32,8 @@ class BoardHost {
   // Whether a call may go without the engine now: that has no works of this rank, and the session has not ended.
   virtual bool idle() const = 0;
   virtual bool ended() const = 0;
+  // Calls are tried on boards whatever that costs.
+  virtual bool always() const { return false; }
   // How long a call looks before it sleeps.
   virtual Clock::duration patience() const = 0;
   // The group, whose leader this rank is, has had some calls that a board would take.

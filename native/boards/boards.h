@@ -25,6 +25,7 @@ namespace slipstream {
 
 struct BoardOptions {
   int most_ranks = 16;            // of a group that has a board; 0: boards are off
+  bool always = false;            // calls are tried whatever that costs: for tests
   double timeout_seconds = 1800;  // of a call that has none of its own
   Clock::duration patience{};     // that a call looks before it sleeps
 };
@@ -75,6 +76,7 @@ class Boards final : public BoardHandler, private BoardHost {
 
   bool idle() const override;
   bool ended() const override { return ended_.load(std::memory_order_acquire); }
+  bool always() const override { return options_.always; }
   Clock::duration patience() const override { return options_.patience; }
   void want(const std::shared_ptr<Board>& board, const Group& group) override;
   WorkPtr work_of(const BoardCall& call, uint64_t number) override;

@@ -38,7 +38,8 @@ TcpOptions tcp_options(const SessionOptions& options) {
 }
 
 BoardOptions board_options(const SessionOptions& options) {
-  return {options.board_ranks, options.timeout_seconds, std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
+  return {options.board_ranks, options.board_always, options.timeout_seconds,
+          std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
 }
 
 }  // namespace

@@ -41,8 +41,9 @@ struct SessionOptions {
   double timeout_seconds = 1800;
   double connect_seconds = 10;  // until a link is up; in a job as long as the heartbeat, if that is longer
   int spin_us = 0;
-  int board_ranks = 16;  // small operations of at most so many ranks of this host go over a board where they can
-  LinkOptions link{};    // its `cpus` are the engine thread's too
+  bool board_always = false;  // small operations are tried on boards whatever that costs: for tests
+  int board_ranks = 16;       // small operations of at most so many ranks of this host go over a board where they can
+  LinkOptions link{};         // its `cpus` are the engine thread's too
   std::optional<StarOptions> star = std::nullopt;
   // Told once if the session fails; by the driver.
   std::function<void(const Error&)> failed = nullptr;

@@ -213,6 +213,7 @@ class Rank {
     o.secret = std::string(32, 's');
     o.timeout_seconds = timeout;
     o.board_ranks = boards ? n : 0;
+    o.board_always = true;
     o.spin_us = 20;
     return o;
   }
