@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import allreduce
+import collectives
 import lanes
 import network
 import protection
@@ -22,6 +23,7 @@ PAGES = {
     "allreduce": lambda: allreduce.page(
         [newest("all_reduce-np2", RESULTS), newest("all_reduce-np4", RESULTS)]
     ),
+    "collectives": lambda: collectives.page(newest("collectives", RESULTS)),
     "network": lambda: network.all_reduce_page(newest("all_reduce-lab", RESULTS)),
     "links": lambda: network.links_page(newest("links", RESULTS)),
     "train": lambda: network.train_page(
