@@ -209,18 +209,20 @@ def _scatter_gather(s: _Shape, m: float) -> float:
     return _direct_half(s, m) + s.all_pairs() + s.transfer(moved / 2, moved / 2)
 
 
-# On one host `direct` stands for all large data: rings and trees are for networks.
+# On one host `direct` stands for all large data: rings and trees are for networks. But to reduce to one rank it was
+# measured to be slower than a tree at every size: what is reduced for others goes through scratch memory.
 _ONE_HOST: dict[str, dict[str, Cost]] = {
     "all_reduce": {"recursive_doubling": _recursive_doubling, "direct": _direct},
     "reduce_scatter": {"direct": _direct_half},
     "all_gather": {"direct": _direct_half},
     "broadcast": {"direct": _direct_broadcast},
-    "reduce": {"binomial": _binomial, "scatter_gather": _scatter_gather},
+    "reduce": {"binomial": _binomial},
     "gather": {"linear": _direct_half},
     "scatter": {"linear": _direct_half},
     "all_to_all": {"pairwise": _direct_half},
 }
 _MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
+    "reduce": {"binomial": _binomial, "scatter_gather": _scatter_gather},
     "all_reduce": {
         "recursive_doubling": _recursive_doubling,
         "ring": _ring,
