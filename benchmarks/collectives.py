@@ -1,6 +1,6 @@
 """All ten collectives between processes of this host (float32, private memory): slipstream, gloo, Open MPI in one run.
 
-    python benchmarks/collectives.py                            # 2, 4 and 8 processes: half an hour
+    python benchmarks/collectives.py                            # 2, 4 and 8 processes: a quarter of an hour
     python benchmarks/collectives.py --np 4 --collectives gather,scatter --sizes 1M
     python benchmarks/collectives.py --json result.json         # every sample
     python benchmarks/collectives.py --save                     # keep it: benchmarks/results/, docs/benchmarks.md
@@ -71,14 +71,14 @@ def summary(records: Sequence[Mapping[str, Any]]) -> Record:
         "date": first["date"],
         "machine": first["machine"],
         "versions": first["versions"],
-        "repeats": first["repeats"],
+        "repeats": min(record["repeats"] for record in records),
         "rows": rows,
     }
 
 
 def page(record: Mapping[str, Any]) -> str:
     """What docs/benchmarks.md says of a summary: a table for each number of processes, and the targets."""
-    parts = [origin(record) + f"; medians of {record['repeats']} batches."]
+    parts = [origin(record) + f"; medians of {record['repeats']} batches or more."]
     for ranks in sorted({row["ranks"] for row in record["rows"]}):
         rows = [row for row in record["rows"] if row["ranks"] == ranks]
         parts.append(f"{ranks} processes:\n\n{_table(rows)}")
@@ -165,9 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         if given.save:
-            replace_between(
-                _DOCUMENT.read_text(encoding="utf-8"), "collectives", ""
-            )  # before half an hour of work
+            # Whether there is a place for it, before it is measured.
+            replace_between(_DOCUMENT.read_text(encoding="utf-8"), "collectives", "")
         records = _measure(given, out)
     except (JobFailed, ValueError) as error:
         print(f"collectives: {error}", file=sys.stderr)

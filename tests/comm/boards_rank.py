@@ -45,7 +45,7 @@ def has_board() -> bool:
 
 def settle(group: slipstream.Group | None = None, call: Callable[[], object] | None = None) -> None:
     """Calls operations until they go over the board."""
-    for _ in range(1000):
+    for _ in range(5000):  # a rank that goes by messages tries again after 4096 operations at the latest
         if without_messages(group, call):
             return
     raise AssertionError("no board")
@@ -134,7 +134,7 @@ def poor(folder: Path) -> None:
 def late(_: Path) -> None:
     settle()
     if slipstream.rank() == 1:
-        time.sleep(1.5)  # it computes
+        time.sleep(1.5)  # it computes: longer than the others look before they sleep
     used = time.process_time()
     slipstream.all_reduce(np.ones(SMALL))
     used = time.process_time() - used
@@ -162,7 +162,7 @@ def times_out(_: Path) -> None:
             slipstream.all_reduce(np.ones(SMALL), name="lonely")
         while True:
             session.check()
-            time.sleep(0.01)
+            time.sleep(0.01)  # a poll of the session, which ends
     except SlipstreamError as error:
         print(f"{type(error).__name__}: {error}")
 
@@ -320,7 +320,7 @@ def held(_: Path) -> None:
 def leaves(_: Path) -> None:
     settle()
     if slipstream.rank() == 1:
-        time.sleep(0.5)
+        time.sleep(0.5)  # until the others sleep
     slipstream.barrier()  # and ends at once: who sleeps is told before
 
 
