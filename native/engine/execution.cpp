@@ -26,17 +26,24 @@ WorkHeader frame_of(const Request& request, MessageType type) {
   return frame;
 }
 
+const Geometry& folded(Geometry& geometry, uint64_t window) {
+  geometry.fold_tmp(window);
+  return geometry;
+}
+
 WorkHeader offer_of(const Request& request) {
   WorkHeader frame = frame_of(request, MessageType::offer);
   frame.length = static_cast<uint32_t>(request.part->offer.size());
   return frame;
 }
 
+using Copy = decltype(&copy);
+
 // Puts bytes where the peer wants them; false if it has failed or left.
-bool put(Link& link, const Link::Shared& at, const std::byte* data, size_t bytes) {
+bool put(Link& link, const Link::Shared& at, const std::byte* data, size_t bytes, Copy move) {
   std::byte* to = link.begin_write(at, bytes);
   if (to == nullptr) return false;
-  copy(to, data, bytes);
+  move(to, data, bytes);
   link.end_write();
   return true;
 }
@@ -53,18 +60,28 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       reduce_(reduce_fn(geometry_.dtype(), op_of(request_))),
       network_(leaves_host()),
       schedule_(plan_, geometry_.chunks(), std::min(geometry_.chunks(), widest_window())),
-      memory_(request_, geometry_, schedule_.window()),
+      memory_(context.arena, request_, folded(geometry_, schedule_.window()), schedule_.window()),
       wide_(request_, memory_.ring_elements()),
       scaled_(context.arena, geometry_, request_.prescale),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       private_sends_(request_, geometry_, context.fabric),
-      gates_(plan_.peers().size()) {
+      gates_(plan_.peers().size()),
+      past_cache_(is_past_cache()) {
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
 
 bool Execution::leaves_host() const {
   return std::any_of(plan_.peers().begin(), plan_.peers().end(),
                      [this](const Plan::Peer& peer) { return !context_.fabric.shares_memory(global_rank(peer.rank)); });
+}
+
+bool Execution::is_past_cache() const {
+  if (request_.signature.reduces) return false;  // it reads its output
+  const auto here = 1 + std::count_if(plan_.peers().begin(), plan_.peers().end(), [this](const Plan::Peer& peer) {
+                      return context_.fabric.shares_memory(global_rank(peer.rank));
+                    });
+  const uint64_t bytes = geometry_.elements(Space::out) * geometry_.element_bytes();
+  return bytes >= last_level_cache() / 2 / static_cast<uint64_t>(here);
 }
 
 uint64_t Execution::widest_window() const {
@@ -208,8 +225,12 @@ void Execution::issue_local(const Step& step, uint64_t chunk) {
     if (step.kind == StepKind::reduce)
       reduce_(dst, dst, src, to.count);
     else if (src != dst)
-      copy(dst, src, to.count * geometry_.element_bytes());
+      move(step, dst, src, to.count * geometry_.element_bytes());
   }
+}
+
+void Execution::move(const Step& step, std::byte* dst, const std::byte* src, size_t bytes) {
+  (past_cache_ && step.last ? copy_past_cache : copy)(dst, src, bytes);
 }
 
 void Execution::finish(uint64_t element, std::byte* dst, uint64_t count) {
@@ -242,8 +263,10 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
     frame.length = static_cast<uint32_t>(from.count * geometry_.element_bytes());
     const std::byte* data = memory_.at(step.src, from.offset);
     if (scaled_.applies(step)) data = scaled_.for_send(step, send_key(index, chunk), j, data, from.count);
-    if (const auto place = gate.place(step.stream, chunk * geometry_.chunk_bytes())) {
-      if (!put(*link, *place, data, frame.length)) return;  // the session is failing
+    const bool places = request_.signature.reduces || !step.multicast;
+    if (const auto place = places ? gate.place(step.stream, chunk * geometry_.chunk_bytes()) : std::nullopt) {
+      if (!put(*link, *place, data, frame.length, past_cache_ ? copy_past_cache : copy))
+        return;  // the session is failing
       link->count(frame.length, 0);
       frame.flags |= kPlacedFlag;
       frame.length = 0;
@@ -357,7 +380,7 @@ void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, con
     else
       wide_.add(to.offset, data, to.count);
   } else if (first) {
-    if (data != dst && payload.size > 0) copy(dst, data, payload.size);
+    if (data != dst && payload.size > 0) move(step, dst, data, payload.size);
   } else {
     const std::byte* own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
     const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left

@@ -33,6 +33,16 @@ bool Geometry::one_piece(Space space, const Step& step) const {
   return true;
 }
 
+void Geometry::fold_tmp(uint64_t window) {
+  // What is one piece is not cut into chunks.
+  if (window < chunks_ && merged_.empty()) tmp_fold_ = window * chunk_elements_;
+}
+
+uint64_t Geometry::tmp_elements() const {
+  if (tmp_fold_ == 0) return elements(Space::tmp);
+  return static_cast<uint64_t>(plan_.blocks()) * tmp_fold_;
+}
+
 std::pair<uint64_t, uint64_t> Geometry::traffic(const Plan::Peer& peer) const {
   uint64_t out = 0, in = 0;
   for (const uint32_t s : peer.sends) out += elements(plan_.steps()[s].src, plan_.steps()[s]) * element_;

@@ -25,6 +25,11 @@ class Geometry {
   // Refers to the request, and to its plan.
   explicit Geometry(const Request& request);
 
+  // TMP keeps no more than `window` chunks of each block: chunk k lies where chunk k - window was.
+  void fold_tmp(uint64_t window);
+  // Elements of the memory that TMP needs.
+  uint64_t tmp_elements() const;
+
   DType dtype() const { return dtype_; }
   size_t element_bytes() const { return element_; }
   uint64_t chunk_elements() const { return chunk_elements_; }
@@ -54,7 +59,9 @@ class Geometry {
     const uint64_t begin = block(space, b);
     const uint64_t size = block(space, b + 1) - begin;
     const uint64_t from = std::min(size, chunk * chunk_elements_);
-    return {begin + from, std::min(size - from, chunk_elements_)};
+    const uint64_t count = std::min(size - from, chunk_elements_);
+    if (space == Space::tmp && tmp_fold_ != 0) return {static_cast<uint64_t>(b) * tmp_fold_ + from % tmp_fold_, count};
+    return {begin + from, count};
   }
 
   // Bytes to and from a peer of the plan, in all.
@@ -75,6 +82,7 @@ class Geometry {
   uint64_t chunk_elements_;
   uint64_t chunks_ = 1;
   uint64_t largest_block_ = 0;
+  uint64_t tmp_fold_ = 0;        // elements of each block that TMP keeps; 0: all
   std::vector<uint8_t> merged_;  // by step: one_piece(); empty if no step has two blocks
 };
 

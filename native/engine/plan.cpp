@@ -58,6 +58,8 @@ std::shared_ptr<const Plan> Plan::compile(int rank, int size, int blocks, std::s
                         last->block == step.block && last->count == step.count && last->deps == step.deps &&
                         std::equal(mine.begin(), mine.end(), deps.begin() + batch_dep);
       step.batch = same ? last->batch : plan->batches_++;
+      step.multicast = same;
+      if (same) plan->steps_.back().multicast = true;
       plan->widest_send_ = std::max(plan->widest_send_, step.count);
     }
     plan->reads_[static_cast<size_t>(step.src)] |= step.kind != StepKind::recv && step.kind != StepKind::finish;
@@ -67,9 +69,29 @@ std::shared_ptr<const Plan> Plan::compile(int rank, int size, int blocks, std::s
     dep += step.deps;
     plan->steps_.push_back(step);
   }
+  plan->mark_last();
   plan->index_peers();
   plan->index_dependents(deps);
   return plan;
+}
+
+void Plan::mark_last() {
+  std::array<std::vector<bool>, 3> read;  // by space and block
+  read.fill(std::vector<bool>(static_cast<size_t>(blocks_)));
+  const auto mark = [&read](Space space, const Step& step) {
+    auto& blocks = read[static_cast<size_t>(space)];
+    std::fill_n(blocks.begin() + step.block, step.count, true);
+  };
+  for (const Step& step : steps_) {
+    if (step.kind != StepKind::recv && step.kind != StepKind::finish) mark(step.src, step);
+    if (step.kind == StepKind::reduce || step.kind == StepKind::finish) mark(step.dst, step);
+  }
+  for (Step& step : steps_) {
+    if (step.kind != StepKind::recv && step.kind != StepKind::copy) continue;
+    const auto& blocks = read[static_cast<size_t>(step.dst)];
+    step.last = std::none_of(blocks.begin() + step.block, blocks.begin() + step.block + step.count,
+                             [](bool is_read) { return is_read; });
+  }
 }
 
 void Plan::index_peers() {

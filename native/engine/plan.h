@@ -16,12 +16,14 @@ struct Step {
   StepKind kind;
   Space src;
   Space dst;
-  int peer;             // rank in the group, -1 for local steps
-  int block;            // first block
-  int count;            // blocks
-  uint32_t deps;        // how many steps it waits for
-  uint32_t stream = 0;  // n-th send to, or receive from, this peer
-  uint32_t batch = 0;   // sends of one batch carry the same bytes to several peers and are staged once
+  int peer;                // rank in the group, -1 for local steps
+  int block;               // first block
+  int count;               // blocks
+  uint32_t deps;           // how many steps it waits for
+  uint32_t stream = 0;     // n-th send to, or receive from, this peer
+  bool last = false;       // it moves data, and no step of this rank reads what it writes
+  bool multicast = false;  // another send carries the same bytes
+  uint32_t batch = 0;      // sends of one batch carry the same bytes to several peers and are staged once
   uint32_t dependents_begin = 0;
   uint32_t dependents_end = 0;
 };
@@ -60,6 +62,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   bool split() const { return split_; }  // reducers take what part they can of what this plan would do
 
  private:
+  void mark_last();
   void index_peers();
   void index_dependents(std::span<const int32_t> deps);
 

@@ -6,8 +6,14 @@
 
 namespace slipstream {
 
-WorkMemory::WorkMemory(const Request& request, const Geometry& geometry, uint64_t window)
-    : element_(geometry.element_bytes()) {
+namespace {
+
+constexpr uint64_t kMostKept = 16 << 20;
+
+}  // namespace
+
+WorkMemory::WorkMemory(Arena& arena, const Request& request, const Geometry& geometry, uint64_t window)
+    : arena_(arena), element_(geometry.element_bytes()) {
   if (is_windowed(request)) {
     ring_elements_ = std::clamp<uint64_t>(geometry.largest_block(), 1, window * geometry.chunk_elements());
     own_.reset(new std::byte[ring_elements_ * element_]);
@@ -16,10 +22,16 @@ WorkMemory::WorkMemory(const Request& request, const Geometry& geometry, uint64_
   }
   for (size_t space = 0; space < spaces_.size(); ++space) spaces_[space] = request.spaces[space].data;
   if (!request.plan->uses_tmp()) return;
-  const uint64_t bytes = geometry.elements(Space::tmp) * element_;
+  const uint64_t bytes = geometry.tmp_elements() * element_;
   if (bytes > PTRDIFF_MAX) throw std::bad_alloc();  // sanitizers would end the process where it asks for so much
-  own_ = std::make_unique<std::byte[]>(bytes);
-  spaces_[static_cast<size_t>(Space::tmp)] = own_.get();
+  std::byte*& tmp = spaces_[static_cast<size_t>(Space::tmp)];
+  if (bytes <= kMostKept) {
+    kept_ = arena_.take(bytes);
+    tmp = kept_.data;
+  } else {
+    own_.reset(new std::byte[bytes]);
+    tmp = own_.get();
+  }
 }
 
 }  // namespace slipstream

@@ -8,14 +8,17 @@
 
 #include "engine/geometry.h"
 #include "engine/work.h"
+#include "transport/region.h"
 
 namespace slipstream {
 
 class WorkMemory {
  public:
   // A windowed work has one ring for all its spaces, as large as `window` chunks; others have their own temporary
-  // space.
-  WorkMemory(const Request& request, const Geometry& geometry, uint64_t window);
+  // space, which peers of this host can read if it is from the arena.
+  WorkMemory(Arena& arena, const Request& request, const Geometry& geometry, uint64_t window);
+  ~WorkMemory() { arena_.give_back(kept_); }
+  WorkMemory(const WorkMemory&) = delete;
 
   std::byte* at(Space space, uint64_t element) const {
     if (ring_elements_ != 0) element %= ring_elements_;
@@ -25,10 +28,12 @@ class WorkMemory {
   uint64_t ring_elements() const { return ring_elements_; }
 
  private:
+  Arena& arena_;
   size_t element_;
   uint64_t ring_elements_ = 0;
   std::array<std::byte*, 3> spaces_{};
-  std::unique_ptr<std::byte[]> own_;  // the ring, or the temporary space
+  std::unique_ptr<std::byte[]> own_;  // the ring, or a large temporary space
+  Arena::Buffer kept_;                // a temporary space that the next work may have
 };
 
 }  // namespace slipstream

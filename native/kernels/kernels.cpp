@@ -1,6 +1,11 @@
 #include "kernels/kernels.h"
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -150,6 +155,39 @@ const char* cpu_level() { return kernels::name_of(kernels::chosen().level); }
 
 void copy(void* dst, const void* src, size_t bytes) {
   if (bytes != 0) std::memcpy(dst, src, bytes);
+}
+
+void copy_past_cache(void* dst, const void* src, size_t bytes) {
+#if defined(__x86_64__)
+  constexpr size_t kLine = 64;
+  auto* to = static_cast<std::byte*>(dst);
+  const auto* from = static_cast<const std::byte*>(src);
+  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
+  copy(to, from, head);
+  size_t done = head;
+  for (; done + kLine <= bytes; done += kLine) {
+    __m128i part[4];
+    for (int i = 0; i < 4; ++i) part[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done) + i);
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to + done) + i, part[i]);
+  }
+  _mm_sfence();  // such stores are in no order with others
+  copy(to + done, from + done, bytes - done);
+#else
+  copy(dst, src, bytes);
+#endif
+}
+
+size_t last_level_cache() {
+  // sysconf(_SC_LEVEL3_CACHE_SIZE) counts the caches of all sockets on some virtual machines.
+  static const size_t bytes = [] {
+    size_t kib = 0;
+    if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re")) {
+      if (std::fscanf(file, "%zuK", &kib) != 1) kib = 0;
+      std::fclose(file);
+    }
+    return kib != 0 ? kib << 10 : size_t{32} << 20;
+  }();
+  return bytes;
 }
 
 }  // namespace slipstream

@@ -53,4 +53,11 @@ const char* cpu_level();
 // memcpy, for chunks that fit the cache.
 void copy(void* dst, const void* src, size_t bytes);
 
+// memcpy that does not read `dst` into the cache before it writes there, nor keeps it there. For what is not read soon.
+// Other threads see what was written as they see that of copy().
+void copy_past_cache(void* dst, const void* src, size_t bytes);
+
+// Bytes of the last-level cache of this machine; 32 MiB if it does not say.
+size_t last_level_cache();
+
 }  // namespace slipstream

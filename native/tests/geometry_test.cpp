@@ -82,6 +82,54 @@ TEST(blocks_of_more_than_a_chunk_are_pieces_of_their_own) {
   CHECK_EQ(each.piece(Space::in, step, 2, 3).count, uint64_t{16});
 }
 
+// recv 0 and 1 into TMP, each passed on to OUT.
+std::shared_ptr<const Plan> through_tmp() {
+  testing::PlanBuilder b(0, 2, 2);
+  for (int block = 0; block < 2; ++block)
+    b.add(StepKind::copy, -1, block, {b.add(StepKind::recv, 1, block, {}, Space::in, Space::tmp)}, Space::tmp);
+  return b.build();
+}
+
+TEST(temporary_space_keeps_a_window_of_chunks) {
+  const Request r = request(through_tmp(), 1000, 64);  // 2 blocks of 500 elements: 32 chunks of 16
+  Geometry geometry(r);
+  CHECK_EQ(geometry.tmp_elements(), uint64_t{1000});
+  geometry.fold_tmp(4);
+  CHECK_EQ(geometry.tmp_elements(), uint64_t{2 * 4 * 16});
+  for (const Step& step : r.plan->steps())
+    for (uint64_t chunk = 0; chunk < geometry.chunks(); ++chunk) {
+      const Geometry::Extent in_tmp = geometry.piece(Space::tmp, step, chunk, 0);
+      const Geometry::Extent in_out = geometry.piece(Space::out, step, chunk, 0);
+      CHECK_EQ(in_tmp.count, in_out.count);
+      CHECK_EQ(in_tmp.offset, (static_cast<uint64_t>(step.block) * 4 + chunk % 4) * 16);
+      CHECK_EQ(in_out.offset, static_cast<uint64_t>(step.block) * 500 + chunk * 16);
+    }
+}
+
+TEST(temporary_space_is_whole_where_all_chunks_are_under_way) {
+  const Request r = request(through_tmp(), 1000, 64);
+  Geometry geometry(r);
+  geometry.fold_tmp(geometry.chunks());
+  CHECK_EQ(geometry.tmp_elements(), uint64_t{1000});
+}
+
+TEST(a_plan_knows_what_it_reads_again) {
+  const auto plan = through_tmp();
+  for (const Step& step : plan->steps()) CHECK_EQ(step.last, step.kind == StepKind::copy);
+  testing::PlanBuilder chain(1, 3, 2);
+  chain.add(StepKind::send, 2, 0, {chain.add(StepKind::recv, 0, 0)});
+  chain.add(StepKind::recv, 0, 1);
+  const auto passed_on = chain.build();
+  CHECK(!passed_on->steps()[0].last);
+  CHECK(passed_on->steps()[2].last);
+}
+
+TEST(a_plan_knows_which_sends_carry_the_same) {
+  const auto plan = testing::direct_all_reduce(0, 3);
+  for (const Step& step : plan->steps())
+    if (step.kind == StepKind::send) CHECK_EQ(step.multicast, step.src == Space::out);
+}
+
 TEST(no_piece_is_larger_than_a_frame_may_be) {
   const Request r = request(wide_send(4), kMaxPayload, kMaxPayload);  // four frames' worth of bytes
   CHECK_EQ(Geometry(r).pieces(r.plan->steps()[0]), 4u);

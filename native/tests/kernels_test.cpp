@@ -560,3 +560,16 @@ TEST(every_level_has_the_same_nan_in_narrow_formats) {
     }
   }
 }
+
+TEST(copies_past_the_cache_are_whole_wherever_they_begin) {
+  CHECK(last_level_cache() >= 64 << 10);
+  const Bytes from = random_bytes(1000, 7);
+  for (size_t at = 0; at < 130; at += 13)
+    for (size_t offset = 0; offset < 70; offset += 9)
+      for (const size_t bytes : {0, 1, 63, 64, 65, 127, 128, 300, 800}) {
+        Bytes to(1000, 0xa5);
+        copy_past_cache(to.data() + at, from.data() + offset, bytes);
+        for (size_t i = 0; i < to.size(); ++i)
+          CHECK(to[i] == (i >= at && i < at + bytes ? from[offset + i - at] : 0xa5));
+      }
+}

@@ -84,12 +84,31 @@ TEST(a_windowed_work_has_one_ring_for_all_spaces) {
   std::vector<float> data(300);
   Request r = request(data, 100);
   const Geometry geometry(r);
-  const WorkMemory plain(r, geometry, 2);
+  Regions regions;
+  Arena arena(regions);
+  const WorkMemory plain(arena, r, geometry, 2);
   CHECK(plain.at(Space::in, 1) == reinterpret_cast<std::byte*>(data.data() + 1));
   r.part.emplace().windowed = true;
-  const WorkMemory ring(r, geometry, 2);
+  const WorkMemory ring(arena, r, geometry, 2);
   CHECK_EQ(ring.ring_elements(), uint64_t{50});
   CHECK(ring.at(Space::in, 3) == ring.at(Space::out, 53));
+}
+
+TEST(temporary_space_is_shared_and_kept_for_the_next_work) {
+  std::vector<float> data(300);
+  Request r = request(data, 100);
+  testing::PlanBuilder plan(0, 2, 1);
+  plan.add(StepKind::recv, 1, 0, {}, Space::in, Space::tmp);
+  r.plan = plan.build();
+  Regions regions;
+  Arena arena(regions);
+  const std::byte* first = nullptr;
+  for (int work = 0; work < 2; ++work) {
+    const WorkMemory memory(arena, r, Geometry(r), 2);
+    if (first == nullptr) first = memory.at(Space::tmp, 0);
+    CHECK(memory.at(Space::tmp, 0) == first);
+    CHECK(regions.find(first, 300 * sizeof(float)) != nullptr);
+  }
 }
 
 TEST(sums_of_short_floats_are_rounded_once) {
