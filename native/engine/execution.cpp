@@ -58,9 +58,9 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       plan_(*request_.plan),
       geometry_(request_),
       reduce_(reduce_fn(geometry_.dtype(), op_of(request_))),
-      network_(leaves_host()),
+      network_(peers_here() < plan_.peers().size()),
       schedule_(plan_, geometry_.chunks(), std::min(geometry_.chunks(), widest_window())),
-      memory_(context.arena, request_, folded(geometry_, schedule_.window()), schedule_.window()),
+      memory_(context.arena, request_, folded(geometry_, schedule_.window()), schedule_.window(), peers_here() != 0),
       wide_(request_, memory_.ring_elements()),
       scaled_(context.arena, geometry_, request_.prescale),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
@@ -70,18 +70,16 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
 
-bool Execution::leaves_host() const {
-  return std::any_of(plan_.peers().begin(), plan_.peers().end(),
-                     [this](const Plan::Peer& peer) { return !context_.fabric.shares_memory(global_rank(peer.rank)); });
+size_t Execution::peers_here() const {
+  return static_cast<size_t>(std::count_if(plan_.peers().begin(), plan_.peers().end(), [this](const Plan::Peer& peer) {
+    return context_.fabric.shares_memory(global_rank(peer.rank));
+  }));
 }
 
 bool Execution::is_past_cache() const {
   if (request_.signature.reduces) return false;  // it reads its output
-  const auto here = 1 + std::count_if(plan_.peers().begin(), plan_.peers().end(), [this](const Plan::Peer& peer) {
-                      return context_.fabric.shares_memory(global_rank(peer.rank));
-                    });
   const uint64_t bytes = geometry_.elements(Space::out) * geometry_.element_bytes();
-  return bytes >= last_level_cache() / 2 / static_cast<uint64_t>(here);
+  return bytes >= last_level_cache() / 2 / (1 + peers_here());
 }
 
 uint64_t Execution::widest_window() const {
@@ -275,7 +273,7 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
     }
     const bool bulk = frame.length > kEagerBytes;
     if (bulk && link->needs_shared_memory() && !private_sends_.over(*link))
-      data = shared_copies_.stage(step, chunk, j, data, frame.length);
+      data = shared_copies_.stage(step, chunk, j, data, frame.length, link->far());
     const uint64_t cookie = bulk ? context_.sends.add({this, index, chunk}) : 0;
     if (!link->send(frame, data, cookie))
       ++left;

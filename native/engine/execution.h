@@ -84,7 +84,7 @@ class Execution {
 
   int global_rank(int group_rank) const { return request_.group->ranks[static_cast<size_t>(group_rank)]; }
   Link* link_to(int group_rank) const { return context_.fabric.up(global_rank(group_rank)); }
-  bool leaves_host() const;
+  size_t peers_here() const;  // of the plan, on this host
   // What it moves to OUT, on all ranks of this host together, does not stay in the last-level cache.
   bool is_past_cache() const;
   uint64_t widest_window() const;

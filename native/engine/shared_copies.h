@@ -35,7 +35,9 @@ class SharedCopies {
   // A chunk begins: nothing of it is staged yet.
   void begin(uint64_t chunk);
   // The same bytes where a peer can read them: at `data`, or in a copy that stays until the chunk's slot is used again.
-  const std::byte* stage(const Step& step, uint64_t chunk, uint32_t piece, const std::byte* data, size_t bytes);
+  // `far`: Link::far().
+  const std::byte* stage(const Step& step, uint64_t chunk, uint32_t piece, const std::byte* data, size_t bytes,
+                         bool far = false);
 
  private:
   Arena& arena_;

@@ -12,7 +12,7 @@ constexpr uint64_t kMostKept = 16 << 20;
 
 }  // namespace
 
-WorkMemory::WorkMemory(Arena& arena, const Request& request, const Geometry& geometry, uint64_t window)
+WorkMemory::WorkMemory(Arena& arena, const Request& request, const Geometry& geometry, uint64_t window, bool shared)
     : arena_(arena), element_(geometry.element_bytes()) {
   if (is_windowed(request)) {
     ring_elements_ = std::clamp<uint64_t>(geometry.largest_block(), 1, window * geometry.chunk_elements());
@@ -25,7 +25,7 @@ WorkMemory::WorkMemory(Arena& arena, const Request& request, const Geometry& geo
   const uint64_t bytes = geometry.tmp_elements() * element_;
   if (bytes > PTRDIFF_MAX) throw std::bad_alloc();  // sanitizers would end the process where it asks for so much
   std::byte*& tmp = spaces_[static_cast<size_t>(Space::tmp)];
-  if (bytes <= kMostKept) {
+  if (shared && bytes <= kMostKept) {
     kept_ = arena_.take(bytes);
     tmp = kept_.data;
   } else {

@@ -15,8 +15,8 @@ namespace slipstream {
 class WorkMemory {
  public:
   // A windowed work has one ring for all its spaces, as large as `window` chunks; others have their own temporary
-  // space, which peers of this host can read if it is from the arena.
-  WorkMemory(Arena& arena, const Request& request, const Geometry& geometry, uint64_t window);
+  // space, from the arena if a peer of this host may read it (`shared`) and it is not too large to be kept.
+  WorkMemory(Arena& arena, const Request& request, const Geometry& geometry, uint64_t window, bool shared);
   ~WorkMemory() { arena_.give_back(kept_); }
   WorkMemory(const WorkMemory&) = delete;
 
@@ -32,7 +32,7 @@ class WorkMemory {
   size_t element_;
   uint64_t ring_elements_ = 0;
   std::array<std::byte*, 3> spaces_{};
-  std::unique_ptr<std::byte[]> own_;  // the ring, or a large temporary space
+  std::unique_ptr<std::byte[]> own_;  // the ring, or the temporary space
   Arena::Buffer kept_;                // a temporary space that the next work may have
 };
 

@@ -86,10 +86,10 @@ TEST(a_windowed_work_has_one_ring_for_all_spaces) {
   const Geometry geometry(r);
   Regions regions;
   Arena arena(regions);
-  const WorkMemory plain(arena, r, geometry, 2);
+  const WorkMemory plain(arena, r, geometry, 2, true);
   CHECK(plain.at(Space::in, 1) == reinterpret_cast<std::byte*>(data.data() + 1));
   r.part.emplace().windowed = true;
-  const WorkMemory ring(arena, r, geometry, 2);
+  const WorkMemory ring(arena, r, geometry, 2, true);
   CHECK_EQ(ring.ring_elements(), uint64_t{50});
   CHECK(ring.at(Space::in, 3) == ring.at(Space::out, 53));
 }
@@ -104,11 +104,13 @@ TEST(temporary_space_is_shared_and_kept_for_the_next_work) {
   Arena arena(regions);
   const std::byte* first = nullptr;
   for (int work = 0; work < 2; ++work) {
-    const WorkMemory memory(arena, r, Geometry(r), 2);
+    const WorkMemory memory(arena, r, Geometry(r), 2, true);
     if (first == nullptr) first = memory.at(Space::tmp, 0);
     CHECK(memory.at(Space::tmp, 0) == first);
     CHECK(regions.find(first, 300 * sizeof(float)) != nullptr);
   }
+  const WorkMemory alone(arena, r, Geometry(r), 2, false);
+  CHECK(regions.find(alone.at(Space::tmp, 0), 4) == nullptr);
 }
 
 TEST(sums_of_short_floats_are_rounded_once) {

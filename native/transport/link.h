@@ -62,6 +62,9 @@ class Link {
   // True if `data` of a bulk send has to lie in memory the peer can map (transport/region.h).
   virtual bool needs_shared_memory() const { return false; }
 
+  // True if the peer is slow to read what this rank's caches hold, so that data for it belongs in memory.
+  virtual bool far() const { return false; }
+
   virtual SingleCopy single_copy() const { return SingleCopy::off; }
   // Copies the bytes of a payload that has a `remote` address. False: the peer has died or left, or cannot be read any
   // more, and the link is about to go down.

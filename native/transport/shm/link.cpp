@@ -261,6 +261,8 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
   entries_.open(dialler_ ? from_dialler : from_acceptor);
   incoming_ = dialler_ ? from_acceptor : from_dialler;
   access_ = dialler_ ? Access(&pair->dialler, &pair->acceptor) : Access(&pair->acceptor, &pair->dialler);
+  distance_ = dialler_ ? Distance(&pair->distance_of_dialler, &pair->distance_of_acceptor)
+                       : Distance(&pair->distance_of_acceptor, &pair->distance_of_dialler);
   phase_ = Phase::up;
   up_ = true;
   last_heard_ = now();
@@ -334,6 +336,7 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
   announce(region);
   const uint32_t ticket = tickets_.take(cookie);
   const uint64_t offset = static_cast<uint64_t>(data - region->memory.data());
+  distance_.sending();
   push(kDescriptor, uint64_t{ticket} << 32 | region->id, bytes_of(frame), bytes_of(offset));
   return false;
 }
@@ -466,6 +469,7 @@ void ShmLink::handle_descriptor(uint64_t value, const Frame& frame, uint64_t off
       frame.length > region->size() || offset > region->size() - frame.length)
     return fail(malformed(peer_, "descriptor"));
   count(0, frame.length);
+  distance_.arrived();
   home_->events.arrived(*this, frame, Payload{region->data() + offset, frame.length, false, ticket + 1});
 }
 

@@ -11,6 +11,7 @@
 #include "transport/handshake.h"
 #include "transport/shm/access.h"
 #include "transport/shm/descriptor_channel.h"
+#include "transport/shm/distance.h"
 #include "transport/shm/entry_queue.h"
 #include "transport/shm/peer_regions.h"
 #include "transport/shm/private_reads.h"
@@ -31,6 +32,7 @@ class ShmLink final : public Link, private Handler {
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
   void release(const Payload& payload) override;
   bool needs_shared_memory() const override { return true; }
+  bool far() const override { return distance_.far(); }
   SingleCopy single_copy() const override { return private_.allowed(); }
   bool fetch(const Payload& payload, std::byte* to) override;
   std::optional<Shared> share(const std::byte* data, size_t bytes) override;
@@ -54,6 +56,8 @@ class ShmLink final : public Link, private Handler {
     Ring::Shared from_acceptor;
     alignas(64) Access::End dialler;
     Access::End acceptor;
+    Distance::End distance_of_dialler;
+    Distance::End distance_of_acceptor;
   };
   // Bytes of a mapping with two rings of `ring` bytes.
   static constexpr size_t mapping_of(size_t ring) { return sizeof(Pair) + 2 * ring; }
@@ -105,6 +109,7 @@ class ShmLink final : public Link, private Handler {
   Mapping memory_;
   Ring incoming_;
   Access access_;
+  Distance distance_;
   std::unique_ptr<Bell> peer_bell_;
   DescriptorChannel messages_;  // on the unix socket, after the handshake
   EntryQueue entries_;          // wait while messages wait: they may need the regions

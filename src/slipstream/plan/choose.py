@@ -21,8 +21,10 @@ __all__ = ["Choice", "Network", "Reducers", "SmallCosts", "Topology", "choose", 
 
 SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
 # What is only moved takes fewer messages, and fewer turns if ranks share cores: up to this size, and so many chunks.
-MOVED_CHUNK = 256 << 10
+MOVED_CHUNK = 512 << 10
 MOVED_CHUNKS = 64
+# Where each peer is sent other bytes, so much shared memory holds two chunks for each of them.
+MOVED_STAGED = 4 << 20
 MIXED_CHUNK = 128 << 10
 TCP_CHUNK = 256 << 10
 # Far pairs cross the whole network at once; a ring only ever loads neighbours.
@@ -235,6 +237,7 @@ _MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
     "broadcast": {"binomial": _binomial, "chain": _chain},
 }
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+_SENDS_EACH_ITS_OWN = frozenset({"scatter", "all_to_all"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
 _SMALL_ON_ONE_HOST = 32 << 10
 
@@ -294,9 +297,11 @@ def _choose_small(collective: str, nbytes: int, own: Choice, costs: SmallCosts) 
     return Choice(own.algorithm, own.chunk_bytes, reason, reducers=True)
 
 
-def _moved_chunk(nbytes: int) -> int:
+def _moved_chunk(collective: str, nbytes: int, size: int) -> int:
+    contents = size - 1 if collective in _SENDS_EACH_ITS_OWN else 1
+    most = min(MOVED_CHUNK, MOVED_STAGED // (2 * max(contents, 1)))
     chunk = SHM_CHUNK
-    while chunk < MOVED_CHUNK and 2 * chunk * MOVED_CHUNKS <= nbytes:
+    while 2 * chunk <= most and 2 * chunk * MOVED_CHUNKS <= nbytes:
         chunk *= 2
     return chunk
 
@@ -315,7 +320,7 @@ def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
         others = ", ".join(f"{n} {t * 1e6:.0f} us" for n, t in times.items() if n != name)
         reason = f"{times[name] * 1e6:.0f} us for {nbytes} bytes on {where} (else {others})"
     if shape.hosts == 1:
-        chunk = SHM_CHUNK if collective in _REDUCING else _moved_chunk(nbytes)
+        chunk = SHM_CHUNK if collective in _REDUCING else _moved_chunk(collective, nbytes, shape.size)
     else:
         chunk = MIXED_CHUNK if name.startswith("hierarchical") else TCP_CHUNK
     return Choice(name, chunk, reason)
