@@ -26,6 +26,17 @@ def topology(*local_sizes: int) -> Topology:
     return Topology(tuple(host for host, local in enumerate(local_sizes) for _ in range(local)))
 
 
+def test_many_ranks_on_few_cores_reduce_along_a_tree() -> None:
+    def chosen(size: int, nbytes: int, *, crowded: bool) -> str:
+        return choose("all_reduce", nbytes, Topology((0,) * size, crowded=crowded)).algorithm
+
+    for size in (16, 64):
+        assert chosen(size, 4, crowded=True) == chosen(size, 16 * KIB * size, crowded=True) == "tree"
+        assert chosen(size, 16 * KIB * size + 1, crowded=True) == "direct"
+        assert chosen(size, 4, crowded=False) == "recursive_doubling"
+    assert chosen(15, 4, crowded=True) == "recursive_doubling"
+
+
 @pytest.mark.parametrize("size", range(2, 17))
 def test_all_reduce_on_one_host(size: int) -> None:
     for nbytes in (0, 4, 4 * KIB, 32 * KIB):

@@ -240,6 +240,10 @@ _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _SENDS_EACH_ITS_OWN = frozenset({"scatter", "all_to_all"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
 _SMALL_ON_ONE_HOST = 32 << 10
+# From so many ranks on, and up to so many bytes for each of them, the fewest messages are the quickest way if the ranks
+# share cores: 2 (n - 1) of a tree, where recursive doubling has n log2(n).
+_CROWD = 16
+_TREE_BYTES = 16 << 10
 
 
 def _shape(topology: Topology) -> _Shape:
@@ -306,6 +310,13 @@ def _moved_chunk(collective: str, nbytes: int, size: int) -> int:
     return chunk
 
 
+def _all_reduce_on_one_host(nbytes: int, topology: Topology) -> tuple[str, str]:
+    reason = f"{nbytes} bytes on one host"
+    if topology.crowded and topology.size >= _CROWD and nbytes <= _TREE_BYTES * topology.size:
+        return "tree", f"{reason}, {topology.size} ranks on fewer cores"
+    return ("recursive_doubling" if nbytes <= _SMALL_ON_ONE_HOST else "direct"), reason
+
+
 def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
     shape = _shape(topology)
     times = estimate(collective, nbytes, topology)
@@ -313,8 +324,7 @@ def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
     if len(times) == 1:
         name, reason = next(iter(times)), f"the way of {where}"
     elif collective == "all_reduce" and shape.hosts == 1:
-        name = "recursive_doubling" if nbytes <= _SMALL_ON_ONE_HOST else "direct"
-        reason = f"{nbytes} bytes on one host"
+        name, reason = _all_reduce_on_one_host(nbytes, topology)
     else:
         name = min(times, key=lambda n: times[n])
         others = ", ".join(f"{n} {t * 1e6:.0f} us" for n, t in times.items() if n != name)

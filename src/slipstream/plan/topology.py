@@ -27,10 +27,14 @@ class Network:
 
 @dataclass(frozen=True)
 class Topology:
-    """``hosts[r]``: the number of the host of rank r of a group, any integers. Raises ValueError if empty."""
+    """``hosts[r]``: the number of the host of rank r of a group, any integers. Raises ValueError if empty.
+
+    ``crowded``: a host has more ranks of the group than processors for them, so that messages cost time of processors.
+    """
 
     hosts: tuple[int, ...]
     network: Network = field(default_factory=Network)
+    crowded: bool = False
 
     def __post_init__(self) -> None:
         if not self.hosts:

@@ -9,6 +9,7 @@ import atexit
 import hashlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,7 @@ class Job:
     membership: Membership
     session: _core.Session
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
+    cpus: tuple[frozenset[int], ...]  # per rank: those of its host that it may run on
     names: tuple[str, ...]  # per rank: what its host calls itself
     nonce: bytes  # of this start; every rank has contributed to it
     reducers: JobReducers
@@ -82,6 +84,14 @@ class Job:
     def ranks_are_apart(self) -> bool:
         """No two ranks share memory. Reducers take part only then."""
         return len(set(self.hosts)) == self.size
+
+    def is_crowded(self, ranks: Sequence[int]) -> bool:
+        """Whether one of the hosts has more of these ranks than processors that they may run on."""
+        cpus: dict[str, set[int]] = {}
+        for rank in ranks:
+            cpus.setdefault(self.hosts[rank], set()).update(self.cpus[rank])
+        here = Counter(self.hosts[rank] for rank in ranks)
+        return any(here[host] > len(found) for host, found in cpus.items())
 
     def group_id(self, ranks: Sequence[int | str], number: int) -> int:
         """The id of the group that these ranks make as their ``number``-th: the same on every member, in any order."""
@@ -263,7 +273,15 @@ def _start(settings: Settings, member: Membership) -> Job:
     reducers = JobReducers(settings, member)
     opened = open_session(settings, member, reducers)
     job = Job(
-        member, opened.session, opened.hosts, opened.names, opened.nonce, reducers, settings, opened.meeting
+        member,
+        opened.session,
+        opened.hosts,
+        opened.cpus,
+        opened.names,
+        opened.nonce,
+        reducers,
+        settings,
+        opened.meeting,
     )
     if reducers.known:
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream import _core
+from slipstream.base.cpus import format_cpus, parse_cpus
 from slipstream.base.errors import Mismatch
 from slipstream.base.settings import Settings
 from slipstream.comm.membership.affinity import chosen_cpus
@@ -33,6 +34,7 @@ class Opened:
 
     session: _core.Session
     hosts: tuple[str, ...]  # per rank: what can share memory has the same
+    cpus: tuple[frozenset[int], ...]  # per rank: those of its host that it may run on
     names: tuple[str, ...]  # per rank: what its host calls itself
     nonce: bytes  # of this start; every rank has contributed to it
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
@@ -96,6 +98,7 @@ def _open(
         mine["port"] = session.listen_tcp(bind)
         mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
     mine["transport"] = settings.transport
+    mine["cpus"] = format_cpus(os.sched_getaffinity(0))
     if meeting is not None:
         mine["meeting"] = [meeting.place.addresses, meeting.place.port]
     mine["nonce"] = secrets.token_hex(16)
@@ -123,7 +126,8 @@ def _open(
     nonces[member.rank] = mine["nonce"]  # whatever the store says: so it is new
     reducers.known = tuple(everyone[0]["reducers"])
     names = tuple(one["host"] for one in everyone)
-    return Opened(session, tuple(hosts), names, combined_nonce(nonces), meeting)
+    cpus = tuple(frozenset(parse_cpus(one["cpus"])) for one in everyone)
+    return Opened(session, tuple(hosts), cpus, names, combined_nonce(nonces), meeting)
 
 
 def _check_transports(transports: list[str]) -> None:
