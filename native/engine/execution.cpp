@@ -26,8 +26,8 @@ WorkHeader frame_of(const Request& request, MessageType type) {
   return frame;
 }
 
-const Geometry& folded(Geometry& geometry, uint64_t window) {
-  geometry.fold_tmp(window);
+const Geometry& folded(Geometry& geometry, const Request& request, uint64_t window) {
+  if (!is_windowed(request)) geometry.fold_tmp(window);  // else all spaces are one ring
   return geometry;
 }
 
@@ -60,7 +60,8 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       reduce_(reduce_fn(geometry_.dtype(), op_of(request_))),
       network_(peers_here() < plan_.peers().size()),
       schedule_(plan_, geometry_.chunks(), std::min(geometry_.chunks(), widest_window())),
-      memory_(context.arena, request_, folded(geometry_, schedule_.window()), schedule_.window(), peers_here() != 0),
+      memory_(context.arena, request_, folded(geometry_, request_, schedule_.window()), schedule_.window(),
+              peers_here() != 0),
       wide_(request_, memory_.ring_elements()),
       scaled_(context.arena, geometry_, request_.prescale),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),

@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <new>
 
+#include "transport/frame.h"
+
 namespace slipstream {
 
 namespace {
 
+// Of less than a message that lies in a frame, no peer reads from here. More than this is not kept.
+constexpr uint64_t kLeastKept = kEagerBytes + 1;
 constexpr uint64_t kMostKept = 16 << 20;
 
 }  // namespace
@@ -25,7 +29,7 @@ WorkMemory::WorkMemory(Arena& arena, const Request& request, const Geometry& geo
   const uint64_t bytes = geometry.tmp_elements() * element_;
   if (bytes > PTRDIFF_MAX) throw std::bad_alloc();  // sanitizers would end the process where it asks for so much
   std::byte*& tmp = spaces_[static_cast<size_t>(Space::tmp)];
-  if (shared && bytes <= kMostKept) {
+  if (shared && bytes >= kLeastKept && bytes <= kMostKept) {
     kept_ = arena_.take(bytes);
     tmp = kept_.data;
   } else {
