@@ -37,6 +37,12 @@ WorkHeader offer_of(const Request& request) {
   return frame;
 }
 
+// True if what the work moves to OUT, on `here` ranks of this host together, does not stay in the last-level cache.
+bool is_past_cache(const Request& request, const Geometry& geometry, size_t here) {
+  if (request.signature.reduces) return false;  // it reads its output
+  return geometry.elements(Space::out) * geometry.element_bytes() >= last_level_cache() / 2 / here;
+}
+
 using Copy = decltype(&copy);
 
 // Puts bytes where the peer wants them; false if it has failed or left.
@@ -67,7 +73,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       private_sends_(request_, geometry_, context.fabric),
       gates_(plan_.peers().size()),
-      past_cache_(is_past_cache()) {
+      past_cache_(is_past_cache(request_, geometry_, 1 + peers_here())) {
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
 
@@ -75,12 +81,6 @@ size_t Execution::peers_here() const {
   return static_cast<size_t>(std::count_if(plan_.peers().begin(), plan_.peers().end(), [this](const Plan::Peer& peer) {
     return context_.fabric.shares_memory(global_rank(peer.rank));
   }));
-}
-
-bool Execution::is_past_cache() const {
-  if (request_.signature.reduces) return false;  // it reads its output
-  const uint64_t bytes = geometry_.elements(Space::out) * geometry_.element_bytes();
-  return bytes >= last_level_cache() / 2 / (1 + peers_here());
 }
 
 uint64_t Execution::widest_window() const {
@@ -224,12 +224,8 @@ void Execution::issue_local(const Step& step, uint64_t chunk) {
     if (step.kind == StepKind::reduce)
       reduce_(dst, dst, src, to.count);
     else if (src != dst)
-      move(step, dst, src, to.count * geometry_.element_bytes());
+      copy_of(step)(dst, src, to.count * geometry_.element_bytes());
   }
-}
-
-void Execution::move(const Step& step, std::byte* dst, const std::byte* src, size_t bytes) {
-  (past_cache_ && step.last ? copy_past_cache : copy)(dst, src, bytes);
 }
 
 void Execution::finish(uint64_t element, std::byte* dst, uint64_t count) {
@@ -243,10 +239,8 @@ void Execution::finish(uint64_t element, std::byte* dst, uint64_t count) {
 void Execution::issue_send(uint32_t index, uint64_t chunk) {
   const Step& step = plan_.steps()[index];
   SendGate& gate = gates_[static_cast<size_t>(plan_.peer_index(step.peer))].sends;
-  if (!gate.is_open()) {
-    if (geometry_.elements(step.src, step) > 0) return gate.block({index, chunk});
-    return complete(index, chunk);
-  }
+  if (geometry_.is_empty(step.src, step, chunk)) return complete(index, chunk);  // also if the peer has left by now
+  if (!gate.is_open()) return gate.block({index, chunk});
   Link* link = link_to(step.peer);
   if (link == nullptr) return;  // it went down: the session is failing
   WorkHeader frame = frame_of(request_, MessageType::data);
@@ -379,7 +373,7 @@ void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, con
     else
       wide_.add(to.offset, data, to.count);
   } else if (first) {
-    if (data != dst && payload.size > 0) move(step, dst, data, payload.size);
+    if (data != dst && payload.size > 0) copy_of(step)(dst, data, payload.size);
   } else {
     const std::byte* own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
     const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left

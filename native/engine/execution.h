@@ -85,8 +85,6 @@ class Execution {
   int global_rank(int group_rank) const { return request_.group->ranks[static_cast<size_t>(group_rank)]; }
   Link* link_to(int group_rank) const { return context_.fabric.up(global_rank(group_rank)); }
   size_t peers_here() const;  // of the plan, on this host
-  // What it moves to OUT, on all ranks of this host together, does not stay in the last-level cache.
-  bool is_past_cache() const;
   uint64_t widest_window() const;
   // Chunks that may be under way now: what the links are good for.
   uint64_t allowance() const;
@@ -98,7 +96,7 @@ class Execution {
   void issue_send(uint32_t step, uint64_t chunk);
   void issue_recv(uint32_t step, uint64_t chunk);
   void issue_local(const Step& step, uint64_t chunk);
-  void move(const Step& step, std::byte* dst, const std::byte* src, size_t bytes);
+  decltype(&copy) copy_of(const Step& step) const { return past_cache_ && step.last ? copy_past_cache : copy; }
   void finish(uint64_t element, std::byte* dst, uint64_t count);
   void complete(uint32_t step, uint64_t chunk);
   void consume(uint32_t step, Link* link, const WorkHeader& frame, const Payload& payload);

@@ -43,6 +43,12 @@ uint64_t Geometry::tmp_elements() const {
   return static_cast<uint64_t>(plan_.blocks()) * tmp_fold_;
 }
 
+bool Geometry::is_empty(Space space, const Step& step, uint64_t chunk) const {
+  for (uint32_t j = 0; j < pieces(step); ++j)
+    if (piece(space, step, chunk, j).count != 0) return false;
+  return true;
+}
+
 std::pair<uint64_t, uint64_t> Geometry::traffic(const Plan::Peer& peer) const {
   uint64_t out = 0, in = 0;
   for (const uint32_t s : peer.sends) out += elements(plan_.steps()[s].src, plan_.steps()[s]) * element_;

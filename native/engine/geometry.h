@@ -64,6 +64,9 @@ class Geometry {
     return {begin + from, count};
   }
 
+  // True if chunk `chunk` of a step has no elements.
+  bool is_empty(Space space, const Step& step, uint64_t chunk) const;
+
   // Bytes to and from a peer of the plan, in all.
   std::pair<uint64_t, uint64_t> traffic(const Plan::Peer& peer) const;
   // Bytes of a chunk that come from peers.

@@ -14,9 +14,10 @@ namespace {
 constexpr int kYieldUs = 50;  // that a small call looks and yields, also where cores are few
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
-constexpr double kLeaveSeconds = 2;           // that a rank stays until the others have read its last words
-constexpr double kBreakSeconds = 0.3;         // the same of one that fails and goes on
-constexpr size_t kMostEarlyBytes = 4 << 20;   // of one worker, for works that have not begun; it may send about 1 MiB
+constexpr double kTakeSeconds = 30;          // that it stays until those of its host have room for all that it has sent
+constexpr double kLeaveSeconds = 2;          // that a rank stays until the others have read its last words
+constexpr double kBreakSeconds = 0.3;        // the same of one that fails and goes on
+constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
 constexpr double kAcknowledgeSeconds = 0.05;  // in a star: most messages have one in the other direction
 
 // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
@@ -40,6 +41,22 @@ TcpOptions tcp_options(const SessionOptions& options) {
 BoardOptions board_options(const SessionOptions& options) {
   return {options.board_ranks, options.board_always, options.timeout_seconds,
           std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
+}
+
+// As the driver, for so many seconds at most.
+template <class Owing>
+void turn_while(Runner& runner, Poller& poller, Engine& engine, double limit_seconds, Owing owing) {
+  bool going = true;
+  for (const Time limit = now() + seconds(limit_seconds); going && now() < limit;)
+    runner.as_driver([&] {
+      going = owing();
+      if (!going) return;
+      runner.guarded([&] {
+        poller.wait(2);
+        engine.turn();
+        engine.tick(now());
+      });
+    });
 }
 
 }  // namespace
@@ -263,17 +280,10 @@ bool Session::hear(const std::vector<int>& ranks, Time deadline, std::vector<int
 void Session::close(const std::string& words, bool tell) {
   if (forked() || closed_.exchange(true)) return;
   // A rank that fails and exits at once still owes the reason to ranks that were to get a link to us and have none yet.
-  for (const Time limit = now() + seconds(tell ? kTellSeconds : 0); now() < limit;) {
-    bool owing = false;
-    runner_.as_driver([&] {
-      owing = engine_.must_tell();
-      if (!owing) return;
-      poller_.wait(10);
-      engine_.turn();
-    });
-    if (!owing) break;
-  }
+  turn_while(runner_, poller_, engine_, tell ? kTellSeconds : 0, [&] { return engine_.must_tell(); });
   boards_.send_owed(now() + seconds(tell ? kLeaveSeconds : 0));
+  // The memory of a link outlives its sender, what has no room there does not. A peer that is lost frees us from that.
+  turn_while(runner_, poller_, engine_, tell ? kTakeSeconds : 0, [&] { return !engine_.failure() && shm_.owes(); });
   bool stays = true;
   runner_.as_driver([&] {
     report_strangers(now(), true);

@@ -44,7 +44,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     uint64_t size;
   };
 
-  static constexpr size_t kMapping = ShmLink::mapping_of(Ring::kLeast);
+  static constexpr size_t kMapping = mapping_of(Ring::kLeast);
 
   std::byte* entries() { return memory_.data() + sizeof(ShmLink::Pair); }
   Ring::Shared* shared() { return reinterpret_cast<Ring::Shared*>(memory_.data()); }  // what the dialler writes

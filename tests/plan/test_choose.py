@@ -37,6 +37,15 @@ def test_many_ranks_on_few_cores_reduce_along_a_tree() -> None:
     assert chosen(15, 4, crowded=True) == "recursive_doubling"
 
 
+def test_many_ranks_gather_in_few_rounds() -> None:
+    crowd = Topology((0,) * 64, crowded=True)
+    assert choose("all_gather", 4 * MIB, crowd).algorithm == "bruck"
+    assert choose("all_gather", 4 * MIB + 1, crowd).algorithm == "direct"
+    assert choose("all_gather", 64, topology(64)).algorithm == "direct"
+    hosts = topology(*[1] * 64)
+    assert [choose("all_gather", nbytes, hosts).algorithm for nbytes in (64, 64 * MIB)] == ["bruck", "ring"]
+
+
 @pytest.mark.parametrize("size", range(2, 17))
 def test_all_reduce_on_one_host(size: int) -> None:
     for nbytes in (0, 4, 4 * KIB, 32 * KIB):

@@ -22,6 +22,8 @@ class EntryQueue {
   // Moves what waits into the ring, as far as there is room. True if anything moved.
   bool flush();
   bool empty() const { return waiting_.empty(); }
+  // True if an entry with a body of `bytes` would not have to wait.
+  bool has_room(size_t bytes) { return waiting_.empty() && ring_.reserve(0, 0, bytes) != nullptr; }
   // Those of this kind that wait are not sent.
   void drop(uint32_t kind);
 

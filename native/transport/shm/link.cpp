@@ -260,9 +260,8 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
   const Ring from_acceptor(&pair->from_acceptor, entries + ring, ring);
   entries_.open(dialler_ ? from_dialler : from_acceptor);
   incoming_ = dialler_ ? from_acceptor : from_dialler;
-  access_ = dialler_ ? Access(&pair->dialler, &pair->acceptor) : Access(&pair->acceptor, &pair->dialler);
-  distance_ = dialler_ ? Distance(&pair->distance_of_dialler, &pair->distance_of_acceptor)
-                       : Distance(&pair->distance_of_acceptor, &pair->distance_of_dialler);
+  access_ = pair->access_of(dialler_);
+  distance_ = pair->distance_of(dialler_);
   phase_ = Phase::up;
   up_ = true;
   last_heard_ = now();

@@ -21,6 +21,24 @@
 
 namespace slipstream {
 
+// What a link's mapping begins with; the entries from the dialler and from the acceptor follow.
+struct LinkPair {
+  Access access_of(bool is_dialler) { return is_dialler ? Access(&dialler, &acceptor) : Access(&acceptor, &dialler); }
+  Distance distance_of(bool is_dialler) {
+    return is_dialler ? Distance(&dialler_on, &acceptor_on) : Distance(&acceptor_on, &dialler_on);
+  }
+
+  Ring::Shared from_dialler;
+  Ring::Shared from_acceptor;
+  alignas(64) Access::End dialler;
+  Access::End acceptor;
+  Distance::End dialler_on;
+  Distance::End acceptor_on;
+};
+
+// Bytes of a mapping with two rings of `ring` bytes.
+constexpr size_t mapping_of(size_t ring) { return sizeof(LinkPair) + 2 * ring; }
+
 class ShmLink final : public Link, private Handler {
  public:
   // We dial.
@@ -46,21 +64,14 @@ class ShmLink final : public Link, private Handler {
 
   bool poll();
   bool pending() const { return open_ && up_ && !incoming_.empty(); }
+  // True if close() would lose what has been sent, or the last frame of a session.
+  bool owes() { return open_ && up_ && (!messages_.empty() || !entries_.has_room(sizeof(Frame) + kEagerBytes)); }
   bool congested() const { return open_ && (!entries_.empty() || !messages_.empty()); }
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.
   Time tick(Time now);
 
-  struct Pair {  // what the link's mapping begins with; the entries from the dialler and from the acceptor follow
-    Ring::Shared from_dialler;
-    Ring::Shared from_acceptor;
-    alignas(64) Access::End dialler;
-    Access::End acceptor;
-    Distance::End distance_of_dialler;
-    Distance::End distance_of_acceptor;
-  };
-  // Bytes of a mapping with two rings of `ring` bytes.
-  static constexpr size_t mapping_of(size_t ring) { return sizeof(Pair) + 2 * ring; }
+  using Pair = LinkPair;
 
  private:
   using Message = DescriptorChannel::Message;

@@ -185,6 +185,10 @@ bool ShmTransport::congested() const {
   return std::any_of(impl_->links.begin(), impl_->links.end(), [](const ShmLink* link) { return link->congested(); });
 }
 
+bool ShmTransport::owes() const {
+  return std::any_of(impl_->links.begin(), impl_->links.end(), [](ShmLink* link) { return link->owes(); });
+}
+
 Time ShmTransport::tick(Time now) {
   if (impl_->accepts_at <= now) impl_->accept_again();
   while (auto late = impl_->greetings.take_late(now)) impl_->refuse(std::move(late), kLate);

@@ -185,6 +185,12 @@ def _ring_half(s: _Shape, m: float) -> float:
     return _ring(s, m) / 2
 
 
+def _bruck(s: _Shape, m: float) -> float:
+    # Far pairs, and what a rank has received is sent on: each rank of a host moves nearly all of it over the network.
+    moved = m * (s.size - 1) / s.size
+    return _rounds(s.size) * s.outer + CONGESTION * s.transfer(moved, moved * s.local)
+
+
 def _direct_half(s: _Shape, m: float) -> float:
     return _direct(s, m) / 2
 
@@ -233,7 +239,7 @@ _MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
         "hierarchical_halving": _hierarchical_halving,
     },
     "reduce_scatter": {"direct": _direct_half, "ring": _ring_half},
-    "all_gather": {"direct": _direct_half, "ring": _ring_half},
+    "all_gather": {"direct": _direct_half, "ring": _ring_half, "bruck": _bruck},
     "broadcast": {"binomial": _binomial, "chain": _chain},
 }
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
@@ -241,9 +247,9 @@ _SENDS_EACH_ITS_OWN = frozenset({"scatter", "all_to_all"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
 _SMALL_ON_ONE_HOST = 32 << 10
 # From so many ranks on, and up to so many bytes for each of them, the fewest messages are the quickest way if the ranks
-# share cores: 2 (n - 1) of a tree, where recursive doubling has n log2(n).
+# share cores: a tree has 2 (n - 1) where recursive doubling has n log2(n), which is what Bruck has where all send to all.
 _CROWD = 16
-_TREE_BYTES = 16 << 10
+_CROWDED = {"all_reduce": ("tree", 16 << 10), "all_gather": ("bruck", 64 << 10)}
 
 
 def _shape(topology: Topology) -> _Shape:
@@ -310,21 +316,25 @@ def _moved_chunk(collective: str, nbytes: int, size: int) -> int:
     return chunk
 
 
-def _all_reduce_on_one_host(nbytes: int, topology: Topology) -> tuple[str, str]:
+def _on_one_host(collective: str, nbytes: int, topology: Topology) -> tuple[str, str]:
+    """An algorithm, and why."""
     reason = f"{nbytes} bytes on one host"
-    if topology.crowded and topology.size >= _CROWD and nbytes <= _TREE_BYTES * topology.size:
-        return "tree", f"{reason}, {topology.size} ranks on fewer cores"
-    return ("recursive_doubling" if nbytes <= _SMALL_ON_ONE_HOST else "direct"), reason
+    name, most = _CROWDED.get(collective, ("", 0))
+    if name and topology.crowded and topology.size >= _CROWD and nbytes <= most * topology.size:
+        return name, f"{reason}, {topology.size} ranks on fewer cores"
+    if collective == "all_reduce":
+        return ("recursive_doubling" if nbytes <= _SMALL_ON_ONE_HOST else "direct"), reason
+    return next(iter(_ONE_HOST[collective])), "the way of one host"
 
 
 def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
     shape = _shape(topology)
     times = estimate(collective, nbytes, topology)
-    where = "one host" if shape.hosts == 1 else f"{shape.hosts} hosts of up to {shape.local}"
-    if len(times) == 1:
+    where = f"{shape.hosts} hosts of up to {shape.local}"
+    if shape.hosts == 1:
+        name, reason = _on_one_host(collective, nbytes, topology)
+    elif len(times) == 1:
         name, reason = next(iter(times)), f"the way of {where}"
-    elif collective == "all_reduce" and shape.hosts == 1:
-        name, reason = _all_reduce_on_one_host(nbytes, topology)
     else:
         name = min(times, key=lambda n: times[n])
         others = ", ".join(f"{n} {t * 1e6:.0f} us" for n, t in times.items() if n != name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slipstream.plan import direct, halving_doubling, hierarchical, ring, tree
+from slipstream.plan import bruck, direct, halving_doubling, hierarchical, ring, tree
 from slipstream.plan.steps import Draft, Plan, Space
 
 __all__ = ["REDUCING", "ROOTED", "Builder", "algorithms", "build", "collectives", "register"]
@@ -37,6 +37,7 @@ _BUILDERS: dict[str, dict[str, Builder]] = {
     "all_gather": {
         "direct": lambda rank, size, root, hosts: direct.all_gather(rank, size),
         "ring": lambda rank, size, root, hosts: ring.all_gather(rank, size, hosts),
+        "bruck": lambda rank, size, root, hosts: bruck.all_gather(rank, size),
     },
     "broadcast": {
         "direct": lambda rank, size, root, hosts: direct.broadcast(rank, size, root),

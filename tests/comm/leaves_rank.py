@@ -1,0 +1,37 @@
+"""A rank that leaves as soon as its own part is done, while others have not taken all that it has sent."""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import slipstream
+
+UNEVEN = [4308, 0, 6, 41, 79677, 7, 1, 20, 4450, 0, 3623, 0, 1394]
+
+
+def behind(folder: Path) -> None:
+    """Rank 0 has sent four times what a ring of shared memory holds before rank 1 takes the first of it."""
+    slipstream.barrier()
+    sent = folder / "sent"
+    while slipstream.rank() == 1 and not sent.exists():
+        time.sleep(0.01)
+    for i in range(60):
+        x = np.full(4000, i if slipstream.rank() == 0 else -1, np.float32)
+        slipstream.broadcast(x, 0, out=x)
+        assert (x == i).all(), i
+    sent.touch()
+
+
+def uneven(_: Path) -> None:
+    """Blocks of most ranks are empty long before that of one has come round; chunks are as small as frames."""
+    slipstream.world().use("all_gather", "ring", 16 << 10)
+    rank, size = slipstream.rank(), slipstream.size()
+    found = slipstream.all_gather(np.full(UNEVEN[rank], rank, np.float32))
+    assert np.array_equal(found, np.repeat(np.arange(size, dtype=np.float32), UNEVEN))
+
+
+slipstream.init()
+globals()[sys.argv[1]](Path(sys.argv[2]))
+slipstream.shutdown()
