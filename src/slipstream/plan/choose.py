@@ -247,7 +247,8 @@ _SENDS_EACH_ITS_OWN = frozenset({"scatter", "all_to_all"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
 _SMALL_ON_ONE_HOST = 32 << 10
 # From so many ranks on, and up to so many bytes for each of them, the fewest messages are the quickest way if the ranks
-# share cores: a tree has 2 (n - 1) where recursive doubling has n log2(n). Bruck has as many as that, `direct` n (n - 1).
+# share cores: a tree has 2 (n - 1) where recursive doubling has n log2(n), and so many has Bruck where `direct` has
+# n (n - 1).
 _CROWD = 16
 _CROWDED = {"all_reduce": ("tree", 16 << 10), "all_gather": ("bruck", 64 << 10)}
 
