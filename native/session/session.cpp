@@ -14,10 +14,9 @@ namespace {
 constexpr int kYieldUs = 50;  // that a small call looks and yields, also where cores are few
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
-constexpr double kTakeSeconds = 30;          // that it stays until those of its host have room for all that it has sent
-constexpr double kLeaveSeconds = 2;          // that a rank stays until the others have read its last words
-constexpr double kBreakSeconds = 0.3;        // the same of one that fails and goes on
-constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
+constexpr double kLeaveSeconds = 2;           // that a rank stays until the others have read its last words
+constexpr double kBreakSeconds = 0.3;         // the same of one that fails and goes on
+constexpr size_t kMostEarlyBytes = 4 << 20;   // of one worker, for works that have not begun; it may send about 1 MiB
 constexpr double kAcknowledgeSeconds = 0.05;  // in a star: most messages have one in the other direction
 
 // What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
@@ -43,7 +42,7 @@ BoardOptions board_options(const SessionOptions& options) {
           std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
 }
 
-// As the driver, for so many seconds at most.
+// Turns the engine while `owing()` holds, for so many seconds at most.
 template <class Owing>
 void turn_while(Runner& runner, Poller& poller, Engine& engine, double limit_seconds, Owing owing) {
   bool going = true;
@@ -282,8 +281,10 @@ void Session::close(const std::string& words, bool tell) {
   // A rank that fails and exits at once still owes the reason to ranks that were to get a link to us and have none yet.
   turn_while(runner_, poller_, engine_, tell ? kTellSeconds : 0, [&] { return engine_.must_tell(); });
   boards_.send_owed(now() + seconds(tell ? kLeaveSeconds : 0));
-  // The memory of a link outlives its sender, what has no room there does not. A peer that is lost frees us from that.
-  turn_while(runner_, poller_, engine_, tell ? kTakeSeconds : 0, [&] { return !engine_.failure() && shm_.owes(); });
+  // What lies in the memory of a link outlives its sender; what has no room there would not. A peer that lives makes
+  // room within milliseconds, whatever its program does. One that is stopped counts as alive for a heartbeat.
+  turn_while(runner_, poller_, engine_, tell ? options_.heartbeat_seconds : 0,
+             [&] { return !engine_.failure() && shm_.owes(); });
   bool stays = true;
   runner_.as_driver([&] {
     report_strangers(now(), true);

@@ -1,5 +1,7 @@
 """A rank that leaves as soon as its own part is done, while others have not taken all that it has sent."""
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,6 +24,15 @@ def behind(folder: Path) -> None:
         slipstream.broadcast(x, 0, out=x)
         assert (x == i).all(), i
     sent.touch()
+
+
+def stopped(_: Path) -> None:
+    """Rank 1 takes nothing."""
+    slipstream.barrier()
+    if slipstream.rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    for _i in range(60):
+        slipstream.broadcast(np.ones(4000, np.float32), 0)
 
 
 def uneven(_: Path) -> None:

@@ -64,7 +64,7 @@ class ShmLink final : public Link, private Handler {
 
   bool poll();
   bool pending() const { return open_ && up_ && !incoming_.empty(); }
-  // True if close() would lose what has been sent, or the last frame of a session.
+  // True if close() would lose what waits for room, or would have no room for the last frame.
   bool owes() { return open_ && up_ && (!messages_.empty() || !entries_.has_room(sizeof(Frame) + kEagerBytes)); }
   bool congested() const { return open_ && (!entries_.empty() || !messages_.empty()); }
   void drop_region(uint32_t id);
