@@ -133,7 +133,8 @@ bool Board::look() {
     ::sched_yield();
     yielded = true;
   }
-  lost_core_ = yielded && now() - end > kLost;
+  const Clock::duration late = now() - end;
+  lost_ = yielded && late > kLost ? late : Clock::duration{};
   return !waits || host_.ended();
 }
 
@@ -196,7 +197,7 @@ void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work) 
   const std::lock_guard lock(mutex_);
   rows_->let_go();
   undecided_ = 0;
-  if (std::exchange(lost_core_, false)) worth_.lost_its_core(number);
+  if (const auto lost = std::exchange(lost_, {}); lost != Clock::duration{}) worth_.lost_its_core(number, lost);
   if (!std::exchange(slept_, false)) work ? worth_.went_by_messages(number) : worth_.done(number);
   if (work)
     host_.submit(work);

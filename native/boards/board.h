@@ -129,7 +129,7 @@ class Board : public std::enable_shared_from_this<Board> {
   std::optional<BoardRows> rows_;      // in it. What is looked for belongs to whoever has the call
   BoardWorth worth_;
   bool slept_ = false;      // the undecided call: it went to sleep, which worth_ knows
-  bool lost_core_ = false;  // as it looked. Belongs to whoever has the call
+  Clock::duration lost_{};  // for which it had no core, as it looked. Belongs to whoever has the call
   bool joined_ = false;
   int calls_ = 0;              // that a board would have taken
   uint64_t undecided_ = 0;     // the call that this rank has posted for; 0: none

@@ -36,6 +36,7 @@ BoardForm::Kind kind_of(const Request& request) {
   if (request.ragged) return Kind::told;  // or told_each: who packs the blocks knows
   if (collective == "barrier") return Kind::barrier;
   if (collective == "all_reduce" && algorithm == "recursive_doubling") return Kind::all_reduce;
+  if (collective == "all_reduce" && algorithm == "tree") return Kind::tree_all_reduce;
   const bool has_table = !request.spaces[0].offsets.empty();
   if (collective == "reduce_scatter" && algorithm == "direct" && has_table) return Kind::reduce_scatter;
   const bool scales = request.prescale != 1.0 || request.postscale != 1.0 || request.divisor != 1;
@@ -54,6 +55,11 @@ class Reduction {
   void doubling(std::byte* dst, uint64_t from, uint64_t count) {
     const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks_)));
     const std::byte* sum = doubled(dst, 0, power, from, count);
+    if (sum != dst) std::memcpy(dst, sum, count * element_);
+  }
+  // plan/tree.py: a rank adds what its children bring, the one with the smallest subtree first.
+  void tree(std::byte* dst, uint64_t from, uint64_t count) {
+    const std::byte* sum = treed(dst, 0, static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks_))), from, count);
     if (sum != dst) std::memcpy(dst, sum, count * element_);
   }
   // plan/direct.py: the ranks after `first`, in a circle; the lower one of the two operands is on the left.
@@ -75,8 +81,7 @@ class Reduction {
   const std::byte* doubled(std::byte* place, int rank, int width, uint64_t from, uint64_t count) {
     if (width > 1) {
       const std::byte* low = doubled(place, rank, width / 2, from, count);
-      std::byte* scratch = scratch_[static_cast<size_t>(std::countr_zero(static_cast<unsigned>(width)) - 1)].data();
-      const std::byte* high = doubled(scratch, rank + width / 2, width / 2, from, count);
+      const std::byte* high = doubled(scratch(width), rank + width / 2, width / 2, from, count);
       reduce_(place, low, high, count);
       return place;
     }
@@ -84,6 +89,20 @@ class Reduction {
     if (rank + power >= ranks_) return at(rank, from);
     reduce_(place, at(rank, from), at(rank + power, from), count);
     return place;
+  }
+
+  // The sum of `width` ranks from `rank` on, or of as many as there are: in `place`, or where it lies anyway.
+  const std::byte* treed(std::byte* place, int rank, int width, uint64_t from, uint64_t count) {
+    if (width == 1) return at(rank, from);
+    const std::byte* low = treed(place, rank, width / 2, from, count);
+    if (rank + width / 2 >= ranks_) return low;
+    const std::byte* high = treed(scratch(width), rank + width / 2, width / 2, from, count);
+    reduce_(place, low, high, count);
+    return place;
+  }
+  // Of its own for each width, a power of two.
+  std::byte* scratch(int width) {
+    return scratch_[static_cast<size_t>(std::countr_zero(static_cast<unsigned>(width)) - 1)].data();
   }
 
   ReduceFn reduce_;
@@ -120,6 +139,7 @@ size_t BoardCall::bytes_of(int member) const {
   const auto r = static_cast<size_t>(member);
   switch (form.kind) {
     case BoardForm::Kind::all_reduce:
+    case BoardForm::Kind::tree_all_reduce:
       return count * element;
     case BoardForm::Kind::reduce_scatter:
       return in.back() * element;
@@ -206,6 +226,8 @@ void BoardCall::conclude_from(const std::byte* const* posted) const {
     const uint64_t now = std::min(block, elements - done);
     if (scatters)
       reduction.circle(dst + done * element, me, begin + done, now);
+    else if (form.kind == BoardForm::Kind::tree_all_reduce)
+      reduction.tree(dst + done * element, done, now);
     else
       reduction.doubling(dst + done * element, done, now);
   }

@@ -16,7 +16,7 @@ namespace slipstream {
 // Of calls that have a request in common.
 struct BoardForm {
   // told: blocks of bytes whose lengths only their rank knows (Request::ragged); one for all ranks, or one for each.
-  enum class Kind : uint8_t { none, barrier, all_reduce, reduce_scatter, all_gather, told, told_each };
+  enum class Kind : uint8_t { none, barrier, all_reduce, tree_all_reduce, reduce_scatter, all_gather, told, told_each };
   Kind kind = Kind::none;
   uint64_t hash = 0;  // of what all ranks must agree on, but for the count and the name
 };

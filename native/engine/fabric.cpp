@@ -39,8 +39,12 @@ void Fabric::want(int rank) {
   if (peer.wanted || peer.gone) return;
   peer.wanted = true;
   if (peer.link) return;
-  if (rank_ < rank)
-    adopt(dialer_.dial(rank));
+  if (rank_ < rank) try {
+      adopt(dialer_.dial(rank));
+    } catch (...) {
+      peer.wanted = false;  // whoever can do without this link goes on, and the next one tries again
+      throw;
+    }
   else
     peer.next_knock = now() + seconds(kFirstKnockSeconds);
 }
@@ -159,7 +163,12 @@ Error Fabric::watch(int rank, Time now) {
   if (!peer.link) {
     if (peer.wanted && rank < rank_ && now >= peer.next_knock) {
       peer.next_knock = Time::max();  // until knocked() tells
-      dialer_.knock(rank);
+      try {
+        dialer_.knock(rank);
+      } catch (...) {
+        peer.next_knock = now;
+        throw;
+      }
     }
     return {};
   }

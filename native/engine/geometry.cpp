@@ -34,8 +34,10 @@ bool Geometry::one_piece(Space space, const Step& step) const {
 }
 
 void Geometry::fold_tmp(uint64_t window) {
-  // What is one piece is not cut into chunks.
-  if (window < chunks_ && merged_.empty()) tmp_fold_ = window * chunk_elements_;
+  // What is one piece is not cut into chunks. Blocks of uneven sizes get as much each as the largest.
+  const uint64_t fold = window * chunk_elements_;
+  if (window < chunks_ && merged_.empty() && static_cast<uint64_t>(plan_.blocks()) * fold < elements(Space::tmp))
+    tmp_fold_ = fold;
 }
 
 uint64_t Geometry::tmp_elements() const {

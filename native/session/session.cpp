@@ -11,7 +11,6 @@ namespace slipstream {
 
 namespace {
 
-constexpr int kYieldUs = 50;  // that a small call looks and yields, also where cores are few
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
 constexpr double kLeaveSeconds = 2;           // that a rank stays until the others have read its last words
@@ -26,7 +25,7 @@ double connect_seconds(const SessionOptions& options) {
 
 TcpOptions tcp_options(const SessionOptions& options) {
   TcpOptions tcp{options.link};
-  tcp.busy_poll_us = options.spin_us;  // only while cores are free
+  tcp.busy_poll_us = options.busy_poll_us;
   tcp.patience_seconds = options.heartbeat_seconds;
   tcp.patience_setting = options.heartbeat_setting;
   tcp.connect_seconds = connect_seconds(options);
@@ -39,7 +38,7 @@ TcpOptions tcp_options(const SessionOptions& options) {
 
 BoardOptions board_options(const SessionOptions& options) {
   return {options.board_ranks, options.board_always, options.timeout_seconds,
-          std::chrono::microseconds(std::max(options.spin_us, kYieldUs))};
+          std::chrono::microseconds(options.board_spin_us)};
 }
 
 // Turns the engine while `owing()` holds, for so many seconds at most.

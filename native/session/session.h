@@ -40,7 +40,10 @@ struct SessionOptions {
   std::string heartbeat_setting = "SLIPSTREAM_HEARTBEAT";  // what sets it, for people
   double timeout_seconds = 1800;
   double connect_seconds = 10;  // until a link is up; in a job as long as the heartbeat, if that is longer
-  int spin_us = 0;
+  // How long a caller looks again and again, and yields its core in between, before it sleeps; and in a small call that
+  // goes over a board.
+  int spin_us = 0, board_spin_us = 50;
+  int busy_poll_us = 0;       // of sockets
   bool board_always = false;  // small operations are tried on boards whatever that costs: for tests
   int board_ranks = 16;       // small operations of at most so many ranks of this host go over a board where they can
   LinkOptions link{};         // its `cpus` are the engine thread's too

@@ -58,6 +58,26 @@ inline std::shared_ptr<const Plan> doubling_all_reduce(int rank, int n) {
   return b.build();
 }
 
+inline std::shared_ptr<const Plan> tree_all_reduce(int rank, int n) {
+  PlanBuilder b(rank, n, 1);
+  const int lowest = rank == 0 ? n : rank & -rank;
+  std::vector<int> children, ready;
+  for (int bit = 1; bit < lowest && rank + bit < n; bit *= 2) children.push_back(rank + bit);
+  Space src = Space::in;
+  for (const int child : children) {
+    ready = {b.add(StepKind::recv_reduce, child, 0, ready, src)};
+    src = Space::out;
+  }
+  if (rank == 0) {
+    ready = {b.add(StepKind::finish, -1, 0, ready)};
+  } else {
+    b.add(StepKind::send, rank - lowest, 0, ready, src);
+    ready = {b.add(StepKind::recv, rank - lowest, 0)};
+  }
+  for (auto child = children.rbegin(); child != children.rend(); ++child) b.add(StepKind::send, *child, 0, ready);
+  return b.build();
+}
+
 inline std::shared_ptr<const Plan> direct(int rank, int n, bool reduces) {
   PlanBuilder b(rank, n, n);
   if (!reduces) b.add(StepKind::copy, -1, rank, {}, Space::in);
@@ -97,7 +117,7 @@ class Rank {
     std::string name = {};
     double timeout = 0;
   };
-  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier, told };
+  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier, told, tree_all_reduce };
   // Of `told`: the elements of 8 bytes that a rank tells all, and those that there is room for.
   static uint64_t told_by(int rank, uint64_t count) {
     return std::min<uint64_t>(count, 300) + static_cast<uint64_t>(rank % 3);
@@ -117,7 +137,7 @@ class Rank {
     Request& r = made.request;
     r.group = group;
     const char* const names[] = {"all_reduce/recursive_doubling", "reduce_scatter/direct", "all_gather/direct",
-                                 "barrier/recursive_doubling", "all_gather/with_sizes"};
+                                 "barrier/recursive_doubling",    "all_gather/with_sizes", "all_reduce/tree"};
     r.signature.operation = names[static_cast<int>(kind)];
     r.signature.dtype = dtype;
     r.signature.op = op;
@@ -147,7 +167,7 @@ class Rank {
       r.spaces[1].offsets = kind == Kind::reduce_scatter ? own : all;
       count = all.back();
     } else {
-      r.plan = doubling_all_reduce(me, n);
+      r.plan = kind == Kind::tree_all_reduce ? tree_all_reduce(me, n) : doubling_all_reduce(me, n);
     }
     made.form = form_of(r);
     made.src = src;

@@ -32,7 +32,7 @@ bool compare(Host& host, Rank::Kind kind, DType dtype, Op op, uint64_t count, bo
     const size_t elements = (count + 2) * static_cast<size_t>(n);
     auto in = numbers(dtype, elements, static_cast<uint32_t>(r) * 1000 + static_cast<uint32_t>(count));
     std::vector<std::byte> out(elements * size_of(dtype) + 1), by_messages(out), both(in);
-    const bool same = kind == Rank::Kind::all_reduce && in_place;
+    const bool same = (kind == Rank::Kind::all_reduce || kind == Rank::Kind::tree_all_reduce) && in_place;
     std::byte* src = (same ? both : in).data() + 1;
     std::byte* dst = (same ? both : out).data() + 1;
     rank.barrier();
@@ -56,7 +56,7 @@ bool compare(Host& host, Rank::Kind kind, DType dtype, Op op, uint64_t count, bo
 }  // namespace
 
 TEST(every_operation_gives_the_bits_of_messages) {
-  for (const int n : {2, 3, 4, 5, 6, 7, 8}) {
+  for (const int n : {2, 3, 4, 5, 6, 7, 8, 11}) {
     Host host(n);
     host.warm_up();
     int calls = 0, on_board = 0;
@@ -72,11 +72,14 @@ TEST(every_operation_gives_the_bits_of_messages) {
         if (reduce_fn(dtype, static_cast<Op>(op)) == nullptr) continue;
         const uint64_t count = dtype == DType::q8 ? 3 : 7 + static_cast<uint64_t>(calls % 5) * 41;
         try_one(Rank::Kind::all_reduce, dtype, static_cast<Op>(op), count);
+        try_one(Rank::Kind::tree_all_reduce, dtype, static_cast<Op>(op), count);
         try_one(Rank::Kind::reduce_scatter, dtype, static_cast<Op>(op), count / 7);
       }
     for (const DType dtype : kAll) try_one(Rank::Kind::all_gather, dtype, Op::sum, 5);
-    for (const uint64_t count : {0, 1, 11, 12, 13, 1000, 2048})
+    for (const uint64_t count : {0, 1, 11, 12, 13, 1000, 2048}) {
       try_one(Rank::Kind::all_reduce, DType::f32, Op::sum, count);
+      try_one(Rank::Kind::tree_all_reduce, DType::f32, Op::sum, count);
+    }
     CHECK(on_board > 0);
   }
 }

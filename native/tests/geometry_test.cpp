@@ -106,6 +106,18 @@ TEST(temporary_space_keeps_a_window_of_chunks) {
     }
 }
 
+TEST(a_window_of_temporary_space_is_never_larger_than_all_of_it) {
+  Request r = request(through_tmp(), 0, 64);
+  const auto blocks = static_cast<size_t>(r.plan->blocks());
+  for (Layout& space : r.spaces) {
+    space.offsets.assign(blocks + 1, 0);
+    space.offsets.back() = space.count = 1000;
+  }
+  Geometry geometry(r);
+  geometry.fold_tmp(geometry.chunks() - 1);
+  CHECK_EQ(geometry.tmp_elements(), uint64_t{1000});
+}
+
 TEST(temporary_space_is_whole_where_all_chunks_are_under_way) {
   const Request r = request(through_tmp(), 1000, 64);
   Geometry geometry(r);

@@ -93,6 +93,8 @@ class SessionOptions:
     heartbeat: float
     timeout: float
     spin_us: int
+    board_spin_us: int
+    busy_poll_us: int
     board_ranks: int
     link: LinkOptions
     def __init__(self) -> None: ...

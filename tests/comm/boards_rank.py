@@ -131,6 +131,31 @@ def poor(folder: Path) -> None:
     assert not without_messages()
 
 
+def dear(_: Path) -> None:
+    """The first rank has no descriptors left when the board wants links to the others; later it has, and uses them."""
+    for _i in range(3):
+        slipstream.barrier()
+    held: list[int] = []
+    if slipstream.rank() == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            os.close(held.pop())  # for the memory of the board
+    slipstream.barrier()  # the fourth call: a board is made
+    for descriptor in held:
+        os.close(descriptor)
+    slipstream.barrier()
+    if slipstream.rank() == 0:
+        slipstream.send(np.ones(100_000), 3)
+    elif slipstream.rank() == 3:
+        got = np.zeros(100_000)
+        slipstream.recv(got, 0)
+        assert got.all()
+    slipstream.barrier()
+
+
 def late(_: Path) -> None:
     settle()
     if slipstream.rank() == 1:

@@ -1,11 +1,12 @@
-"""Lists of CPUs as Linux writes them: ``0-3,8``."""
+"""The CPUs of this process, and lists of CPUs as Linux writes them: ``0-3,8``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-__all__ = ["format_cpus", "parse_cpus"]
+__all__ = ["cpu_quota", "format_cpus", "parse_cpus"]
 
 _MOST = 8192  # CPUs that Linux can have
 
@@ -35,3 +36,40 @@ def format_cpus(cpus: Iterable[int]) -> str:
         else:
             ranges.append([cpu, cpu])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Processors' time that this process may use a second, with all others of its control group; None: no limit.
+
+    The least of its group's limit and those above (``cpu.max``, or ``cpu.cfs_quota_us`` of version 1).
+    """
+    limits = [limit for group in _control_groups(root) if (limit := _limit_of(group)) is not None]
+    return min(limits, default=None)
+
+
+def _control_groups(root: Path) -> Iterator[Path]:
+    """The folders of this process's control groups that may limit its processors, and those above them."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        group = mount / path.lstrip("/")
+        yield from (group, *(above for above in group.parents if above.is_relative_to(mount)))
+
+
+def _limit_of(group: Path) -> float | None:
+    quota, _, period = _text(group / "cpu.max").partition(" ")
+    if not period:
+        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (ValueError, ZeroDivisionError):  # "max", or no such file
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

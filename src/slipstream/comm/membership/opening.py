@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream import _core
-from slipstream.base.cpus import format_cpus, parse_cpus
+from slipstream.base.cpus import cpu_quota, format_cpus, parse_cpus
 from slipstream.base.errors import Mismatch
 from slipstream.base.settings import Settings
 from slipstream.comm.membership.affinity import chosen_cpus
 from slipstream.comm.membership.meeting import Meeting, MeetingPlace
 from slipstream.comm.membership.options import link_options
+from slipstream.comm.membership.patience import patience
 from slipstream.comm.reducers.job_reducers import JobReducers
 from slipstream.comm.rendezvous.authentication import combined_nonce
 from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
@@ -23,7 +24,6 @@ from slipstream.comm.rendezvous.join import Membership, exchange
 
 __all__ = ["Opened", "open_session"]
 
-_SPIN_US = 50  # how long a waiting caller looks before it sleeps, if every rank of the host has a core
 # Groups of more have a board only if this process may use as many cores: a board links all members to the leader.
 _BOARD_RANKS = 16
 
@@ -59,7 +59,9 @@ def _session_options(settings: Settings, member: Membership) -> _core.SessionOpt
     options.job, options.secret = f"{member.job}/{member.epoch}", member.secret
     options.heartbeat, options.timeout = settings.heartbeat, settings.timeout
     cores = len(os.sched_getaffinity(0))
-    options.spin_us = _SPIN_US if member.local_size <= cores else 0
+    options.spin_us, options.board_spin_us, options.busy_poll_us = patience(
+        member.local_size, cores, cpu_quota()
+    )
     options.board_ranks = max(_BOARD_RANKS, cores) if settings.board == "on" else 0
     options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))
     return options
