@@ -24,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
+from slipstream._core import address_of
 from slipstream.base.dtypes import DType, Op, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
+from slipstream.comm.collectives.overlaps import check_apart, check_gather, check_scatter, place_of
 from slipstream.comm.collectives.signatures import (
     as_scales,
     detailed,
@@ -107,8 +109,7 @@ def _kept(group: Group, compiled: Compiled, key: tuple[Any, ...], fields: dict[s
     """Makes the request of ``key``, which begins with dtype and op, and keeps it for calls like this one."""
     if len(compiled.requests) >= _MOST_REQUESTS:
         compiled.requests.clear()
-    made = compiled.requests[key] = _request(group, compiled, key[0], key[1], **fields)
-    return made
+    return compiled.requests.setdefault(key, _request(group, compiled, key[0], key[1], **fields))
 
 
 def _offsets(counts: Sequence[int]) -> tuple[int, ...]:
@@ -120,38 +121,11 @@ def _only(counts: Sequence[int], rank: int) -> tuple[int, ...]:
     return (0,) * (rank + 1) + (counts[rank],) * (len(counts) - rank)
 
 
-def _place(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
-    """Where the rank's block begins among all, and its size: bytes."""
-    return sum(counts[:rank]) * itemsize(dtype), counts[rank] * itemsize(dtype)
-
-
 def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
     if len(counts) != group.size:
         raise ValueError(f"{what} has {len(counts)} entries for {group.size} ranks")
     if min(counts) < 0:
         raise ValueError(f"{what} has a negative entry")
-
-
-def _check_apart(operation: str, src: int, src_bytes: int, dst: int, dst_bytes: int) -> None:
-    if src < dst + dst_bytes and dst < src + src_bytes and src_bytes and dst_bytes:
-        raise ValueError(
-            f"{operation}: input and output overlap in part; give memory of their own to them, or one array for both "
-            f"where the operation works in place"
-        )
-
-
-def check_gather(operation: str, group: Group, src: int, dst: int, counts: Sequence[int], dtype: int) -> None:
-    """ValueError unless src is this rank's place in dst, or apart from it: memory of all_gather, or gather's root."""
-    begin, own = _place(counts, group.rank, dtype)
-    if src != dst + begin:
-        _check_apart(operation, src, own, dst, sum(counts) * itemsize(dtype))
-
-
-def check_scatter(group: Group, src: int, dst: int, counts: Sequence[int], dtype: int) -> None:
-    """ValueError unless dst is the root's place in src, or apart from it."""
-    begin, own = _place(counts, group.rank, dtype)
-    if dst != src + begin:
-        _check_apart("scatter", src, sum(counts) * itemsize(dtype), dst, own)
 
 
 def check_root(group: Group, root: int) -> None:
@@ -180,7 +154,7 @@ def all_reduce(
     """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch."""
     nbytes = count * itemsize(dtype)
     if src != dst:
-        _check_apart("all_reduce", src, nbytes, dst, nbytes)
+        check_apart("all_reduce", src, nbytes, dst, nbytes)
     if OPEN:
         settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
@@ -188,19 +162,22 @@ def all_reduce(
     if len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
         key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale)
-    request = compiled.requests.get(key) or _sum_request(group, compiled, key)
+    request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep)
     return DONE if native is None else Work(native)
 
 
-def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...]) -> _core.Request:
+def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes: int) -> _core.Request:
     """``key``: dtype and op; then, if they matter, shape, scales, their digest, and whether that is compared."""
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
-    if len(key) > 2:
-        shape, prescale, postscale, digest_of_both, compared = key[2:]
-        fields |= {"shape": shape, "prescale": prescale, "postscale": postscale}
-        fields |= {"extra": digest_of_both if compared else 0, "one_scale": compared}
+    if len(key) == 2:
+        made = _kept(group, compiled, key, fields)
+        group.sums.add(nbytes.bit_length(), *key, made)
+        return made
+    shape, prescale, postscale, digest_of_both, compared = key[2:]
+    fields |= {"shape": shape, "prescale": prescale, "postscale": postscale}
+    fields |= {"extra": digest_of_both if compared else 0, "one_scale": compared}
     return _kept(group, compiled, key, fields)
 
 
@@ -248,7 +225,7 @@ def reduce_scatter(
     _check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
-        _check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
+        check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
     fields: dict[str, Any] = {
         "shape": shape_to_compare(shape),
         "counts": tuple(counts),
@@ -290,7 +267,7 @@ def all_gather(
     if compiled.reducers:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
         details = {"counts": tuple(counts), "of": dtype, "extra": digest(tuple(counts))}
-        mine, keep = (src, *_place(counts, group.rank, dtype)), (keep, parts)
+        mine, keep = (src, *place_of(counts, group.rank, dtype)), (keep, parts)
         return _unite(group, compiled, parts, mine, dst, -1, keep, sync, name, timeout, **details)
     return _issue(
         group,
@@ -329,7 +306,7 @@ def broadcast(
     check_root(group, root)
     nbytes = count * itemsize(dtype)
     if src != dst:
-        _check_apart("broadcast", src, nbytes, dst, nbytes)
+        check_apart("broadcast", src, nbytes, dst, nbytes)
     compiled = group.compiled("broadcast", nbytes, root)
     if compiled.reducers:
         part = np.zeros(nbytes, dtype=np.uint8)
@@ -362,7 +339,7 @@ def reduce(
     check_root(group, root)
     scales = as_scales(prescale, postscale)
     if src != dst:
-        _check_apart("reduce", src, count * itemsize(dtype), dst, count * itemsize(dtype))
+        check_apart("reduce", src, count * itemsize(dtype), dst, count * itemsize(dtype))
     return _issue(
         group,
         group.compiled("reduce", count * itemsize(dtype), root),
@@ -480,7 +457,7 @@ def all_to_all(
     _check_counts(group, send_counts, "send_counts")
     _check_counts(group, recv_counts, "recv_counts")
     size = itemsize(dtype)
-    _check_apart("all_to_all", src, sum(send_counts) * size, dst, sum(recv_counts) * size)
+    check_apart("all_to_all", src, sum(send_counts) * size, dst, sum(recv_counts) * size)
     if send_counts[group.rank] != recv_counts[group.rank]:
         raise ValueError("send_counts and recv_counts disagree about this rank's own block")
     return _issue(
@@ -504,7 +481,7 @@ def all_to_all(
 def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeout: float = 0.0) -> Work:
     """Done once every rank of the group has called it."""
     way = group.plans.get(("barrier", 1, 0)) or group.barrier_plan()
-    address = group.token.ctypes.data
+    address = address_of(group.token)
     return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout)
 
 

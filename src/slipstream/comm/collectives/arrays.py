@@ -22,8 +22,9 @@ from slipstream.base.arguments import check_int, check_text
 from slipstream.base.dtypes import Op, as_op
 from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
-from slipstream.comm.collectives.copies_back import await_memory
+from slipstream.comm.collectives.copies_back import OPEN, await_memory
 from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.collectives.overlaps import check_gather, check_scatter
 from slipstream.comm.collectives.rows import FIELDS, check_rows, check_source, head_of, rows_of
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, check_group, world
@@ -120,7 +121,12 @@ def all_reduce(
     >>> slipstream.all_reduce(numpy.ones(3))
     array([2., 2., 2.])
     """
+    plain = group is None and name is None and not async_op and prescale == 1.0 == postscale
     group = world() if group is None else group
+    if plain and not OPEN and type(x) is np.ndarray and type(op) is Op:
+        result = np.empty_like(x) if out is None else out
+        if type(result) is np.ndarray and group.sums.run(x, result, op):
+            return result
     array, dtype = contiguous(x, group, "all_reduce")
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
     source = address_of(array)
@@ -235,7 +241,7 @@ def all_gather(
                 group, *memory, elements, dtype, name=name, keep=(array, result), sync=not async_op
             )
         else:
-            addresses.check_gather("all_gather", group, *memory, elements, dtype)
+            check_gather("all_gather", group, *memory, elements, dtype)
             _join(group, "all_gather", told.blocks, elements, result, out is not None)
             work = Work(None)
     return _finish(work, result, async_op)
@@ -380,7 +386,7 @@ def gather(
         else:
             work = Work(None)
             if mine:
-                addresses.check_gather("gather", group, *memory, elements, dtype)
+                check_gather("gather", group, *memory, elements, dtype)
                 _join(group, "gather", told.blocks, elements, result, given)
     return _finish(work, result if mine else None, async_op)
 
@@ -431,7 +437,7 @@ def scatter(
             )
         else:
             if group.rank == root:
-                addresses.check_scatter(group, *memory, elements, dtype)
+                check_scatter(group, *memory, elements, dtype)
             await_memory(group, "scatter", address_of(result), result.nbytes, writes=True)
             begin = sum(elements[: group.rank]) * result.itemsize
             told.blocks.part(root, begin, result.nbytes, address_of(result))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 from zlib import crc32
 
-import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType
@@ -21,12 +21,14 @@ def rows_of(array: NDArray[Any]) -> tuple[int, int]:
     """(rows in dim 0, elements per row); a scalar is one row."""
     if array.ndim == 0:
         return 1, 1
-    return array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
+    return array.shape[0], prod(array.shape[1:])
 
 
 def head_of(array: NDArray[Any], dtype: int) -> tuple[int, int, int, int]:
     """What a rank tells of an array: rows, elements of a row, dtype, and a checksum of a row's shape."""
-    return *rows_of(array), int(dtype), crc32(repr(array.shape[1:]).encode()) if array.ndim > 1 else 0
+    if array.ndim == 1:  # nearly always
+        return array.shape[0], 1, dtype, 0
+    return *rows_of(array), dtype, crc32(repr(array.shape[1:]).encode()) if array.ndim > 1 else 0
 
 
 def check_rows(operation: str, heads: Sequence[Sequence[int]]) -> list[int]:

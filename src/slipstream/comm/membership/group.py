@@ -91,6 +91,7 @@ class Group:
         )
         self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
+        self.sums = _core.QuickSums(self.session)  # all_reduces that `plans` has requests for
         self._forced: dict[str, tuple[str, int]] = {}
         self.authenticated = (
             itertools.count()
@@ -198,6 +199,7 @@ class Group:
                 key: plan for key, plan in self.plans.items() if key[0] not in (collective, "barrier")
             }
             self._forced[collective] = (algorithm, chunk_bytes)
+            self.sums.clear()
 
     def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
         """The one-step plan of a send to, or a receive from, ``peer``."""

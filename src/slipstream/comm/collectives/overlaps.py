@@ -1,0 +1,38 @@
+"""Whether the memory that an operation reads, and that it writes, may lie as it does. Addresses, and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipstream.base.dtypes import itemsize
+from slipstream.comm.membership.group import Group
+
+__all__ = ["check_apart", "check_gather", "check_scatter", "place_of"]
+
+
+def place_of(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
+    """Where the rank's block begins among all, and its size: bytes."""
+    return sum(counts[:rank]) * itemsize(dtype), counts[rank] * itemsize(dtype)
+
+
+def check_apart(operation: str, src: int, src_bytes: int, dst: int, dst_bytes: int) -> None:
+    """ValueError if the memory that ``operation`` reads and what it writes overlap."""
+    if src < dst + dst_bytes and dst < src + src_bytes and src_bytes and dst_bytes:
+        raise ValueError(
+            f"{operation}: input and output overlap in part; give memory of their own to them, or one array for both "
+            f"where the operation works in place"
+        )
+
+
+def check_gather(operation: str, group: Group, src: int, dst: int, counts: Sequence[int], dtype: int) -> None:
+    """ValueError unless src is this rank's place in dst, or apart from it: memory of all_gather, or gather's root."""
+    begin, own = place_of(counts, group.rank, dtype)
+    if src != dst + begin:
+        check_apart(operation, src, own, dst, sum(counts) * itemsize(dtype))
+
+
+def check_scatter(group: Group, src: int, dst: int, counts: Sequence[int], dtype: int) -> None:
+    """ValueError unless dst is the root's place in src, or apart from it."""
+    begin, own = place_of(counts, group.rank, dtype)
+    if dst != src + begin:
+        check_apart("scatter", src, sum(counts) * itemsize(dtype), dst, own)
