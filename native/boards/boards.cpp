@@ -95,16 +95,15 @@ void Boards::want(const std::shared_ptr<Board>& board, const Group& group) {
 
 std::shared_ptr<std::byte> Boards::allocate(size_t bytes) {
   std::shared_ptr<std::byte> memory = made_.empty() ? nullptr : made_.back().memory.lock();
-  if (!memory || made_.back().bytes - used_ < bytes) {
+  if (!memory || made_.back().bytes - made_.back().used < bytes) {
     free_unused();
     if (made_.size() == kMostRegions) throw Failure(Code::internal, "this rank leads too many groups");
     const auto region = parts_.regions.create(std::max(kRegionBytes << std::min(made_.size(), kDoublings), bytes));
     memory = {region->memory.data(), [region](std::byte*) {}};  // counts the boards alone, not who else has the region
     made_.push_back({region->id, region->memory.size(), memory});
-    used_ = 0;
   }
-  std::byte* const at = memory.get() + used_;
-  used_ += (bytes + 63) / 64 * 64;
+  std::byte* const at = memory.get() + made_.back().used;
+  made_.back().used += (bytes + 63) / 64 * 64;
   return {std::move(memory), at};
 }
 

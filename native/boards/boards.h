@@ -72,6 +72,7 @@ class Boards final : public BoardHandler, private BoardHost {
     uint32_t id;
     size_t bytes;
     std::weak_ptr<std::byte> memory;
+    size_t used = 0;  // bytes
   };
 
   bool idle() const override;
@@ -112,7 +113,6 @@ class Boards final : public BoardHandler, private BoardHost {
   // Driver's.
   std::vector<Untold> untold_;
   std::vector<Made> made_;  // the latest boards are in the last one
-  size_t used_ = 0;         // of its bytes
 };
 
 }  // namespace slipstream

@@ -30,7 +30,11 @@ void SendGate::set_ready(std::span<const std::byte> placement, Link& link, const
   std::memcpy(table.data(), placement.data(), table.size() * sizeof(uint64_t));
   const Link::Shared out{table[0], table[1]};
   const uint64_t out_bytes = table[2];
-  if (link.remote(out, out_bytes) == nullptr) return;
+  try {
+    if (link.remote(out, out_bytes) == nullptr) return;
+  } catch (const Failure&) {
+    return;  // this process cannot map it: the peer copies from memory of this one
+  }
   out_ = out;
   places_.assign(sends, kNowhere);
   for (size_t i = 0; i < sends; ++i) {

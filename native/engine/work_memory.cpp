@@ -29,13 +29,14 @@ WorkMemory::WorkMemory(Arena& arena, const Request& request, const Geometry& geo
   const uint64_t bytes = geometry.tmp_elements() * element_;
   if (bytes > PTRDIFF_MAX) throw std::bad_alloc();  // sanitizers would end the process where it asks for so much
   std::byte*& tmp = spaces_[static_cast<size_t>(Space::tmp)];
-  if (shared && bytes >= kLeastKept && bytes <= kMostKept) {
-    kept_ = arena_.take(bytes);
-    tmp = kept_.data;
-  } else {
-    own_.reset(new std::byte[bytes]);
-    tmp = own_.get();
-  }
+  if (shared && bytes >= kLeastKept && bytes <= kMostKept) try {
+      kept_ = arena_.take(bytes);
+      tmp = kept_.data;
+      return;
+    } catch (const Failure&) {  // no descriptor for a region: other memory is slower, and does
+    }
+  own_.reset(new std::byte[bytes]);
+  tmp = own_.get();
 }
 
 }  // namespace slipstream

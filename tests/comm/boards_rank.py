@@ -131,8 +131,8 @@ def poor(folder: Path) -> None:
     assert not without_messages()
 
 
-def dear(_: Path) -> None:
-    """The first rank has no descriptors left when the board wants links to the others; later it has, and uses them."""
+def dear(folder: Path) -> None:
+    """The first rank has few descriptors left when the board wants links to the others; later it has, and uses them."""
     for _i in range(3):
         slipstream.barrier()
     held: list[int] = []
@@ -142,7 +142,8 @@ def dear(_: Path) -> None:
             while True:
                 held.append(os.dup(0))
         except OSError:
-            os.close(held.pop())  # for the memory of the board
+            for _i in range(int(folder.name)):  # one is for the memory of the board
+                os.close(held.pop())
     slipstream.barrier()  # the fourth call: a board is made
     for descriptor in held:
         os.close(descriptor)

@@ -29,8 +29,9 @@ def test_a_rank_that_cannot_take_the_memory_stays_off_the_board(what: str) -> No
     ranks.run(SCRIPT, 3, args=["poor", what])
 
 
-def test_a_link_that_a_board_could_not_have_is_made_when_it_is_needed() -> None:
-    ranks.run(SCRIPT, 4, args=["dear", "-"], env={"SLIPSTREAM_TIMEOUT": "20"})
+@pytest.mark.parametrize("free", range(6))
+def test_a_link_that_a_board_could_not_have_is_made_when_it_is_needed(free: int) -> None:
+    ranks.run(SCRIPT, 4, args=["dear", str(free)], env={"SLIPSTREAM_TIMEOUT": "20"})
 
 
 def test_groups_and_threads() -> None:

@@ -232,7 +232,11 @@ void ShmLink::continue_handshake() {
       home_->poller.modify(socket_.get(), EPOLLIN, this);
       phase_ = Phase::setup;
       const size_t bytes = mapping_of(home_->ring_bytes);
-      memory_fd_ = make_memfd("slipstream-link", bytes);
+      try {
+        memory_fd_ = make_memfd("slipstream-link", bytes);
+      } catch (const Failure& failure) {  // it may be that no work needs this link
+        return fail(unmappable(peer_, failure));
+      }
       messages_.send(socket_, {kSetup, 0, bytes}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
   }
 }
@@ -281,7 +285,10 @@ ShmLink::Received ShmLink::receive_message() {
     peer_regions_.miss(message.id, kNoDescriptors);
     return Received::message;
   }
-  if (none) throw peer_regions_.cannot_take(kNoDescriptors);
+  if (none) {  // for the link itself
+    fail(peer_regions_.cannot_take(kNoDescriptors).error());
+    return Received::nothing;
+  }
   if (read == DescriptorChannel::Read::malformed || (message.kind != kRegion && message.kind != kSetup) ||
       (message.kind == kRegion && fds.size() != 1)) {
     fail(malformed(peer_, "message"));

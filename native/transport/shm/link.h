@@ -37,6 +37,8 @@ struct LinkPair {
 };
 
 // Bytes of a mapping with two rings of `ring` bytes.
+inline constexpr size_t kLastFrameBytes = sizeof(Frame) + (8 << 10);  // with a reason
+
 constexpr size_t mapping_of(size_t ring) { return sizeof(LinkPair) + 2 * ring; }
 
 class ShmLink final : public Link, private Handler {
@@ -65,7 +67,7 @@ class ShmLink final : public Link, private Handler {
   bool poll();
   bool pending() const { return open_ && up_ && !incoming_.empty(); }
   // True if close() would lose what waits for room, or would have no room for the last frame.
-  bool owes() { return open_ && up_ && (!messages_.empty() || !entries_.has_room(sizeof(Frame) + kEagerBytes)); }
+  bool owes() { return open_ && up_ && (!messages_.empty() || !entries_.has_room(kLastFrameBytes)); }
   bool congested() const { return open_ && (!entries_.empty() || !messages_.empty()); }
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.

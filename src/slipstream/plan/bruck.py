@@ -26,15 +26,18 @@ def _ranges(first: int, count: int, size: int) -> Iterator[tuple[int, int]]:
 def all_gather(rank: int, size: int) -> Plan:
     """Each round doubles what a rank has: as many bytes as with a ring, in at most 2 log2(n) messages."""
     draft = Draft("all_gather", "bruck", rank, size, size)
-    have = [draft.copy(rank, Space.IN, Space.OUT)]
+    have = [
+        (rank, 1, draft.copy(rank, Space.IN, Space.OUT))
+    ]  # (first block, count, the step that brings them)
     reach = 1
     while reach < size:
         count = min(reach, size - reach)
         to, source = (rank - reach) % size, (rank + reach) % size
         for block, blocks in _ranges(rank, count, size):
-            draft.send(to, block, Space.OUT, count=blocks, after=have)
+            after = [step for first, n, step in have if first < block + blocks and block < first + n]
+            draft.send(to, block, Space.OUT, count=blocks, after=after)
         have += [
-            draft.recv(source, block, Space.OUT, count=blocks)
+            (block, blocks, draft.recv(source, block, Space.OUT, count=blocks))
             for block, blocks in _ranges(rank + reach, count, size)
         ]
         reach *= 2
