@@ -67,40 +67,13 @@ def test_all_reduce_on_one_host(size: int) -> None:
         ((1,) * 4, 64 * MIB, "ring"),
         ((4, 4, 3), 64 * MIB, "ring"),
         ((1,) * 64, MIB, "halving_doubling"),
-        ((1,) * 48, MIB, "double_tree"),
-        ((1,) * 48, 64 * MIB, "ring"),
     ],
 )
 def test_all_reduce_on_many_hosts(local_sizes: tuple[int, ...], nbytes: int, algorithm: str) -> None:
     choice = choose("all_reduce", nbytes, topology(*local_sizes))
     assert choice.algorithm == algorithm
     assert str(nbytes) in choice.reason
-    chunks = {"hierarchical": 128 * KIB, "double_tree": 64 * KIB}
-    assert choice.chunk_bytes == chunks.get(algorithm, 256 * KIB)
-
-
-@pytest.mark.parametrize("size", [7, 12, 17, 24, 33, 48])
-@pytest.mark.parametrize("nbytes", [128 * KIB, 256 * KIB, 512 * KIB, MIB])
-def test_a_double_tree_is_chosen_where_it_is_no_slower_on_the_virtual_clock(size: int, nbytes: int) -> None:
-    there = topology(*[1] * size)
-    choice = choose("all_reduce", nbytes, there)
-    assert choice.algorithm != "double_tree" or size & (size - 1)
-    if choice.algorithm == "double_tree":
-        times = estimate("all_reduce", nbytes, there)
-        del times["double_tree"]
-        plans = plans_of("all_reduce", min(times, key=lambda name: times[name]), size)
-        before = virtual_time(plans, nbytes, there)
-        ours = virtual_time(plans_of("all_reduce", "double_tree", size), nbytes, there, choice.chunk_bytes)
-        assert ours <= 1.03 * before
-
-
-def test_a_double_tree_is_considered_for_medium_sizes_only() -> None:
-    there = topology(*[1] * 48)
-    for nbytes in (0, 128 * KIB - 1, MIB + 1):
-        assert "double_tree" not in estimate("all_reduce", nbytes, there)
-    for nbytes in (128 * KIB, MIB):
-        assert "double_tree" in estimate("all_reduce", nbytes, there)
-        assert "double_tree" not in estimate("all_reduce", nbytes, topology(48))
+    assert choice.chunk_bytes == (128 * KIB if algorithm == "hierarchical" else 256 * KIB)
 
 
 def test_what_is_moved_on_one_host_has_larger_chunks_where_it_is_large() -> None:
@@ -236,12 +209,6 @@ def test_reducers_take_part_in_all_large_all_reduces(nbytes: int, small: SmallCo
     assert (choice.algorithm, choice.reducers) == ("ring", True)
     assert "split between reducers and a ring" in choice.reason
     assert choose("broadcast", nbytes, there, reducers) == choose("broadcast", nbytes, there)
-
-
-def test_a_ring_beside_reducers_does_not_get_the_chunks_of_a_double_tree() -> None:
-    there = topology(*[1] * 48)
-    assert choose("all_reduce", MIB, there).algorithm == "double_tree"
-    assert choose("all_reduce", MIB, there, Reducers()).chunk_bytes == 256 * KIB
 
 
 def test_reducers_take_part_in_small_messages_that_are_measured_to_be_faster() -> None:

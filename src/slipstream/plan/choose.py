@@ -27,11 +27,6 @@ MOVED_CHUNKS = 64
 MOVED_STAGED = 4 << 20
 MIXED_CHUNK = 128 << 10
 TCP_CHUNK = 256 << 10
-# Each level of a double tree adds the time of a chunk.
-DOUBLE_TREE_CHUNK = 64 << 10
-# It is considered from so many bytes on up to so many, where the virtual clock agrees with its estimate. For less,
-# recursive doubling is quicker than estimated; for more, messages get in each other's way on the clock.
-_DOUBLE_TREE_BYTES = (128 << 10, 1 << 20)
 # Far pairs cross the whole network at once; a ring only ever loads neighbours.
 CONGESTION = 1.2
 SPLIT_BYTES = 32 << 10  # all-reduces of so many and more are split between reducers and a ring of the workers
@@ -114,11 +109,9 @@ class _Shape:
         """Seconds in which every rank sends one empty message to every other."""
         others = self.size - self.local
         inner = (self.local - 1) * self.network.intra_overhead
-        return self.outer - self.overhead + inner + others * self.network.inter_overhead
+        return self.outer - self._overhead() + inner + others * self.network.inter_overhead
 
-    @property
-    def overhead(self) -> float:
-        """Seconds of a CPU that a message over the slowest way there is takes."""
+    def _overhead(self) -> float:
         return self.network.intra_overhead if self.hosts == 1 else self.network.inter_overhead
 
     def transfer(self, rank_bytes: float, host_bytes: float, reduced: float = 0.0) -> float:
@@ -188,15 +181,6 @@ def _hierarchical_halving(s: _Shape, m: float) -> float:
     return host + rounds * s.outer + CONGESTION * s.transfer(within, across, within / 2)
 
 
-def _double_tree(s: _Shape, m: float) -> float:
-    # A rank moves 2 m, which takes as long as 3 on the virtual clock: up and down are not quite at once. All ranks of a
-    # host are taken to talk to other hosts only. Of two children, the second one's message starts an overhead later.
-    depth = s.size.bit_length() - 1
-    beta = s.network.intra_beta if s.hosts == 1 else s.network.inter_beta * s.local
-    hop = s.outer + min(m / 2, DOUBLE_TREE_CHUNK) * beta
-    return depth * (2 * hop + s.overhead) + s.transfer(3 * m, 3 * m * s.local, m)
-
-
 def _ring_half(s: _Shape, m: float) -> float:
     return _ring(s, m) / 2
 
@@ -253,7 +237,6 @@ _MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
         "halving_doubling": _halving_doubling,
         "hierarchical": _hierarchical,
         "hierarchical_halving": _hierarchical_halving,
-        "double_tree": _double_tree,
     },
     "reduce_scatter": {"direct": _direct_half, "ring": _ring_half},
     "all_gather": {"direct": _direct_half, "ring": _ring_half, "bruck": _bruck},
@@ -287,11 +270,12 @@ def estimate(collective: str, nbytes: int, topology: Topology) -> dict[str, floa
         raise ValueError(f"{nbytes} bytes")
     shape = _shape(topology)
     costs = (_ONE_HOST if shape.hosts == 1 else _MANY_HOSTS)[collective]
-    least, most = _DOUBLE_TREE_BYTES
-    unfit = set() if least <= nbytes <= most else {"double_tree"}
-    if not shape.even or shape.local == 1:
-        unfit |= {"hierarchical", "hierarchical_halving"}
-    return {name: cost(shape, nbytes) for name, cost in costs.items() if name not in unfit}
+    composed = shape.even and shape.local > 1
+    return {
+        name: cost(shape, nbytes)
+        for name, cost in costs.items()
+        if composed or not name.startswith("hierarchical")
+    }
 
 
 def choose(collective: str, nbytes: int, topology: Topology, reducers: Reducers | None = None) -> Choice:
@@ -308,8 +292,7 @@ def choose(collective: str, nbytes: int, topology: Topology, reducers: Reducers 
     if collective != "all_reduce":
         return own
     reason = f"{nbytes} bytes are split between reducers and a ring, as all from {SPLIT_BYTES} on"
-    chunk = TCP_CHUNK if own.algorithm == "double_tree" else own.chunk_bytes
-    return Choice("ring", chunk, reason, reducers=True)
+    return Choice("ring", own.chunk_bytes, reason, reducers=True)
 
 
 def _choose_small(collective: str, nbytes: int, own: Choice, costs: SmallCosts) -> Choice:
@@ -359,8 +342,6 @@ def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
         reason = f"{times[name] * 1e6:.0f} us for {nbytes} bytes on {where} (else {others})"
     if shape.hosts == 1:
         chunk = SHM_CHUNK if collective in _REDUCING else _moved_chunk(collective, nbytes, shape.size)
-    elif name == "double_tree":
-        chunk = DOUBLE_TREE_CHUNK
     else:
         chunk = MIXED_CHUNK if name.startswith("hierarchical") else TCP_CHUNK
     return Choice(name, chunk, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slipstream.plan import bruck, direct, double_tree, halving_doubling, hierarchical, ring, tree
+from slipstream.plan import bruck, direct, halving_doubling, hierarchical, ring, tree
 from slipstream.plan.steps import Draft, Plan, Space
 
 __all__ = ["REDUCING", "ROOTED", "Builder", "algorithms", "build", "collectives", "register"]
@@ -25,7 +25,6 @@ _BUILDERS: dict[str, dict[str, Builder]] = {
             rank, size, hosts
         ),
         "tree": lambda rank, size, root, hosts: tree.all_reduce(rank, size),
-        "double_tree": lambda rank, size, root, hosts: double_tree.all_reduce(rank, size, hosts),
         "hierarchical": lambda rank, size, root, hosts: hierarchical.all_reduce(rank, size, hosts),
         "hierarchical_halving": lambda rank, size, root, hosts: hierarchical.all_reduce(
             rank, size, hosts, "halving_doubling"

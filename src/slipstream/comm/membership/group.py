@@ -87,7 +87,7 @@ class Group:
         hosts = [current.hosts[r] for r in self.ranks]
         numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
         self.topology = Topology(
-            tuple(numbers[host] for host in hosts), crowded=current.is_crowded(self.ranks)
+            tuple(numbers[host] for host in hosts), current.network, current.is_crowded(self.ranks)
         )
         self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root

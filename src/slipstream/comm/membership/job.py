@@ -19,12 +19,14 @@ from slipstream.base import errors
 from slipstream.base.files import raise_file_limit
 from slipstream.base.job_observers import job_observers
 from slipstream.base.settings import Settings
+from slipstream.comm.measuring.network import measure
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
 from slipstream.comm.membership.meeting import Meeting
 from slipstream.comm.membership.opening import open_session
 from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.job_reducers import JobReducers
 from slipstream.comm.rendezvous.join import Membership, given_up, join, when_in_doubt
+from slipstream.plan.topology import Network
 
 __all__ = [
     "Job",
@@ -60,6 +62,7 @@ class Job:
     settings: Settings
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
     left_open: list[Meeting] = field(default_factory=list)  # of the jobs before, for who comes too late
+    network: Network = field(default_factory=Network)  # between the hosts
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
     world: Any = None  # the Group of all ranks, made on first use by `slipstream.world`
     _farewells: list[Callable[[], None]] = field(default_factory=list)
@@ -92,6 +95,10 @@ class Job:
             cpus.setdefault(self.hosts[rank], set()).update(self.cpus[rank])
         here = Counter(self.hosts[rank] for rank in ranks)
         return any(here[host] > len(found) for host, found in cpus.items())
+
+    def make_group(self, purpose: str) -> _core.Group:
+        """A native group of all ranks, for what the library itself does as the job starts."""
+        return self.session.make_group(self.group_id([purpose], 1), list(range(self.size)))
 
     def group_id(self, ranks: Sequence[int | str], number: int) -> int:
         """The id of the group that these ranks make as their ``number``-th: the same on every member, in any order."""
@@ -283,13 +290,15 @@ def _start(settings: Settings, member: Membership) -> Job:
         settings,
         opened.meeting,
     )
-    if reducers.known:
-        try:
-            group = job.session.make_group(job.group_id(["reducers"], 1), list(range(job.size)))
+    try:
+        if len(set(member.host_ids)) > 1:
+            job.network = measure(job.session, job.make_group("network"), job.hosts)
+        if reducers.known:
+            group = job.make_group("reducers")
             reducers.connect(job.session, group, link_options(settings), ranks_are_apart=job.ranks_are_apart)
-        except BaseException:
-            job.close()
-            raise
+    except BaseException:
+        job.close()
+        raise
     return job
 
 

@@ -7,19 +7,16 @@ by these rates, and `slipstream.plan.choose` chooses for small messages by these
 from __future__ import annotations
 
 import logging
-import mmap
-import time
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
+from slipstream.comm.measuring.runs import Runs, compiled, fresh_memory, seconds_of
 from slipstream.plan.choose import SmallCosts
 from slipstream.plan.registry import build
 from slipstream.plan.sizing import measured_rates
-from slipstream.plan.steps import Plan
 
 __all__ = ["calibrate"]
 
@@ -27,7 +24,6 @@ _LEAST_BYTES, _MOST_BYTES = 1 << 20, 16 << 20
 _LEAST_SECONDS = 0.06  # a shorter all-reduce is mostly latency
 _LARGE_TURNS = 5
 _SMALL_TURNS = 9
-_CHUNK = 256 << 10
 
 _log = logging.getLogger("slipstream.reducers")
 
@@ -39,7 +35,7 @@ def calibrate(
 
     Collective over ``group``, all ranks; about a second, less where links are fast.
     """
-    runs = _Runs(client, session, group, rank, size)
+    runs = _Runs(client, session, group)
     states = client.states()
     reached = runs.agree(np.array([state["ready"] for state in states], dtype=np.float64), Op.MIN) > 0
     if not reached.any():
@@ -80,33 +76,23 @@ def _of_bytes(quarter: float, whole: float) -> float:
     return max(4 / 3 * (whole - quarter), whole / 2)
 
 
-class _Runs:
+class _Runs(Runs):
     """All-reduces of zeros; every rank makes the same calls."""
 
-    def __init__(
-        self, client: _core.ReducerClient, session: _core.Session, group: _core.Group, rank: int, size: int
-    ) -> None:
-        self._client, self._session, self._group = client, session, group
+    def __init__(self, client: _core.ReducerClient, session: _core.Session, group: _core.Group) -> None:
+        super().__init__(session, group)
+        self._client = client
+        rank, size = group.rank, len(group.ranks)
         ring = build("all_reduce", "ring", rank, size)
-        doubling = build("all_reduce", "recursive_doubling", rank, size)
-        self._ring, self._split = _compiled(ring), _compiled(ring, split=True)
-        self._doubling = _compiled(doubling)
+        self._ring, self._split = compiled(ring), compiled(ring, split=True)
         self.small_plans = {
-            "all_reduce": self._doubling,
-            "reducer": _compiled(doubling, split=True),
-            "broadcast": _compiled(build("broadcast", "binomial", rank, size, root=0)),
-            "all_gather": _compiled(build("all_gather", "direct", rank, size)),
-            "reduce_scatter": _compiled(build("reduce_scatter", "direct", rank, size)),
+            "all_reduce": self.doubling,
+            "reducer": compiled(build("all_reduce", "recursive_doubling", rank, size), split=True),
+            "broadcast": compiled(build("broadcast", "binomial", rank, size, root=0)),
+            "all_gather": compiled(build("all_gather", "direct", rank, size)),
+            "reduce_scatter": compiled(build("reduce_scatter", "direct", rank, size)),
         }
-        # Not of the heap: that would keep it when it is free.
-        memory = mmap.mmap(-1, _MOST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._data: NDArray[np.float32] = np.frombuffer(memory, dtype=np.float32)
-
-    def agree(self, values: NDArray[np.float64], op: Op) -> NDArray[np.float64]:
-        """The same array on all ranks."""
-        result = np.array(values, dtype=np.float64)
-        self._run(self._doubling, result, DType.F64, op)
-        return result
+        self._data: NDArray[np.float32] = fresh_memory(_MOST_BYTES).view(np.float32)
 
     def size_for(self, seconds: float) -> int:
         """The bytes whose ring takes at least so long, within bounds."""
@@ -117,12 +103,11 @@ class _Runs:
 
     def large(self, nbytes: int) -> float:
         """Seconds of an all-reduce over the workers' ring."""
-        took = self._time(lambda: self._run(self._ring, self._data[: nbytes // 4], DType.F32, Op.SUM))
-        return float(self.agree(np.array([took]), Op.MAX)[0])
+        return self.slowest(lambda: self._sum(self._ring, self._data[: nbytes // 4]))
 
     def through_reducers(self, nbytes: int) -> NDArray[np.float64]:
         """Seconds of each reducer's part of one that they take alone, in equal parts."""
-        self._run(self._split, self._data[: nbytes // 4], DType.F32, Op.SUM)
+        self._sum(self._split, self._data[: nbytes // 4])
         return self.agree(np.array(self._client.part_seconds()[1:]), Op.MAX)
 
     def small(self, nbytes: int, way: str) -> float:
@@ -132,30 +117,9 @@ class _Runs:
 
         times = []
         for _ in range(_SMALL_TURNS):
-            self._run(self._doubling, data[:1], DType.F32, Op.SUM)  # all begin at the same time
-            times.append(self._time(lambda: self._run(plan, data, DType.F32, Op.SUM, operation)))
+            self._sum(self.doubling, data[:1])  # all begin at the same time
+            times.append(seconds_of(lambda: self._sum(plan, data, operation)))
         return float(self.agree(np.array([np.median(times)]), Op.MAX)[0])
 
-    @staticmethod
-    def _time(run: Callable[[], object]) -> float:
-        begin = time.perf_counter()
-        run()
-        return time.perf_counter() - begin
-
-    def _run(
-        self, plan: _core.Plan, data: NDArray[np.generic], dtype: DType, op: Op, operation: str = "all_reduce"
-    ) -> None:
-        address = data.ctypes.data
-        request = _core.Request(
-            group=self._group,
-            plan=plan,
-            operation=f"{operation}/measured",
-            dtype=dtype,
-            op=op,
-            chunk_bytes=_CHUNK,
-        )
-        self._session.run(request, address, address, data.size, keep=data)
-
-
-def _compiled(plan: Plan, split: bool = False) -> _core.Plan:
-    return _core.Plan.compile(plan.rank, plan.size, plan.blocks, *plan.encode(), split=split)
+    def _sum(self, plan: _core.Plan, data: NDArray[np.float32], operation: str = "all_reduce") -> None:
+        self.run(plan, data, data, DType.F32, Op.SUM, operation)
