@@ -209,6 +209,11 @@ class Settings:
         "auto",
         "checksums of what TCP connections carry: auto, between hosts alone; on, within a host too; off",
     )
+    wire: str = _setting(
+        _one_of("exact", "bf16", "f16", "int8"),
+        "exact",
+        "what large float32 tensors travel as between hosts when torch.distributed sums or averages them; on all ranks",
+    )
     encrypt: bool = _setting(
         _switch,
         False,

@@ -133,6 +133,12 @@ def main() -> None:
     help="Encrypt all TCP connections of the job: AES-GCM, with keys from its secret. [default: SLIPSTREAM_ENCRYPT]",
 )
 @click.option(
+    "--wire",
+    type=click.Choice(["exact", "bf16", "f16", "int8"]),
+    help="What large float32 tensors travel as between hosts when torch.distributed, and so DDP, sums or averages "
+    "them: half of the bytes, or a quarter. [default: exact]",
+)
+@click.option(
     "--timeline",
     metavar="FILE",
     callback=parsed(file_name),

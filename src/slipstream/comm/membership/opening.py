@@ -99,7 +99,7 @@ def _open(
         bind = bind_addresses(settings.interface, one_host=one_host)
         mine["port"] = session.listen_tcp(bind)
         mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
-    mine["transport"] = settings.transport
+    mine["transport"], mine["wire"] = settings.transport, settings.wire
     mine["cpus"] = format_cpus(os.sched_getaffinity(0))
     if meeting is not None:
         mine["meeting"] = [meeting.place.addresses, meeting.place.port]
@@ -108,6 +108,7 @@ def _open(
     lacking = "every rank has come, but not all have said where they listen"
     everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode(), lacking)]
     _check_transports([one["transport"] for one in everyone])
+    _check_wires([one["wire"] for one in everyone])
     peers = [
         (
             one["host"],
@@ -130,6 +131,16 @@ def _open(
     names = tuple(one["host"] for one in everyone)
     cpus = tuple(frozenset(parse_cpus(one["cpus"])) for one in everyone)
     return Opened(session, tuple(hosts), cpus, names, combined_nonce(nonces), meeting)
+
+
+def _check_wires(wires: list[str]) -> None:
+    """Mismatch on all ranks if some would send other numbers than the others expect."""
+    other = next((rank for rank, wire in enumerate(wires) if wire != wires[0]), None)
+    if other is not None:
+        raise Mismatch(
+            f"SLIPSTREAM_WIRE differs between ranks: rank 0 has {wires[0]}, rank {other} has {wires[other]}; it must "
+            "be the same on all ranks: --wire sets it for a whole job"
+        )
 
 
 def _check_transports(transports: list[str]) -> None:

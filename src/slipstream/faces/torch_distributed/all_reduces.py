@@ -13,6 +13,7 @@ from slipstream.faces.torch_distributed import operations, sparse
 from slipstream.faces.torch_distributed.operands import Operands, share_memory
 from slipstream.faces.torch_distributed.reduce_ops import reduction
 from slipstream.faces.torch_distributed.starting import OperationStarter
+from slipstream.faces.torch_distributed.wire import wire_of
 from slipstream.faces.torch_distributed.works import FinishedWork, PendingWork
 from slipstream.faces.torch_tensors import is_plain
 
@@ -26,6 +27,7 @@ class AllReduces:
 
     def __init__(self, starter: OperationStarter) -> None:
         self._starter = starter
+        self._wire = wire_of(starter.members)
         # DDP's Join hands a work to C++ that outlives its Python object, and then waits on it in vain
         self._recent: deque[Any] = deque(maxlen=64)
 
@@ -37,6 +39,13 @@ class AllReduces:
         if not as_it_is:
             return self._of_any(tensor, opts)
         starter = self._starter
+        if self._wire is not None and self._wire.takes(tensor, op):
+            return starter.start(
+                operations.all_reduce_on_wire(
+                    starter.members, tensor, op, starter.limit_of(opts), self._wire
+                ),
+                opts,
+            )
         address, count = tensor.data_ptr(), tensor.numel()
         sync = starter.is_synchronous(opts)
         limit = starter.limit if starter.alone else starter.limit_of(opts)

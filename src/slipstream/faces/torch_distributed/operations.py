@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
+from slipstream.base.dtypes import itemsize
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.work import Received, Work
 from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed.devices.memory import TensorMemory
 from slipstream.faces.torch_distributed.operands import Operands
 from slipstream.faces.torch_distributed.reduce_ops import reduction
+from slipstream.faces.torch_distributed.wire import Wire
 from slipstream.faces.torch_tensors import byte_code
 from slipstream.staging.calls import Call
 from slipstream.staging.device import Device
@@ -26,6 +28,7 @@ __all__ = [
     "Operation",
     "all_gather",
     "all_reduce",
+    "all_reduce_on_wire",
     "all_to_all",
     "broadcast",
     "elements_per_rank",
@@ -129,6 +132,21 @@ def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float)
     count = [flat.numel()]
     return Operation(
         Call("all_reduce", flat.element_size(), count, count, issue), src, flat, [tensor], finish
+    )
+
+
+def all_reduce_on_wire(group: Group, tensor: torch.Tensor, op: int, limit: float, wire: Wire) -> Operation:
+    """As `all_reduce`, for a plain tensor that the wire takes; ``op`` is the engine's."""
+    Operands(group, "all_reduce", limit).await_earlier(tensor, writes=True)
+    memory, elements, decode = wire.encode(tensor.detach().view(-1), op)
+
+    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
+        on_wire = wire.code, wire.op(op)
+        return addresses.all_reduce(group, src, dst, sent[0], *on_wire, keep=keep, sync=sync, timeout=limit)
+
+    count = [elements]
+    return Operation(
+        Call("all_reduce", itemsize(wire.code), count, count, issue), memory, memory, [tensor], decode
     )
 
 

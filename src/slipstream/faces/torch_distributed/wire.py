@@ -1,0 +1,132 @@
+"""Sums of float32 tensors that travel in fewer bits: `SLIPSTREAM_WIRE`, `slipstream run --wire bf16`.
+
+A tensor is cast to memory of the wire's type, that is reduced, and the result is cast back. All ranks get the same
+bits. What is small, what is not float32, and what is no sum or average travels as it is; so does everything
+within a host, where fewer bits gain nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from slipstream import _core
+from slipstream.base.dtypes import BLOCK_NUMBERS, DType, Op, itemsize
+from slipstream.comm.membership.group import Group
+
+__all__ = ["LEAST_BYTES", "Wire", "wire_of"]
+
+LEAST_BYTES = 64 << 10  # of a tensor
+_MOST_KEPT = 256 << 20  # bytes of memory for later tensors
+_SUMS = int(Op.SUM), int(Op.AVG)
+# Contributions of n ranks are divided by n, and bounded: then no sum of them is beyond float16's 65504.
+_MOST_F16 = 65000.0
+
+
+class Wire:
+    """What float32 tensors travel as in a group: ``code`` is the dtype's.
+
+    ``encode`` gives memory to reduce, and what casts the result back.
+    """
+
+    def __init__(self, code: int, size: int) -> None:
+        self.code = code
+        self._size = size
+        self._free: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        self._kept = 0
+
+    def takes(self, tensor: torch.Tensor, op: int) -> bool:
+        """Whether an all-reduce with the engine's ``op`` goes this way: the same on all ranks that call it alike."""
+        return (
+            tensor.dtype is torch.float32
+            and op in _SUMS
+            and tensor.numel() * 4 >= LEAST_BYTES
+            and tensor.is_cpu
+        )
+
+    def op(self, op: int) -> int:
+        """The operation on the wire that stands for ``op``."""
+        return int(Op.SUM) if self.code == DType.F16 else op
+
+    def encode(self, flat: torch.Tensor, op: int) -> tuple[torch.Tensor, int, Callable[[], None]]:
+        """Memory that holds the values of a flat float32 tensor, its elements, and what puts the sums into ``flat``."""
+        count = flat.numel()
+        elements = -(-count // BLOCK_NUMBERS) if self.code == DType.Q8 else count
+        memory = self._take(elements * itemsize(self.code))
+        if self.code == DType.Q8:
+            _cast_blocks(memory, flat, to_wire=True)
+        elif self.code == DType.F16:
+            _cast_bounded(memory.view(torch.float16), flat, self._size)
+        else:
+            memory.view(torch.bfloat16).copy_(flat)
+
+        def decode() -> None:
+            if self.code == DType.Q8:
+                _cast_blocks(memory, flat, to_wire=False)
+            elif self.code == DType.F16:
+                flat.copy_(memory.view(torch.float16))
+                if op == Op.SUM:
+                    flat.mul_(self._size)
+            else:
+                flat.copy_(memory.view(torch.bfloat16))
+            self._give_back(memory)
+
+        return memory, elements, decode
+
+    def _take(self, nbytes: int) -> torch.Tensor:
+        free = self._free[nbytes]
+        try:
+            memory = free.pop()
+        except IndexError:
+            return torch.empty(nbytes, dtype=torch.uint8)
+        self._kept -= nbytes
+        return memory
+
+    def _give_back(self, memory: torch.Tensor) -> None:
+        nbytes = memory.numel()
+        if self._kept + nbytes <= _MOST_KEPT:
+            self._kept += nbytes
+            self._free[nbytes].append(memory)
+
+
+_CODES = {"bf16": DType.BF16, "f16": DType.F16, "int8": DType.Q8}
+
+
+def wire_of(group: Group) -> Wire | None:
+    """The wire of the group's job; None if its tensors travel as they are."""
+    code = _CODES.get(group.job.settings.wire)
+    one_host = len(set(group.topology.hosts)) == 1
+    return None if code is None or one_host else Wire(int(code), group.size)
+
+
+def _cast_bounded(wire: torch.Tensor, flat: torch.Tensor, size: int) -> None:
+    """The values divided by ``size``. Finite ones stay so, also in the sum; infinities and NaN stay what they are."""
+    torch.mul(flat, 1.0 / size, out=wire)
+    most = _MOST_F16 / size
+    if bool(wire.abs().max() <= most):
+        return
+    finite = torch.isfinite(flat)
+    wire.copy_(torch.where(finite, (flat / size).clamp_(-most, most), flat))
+
+
+def _cast_blocks(memory: torch.Tensor, flat: torch.Tensor, *, to_wire: bool) -> None:
+    whole, rest = divmod(flat.numel(), BLOCK_NUMBERS)
+    block = itemsize(DType.Q8)
+    _cast(flat.data_ptr(), memory.data_ptr(), whole, to_wire)
+    if rest:
+        last: Any = torch.zeros(BLOCK_NUMBERS)
+        if to_wire:
+            last[:rest] = flat[whole * BLOCK_NUMBERS :]
+        _cast(last.data_ptr(), memory.data_ptr() + whole * block, 1, to_wire)
+        if not to_wire:
+            flat[whole * BLOCK_NUMBERS :] = last[:rest]
+
+
+def _cast(numbers: int, blocks: int, count: int, to_wire: bool) -> None:
+    if to_wire:
+        _core.cast(DType.F32, DType.Q8, blocks, numbers, count)
+    else:
+        _core.cast(DType.Q8, DType.F32, numbers, blocks, count)

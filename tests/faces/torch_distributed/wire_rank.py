@@ -1,0 +1,118 @@
+"""One of several ranks that are hosts of their own, whose sums travel in fewer bits: wire_rank.py WIRE FILE."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+WIRE = sys.argv[1]
+ODD = 40_013  # elements
+# Of the largest number of the tensor: what a rank's part may be off, and each hop's sum.
+PRECISION = {"exact": 2.0**-22, "bf16": 2.0**-8, "f16": 2.0**-10, "int8": 1 / 127}[WIRE]
+
+
+def sent() -> int:
+    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    return sum(link["sent"] for link in backend.members.session.link_statistics())
+
+
+def numbers(rank: int, count: int = ODD) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(rank).standard_normal(count).astype(np.float32))
+
+
+def check_values(rank: int, size: int) -> None:
+    all_ = torch.stack([numbers(r) for r in range(size)]).double()
+    for op, wanted in ((dist.ReduceOp.SUM, all_.sum(0)), (dist.ReduceOp.AVG, all_.mean(0))):
+        bound = float(wanted.abs().max()) * PRECISION * size
+        for shape, asynchronous in (((ODD,), False), ((ODD,), True), ((1, ODD, 1), True)):
+            x = numbers(rank).reshape(shape)
+            work = dist.all_reduce(x, op, async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+            error = float((x.view(-1).double() - wanted).abs().max())
+            assert error <= bound, (op, shape, asynchronous, error, bound)
+            if WIRE != "exact":
+                assert error > 0
+            check_same_bits(x)
+
+
+def check_same_bits(x: torch.Tensor) -> None:
+    bits = x.view(-1).view(torch.int32).clone()
+    low, high = bits.clone(), bits.clone()
+    dist.all_reduce(low, dist.ReduceOp.MIN)
+    dist.all_reduce(high, dist.ReduceOp.MAX)
+    assert torch.equal(low, high)
+
+
+def check_exact(rank: int, size: int) -> None:
+    """What is small, of another dtype or another operation."""
+    total = torch.stack([numbers(r) for r in range(size)])
+    for x, op, wanted in (
+        (numbers(rank)[:1000], dist.ReduceOp.SUM, total[:, :1000].sum(0)),
+        (numbers(rank), dist.ReduceOp.MAX, total.max(0).values),
+    ):
+        dist.all_reduce(x, op)
+        assert torch.allclose(x, wanted, rtol=1e-6, atol=1e-6)
+    y = numbers(rank).double()
+    dist.all_reduce(y)
+    assert torch.allclose(y, total.double().sum(0), rtol=1e-12, atol=1e-12)
+
+
+def check_order(size: int) -> None:
+    """Operations on one tensor act in the order of their calls."""
+    x = torch.ones(ODD)
+    works = [dist.all_reduce(x, async_op=True) for _ in range(3)]
+    for work in works:
+        work.wait()
+    assert torch.allclose(x, torch.full_like(x, size**3), rtol=0.05), x[:3]
+    x = torch.ones(ODD)
+    work = dist.all_reduce(x, async_op=True)
+    dist.broadcast(x, 0)
+    work.wait()
+    assert torch.allclose(x, torch.full_like(x, size), rtol=0.05)
+
+
+def check_extremes(rank: int, size: int) -> None:
+    """Finite numbers give no infinity; infinities and NaN are not lost."""
+    x = torch.full((ODD,), 3e5)
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    assert torch.isfinite(x).all()
+    assert (x > 6e4).all()
+    x = torch.full((ODD,), 65_000.0)
+    dist.all_reduce(x)
+    assert torch.allclose(x, torch.full_like(x, 65_000.0 * size), rtol=0.02), x[:3]
+    for value in (float("inf"), float("nan")):
+        x = torch.ones(ODD)
+        if rank == size - 1:
+            x[17] = value
+        dist.all_reduce(x)
+        assert not torch.isfinite(x[17])
+        assert torch.allclose(x[64:], torch.full_like(x[64:], size), rtol=0.02)
+
+
+def check_bytes(size: int) -> None:
+    x, least = torch.ones(1 << 20), sent()
+    dist.all_reduce(x)
+    share = (sent() - least) / (2 * (size - 1) / size * x.nbytes)
+    wanted = {"exact": 1.0, "bf16": 0.5, "f16": 0.5, "int8": 68 / 256}[WIRE]
+    assert wanted * 0.98 < share < wanted * 1.1 + 0.02, share
+
+
+def main() -> None:
+    rank, size = (int(os.environ[f"SLIPSTREAM_{name}"]) for name in ("RANK", "SIZE"))
+    store = dist.FileStore(sys.argv[2], size)
+    dist.init_process_group("slipstream", store=store, rank=rank, world_size=size)
+    check_values(rank, size)
+    check_exact(rank, size)
+    check_order(size)
+    check_extremes(rank, size)
+    check_bytes(size)
+    dist.destroy_process_group()
+
+
+main()
