@@ -49,6 +49,20 @@ def check_same_bits(x: torch.Tensor) -> None:
     assert torch.equal(low, high)
 
 
+def check_layouts(rank: int, size: int) -> None:
+    """Ranks whose tensors lie differently in memory, several at once, and copies of memory that is used twice."""
+    x = torch.full((ODD, 2), rank + 1.0)
+    column = x[:, 0] if rank else torch.full((ODD,), rank + 1.0)
+    dist.all_reduce(column)
+    total = size * (size + 1) / 2
+    assert torch.allclose(column, torch.full_like(column, total), rtol=0.02)
+    assert (x[:, 1] == rank + 1).all()
+    several = [torch.full((ODD,), rank + 1.0), torch.full((10,), rank + 1.0)]
+    dist.all_reduce_coalesced(several)
+    for one in several:
+        assert torch.allclose(one, torch.full_like(one, total), rtol=0.02)
+
+
 def check_exact(rank: int, size: int) -> None:
     """What is small, of another dtype or another operation."""
     total = torch.stack([numbers(r) for r in range(size)])
@@ -108,6 +122,7 @@ def main() -> None:
     store = dist.FileStore(sys.argv[2], size)
     dist.init_process_group("slipstream", store=store, rank=rank, world_size=size)
     check_values(rank, size)
+    check_layouts(rank, size)
     check_exact(rank, size)
     check_order(size)
     check_extremes(rank, size)

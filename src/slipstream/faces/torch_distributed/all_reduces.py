@@ -40,12 +40,7 @@ class AllReduces:
             return self._of_any(tensor, opts)
         starter = self._starter
         if self._wire is not None and self._wire.takes(tensor, op):
-            return starter.start(
-                operations.all_reduce_on_wire(
-                    starter.members, tensor, op, starter.limit_of(opts), self._wire
-                ),
-                opts,
-            )
+            return self._of_separate([tensor], opts)
         address, count = tensor.data_ptr(), tensor.numel()
         sync = starter.is_synchronous(opts)
         limit = starter.limit if starter.alone else starter.limit_of(opts)
@@ -77,7 +72,9 @@ class AllReduces:
     def _of_separate(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
         starter = self._starter
         limit = starter.limit_of(opts)
-        ready = [operations.all_reduce(starter.group_for(t), t, opts.reduceOp, limit) for t in tensors]
+        ready = [
+            operations.all_reduce(starter.group_for(t), t, opts.reduceOp, limit, self._wire) for t in tensors
+        ]
         return starter.start_all(ready, opts)
 
     def _of_copies(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:

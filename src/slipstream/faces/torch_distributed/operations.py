@@ -28,7 +28,6 @@ __all__ = [
     "Operation",
     "all_gather",
     "all_reduce",
-    "all_reduce_on_wire",
     "all_to_all",
     "broadcast",
     "elements_per_rank",
@@ -118,36 +117,28 @@ def _own(factor: float) -> dict[str, Any]:
 # ---- operations on whole buffers
 
 
-def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float) -> Operation:
-    """``tensor`` = the reduction of every rank's, in place."""
+def all_reduce(
+    group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float, wire: Wire | None = None
+) -> Operation:
+    """``tensor`` = the reduction of every rank's, in place; on the ``wire``, if it takes it."""
     operands = Operands(group, "all_reduce", limit)
     code, op, plain = reduction(reduce_op, tensor.dtype)
+    on_wire = wire is not None and plain and wire.takes(tensor, op)
+    if on_wire:
+        operands.await_earlier(tensor, writes=True)
     flat, finish = operands.in_place(tensor)
     src, factor = operands.scaled(flat, reduce_op, plain)
     options = {**_own(factor), "timeout": limit}
+    if on_wire:
+        assert wire is not None
+        sums = wire.encode(flat, op, finish)
+        src, flat, finish, code, op = sums.memory, sums.memory, sums.decode, wire.code, sums.op
+    count = [flat.numel() // itemsize(code) if on_wire else flat.numel()]
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
         return addresses.all_reduce(group, src, dst, sent[0], code, op, keep=keep, sync=sync, **options)
 
-    count = [flat.numel()]
-    return Operation(
-        Call("all_reduce", flat.element_size(), count, count, issue), src, flat, [tensor], finish
-    )
-
-
-def all_reduce_on_wire(group: Group, tensor: torch.Tensor, op: int, limit: float, wire: Wire) -> Operation:
-    """As `all_reduce`, for a plain tensor that the wire takes; ``op`` is the engine's."""
-    Operands(group, "all_reduce", limit).await_earlier(tensor, writes=True)
-    memory, elements, decode = wire.encode(tensor.detach().view(-1), op)
-
-    def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
-        on_wire = wire.code, wire.op(op)
-        return addresses.all_reduce(group, src, dst, sent[0], *on_wire, keep=keep, sync=sync, timeout=limit)
-
-    count = [elements]
-    return Operation(
-        Call("all_reduce", itemsize(wire.code), count, count, issue), memory, memory, [tensor], decode
-    )
+    return Operation(Call("all_reduce", itemsize(code), count, count, issue), src, flat, [tensor], finish)
 
 
 def reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, root: int, limit: float) -> Operation:

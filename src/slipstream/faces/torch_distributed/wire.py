@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from slipstream import _core
 from slipstream.base.dtypes import BLOCK_NUMBERS, DType, Op, itemsize
 from slipstream.comm.membership.group import Group
 
-__all__ = ["LEAST_BYTES", "Wire", "wire_of"]
+__all__ = ["LEAST_BYTES", "OnWire", "Wire", "wire_of"]
 
 LEAST_BYTES = 64 << 10  # of a tensor
 _MOST_KEPT = 256 << 20  # bytes of memory for later tensors
@@ -26,11 +27,17 @@ _SUMS = int(Op.SUM), int(Op.AVG)
 _MOST_F16 = 65000.0
 
 
-class Wire:
-    """What float32 tensors travel as in a group: ``code`` is the dtype's.
+@dataclass(frozen=True)
+class OnWire:
+    """Memory (bytes) that is to be reduced in place with the engine's ``op``; then ``decode`` casts it back."""
 
-    ``encode`` gives memory to reduce, and what casts the result back.
-    """
+    memory: torch.Tensor
+    op: int
+    decode: Callable[[], None]
+
+
+class Wire:
+    """What float32 tensors travel as in a group of ``size`` ranks: ``code`` is the dtype's."""
 
     def __init__(self, code: int, size: int) -> None:
         self.code = code
@@ -47,12 +54,8 @@ class Wire:
             and tensor.is_cpu
         )
 
-    def op(self, op: int) -> int:
-        """The operation on the wire that stands for ``op``."""
-        return int(Op.SUM) if self.code == DType.F16 else op
-
-    def encode(self, flat: torch.Tensor, op: int) -> tuple[torch.Tensor, int, Callable[[], None]]:
-        """Memory that holds the values of a flat float32 tensor, its elements, and what puts the sums into ``flat``."""
+    def encode(self, flat: torch.Tensor, op: int, finish: Callable[[], None] | None) -> OnWire:
+        """Casts a flat float32 tensor. The result goes into ``flat``; ``finish`` is called then."""
         count = flat.numel()
         elements = -(-count // BLOCK_NUMBERS) if self.code == DType.Q8 else count
         memory = self._take(elements * itemsize(self.code))
@@ -73,8 +76,10 @@ class Wire:
             else:
                 flat.copy_(memory.view(torch.bfloat16))
             self._give_back(memory)
+            if finish is not None:
+                finish()
 
-        return memory, elements, decode
+        return OnWire(memory, int(Op.SUM) if self.code == DType.F16 else op, decode)
 
     def _take(self, nbytes: int) -> torch.Tensor:
         free = self._free[nbytes]
