@@ -113,6 +113,16 @@ void take_back(Access& access, const Fd& socket, Regions& regions, int rank, int
   }
 }
 
+// For a link that perhaps no work needs: without descriptors, the session goes on.
+Error make_memory(size_t bytes, int peer, Fd& memory) {
+  try {
+    memory = make_memfd("slipstream-link", bytes);
+    return {};
+  } catch (const Failure& failure) {
+    return unmappable(peer, failure);
+  }
+}
+
 // False if the entry has not the size of this body.
 template <class T>
 bool read_body(const Ring::EntryHeader& entry, const std::byte* body, T& into) {
@@ -232,11 +242,7 @@ void ShmLink::continue_handshake() {
       home_->poller.modify(socket_.get(), EPOLLIN, this);
       phase_ = Phase::setup;
       const size_t bytes = mapping_of(home_->ring_bytes);
-      try {
-        memory_fd_ = make_memfd("slipstream-link", bytes);
-      } catch (const Failure& failure) {  // it may be that no work needs this link
-        return fail(unmappable(peer_, failure));
-      }
+      if (const Error error = make_memory(bytes, peer_, memory_fd_)) return fail(error);
       messages_.send(socket_, {kSetup, 0, bytes}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
   }
 }
@@ -285,13 +291,9 @@ ShmLink::Received ShmLink::receive_message() {
     peer_regions_.miss(message.id, kNoDescriptors);
     return Received::message;
   }
-  if (none) {  // for the link itself
-    fail(peer_regions_.cannot_take(kNoDescriptors).error());
-    return Received::nothing;
-  }
-  if (read == DescriptorChannel::Read::malformed || (message.kind != kRegion && message.kind != kSetup) ||
+  if (none || read == DescriptorChannel::Read::malformed || (message.kind != kRegion && message.kind != kSetup) ||
       (message.kind == kRegion && fds.size() != 1)) {
-    fail(malformed(peer_, "message"));
+    fail(none ? peer_regions_.cannot_take(kNoDescriptors).error() : malformed(peer_, "message"));
     return Received::nothing;
   }
   if (message.kind == kSetup) {
