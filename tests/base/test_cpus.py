@@ -31,6 +31,7 @@ def _system(root: Path, groups: str, files: dict[str, str]) -> Path:
             0.5,
         ),
         ("0::/a\n", {"a/cpu.max": "nonsense"}, None),
+        ("nonsense\n\n0::/a\n", {"a/cpu.max": "100000 100000", "cpu.max": "50000 100000"}, 0.5),
     ],
 )
 def test_the_least_limit_of_a_group_and_those_above_it(

@@ -82,6 +82,8 @@ def rounds(plan: str) -> None:
         try:
             work(alive, victims)
         except SlipstreamError as error:
+            if FIRST in victims:  # it has heard of the other victim's death before its own step came
+                die()
             group = go_on()
             before, alive = alive, [r for r in alive if r not in victims]
             assert [before[r] for r in group.former_ranks] == alive, (group.former_ranks, before, alive)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.comm.measuring.network import classified
+from slipstream.comm.measuring.network import Measured, classified
 from slipstream.plan.topology import Network
 
 ETHERNET = Network().inter_alpha
@@ -25,10 +25,10 @@ ETHERNET = Network().inter_alpha
     ],
 )
 def test_classes(mbit: float, latency: float, taken_for: float, alpha: float) -> None:
-    found = classified(mbit * 1e6 / 8, latency)
+    found = classified(Measured(mbit * 1e6 / 8, latency))
     assert 8e-6 / found.inter_beta == pytest.approx(taken_for)
     assert found.inter_alpha == pytest.approx(alpha)
 
 
 def test_ten_gigabit_ethernet_is_what_is_taken_for_granted() -> None:
-    assert classified(9.4e9 / 8, 40e-6) == Network()
+    assert classified(Measured(9.4e9 / 8, 40e-6)) == Network()

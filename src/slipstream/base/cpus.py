@@ -50,7 +50,10 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 def _control_groups(root: Path) -> Iterator[Path]:
     """The folders of this process's control groups that may limit its processors, and those above them."""
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
+        match = re.fullmatch(r"\d+:([^:]*):(.*)", line)
+        if match is None:
+            continue
+        controllers, path = match.groups()
         if controllers and "cpu" not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")

@@ -66,7 +66,17 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
             f"congestion control {_core.congestion(settings.congestion)}, "
             f"{'encrypted' if settings.encrypt else 'not encrypted'}"
         )
-    return "; ".join(found)
+    return "; ".join(found) + _network(job)
+
+
+def _network(job: Any) -> str:
+    measured, network = job.measured, job.network
+    if measured is None:
+        return ""
+    return (
+        f"; the network between hosts: {measured.rate * 8e-6:.0f} Mbit/s and {measured.latency * 1e6:.0f} us, "
+        f"plans are chosen for {8e-6 / network.inter_beta:.0f} Mbit/s and {network.inter_alpha * 1e6:.0f} us"
+    )
 
 
 def _reducers(job: Any, settings: Settings) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Network", "Topology", "by_host", "members_of_hosts"]
+__all__ = ["Network", "Topology", "by_host", "members_of_hosts", "numbered"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ class Topology:
     def size(self) -> int:
         """How many ranks there are."""
         return len(self.hosts)
+
+
+def numbered(hosts: Iterable[str]) -> tuple[int, ...]:
+    """Each host's number, in order of first appearance: ``(0, 0, 1)`` of ``["a", "a", "b"]``."""
+    numbers: dict[str, int] = {}
+    return tuple(numbers.setdefault(host, len(numbers)) for host in hosts)
 
 
 def members_of_hosts(size: int, hosts: Sequence[int] | None) -> list[list[int]]:

@@ -7,18 +7,17 @@ gives differs from run to run, but rarely so much.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from slipstream import _core
 from slipstream.base.dtypes import DType
 from slipstream.comm.measuring.runs import Runs, compiled, fresh_memory
 from slipstream.plan.steps import Draft, Plan, Space
-from slipstream.plan.topology import Network, by_host, members_of_hosts
+from slipstream.plan.topology import Network, by_host, numbered
 
-__all__ = ["classified", "measure"]
+__all__ = ["Measured", "classified", "measure"]
 
 _LEAST_BYTES, _MOST_BYTES = 64 << 10, 4 << 20
 _LEAST_SECONDS = 2e-3  # of what is measured: less is mostly latency
@@ -27,16 +26,21 @@ _SMALL_TURNS = 9
 _SLOWEST, _FASTEST = 1e7 / 8, 1e11 / 8  # bytes a second
 _NEAR = 100e-6  # seconds that a message takes in one place, the processors at both ends included
 
-_log = logging.getLogger("slipstream.plans")
+
+@dataclass(frozen=True)
+class Measured:
+    """``rate``: bytes a second of a host's port; ``latency``: seconds until a short message has come."""
+
+    rate: float
+    latency: float
 
 
-def measure(session: _core.Session, group: _core.Group, hosts: Sequence[str]) -> Network:
+def measure(session: _core.Session, group: _core.Group, hosts: Sequence[str]) -> Measured:
     """Measures what a host sends to the next one, all at the same time. Collective over ``group``, all ranks.
 
     ``hosts``: of each rank; there are two at least. It takes tens of milliseconds.
     """
-    numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-    places = [numbers[host] for host in hosts]
+    places = numbered(hosts)
     shift = compiled(_shift(group.rank, by_host(len(places), places)))
     runs = Runs(session, group)
     source, target = fresh_memory(_MOST_BYTES), fresh_memory(_MOST_BYTES)
@@ -51,29 +55,20 @@ def measure(session: _core.Session, group: _core.Group, hosts: Sequence[str]) ->
 
         return min(turn() for _ in range(turns))
 
-    nbytes = _LEAST_BYTES
+    for nbytes in (1, _LEAST_BYTES):
+        seconds(nbytes, 1)  # sets up the links
     while seconds(nbytes, 1) < _LEAST_SECONDS and nbytes < _MOST_BYTES:
         nbytes *= 4
     few, all_ = (seconds(n, _LARGE_TURNS) for n in (nbytes // 4, nbytes))
     rate = 0.75 * nbytes / max(all_ - few, all_ / 2)
     latency = seconds(1, _SMALL_TURNS)
-    found = classified(rate, latency)
-    if group.rank == 0:
-        _log.info(
-            "the network between %d hosts: %.0f Mbit/s and %.0f us, taken for %.0f Mbit/s and %.0f us",
-            len(members_of_hosts(len(places), places)),
-            rate * 8e-6,
-            latency * 1e6,
-            8e-6 / found.inter_beta,
-            found.inter_alpha * 1e6,
-        )
-    return found
+    return Measured(rate, latency)
 
 
-def classified(rate: float, latency: float) -> Network:
-    """The class of a network: bytes a second of a host's port, and seconds until a short message has come."""
-    power = round(math.log10(min(max(rate, _SLOWEST), _FASTEST) * 8))
-    steps = round(math.log10(max(latency, _NEAR) / _NEAR))
+def classified(measured: Measured) -> Network:
+    """The class of a network, which plans are chosen by."""
+    power = round(math.log10(min(max(measured.rate, _SLOWEST), _FASTEST) * 8))
+    steps = round(math.log10(max(measured.latency, _NEAR) / _NEAR))
     alpha = _NEAR * 10.0**steps if steps else Network().inter_alpha
     return replace(Network(), inter_beta=8 / 10.0**power, inter_alpha=alpha)
 

@@ -21,7 +21,7 @@ from slipstream.comm.membership.failures import sendable
 from slipstream.plan.choose import choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
-from slipstream.plan.topology import Topology
+from slipstream.plan.topology import Topology, numbered
 
 __all__ = ["Compiled", "Group", "check_group", "world"]
 
@@ -84,11 +84,8 @@ class Group:
         self.size = len(self.ranks)
         # the ranks if they do not ascend: the members compare them
         self.unsorted = () if list(self.ranks) == sorted(self.ranks) else self.ranks
-        hosts = [current.hosts[r] for r in self.ranks]
-        numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
-        self.topology = Topology(
-            tuple(numbers[host] for host in hosts), current.network, current.is_crowded(self.ranks)
-        )
+        hosts = numbered(current.hosts[r] for r in self.ranks)
+        self.topology = Topology(hosts, current.network, current.is_crowded(self.ranks))
         self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
         self.sums = _core.QuickSums(self.session)  # all_reduces that `plans` has requests for

@@ -19,7 +19,7 @@ from slipstream.base import errors
 from slipstream.base.files import raise_file_limit
 from slipstream.base.job_observers import job_observers
 from slipstream.base.settings import Settings
-from slipstream.comm.measuring.network import measure
+from slipstream.comm.measuring.network import Measured, classified, measure
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
 from slipstream.comm.membership.meeting import Meeting
 from slipstream.comm.membership.opening import open_session
@@ -62,7 +62,7 @@ class Job:
     settings: Settings
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
     left_open: list[Meeting] = field(default_factory=list)  # of the jobs before, for who comes too late
-    network: Network = field(default_factory=Network)  # between the hosts
+    measured: Measured | None = None  # of the network, if there are several hosts
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
     world: Any = None  # the Group of all ranks, made on first use by `slipstream.world`
     _farewells: list[Callable[[], None]] = field(default_factory=list)
@@ -82,6 +82,11 @@ class Job:
     def size(self) -> int:
         """How many processes there are."""
         return self.membership.size
+
+    @property
+    def network(self) -> Network:
+        """What plans take the network between the hosts for."""
+        return Network() if self.measured is None else classified(self.measured)
 
     @property
     def ranks_are_apart(self) -> bool:
@@ -248,7 +253,7 @@ def _attend(job: Job) -> None:
 
 def replace(old: Job, member: Membership) -> Job:
     """Starts the job of ``member`` in the place of ``old``, which has failed and stays open."""
-    job = _start(old.settings, member)
+    job = _start(old.settings, member, old.measured)
     _attend(job)
     return job
 
@@ -275,7 +280,8 @@ def succeed(old: Job, new: Job) -> None:
     old.close(tell=False)
 
 
-def _start(settings: Settings, member: Membership) -> Job:
+def _start(settings: Settings, member: Membership, measured: Measured | None = None) -> Job:
+    """``measured``: of the network between the hosts, if it is known; else it is measured now."""
     raise_file_limit()  # torchrun and others leave it at what the shell had, often 1024
     reducers = JobReducers(settings, member)
     opened = open_session(settings, member, reducers)
@@ -289,10 +295,11 @@ def _start(settings: Settings, member: Membership) -> Job:
         reducers,
         settings,
         opened.meeting,
+        measured=measured,
     )
     try:
-        if len(set(member.host_ids)) > 1:
-            job.network = measure(job.session, job.make_group("network"), job.hosts)
+        if measured is None and len(set(member.host_ids)) > 1:
+            job.measured = measure(job.session, job.make_group("network"), job.hosts)
         if reducers.known:
             group = job.make_group("reducers")
             reducers.connect(job.session, group, link_options(settings), ranks_are_apart=job.ranks_are_apart)

@@ -7,7 +7,6 @@ within a host, where fewer bits gain nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,6 @@ from slipstream.comm.membership.group import Group
 __all__ = ["LEAST_BYTES", "OnWire", "Wire", "wire_of"]
 
 LEAST_BYTES = 64 << 10  # of a tensor
-_MOST_KEPT = 256 << 20  # bytes of memory for later tensors
 _SUMS = int(Op.SUM), int(Op.AVG)
 # Contributions of n ranks are divided by n, and bounded: then no sum of them is beyond float16's 65504.
 _MOST_F16 = 65000.0
@@ -29,7 +27,10 @@ _MOST_F16 = 65000.0
 
 @dataclass(frozen=True)
 class OnWire:
-    """Memory (bytes) that is to be reduced in place with the engine's ``op``; then ``decode`` casts it back."""
+    """Memory (bytes) that is to be reduced in place with the engine's ``op``; then ``decode`` casts it back.
+
+    A signal's handler may break ``decode`` off; it is called again then. So the memory is this operation's alone.
+    """
 
     memory: torch.Tensor
     op: int
@@ -42,8 +43,6 @@ class Wire:
     def __init__(self, code: int, size: int) -> None:
         self.code = code
         self._size = size
-        self._free: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
-        self._kept = 0
 
     def takes(self, tensor: torch.Tensor, op: int) -> bool:
         """Whether an all-reduce with the engine's ``op`` goes this way: the same on all ranks that call it alike."""
@@ -58,7 +57,7 @@ class Wire:
         """Casts a flat float32 tensor. The result goes into ``flat``; ``finish`` is called then."""
         count = flat.numel()
         elements = -(-count // BLOCK_NUMBERS) if self.code == DType.Q8 else count
-        memory = self._take(elements * itemsize(self.code))
+        memory = torch.empty(elements * itemsize(self.code), dtype=torch.uint8)
         if self.code == DType.Q8:
             _cast_blocks(memory, flat, to_wire=True)
         elif self.code == DType.F16:
@@ -75,26 +74,10 @@ class Wire:
                     flat.mul_(self._size)
             else:
                 flat.copy_(memory.view(torch.bfloat16))
-            self._give_back(memory)
             if finish is not None:
                 finish()
 
         return OnWire(memory, int(Op.SUM) if self.code == DType.F16 else op, decode)
-
-    def _take(self, nbytes: int) -> torch.Tensor:
-        free = self._free[nbytes]
-        try:
-            memory = free.pop()
-        except IndexError:
-            return torch.empty(nbytes, dtype=torch.uint8)
-        self._kept -= nbytes
-        return memory
-
-    def _give_back(self, memory: torch.Tensor) -> None:
-        nbytes = memory.numel()
-        if self._kept + nbytes <= _MOST_KEPT:
-            self._kept += nbytes
-            self._free[nbytes].append(memory)
 
 
 _CODES = {"bf16": DType.BF16, "f16": DType.F16, "int8": DType.Q8}
