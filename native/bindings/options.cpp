@@ -14,6 +14,7 @@ namespace slipstream {
 namespace {
 
 using ZeroCopy = std::variant<size_t, std::string>;
+using Lanes = std::variant<int, std::string>;
 
 const char* checksum(const LinkOptions& options) {
   const char* const names[] = {"off", "auto", "on"};
@@ -27,6 +28,17 @@ void set_checksum(LinkOptions& options, const std::string& text) {
 const char* single_copy(const LinkOptions& options) {
   const char* const names[] = {"off", "auto", "on"};
   return names[static_cast<int>(options.single_copy)];
+}
+
+Lanes lanes(const LinkOptions& options) {
+  if (options.more_lanes) return "auto";
+  return options.lanes;
+}
+
+void set_lanes(LinkOptions& options, const Lanes& value) {
+  const int* count = std::get_if<int>(&value);
+  options.more_lanes = count == nullptr;  // "auto"
+  options.lanes = count != nullptr ? *count : LinkOptions{}.lanes;
 }
 
 void set_single_copy(LinkOptions& options, const std::string& text) {
@@ -50,7 +62,7 @@ void bind_options(nb::module_& m) {
   nb::class_<LinkOptions>(m, "LinkOptions",
                           "How links work. Each field has the name and the values of its setting, but for `cpus`.")
       .def(nb::init<>())
-      .def_rw("lanes", &LinkOptions::lanes)
+      .def_prop_rw("lanes", &lanes, &set_lanes)
       .def_prop_rw(
           "dealing", [](const LinkOptions& o) { return o.round_robin ? "round_robin" : "pull"; },
           [](LinkOptions& o, const std::string& text) { o.round_robin = text == "round_robin"; })

@@ -110,9 +110,9 @@ class ScriptedLink : public Events {
   }
 
   void send_control(Input& input) {
-    constexpr FrameType kTypes[] = {FrameType::data,   rig::kUsersType,    rig::kUsersType,
-                                    FrameType::abort,  FrameType::taken,   FrameType::seen,
-                                    FrameType::resume, FrameType::goodbye, FrameType::cut};
+    constexpr FrameType kTypes[] = {FrameType::data,  rig::kUsersType, rig::kUsersType,   FrameType::abort,
+                                    FrameType::taken, FrameType::seen, FrameType::resume, FrameType::goodbye,
+                                    FrameType::cut,   FrameType::lanes};
     constexpr uint32_t kLengths[] = {0, 0, 0, 1, 100, kMaxText, kMaxText + 1, kEagerBytes};
     constexpr uint64_t kNumbers[] = {0, 1, 2, 3, 32, 64, 96};
     LaneControl frame;

@@ -1,5 +1,6 @@
 // How the ends of single lanes add up to the end of a link. The peer is played by plain sockets, so that each lane
 // can be cut at will.
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -396,6 +397,83 @@ TEST(a_promotion_does_not_swallow_a_goodbye) {
       CHECK_EQ(other.received.size(), 100u);
     }
   }
+}
+
+// ---- lanes that are added, and ended when they are not needed
+
+namespace {
+
+size_t lanes_up(const Rank& rank) {
+  const auto lanes = rank.ups[0]->statistics().lanes;
+  return static_cast<size_t>(std::count_if(lanes.begin() + 1, lanes.end(), [](const auto& lane) { return lane.up; }));
+}
+
+void want(const Promoting& pair, uint64_t lanes) { link_of(pair.a).bulk().wanted_by_peer(lanes); }
+
+}  // namespace
+
+TEST(lanes_are_added_and_ended_under_traffic_without_a_loss) {
+  for (const Lending lending : {Lending::automatic, Lending::always}) {
+    Promoting pair(2, lending);
+    uint32_t changes = 0;
+    size_t last = 2;
+    const auto disturb = [&](uint32_t i) {
+      if (i % 50 == 0) want(pair, i % 100 == 0 ? 6 : 2);
+      if (i % 70 == 0) link_of(pair.a).promotion().promote(i / 70 % 2);
+      changes += std::exchange(last, lanes_up(pair.b)) != last ? 1 : 0;
+    };
+    exchange_until(pair.a, pair.b, 2'000, disturb, [&] { return changes > 20; });
+    CHECK_EQ(pair.lost(), 0u);
+    for (const size_t lanes : {6u, 2u}) {
+      want(pair, lanes);
+      CHECK(run({&pair.a, &pair.b}, [&] { return lanes_up(pair.a) == lanes && lanes_up(pair.b) == lanes; }));
+    }
+    CHECK(pair.ping(pair.b, pair.a));
+  }
+}
+
+TEST(whatever_breaks_while_lanes_come_and_go_costs_no_message) {
+  Promoting pair(2);
+  const auto disturb = [&](uint32_t i) {
+    if (i % 20 == 0) want(pair, i % 40 == 0 ? 5 : 2);
+    if (i % 20 != i / 20 % 20) return;  // so many messages later
+    const auto lanes = pair.a.ups[0]->statistics().lanes;
+    const auto& lane = lanes[i / 20 % lanes.size()];
+    if (lane.up) i % 3 == 0 ? reset_end(lane.local, lane.remote) : reset_end(lane.remote, lane.local);
+  };
+  exchange_until(pair.a, pair.b, 3'000, disturb, [&] { return pair.lost() > 20; });
+  want(pair, 2);
+  CHECK(run({&pair.a, &pair.b}, [&] { return lanes_up(pair.a) == 2 && lanes_up(pair.b) == 2; }));
+}
+
+TEST(a_lane_that_ends_does_not_swallow_a_goodbye) {
+  for (int steps = 0; steps < 24; ++steps) {
+    for (const bool dialler : {true, false}) {
+      Promoting pair(3);
+      want(pair, 1);
+      for (int i = 0; i < steps; ++i) ((i + steps / 12) % 2 == 0 ? pair.a : pair.b).poller.wait(0);
+      Rank& leaver = dialler ? pair.a : pair.b;
+      Rank& other = dialler ? pair.b : pair.a;
+      for (uint32_t i = 0; i < 100; ++i) leaver.ups[0]->send(frame(FrameType::ping, 0, i), nullptr, 0);
+      leaver.ups[0]->send(frame(FrameType::goodbye, 0), nullptr, 0);
+      leaver.ups[0]->close();
+      CHECK(run({&pair.a, &pair.b}, [&] { return !other.downs.empty() && !leaver.ups[0]->up(); }));
+      CHECK_EQ(other.received.size(), 100u);
+    }
+  }
+}
+
+TEST(only_the_side_that_cannot_connect_asks_for_lanes) {
+  for (const uint64_t lanes : {0u, 65u}) {
+    Promoting pair(2);
+    want(pair, lanes);
+    CHECK_EQ(pair.a.downs.size(), 1u);
+    CHECK(pair.a.downs[0].code == Code::internal);
+  }
+  Scene scene(2);  // it has dialled, and need not ask
+  scene.say(scene.control, LaneControl{.type = FrameType::lanes, .number = 3});
+  CHECK(scene.ends());
+  CHECK(scene.us.downs[0].code == Code::internal);
 }
 
 namespace {

@@ -21,8 +21,9 @@ enum class FrameType : uint8_t {
   seen = 13,
   resume = 14,
   cut = 15,
+  lanes = 18,
 };
-inline constexpr uint8_t kLastFrameType = 17;
+inline constexpr uint8_t kLastFrameType = 18;
 
 struct alignas(8) Frame {
   FrameType type = FrameType::data;

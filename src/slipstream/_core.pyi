@@ -83,7 +83,7 @@ class LinkOptions:
     Here are those alone that are not only copied from the settings.
     """
 
-    lanes: int
+    lanes: str | int
     congestion: str
     dscp: int
     encrypt: bool

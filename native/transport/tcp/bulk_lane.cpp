@@ -122,7 +122,7 @@ bool BulkLane::take(Time now) {
   if (lend_) return true;
   // Within a machine there are no paths to spread over, but there may be threads.
   const bool all = near() && !at_.core->batch.shares();
-  const uint32_t most = all ? kTogether : std::min(kTogether, pace_.segment(waiting, link_.bulk().count()));
+  const uint32_t most = all ? kTogether : std::min(kTogether, pace_.segment(waiting, link_.bulk().open()));
   for (uint32_t bytes = first->header.size; bytes < most && writer_.count() < SegmentWriter::kMost;) {
     const auto more = link_.sender().outbox().pull_rest(number_, zero_copy_.copied_most(most - bytes), now);
     if (!more) break;
@@ -223,6 +223,7 @@ bool BulkLane::receive_last() {
 void BulkLane::hand_over() {
   const uint32_t generation = std::exchange(promoted_, 0);
   sent_last_ = received_last_ = false;
+  pace_.forget();
   limit_unsent(fd_.get(), at_.core->options.notsent_lowat);
   link_.promotion().emptied(*this, release(), generation);
 }

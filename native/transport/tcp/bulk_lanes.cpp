@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
+#include "transport/tcp/lane_control.h"
 #include "transport/tcp/link.h"
 
 namespace slipstream {
@@ -18,10 +21,29 @@ constexpr double kFindSeconds = 0.5;
 constexpr double kMoveSeconds = 1;     // between two moves to a path that has become free
 constexpr double kEnlargeSeconds = 2;  // between two lanes that get larger packets: the first is judged before that
 
+constexpr int kMany = 16;            // lanes of a link that needs many
+constexpr int kMostOfProcess = 512;  // lanes of all links together
+
+int few(const TcpCore& core) { return std::clamp(core.options.lanes, 1, kMaxLanes); }
+
+int many(const TcpCore& core) {
+  if (!core.options.more_lanes || core.options.round_robin) return few(core);
+  const auto links = static_cast<int>(core.accepted.size() + core.dialled.size() + 1);
+  return std::max(few(core), std::min(kMany, kMostOfProcess / links));
+}
+
 }  // namespace
 
 BulkLanes::BulkLanes(TcpLink& link, const std::vector<std::string>& addresses)
-    : link_(link), placement_(addresses, [this](size_t number) { return is_open(number); }) {}
+    : link_(link),
+      placement_(addresses, [this](size_t number) { return is_open(number); }),
+      lane_count_(few(*link.context().core), many(*link.context().core)),
+      told_(lane_count_.wanted()) {}
+
+int BulkLanes::open() const {
+  const auto found = std::count_if(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->is_open(); });
+  return std::max(static_cast<int>(found), 1);
+}
 
 bool BulkLanes::alive() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return l->writable() && !l->ended(); });
@@ -39,10 +61,39 @@ bool BulkLanes::spreads() const { return lanes_.size() > 1 && !link_.context().c
 
 // ---- connections
 
-void BulkLanes::dial_all() {
-  dials_.resize(static_cast<size_t>(std::clamp(link_.context().core->options.lanes, 1, kMaxLanes)));
-  placement_.set_lanes(dials_.size());
-  for (size_t i = 0; i < dials_.size(); ++i) dial(i);
+void BulkLanes::dial_all() { set_count(std::max(lane_count_.wanted(), told_)); }
+
+void BulkLanes::set_count(int wanted) {
+  const auto count = static_cast<size_t>(wanted);
+  dials_.resize(count);
+  placement_.set_lanes(count);
+  dial_missing(false);
+  for (size_t i = count; i < lanes_.size(); ++i)
+    if (lanes_[i]->writable() && !lanes_[i]->ended() && lanes_[i]->promoted() == 0) lanes_[i]->promote(kRetired);
+}
+
+void BulkLanes::recount(Time now) {
+  const LinkContext& at = link_.context();
+  const int before = lane_count_.wanted();
+  const auto trial = lane_count_.look({link_.sender().went(), link_.sender().busy(now), open()}, now);
+  const int wanted = lane_count_.wanted();
+  if (trial) {
+    char text[160];
+    std::snprintf(text, sizeof(text), "%d lanes to %s carry %.0f Mbit/s, %d carry %.0f Mbit/s: %d stay", few(*at.core),
+                  at.name().c_str(), trial->few * 8e-6, before, trial->many * 8e-6, wanted);
+    log_info(at.core->identity.rank, text);
+  }
+  if (wanted == before) return;
+  if (!at.accepted) return set_count(std::max(wanted, told_));
+  told_ = wanted;
+  link_.control().send(LaneControl{.type = FrameType::lanes, .number = static_cast<uint64_t>(wanted)}, nullptr);
+}
+
+void BulkLanes::wanted_by_peer(uint64_t lanes) {
+  if (link_.context().accepted || lanes < 1 || lanes > static_cast<uint64_t>(kMaxLanes))
+    return link_.protocol_error("a number of lanes that it may not ask for");
+  told_ = static_cast<int>(lanes);
+  set_count(std::max(lane_count_.wanted(), told_));
 }
 
 void BulkLanes::dial_missing(bool all) {
@@ -198,7 +249,8 @@ void BulkLanes::spread(Time now) {
 
 void BulkLanes::enlarge(Time now) {
   if (now < next_move_ || dialling()) return;
-  const auto lane = link_.mtu_detection().mtu().lane_to_enlarge([this](size_t number) { return is_open(number); });
+  const auto lane = link_.mtu_detection().mtu().lane_to_enlarge(
+      [this](size_t number) { return number < dials_.size() && is_open(number); });
   if (!lane) return;
   next_move_ = now + seconds(kEnlargeSeconds);
   dial(*lane);  // as above

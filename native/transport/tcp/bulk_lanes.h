@@ -10,6 +10,7 @@
 
 #include "transport/tcp/bulk_lane.h"
 #include "transport/tcp/dial.h"
+#include "transport/tcp/lane_count.h"
 #include "transport/tcp/placement.h"
 
 namespace slipstream {
@@ -23,6 +24,7 @@ class BulkLanes {
   // By number; some may not be open.
   const std::vector<std::unique_ptr<BulkLane>>& all() const { return lanes_; }
   int count() const { return static_cast<int>(lanes_.size()); }
+  int open() const;  // of them; 1 at least
   bool is_open(size_t number) const { return number < lanes_.size() && lanes_[number]->is_open(); }
   bool alive() const;     // one of them at least
   bool dialling() const;  // one of them at least
@@ -43,6 +45,10 @@ class BulkLanes {
   void stop_dialling();
   // Gives lanes to paths that have come back, and dials those that could not be had before.
   void spread(Time now);
+  // Opens lanes, or ends some, by what the link has carried.
+  void recount(Time now);
+  // The other side, which cannot connect, has counted.
+  void wanted_by_peer(uint64_t lanes);
   // Connects a lane again whose packets are smaller than necessary.
   void enlarge(Time now);
 
@@ -61,6 +67,7 @@ class BulkLanes {
  private:
   void dial(size_t number, size_t path, double delay = 0);
   void dialled(size_t number, Dial::Result result);
+  void set_count(int wanted);
   void drop(BulkLane& lane);
   void none_left(Error error, bool gone);
 
@@ -71,6 +78,8 @@ class BulkLanes {
   int hasty_ = 0;                             // connections in a row that broke soon after they were made
   Time next_find_{};
   Time next_move_{};
+  LaneCount lane_count_;
+  int told_;  // how many lanes this side has told the peer that it wants, or the peer this side
 };
 
 }  // namespace slipstream

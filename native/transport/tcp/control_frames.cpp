@@ -20,7 +20,7 @@ const char* objection_to_control(const Frame& frame) {
   if (!known(frame.type)) return "a frame of an unknown type";
   if (frame.reserved != 0) return "a frame with reserved bits set";
   if (frame.type == FrameType::data) return frame.length <= kEagerBytes ? nullptr : "an oversized eager frame";
-  if (frame.type >= FrameType::taken && frame.type <= FrameType::cut)
+  if ((frame.type >= FrameType::taken && frame.type <= FrameType::cut) || frame.type == FrameType::lanes)
     return frame.length == 0 ? nullptr : "a link's own frame with a payload";
   return frame.length <= kMaxText ? nullptr : "an oversized control frame";
 }

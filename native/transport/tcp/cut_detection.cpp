@@ -32,6 +32,7 @@ void CutDetection::due(Time now) {
   if (link_.control().unanswered(kSilentSeconds)) replace_control(now);
   if (!at.finished) leave_lanes(now);
   if (at.finished) return;
+  link_.bulk().recount(now);
   if (!at.accepted) link_.bulk().spread(now);
   if (!at.accepted) link_.promotion().seek(now);
   bool waiting = !link_.sender().outbox().empty() || !link_.control().flushed() || link_.control().unsent() > 0;

@@ -16,6 +16,7 @@ namespace slipstream {
 //   there.
 //   cut     lane `number` gets no answers; `detail` is the port of the receiver's end of it. With kGone: its sender has
 //           closed it. Comes from the side that cannot connect.
+//   lanes   the data of the sender is worth `number` bulk lanes. Comes from the side that cannot connect.
 struct LaneControl {
   FrameType type = FrameType::taken;
   uint8_t flags = 0;

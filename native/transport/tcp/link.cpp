@@ -80,6 +80,8 @@ void TcpLink::control_frame(const Frame& frame, const std::byte* payload) {
       return protocol_error("an unexpected count of what it has read");
     case FrameType::cut:
       return cuts_.given_up_by_peer(LaneControl::of(frame));
+    case FrameType::lanes:
+      return bulk_.wanted_by_peer(LaneControl::of(frame).number);
     case FrameType::goodbye:
       return peer_leaves({reinterpret_cast<const char*>(payload), frame.length});
     default:

@@ -28,6 +28,7 @@ enum class Checksums : uint8_t {
 // A field for each setting that is about links. native/bindings/options.cpp gives each the name of its setting.
 struct LinkOptions {
   int lanes = 2;             // bulk lanes a link, 1..64
+  bool more_lanes = true;    // more where a link carries more over them (transport/tcp/lane_count.h)
   bool round_robin = false;  // deal segments to lanes in turn: for comparison alone
   std::string congestion;    // TCP_CONGESTION; empty: the kernel's default, but not one that paces
   Checksums checksums = Checksums::automatic;

@@ -97,7 +97,9 @@ void ControlPromotion::emptied(BulkLane& lane, Connection connection, uint32_t g
   // The side that dialled has been told that all is read; of this side's last segments nothing is known yet.
   if (at.accepted) link_.sender().outbox().lost(lane.number());
   link_.heard();
-  if (link_.control_connection().promote(connection, generation, number)) {
+  if (generation == kRetired) {
+    connection.fd.reset();
+  } else if (link_.control_connection().promote(connection, generation, number)) {
     link_.cuts().watch();
   } else {  // the control lane broke meanwhile, and there is, or will be, a newer one
     at.note(TraceEvent::Kind::lane_lost, lane, static_cast<uint32_t>(number) + 1);

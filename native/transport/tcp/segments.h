@@ -20,9 +20,10 @@ struct SegmentHeader {
 static_assert(sizeof(SegmentHeader) == 64);
 
 // The last header on a bulk lane whose connection becomes the control lane's, the `generation`th (from 1) since the
-// first. Only the control stream follows.
+// first: only the control stream follows. With kRetired nothing does, and the connection ends.
 SegmentHeader promotion(uint32_t generation);
 bool is_promotion(const SegmentHeader& header);
+inline constexpr uint32_t kRetired = UINT32_MAX;
 
 // Null if the header may begin a segment, else what is wrong with it.
 const char* objection_to_segment(const SegmentHeader& header);

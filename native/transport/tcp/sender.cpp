@@ -19,6 +19,7 @@ constexpr size_t kMostWindow = 32 << 20;
 }  // namespace
 
 void Sender::push(const Frame& frame, const std::byte* data, uint64_t cookie) {
+  if (outbox_.empty()) busy_since_ = now();
   outbox_.push(frame, data, cookie, link_.bulk().count());
   link_.cuts().watch();
   kick();
@@ -62,11 +63,11 @@ void Sender::write_in_turns(std::span<Turn> turns) {
 std::optional<Outbox::Out> Sender::pull(BulkLane& lane, Time now) {
   const BulkLanes& lanes = link_.bulk();
   // Within a machine there are no paths to spread over, and every call costs.
-  const uint32_t size = lane.near() ? kMaxPayload : lane.pace().segment(outbox_.waiting(), lanes.count());
+  const uint32_t size = lane.near() ? kMaxPayload : lane.pace().segment(outbox_.waiting(), lanes.open());
   auto pause = LanePause::Reason::none;
   if (lanes.spreads() && !lane.near()) {
     if (too_slow(lane, size, now)) pause = LanePause::Reason::others_are_faster;
-    if (lane.has_enough(lanes.count(), now)) pause = LanePause::Reason::has_enough;
+    if (lane.has_enough(lanes.open(), now)) pause = LanePause::Reason::has_enough;
   }
   lane.pause().set(pause, now);
   auto found = pause == LanePause::Reason::none ? outbox_.pull(lane.number(), size, now) : std::nullopt;
@@ -88,6 +89,7 @@ bool Sender::acknowledged(uint64_t first, uint64_t last) {
     const auto cookie = outbox_.taken(number);
     if (!cookie) continue;
     news = true;
+    if (outbox_.empty()) busy_ += now() - busy_since_;
     for (const auto& lane : link_.bulk().all()) lane->forget_out(number);
     at.core->events.sent(link_, *cookie);
     if (at.ends()) return false;
@@ -106,6 +108,11 @@ double Sender::rate() const {
   double rate = 0;
   for (const auto& lane : link_.bulk().all()) rate += lane->pace().rate();
   return rate;
+}
+
+double Sender::busy(Time now) const {
+  const auto lately = outbox_.empty() ? Clock::duration{} : now - busy_since_;
+  return std::chrono::duration<double>(busy_ + lately).count();
 }
 
 void Sender::stop() { link_.context().core->timers.cancel(*this); }

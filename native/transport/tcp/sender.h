@@ -35,6 +35,9 @@ class Sender final : private Timed {
   // Bytes that the owner should have under way, and bytes a second that the lanes achieve.
   size_t window() const;
   double rate() const;
+  // What lanes have taken in all, and the seconds in which there was something that the peer did not have.
+  uint64_t went() const { return outbox_.pushed() - outbox_.waiting(); }
+  double busy(Time now) const;
 
   void stop();  // no maintenance any more
 
@@ -58,6 +61,8 @@ class Sender final : private Timed {
   Pacing pacing_;
   size_t last_ = 0;          // the lane used last
   bool maintained_ = false;  // the timer is set
+  Clock::duration busy_{};   // until the outbox was last empty
+  Time busy_since_{};        // if it is not now
 };
 
 }  // namespace slipstream

@@ -146,6 +146,15 @@ def _zero_copy(text: str) -> str | int:
     return size
 
 
+def _lanes(text: str) -> str | int:
+    if text == "auto":
+        return text
+    try:
+        return _whole(1, 64)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from None
+
+
 def _rendezvous(text: str) -> str:
     if not re.fullmatch(r"file://(/[^\0]+)", text):
         raise ValueError("expected file:///absolute/path")
@@ -184,8 +193,11 @@ class Settings:
     heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
-    lanes: int = _setting(
-        _whole(1, 64), 2, "TCP connections for bulk data between two ranks; one more carries control messages"
+    lanes: str | int = _setting(
+        _lanes,
+        "auto",
+        "TCP connections for bulk data between two ranks, 1 to 64; one more carries control messages. "
+        "auto: 2, and 16 between hosts where these carry more",
     )
     dealing: str = _setting(
         _one_of("pull", "round_robin"),

@@ -125,7 +125,8 @@ def main() -> None:
 @click.option(
     "--lanes",
     type=Whole(1, 64),
-    help="Number of TCP connections for bulk data between two ranks; one more carries control messages. [default: 2]",
+    help="Number of TCP connections for bulk data between two ranks; one more carries control messages. "
+    "[default: 2, and 16 between hosts where these carry more]",
 )
 @click.option(
     "--encrypt",
@@ -323,7 +324,8 @@ def _reducer_hosts(hosts: Sequence[Host]) -> tuple[str, ...]:
 @click.option(
     "--lanes",
     type=Whole(1, 64),
-    help="Number of TCP connections for bulk data, with --link; one more carries control messages. [default: 2]",
+    help="Number of TCP connections for bulk data, with --link; one more carries control messages. "
+    "[default: 2, and 16 where these carry more]",
 )
 @click.option(
     "--interface", help="Network interfaces to use, with --link: names or addresses, separated by commas."

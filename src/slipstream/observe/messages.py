@@ -60,7 +60,8 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
         found[0] += " (not encrypted: it does not leave the host)"
     if tcp:
         addresses = ", ".join(advertised_addresses(settings.interface)) if hosts > 1 else "loopback"
-        lanes = _count(settings.lanes, "lane")
+        automatic = "2 to 16 lanes" if hosts > 1 else "2 lanes"
+        lanes = automatic if settings.lanes == "auto" else _count(int(settings.lanes), "lane")
         found.append(
             f"tcp{' between hosts' if shared else ''}, {lanes} a link, from {addresses}, "
             f"congestion control {_core.congestion(settings.congestion)}, "

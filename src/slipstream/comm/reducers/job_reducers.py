@@ -15,6 +15,8 @@ from slipstream.plan.registry import build
 
 __all__ = ["JobReducers"]
 
+_LANES = 2  # to all reducers together, unless the settings say how many
+
 
 class JobReducers:
     """What a rank knows of its job's reducers; there may be none.
@@ -75,7 +77,8 @@ class JobReducers:
     def _lanes(self) -> int:
         """Connections to each reducer: all together as many as to one other worker."""
         reducers = max(1, len(self._settings.reducers))  # only other ranks may name any
-        return -(-self._settings.lanes // reducers)
+        lanes = self._settings.lanes
+        return -(-(lanes if isinstance(lanes, int) else _LANES) // reducers)
 
     def serve(self, group: Any) -> None:
         """Has the reductions of ``group`` go through the reducers. ValueError if those of another group do."""

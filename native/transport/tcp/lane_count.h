@@ -1,0 +1,50 @@
+// How many bulk lanes the data that one side of a link sends is worth. A link begins with few lanes. Once it has
+// carried much it tries many, and keeps them if it then carries more: connections may be limited each, and there may be
+// several paths behind one address. Pure: no sockets, no clock of its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace slipstream {
+
+class LaneCount {
+ public:
+  // `few` and `many` may be equal: then nothing is tried.
+  LaneCount(int few, int many) : few_(few), many_(many), wanted_(few) {}
+
+  // Totals of the link, in one direction.
+  struct Seen {
+    uint64_t bytes = 0;
+    double busy = 0;  // seconds in which there was something that the peer did not have
+    int lanes = 0;    // that are open now
+  };
+  // What a trial has shown, in bytes a second.
+  struct Trial {
+    double few;
+    double many;
+  };
+
+  int wanted() const { return wanted_; }
+  // Called several times a second while the link is in use. Returns the result of a trial when it ends.
+  std::optional<Trial> look(const Seen& seen, Time now);
+
+ private:
+  enum class State : uint8_t { few, opening, settling, trying, many };
+
+  void enter(State state, const Seen& seen, Time now);
+
+  const int few_;
+  const int many_;
+  int wanted_;
+  State state_ = State::few;
+  Seen from_;        // when the state began, or the measurement in it
+  Time since_{};     // the same
+  double rate_ = 0;  // with few lanes; bytes a second
+  double wait_ = 0;  // seconds from a trial without a gain to the next
+  Time next_trial_{};
+};
+
+}  // namespace slipstream
