@@ -25,6 +25,7 @@ std::string address_of(const std::string& end) { return end.substr(0, end.rfind(
 TcpOptions with_lanes(int lanes) {
   TcpOptions options;
   options.lanes = lanes;
+  options.more_lanes = false;
   return options;
 }
 

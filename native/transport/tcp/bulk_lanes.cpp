@@ -64,12 +64,15 @@ bool BulkLanes::spreads() const { return lanes_.size() > 1 && !link_.context().c
 void BulkLanes::dial_all() { set_count(std::max(lane_count_.wanted(), told_)); }
 
 void BulkLanes::set_count(int wanted) {
-  const auto count = static_cast<size_t>(wanted);
-  dials_.resize(count);
-  placement_.set_lanes(count);
+  wanted_ = static_cast<size_t>(wanted);
+  dials_.resize(std::max(dials_.size(), wanted_));
+  placement_.set_lanes(dials_.size());
   dial_missing(false);
-  for (size_t i = count; i < lanes_.size(); ++i)
-    if (lanes_[i]->writable() && !lanes_[i]->ended() && lanes_[i]->promoted() == 0) lanes_[i]->promote(kRetired);
+  for (size_t i = wanted_; i < lanes_.size(); ++i) retire(*lanes_[i]);
+}
+
+void BulkLanes::retire(BulkLane& lane) {
+  if (lane.writable() && !lane.ended() && lane.promoted() == 0) lane.promote(kRetired);
 }
 
 void BulkLanes::recount(Time now) {
@@ -97,12 +100,12 @@ void BulkLanes::wanted_by_peer(uint64_t lanes) {
 }
 
 void BulkLanes::dial_missing(bool all) {
-  for (size_t i = 0; i < dials_.size(); ++i)
+  for (size_t i = 0; i < wanted_; ++i)
     if (!dials_[i] && (all || !is_open(i))) dial(i);
 }
 
 bool BulkLanes::may_dial(size_t number) const {
-  return !link_.context().accepted && number < dials_.size() && !dials_[number];
+  return !link_.context().accepted && number < wanted_ && !dials_[number];
 }
 
 void BulkLanes::dial(size_t number) { dial(number, placement_.pick(number, now())); }
@@ -130,10 +133,11 @@ void BulkLanes::dialled(size_t number, Dial::Result result) {
     placement_.connected(number);
     link_.mtu_detection().mtu().connected(number, segment);
     add(std::move(result.connection), static_cast<uint32_t>(number));
+    if (number >= wanted_ && number < lanes_.size()) retire(*lanes_[number]);  // the peer may have it already
     return;
   }
   placement_.unreachable(number, now());
-  if (is_open(number)) return;  // it was to take that one's place
+  if (is_open(number) || number >= wanted_) return;  // it was to take that one's place
   if (!at.goodbye && !at.closing && placement_.paths().usable(now())) return dial(number);
   // One lane less; without any the link is of no use.
   if (alive() || dialling() || at.goodbye) return;
@@ -242,7 +246,7 @@ void BulkLanes::spread(Time now) {
   }
   if (now < next_move_ || dialling()) return;
   const auto move = placement_.move(now);
-  if (!move) return;
+  if (!move || !may_dial(move->lane)) return;
   next_move_ = now + seconds(kMoveSeconds);
   dial(move->lane, move->path);  // it takes the old one's place when it is there
 }
@@ -250,7 +254,7 @@ void BulkLanes::spread(Time now) {
 void BulkLanes::enlarge(Time now) {
   if (now < next_move_ || dialling()) return;
   const auto lane = link_.mtu_detection().mtu().lane_to_enlarge(
-      [this](size_t number) { return number < dials_.size() && is_open(number); });
+      [this](size_t number) { return number < wanted_ && is_open(number); });
   if (!lane) return;
   next_move_ = now + seconds(kEnlargeSeconds);
   dial(*lane);  // as above

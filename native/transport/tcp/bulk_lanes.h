@@ -68,6 +68,7 @@ class BulkLanes {
   void dial(size_t number, size_t path, double delay = 0);
   void dialled(size_t number, Dial::Result result);
   void set_count(int wanted);
+  void retire(BulkLane& lane);  // it carries what it has begun, and ends in both directions
   void drop(BulkLane& lane);
   void none_left(Error error, bool gone);
 
@@ -75,6 +76,7 @@ class BulkLanes {
   LanePlacement placement_;
   std::vector<std::unique_ptr<BulkLane>> lanes_;
   std::vector<std::unique_ptr<Dial>> dials_;  // by number
+  size_t wanted_ = 0;                         // lanes that the side that dials keeps open
   int hasty_ = 0;                             // connections in a row that broke soon after they were made
   Time next_find_{};
   Time next_move_{};

@@ -14,10 +14,6 @@ void LanePlacement::unreachable(size_t lane, Time now) {
   paths_.failed(std::exchange(lanes_[lane].dialled, Paths::kNone), now);
 }
 
-void LanePlacement::broken(size_t lane, Time now) {
-  if (lane < lanes_.size()) paths_.failed(lanes_[lane].path, now);
-}
-
 void LanePlacement::too_slow(size_t lane, Time now) {
   if (lane >= lanes_.size()) return;
   const auto others = seen(lane);

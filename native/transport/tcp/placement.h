@@ -36,7 +36,7 @@ class LanePlacement {
   // ... or cannot be made: its path is left alone for a while.
   void unreachable(size_t lane, Time now);
   // The lane's connection gets no answers, or damages what it carries: the same.
-  void broken(size_t lane, Time now);
+  void broken(size_t lane, Time now) { paths_.failed(lanes_[lane].path, now); }
   // The lane is far too slow: the same, unless other lanes share its path, which then keeps fewer than others.
   void too_slow(size_t lane, Time now);
 
