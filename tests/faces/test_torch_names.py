@@ -28,16 +28,30 @@ def one_step(named: list[tuple[str, Any]], **options: Any) -> Any:
     return by_name
 
 
-def check_order() -> None:
-    named = parameters(reverse=True)
+def check_other_names() -> None:
+    named = [
+        (f"{name}{hvd.rank()}" if name == "b.weight" else name, p) for name, p in parameters(reverse=True)
+    ]
+    optimizer: Any = hvd.DistributedOptimizer(
+        torch.optim.SGD([p for _, p in named], lr=1.0), named_parameters=named
+    )
+    sum(p.sum() for _, p in named).backward()
     with pytest.raises(Mismatch) as caught:
-        one_step(named, named_parameters=named)
-    assert "parameter 0 is a.weight (4, 4) float32 on rank 0 and b.weight (4, 4) float32 on rank 1" in str(
+        optimizer.step()
+    assert "parameter 1 is b.weight0 (4, 4) float32 on rank 0 and b.weight1 (4, 4) float32 on rank 1" in str(
         caught.value
     )
-    assert "parameter 1 is b.weight" in str(caught.value)
     named = parameters(reverse=False)  # the job has not failed
     one_step(named, named_parameters=named)
+
+
+def check_another_order() -> None:
+    """Horovod matches parameters by name, too."""
+    for groups in (None, 2):
+        named = parameters(reverse=True)
+        found = one_step(named, named_parameters=named, groups=groups)
+        assert (found["a.weight"] == -hvd.size()).all()
+        assert (found["b.weight"] == -100 * hvd.size()).all()
 
 
 def check_same_order() -> None:
@@ -75,7 +89,7 @@ def check_broadcast() -> None:
         hvd.broadcast_parameters(state, root_rank=0)
 
 
-CHECKS = [check_order, check_same_order, check_without_names, check_broadcast]
+CHECKS = [check_other_names, check_another_order, check_same_order, check_without_names, check_broadcast]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))

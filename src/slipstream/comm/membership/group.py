@@ -74,8 +74,17 @@ class Group:
         # last statement: if a handler breaks this off before, the group has not been, and may be made again.
         made[number] = None
 
-    def _set_up(self, current: jobs.Job, ranks: tuple[int, ...], number: int) -> None:
-        """``number``: how many groups of these ranks there have been, with this one; 0 for the one of `world`."""
+    def beside(self, purpose: str) -> Group:
+        """A group of the same ranks for what the library does by itself, when each rank comes to need it."""
+        other = object.__new__(Group)
+        other._set_up(self.job, self.ranks, f"{purpose} of {self.id}")
+        return other
+
+    def _set_up(self, current: jobs.Job, ranks: tuple[int, ...], number: int | str) -> None:
+        """``number``: how many groups of these ranks there have been, with this one; 0 for the one of `world`.
+
+        Text stands for a purpose that there is one group for.
+        """
         self.job, self.ranks = current, ranks
         self.session = current.session
         self.native = current.session.make_group(current.group_id(ranks, number), list(ranks))

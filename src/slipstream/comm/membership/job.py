@@ -105,7 +105,7 @@ class Job:
         """A native group of all ranks, for what the library itself does as the job starts."""
         return self.session.make_group(self.group_id([purpose], 1), list(range(self.size)))
 
-    def group_id(self, ranks: Sequence[int | str], number: int) -> int:
+    def group_id(self, ranks: Sequence[int | str], number: int | str) -> int:
         """The id of the group that these ranks make as their ``number``-th: the same on every member, in any order."""
         members = sorted(ranks, key=str)
         text = f"{self.membership.epoch}/{tuple(members)}/{number}"

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = [
-    "Grouped",
-    "PendingResult",
-    "claim_name",
-    "forget_all",
-    "give",
-    "poll",
-    "synchronize",
-    "unclaim_name",
-]
+from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.negotiator import Negotiated, negotiator_of
+from slipstream.faces.horovod.process_sets import ProcessSet
+
+__all__ = ["Grouped", "Named", "PendingResult", "forget_all", "give", "poll", "start", "synchronize"]
 
 # (operation, process set id, name) of what is in flight
 Key = tuple[str, int | None, str]
@@ -24,81 +19,103 @@ Key = tuple[str, int | None, str]
 class PendingResult:
     """One running operation: the engine's work, and how to make its result when it is done."""
 
-    __slots__ = ("finish", "key", "result", "work")
+    __slots__ = ("finish", "result", "work")
 
-    def __init__(
-        self, work: Any, result: Any, key: Key | None = None, finish: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, work: Any, result: Any, finish: Callable[[], None] | None = None) -> None:
         self.work = work
         self.result = result
-        self.key = key
         self.finish = finish
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
-        if not self.work.done():
-            return False
-        self.release()
-        return True
+        return bool(self.work.done())
 
     def wait(self) -> Any:
         """Waits for the operation and returns its result; raises what the engine raises."""
-        try:
-            self.work.wait()
-        finally:
-            if (
-                self.key is not None and self.work.done()
-            ):  # it is not where a signal handler has raised an exception
-                self.release()
+        self.work.wait()
         if self.finish is not None:
             self.finish()
             self.finish = None
         return self.result
 
-    def release(self) -> None:
-        """Lets the name be used again."""
-        unclaim_name(self.key)
-        self.key = None
-
 
 class Grouped:
     """Several operations behind one handle; the result is what ``collect`` makes of the list of theirs."""
 
-    __slots__ = ("collect", "key", "parts")
+    __slots__ = ("collect", "parts")
 
-    def __init__(
-        self, parts: list[PendingResult], key: Key | None = None, collect: Callable[[list[Any]], Any] = list
-    ) -> None:
+    def __init__(self, parts: list[PendingResult], collect: Callable[[list[Any]], Any] = list) -> None:
         self.parts = parts
-        self.key = key
         self.collect = collect
 
     def done(self) -> bool:
         """Whether all parts are done."""
-        if not all(part.done() for part in self.parts):
-            return False
-        self.release()
-        return True
+        return all(part.done() for part in self.parts)
 
     def wait(self) -> Any:
         """Waits for all parts, in order; returns what ``collect`` makes of their results."""
-        try:
-            return self.collect([part.wait() for part in self.parts])
-        finally:
-            self.done()  # which lets go of the name
+        return self.collect([part.wait() for part in self.parts])
 
-    def release(self) -> None:
-        """Lets the name be used again."""
-        unclaim_name(self.key)
-        self.key = None
+
+class Named:
+    """An operation that has a name, which nothing else of its kind can use until it is done."""
+
+    __slots__ = ("_key", "_negotiated")
+
+    def __init__(self, negotiated: Negotiated, key: Key) -> None:
+        self._negotiated = negotiated
+        self._key = key
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        if not self._negotiated.done():
+            return False
+        _names.discard(self._key)
+        return True
+
+    def wait(self) -> Any:
+        """Waits for the operation and returns its result; raises its error."""
+        try:
+            return self._negotiated.wait()
+        finally:
+            self.done()  # it is not where a signal handler has raised an exception
+
+
+Started = PendingResult | Grouped | Named
+_Begun = TypeVar("_Begun", PendingResult, Grouped)
+
+
+def start(
+    kind: str,
+    name: str | None,
+    process_set: ProcessSet,
+    facts: Callable[[], str],
+    begin: Callable[[ProcessSet], _Begun],
+) -> _Begun | Named:
+    """Starts an operation by ``begin``: at once if it has no name, else when all ranks have called it.
+
+    ``kind``: Horovod's name of the operation; ``facts``: its arguments in words, as far as all ranks must give the
+    same. ``begin`` gets the process set to use. ValueError while another operation of the kind has the name.
+    """
+    if name is None:
+        return begin(process_set)
+    group = process_set.group
+    request = Request(kind, name, facts())
+    key = _claim_name(kind, process_set.process_set_id, name)
+    try:
+        negotiated = negotiator_of(group).submit(request, lambda own: begin(process_set.on(own)))
+    except BaseException:
+        _names.discard(key)
+        raise
+    return Named(negotiated, key)
 
 
 _numbers = itertools.count()
-_pending: dict[int, PendingResult | Grouped] = {}
+_pending: dict[int, Started] = {}
 _names: set[Key] = set()
 
 
-def claim_name(operation: str, process_set_id: int | None, name: str) -> Key:
+def _claim_name(operation: str, process_set_id: int | None, name: str) -> Key:
     """Takes a name for an operation that starts; ValueError while another of that name is in flight.
 
     An operation is in flight until its handle is synchronised, or `poll` said that it is done.
@@ -113,13 +130,7 @@ def claim_name(operation: str, process_set_id: int | None, name: str) -> Key:
     return key
 
 
-def unclaim_name(key: Key | None) -> None:
-    """Gives a name back; None is no name."""
-    if key is not None:
-        _names.discard(key)
-
-
-def give(pending: PendingResult | Grouped) -> int:
+def give(pending: Started) -> int:
     """The handle of an operation that has been started."""
     handle = next(_numbers)
     _pending[handle] = pending

@@ -48,6 +48,12 @@ class ProcessSet:
             raise ValueError(f"rank {_comm.rank()} is not in {self!r}")
         return self._group
 
+    def on(self, group: Any) -> ProcessSet:
+        """This set with another group of the same ranks."""
+        other = ProcessSet(group.ranks)
+        other._group, other.process_set_id = group, self.process_set_id
+        return other
+
     def size(self) -> int | None:
         """Number of ranks in the set, None when it is not registered."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from slipstream.base.dtypes import Op
 
-__all__ = ["ENGINE_OPS", "Adasum", "Average", "Max", "Min", "Product", "Sum", "choose_op", "engine_op"]
+__all__ = [
+    "ENGINE_OPS",
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "choose_op",
+    "engine_op",
+    "op_name",
+]
 
 # Horovod's numbers, which scripts may have stored.
 Average = 0
@@ -13,6 +24,8 @@ Adasum = 2
 Min = 3
 Max = 4
 Product = 5
+
+_NAMES = "Average", "Sum", "Adasum", "Min", "Max", "Product"
 
 ENGINE_OPS = (int(Op.AVG), int(Op.SUM), -1, int(Op.MIN), int(Op.MAX), int(Op.PROD))
 """The engine's code by Horovod's number; -1: the engine has none."""
@@ -36,3 +49,8 @@ def engine_op(op: int) -> int:
     if isinstance(op, bool) or not isinstance(op, int) or not 0 <= op <= Product:
         raise ValueError(f"op must be one of Average, Sum, Min, Max, Product, not {op!r}")
     return ENGINE_OPS[op]
+
+
+def op_name(op: int) -> str:
+    """What scripts call the operation of this number."""
+    return _NAMES[op]

@@ -15,12 +15,7 @@ import torch
 
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, Sum
-from slipstream.faces.torch.data_movement import start_all_gather, start_all_to_all, start_broadcast
-from slipstream.faces.torch.reduction_collectives import (
-    start_all_reduce,
-    start_grouped_all_reduce,
-    start_reduce_scatter,
-)
+from slipstream.faces.torch import starting
 
 __all__ = ["AllGather", "AllReduce", "AllToAll", "Broadcast", "GroupedAllReduce", "ReduceScatter"]
 
@@ -47,7 +42,7 @@ class AllReduce(torch.autograd.Function):
     ) -> torch.Tensor:
         """Returns the reduced tensor."""
         ctx.arguments = op, prescale, postscale, process_set
-        result: torch.Tensor = start_all_reduce(
+        result: torch.Tensor = starting.all_reduce(
             tensor, False, name, op, prescale, postscale, process_set, sync=True
         ).wait()
         return result
@@ -75,7 +70,7 @@ class GroupedAllReduce(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """Returns the reduced tensors."""
         ctx.arguments = op, prescale, postscale, process_set
-        grouped = start_grouped_all_reduce(tensors, False, name, op, prescale, postscale, process_set)
+        grouped = starting.grouped_all_reduce(tensors, False, name, op, prescale, postscale, process_set)
         # Packed results are views of one buffer; autograd wants outputs that stand alone.
         return tuple(result.clone() if result._base is not None else result for result in grouped.wait())
 
@@ -96,16 +91,16 @@ class AllGather(torch.autograd.Function):
         """Returns the gathered rows."""
         ctx.shape = tensor.shape
         ctx.process_set = process_set
-        result: torch.Tensor = start_all_gather(tensor, name, process_set).wait()
+        result: torch.Tensor = starting.all_gather(tensor, name, process_set).wait()
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Returns the gradient of this rank's rows."""
         process_set: ProcessSet = ctx.process_set
-        reduced = start_all_reduce(grads[0], False, None, Average, 1.0, 1.0, process_set, sync=True).wait()
+        reduced = starting.all_reduce(grads[0], False, None, Average, 1.0, 1.0, process_set, sync=True).wait()
         rows = ctx.shape[0] if ctx.shape else 1
-        everyone = start_all_gather(torch.tensor([rows]), None, process_set).wait().tolist()
+        everyone = starting.all_gather(torch.tensor([rows]), None, process_set).wait().tolist()
         start = sum(everyone[: process_set.group.rank])
         return reduced.narrow(0, start, rows).reshape(ctx.shape), None, None
 
@@ -120,13 +115,15 @@ class Broadcast(torch.autograd.Function):
         """Returns the root's tensor."""
         ctx.is_root = process_set.group.ranks[process_set.group.rank] == root_rank
         ctx.process_set = process_set
-        result: torch.Tensor = start_broadcast(tensor, False, root_rank, name, process_set, sync=True).wait()
+        result: torch.Tensor = starting.broadcast(
+            tensor, False, root_rank, name, process_set, sync=True
+        ).wait()
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Returns the gradient of the tensor."""
-        reduced = start_all_reduce(
+        reduced = starting.all_reduce(
             grads[0], False, None, Average, 1.0, 1.0, ctx.process_set, sync=True
         ).wait()
         return (reduced if ctx.is_root else torch.zeros_like(reduced)), None, None, None
@@ -140,7 +137,7 @@ class AllToAll(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the received rows, and how many came from each rank."""
-        result, received = start_all_to_all(tensor, splits, name, process_set).wait()
+        result, received = starting.all_to_all(tensor, splits, name, process_set).wait()
         ctx.received = received
         ctx.process_set = process_set
         ctx.mark_non_differentiable(received)
@@ -149,7 +146,7 @@ class AllToAll(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Returns the gradient of the tensor."""
-        back, _ = start_all_to_all(grads[0], ctx.received, None, ctx.process_set).wait()
+        back, _ = starting.all_to_all(grads[0], ctx.received, None, ctx.process_set).wait()
         return back, None, None, None
 
 
@@ -170,7 +167,7 @@ class ReduceScatter(torch.autograd.Function):
         ctx.op = op
         ctx.factor = prescale * postscale
         ctx.process_set = process_set
-        result: torch.Tensor = start_reduce_scatter(
+        result: torch.Tensor = starting.reduce_scatter(
             tensor, name, op, prescale, postscale, process_set, sync=True
         ).wait()
         return result
@@ -181,4 +178,4 @@ class ReduceScatter(torch.autograd.Function):
         _linear(ctx.op)
         factor = ctx.factor * (ctx.process_set.group.size if ctx.op == Sum else 1)
         grad = grads[0] if factor == 1 else grads[0] * factor
-        return start_all_gather(grad, None, ctx.process_set).wait(), None, None, None, None, None
+        return starting.all_gather(grad, None, ctx.process_set).wait(), None, None, None, None, None

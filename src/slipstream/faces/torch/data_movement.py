@@ -19,7 +19,7 @@ from slipstream.base.errors import Mismatch
 from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
-from slipstream.faces.horovod.handles import Grouped, Key, PendingResult, claim_name, unclaim_name
+from slipstream.faces.horovod.handles import Grouped, PendingResult
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.reduction_collectives import copied, placed
 from slipstream.faces.torch_tensors import (
@@ -32,7 +32,14 @@ from slipstream.faces.torch_tensors import (
     write_back,
 )
 
-__all__ = ["start_all_gather", "start_all_to_all", "start_broadcast", "start_grouped_all_gather"]
+__all__ = [
+    "check_splits",
+    "number_of_root",
+    "start_all_gather",
+    "start_all_to_all",
+    "start_broadcast",
+    "start_grouped_all_gather",
+]
 
 _I64 = int(DType.I64)
 # dtype, number of dimensions, the first dimensions after dim 0, a checksum of all of them; then the rows
@@ -70,46 +77,36 @@ def _gather_numbers(numbers: list[int], process_set: ProcessSet) -> list[list[in
     return target.view(group.size, len(numbers)).tolist()
 
 
-def start_all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> PendingResult:
+def start_all_gather(tensor: torch.Tensor, label: str | None, process_set: ProcessSet) -> PendingResult:
     """Starts an all-gather along dim 0, of which ranks may bring any number of rows (a 0-dim tensor counts as
     one).
 
     Waits until all ranks have started it, since only then the size of the result is known.
     """
-    key = None if name is None else claim_name("allgather", process_set.process_set_id, name)
-    try:
-        return _all_gather([tensor], process_set, key)[0]
-    except BaseException:
-        unclaim_name(key)
-        raise
+    return _all_gather([tensor], process_set, label)[0]
 
 
 def start_grouped_all_gather(
-    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet
+    tensors: Sequence[torch.Tensor], label: str | None, process_set: ProcessSet
 ) -> Grouped:
     """Starts all-gathers of several tensors, with one exchange of their sizes."""
-    key = None if name is None else claim_name("allgather", process_set.process_set_id, name)
-    try:
-        return Grouped(_all_gather(tensors, process_set, None), key)
-    except BaseException:
-        unclaim_name(key)
-        raise
+    return Grouped(_all_gather(tensors, process_set, label))
 
 
 def _all_gather(
-    tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
+    tensors: Sequence[torch.Tensor], process_set: ProcessSet, label: str | None
 ) -> list[PendingResult]:
     for tensor in tensors:
         check_dense(tensor)
     with Together(process_set.group, "allgather"):
-        return _all_gather_together(tensors, process_set, key)
+        return _all_gather_together(tensors, process_set, label)
 
 
 def _all_gather_together(
-    tensors: Sequence[torch.Tensor], process_set: ProcessSet, key: Key | None
+    tensors: Sequence[torch.Tensor], process_set: ProcessSet, label: str | None
 ) -> list[PendingResult]:
     if len(tensors) == 1:
-        return [_all_gather_one(tensors[0], process_set, key)]
+        return [_all_gather_one(tensors[0], process_set, label)]
     mine: list[list[int]] = []
     for tensor in tensors:
         mine.append([*_passport(tensor), tensor.shape[0] if tensor.dim() else 1])
@@ -120,32 +117,31 @@ def _all_gather_together(
         theirs = [row[start : start + _FIELDS] for row in table]
         _check_same("allgather", mine[index][:_FIELDS], theirs, process_set)
         rows = [row[start + _FIELDS] for row in table]
-        pendings.append(_all_gather_rows(tensor, rows, process_set, key))
+        pendings.append(_all_gather_rows(tensor, rows, process_set, label))
     return pendings
 
 
-def _all_gather_one(tensor: torch.Tensor, process_set: ProcessSet, key: Key | None) -> PendingResult:
+def _all_gather_one(tensor: torch.Tensor, process_set: ProcessSet, label: str | None) -> PendingResult:
     group = process_set.group
     mine = _passport(tensor)
     head = [*mine, tensor.shape[0] if tensor.dim() else 1]
     plain, nbytes = is_plain(tensor), tensor.nbytes
     address = tensor.data_ptr() if plain else 0
-    name = None if key is None else key[2]
     fits = plain and ragged.fits(group, "allgather", len(head), address, nbytes, nbytes)
-    told = ragged.tell_all(group, "allgather", head, address, nbytes, fits, name)
+    told = ragged.tell_all(group, "allgather", head, address, nbytes, fits, label)
     _check_same("allgather", mine, [row[:_FIELDS] for row in told.heads], process_set)
     rows = [row[_FIELDS] for row in told.heads]
     if told.blocks is None:
-        return _all_gather_rows(tensor, rows, process_set, key)
-    return _joined(tensor, rows, told.blocks, key)
+        return _all_gather_rows(tensor, rows, process_set, label)
+    return _joined(tensor, rows, told.blocks)
 
 
-def _joined(tensor: torch.Tensor, rows: list[int], blocks: _core.Told, key: Key | None) -> PendingResult:
+def _joined(tensor: torch.Tensor, rows: list[int], blocks: _core.Told) -> PendingResult:
     """What came with its sizes, as a result like ``tensor`` but for the number of rows."""
     buffer = torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype)
     row_bytes = _width(tensor) * tensor.element_size()
     blocks.join(buffer.data_ptr(), [count * row_bytes for count in rows])
-    return placed(Work(None), buffer, tensor.device, key)
+    return placed(Work(None), buffer, tensor.device)
 
 
 def _width(tensor: torch.Tensor) -> int:
@@ -156,7 +152,7 @@ def _width(tensor: torch.Tensor) -> int:
 
 
 def _all_gather_rows(
-    tensor: torch.Tensor, rows: list[int], process_set: ProcessSet, key: Key | None
+    tensor: torch.Tensor, rows: list[int], process_set: ProcessSet, label: str | None
 ) -> PendingResult:
     width = _width(tensor)
     source = tensor if is_plain(tensor) else copied(tensor, "allgather", process_set)
@@ -168,29 +164,34 @@ def _all_gather_rows(
         buffer.data_ptr(),
         counts,
         dtype_code(tensor),
-        name=None if key is None else key[2],
+        name=label,
         keep=(source, buffer),
     )
-    return placed(work, buffer, tensor.device, key)
+    return placed(work, buffer, tensor.device)
+
+
+def number_of_root(root_rank: int, process_set: ProcessSet) -> int:
+    """The place in the set of a rank of the job; ValueError if it is not there."""
+    ranks = list(process_set.group.ranks)
+    if root_rank not in ranks:
+        raise ValueError(f"root_rank {root_rank} is not one of the ranks {ranks}")
+    return ranks.index(root_rank)
 
 
 def start_broadcast(
     tensor: torch.Tensor,
     in_place: bool,
     root_rank: int,
-    name: str | None,
+    label: str | None,
     process_set: ProcessSet,
     sync: bool = False,
-    label: str | None = None,
 ) -> PendingResult:
     """Starts (with ``sync``: runs) a broadcast from ``root_rank`` (its number in the job); ValueError when
-    that is not in the set. ``label`` is compared and shown like a name, but need not be unique.
+    that is not in the set. ``label``: what errors call it; the ranks compare it.
     """
     dtype = dtype_code(tensor)
     group = process_set.group
-    if root_rank not in group.ranks:
-        raise ValueError(f"root_rank {root_rank} is not one of the ranks {list(group.ranks)}")
-    root = list(group.ranks).index(root_rank)
+    root = number_of_root(root_rank, process_set)
     finish = None
     plain = is_plain(tensor)
     if not plain:
@@ -207,29 +208,25 @@ def start_broadcast(
         def finish() -> None:
             write_back(target, buffer)
 
-    key = None if name is None else claim_name("broadcast", process_set.process_set_id, name)
-    try:
-        work = addresses.broadcast(
-            group,
-            source.data_ptr(),
-            buffer.data_ptr(),
-            source.numel(),
-            dtype,
-            root,
-            name=name or label,
-            shape=source.shape,
-            keep=(source, buffer),
-            sync=sync,
-        )
-    except BaseException:
-        unclaim_name(key)
-        raise
+    work = addresses.broadcast(
+        group,
+        source.data_ptr(),
+        buffer.data_ptr(),
+        source.numel(),
+        dtype,
+        root,
+        name=label,
+        shape=source.shape,
+        keep=(source, buffer),
+        sync=sync,
+    )
     if in_place and finish is not None:
         finish = copy_back(work, group, "broadcast", [tensor], finish)
-    return PendingResult(work, result, key, finish)
+    return PendingResult(work, result, finish)
 
 
-def _check_splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
+def check_splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
+    """How many rows each of ``size`` ranks gets; ValueError if ``splits`` does not fit the tensor."""
     if tensor.dim() == 0:
         raise ValueError("alltoall needs a tensor of at least one dimension")
     rows = tensor.shape[0]
@@ -243,7 +240,7 @@ def _check_splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
         raise ValueError("splits must be a list or 1-d tensor of integers")
     counts = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
     if len(counts) == 0:
-        return _check_splits(tensor, None, size)
+        return check_splits(tensor, None, size)
     if any(isinstance(count, float) or count != int(count) or count < 0 for count in counts):
         raise ValueError(f"splits must be integers of at least 0, got {counts}")
     if len(counts) != size or sum(counts) != rows:
@@ -251,45 +248,42 @@ def _check_splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
     return [int(count) for count in counts]
 
 
-def start_all_to_all(tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Grouped:
+def start_all_to_all(
+    tensor: torch.Tensor, splits: Any, label: str | None, process_set: ProcessSet, alone: bool = False
+) -> Grouped:
     """Starts an all-to-all along dim 0; the result is (tensor, received splits), the latter on the CPU or
-    like ``splits``.
+    like ``splits``. With ``alone`` it is the tensor.
 
     ValueError when ``splits`` does not fit the tensor. Waits until all ranks have started it.
     """
     group = process_set.group
     size = group.size
     check_dense(tensor)
-    send = _check_splits(tensor, splits, size)
+    send = check_splits(tensor, splits, size)
     mine = _passport(tensor)
-    key = None if name is None else claim_name("alltoall", process_set.process_set_id, name)
-    try:
-        with Together(group, "alltoall"):
-            heads = [[*mine, count] for count in send]
-            width = _width(tensor)
-            sizes = [count * width * tensor.element_size() for count in send]
-            plain = is_plain(tensor)
-            address = tensor.data_ptr() if plain else 0
-            fits = plain and ragged.fits(group, "alltoall", len(heads[0]), address, sum(sizes), max(sizes))
-            told = ragged.tell_each(group, "alltoall", heads, address, sizes, fits, name)
-            _check_same("alltoall", mine, [row[:_FIELDS] for row in told.heads], process_set)
-            receive = [row[_FIELDS] for row in told.heads]
-            if told.blocks is None:
-                part = _all_to_all_rows(tensor, send, receive, process_set, name)
-            else:
-                part = _joined(tensor, receive, told.blocks, None)
-    except BaseException:
-        unclaim_name(key)
-        raise
+    with Together(group, "alltoall"):
+        heads = [[*mine, count] for count in send]
+        width = _width(tensor)
+        sizes = [count * width * tensor.element_size() for count in send]
+        plain = is_plain(tensor)
+        address = tensor.data_ptr() if plain else 0
+        fits = plain and ragged.fits(group, "alltoall", len(heads[0]), address, sum(sizes), max(sizes))
+        told = ragged.tell_each(group, "alltoall", heads, address, sizes, fits, label)
+        _check_same("alltoall", mine, [row[:_FIELDS] for row in told.heads], process_set)
+        receive = [row[_FIELDS] for row in told.heads]
+        if told.blocks is None:
+            part = _all_to_all_rows(tensor, send, receive, process_set, label)
+        else:
+            part = _joined(tensor, receive, told.blocks)
     like = (
         splits if isinstance(splits, torch.Tensor) and splits.numel() else torch.empty(0, dtype=torch.int32)
     )
     received = torch.tensor(receive, dtype=like.dtype, device=like.device)
-    return Grouped([part], key, lambda results: (results[0], received))
+    return Grouped([part], lambda results: results[0] if alone else (results[0], received))
 
 
 def _all_to_all_rows(
-    tensor: torch.Tensor, send: list[int], receive: list[int], process_set: ProcessSet, name: str | None
+    tensor: torch.Tensor, send: list[int], receive: list[int], process_set: ProcessSet, label: str | None
 ) -> PendingResult:
     width = _width(tensor)
     source = tensor if is_plain(tensor) else copied(tensor, "alltoall", process_set)
@@ -301,7 +295,7 @@ def _all_to_all_rows(
         [count * width for count in send],
         [count * width for count in receive],
         dtype_code(tensor),
-        name=name,
+        name=label,
         keep=(source, buffer),
     )
-    return placed(work, buffer, tensor.device, None)
+    return placed(work, buffer, tensor.device)

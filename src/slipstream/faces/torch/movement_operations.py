@@ -14,13 +14,8 @@ from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import give
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
+from slipstream.faces.torch import starting
 from slipstream.faces.torch.autograd import AllGather, AllToAll, Broadcast
-from slipstream.faces.torch.data_movement import (
-    start_all_gather,
-    start_all_to_all,
-    start_broadcast,
-    start_grouped_all_gather,
-)
 from slipstream.faces.torch.operation_arguments import of_a_tensor, of_tensors, whole_call
 
 __all__ = [
@@ -55,7 +50,7 @@ def allgather(
     """
     if tensor.requires_grad:
         return AllGather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
-    return start_all_gather(tensor, name, process_set).wait()  # type: ignore[no-any-return]
+    return starting.all_gather(tensor, name, process_set).wait()  # type: ignore[no-any-return]
 
 
 @of_a_tensor
@@ -64,12 +59,12 @@ def allgather_async(
 ) -> int:
     """Starts `allgather`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
 
-    It returns when all ranks have started it: the ranks exchange the sizes of their tensors first.
+    Without a name it returns when all ranks have started it: the ranks exchange the sizes of their tensors first.
 
     >>> hvd.synchronize(hvd.allgather_async(torch.tensor([hvd.rank()])))
     tensor([0, 1])
     """
-    return give(start_all_gather(tensor, name, process_set))
+    return give(starting.all_gather(tensor, name, process_set))
 
 
 @of_tensors
@@ -84,7 +79,7 @@ def grouped_allgather(
     if any(tensor.requires_grad for tensor in tensors):
         with Together(process_set.group, "grouped_allgather"):
             return [allgather(tensor, None, process_set) for tensor in tensors]
-    return start_grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
+    return starting.grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
 
 
 @of_tensors
@@ -96,7 +91,7 @@ def grouped_allgather_async(
     >>> hvd.synchronize(hvd.grouped_allgather_async([torch.tensor([hvd.rank()])]))
     [tensor([0, 1])]
     """
-    return give(start_grouped_all_gather(tensors, name, process_set))
+    return give(starting.grouped_all_gather(tensors, name, process_set))
 
 
 @of_a_tensor
@@ -118,7 +113,7 @@ def broadcast(
     """
     if tensor.requires_grad:
         return Broadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
-    return start_broadcast(tensor, False, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
+    return starting.broadcast(tensor, False, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
 
 
 @of_a_tensor
@@ -133,7 +128,7 @@ def broadcast_async(
     >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([hvd.rank()]), root_rank=1))
     tensor([1])
     """
-    return give(start_broadcast(tensor, False, root_rank, name, process_set))
+    return give(starting.broadcast(tensor, False, root_rank, name, process_set))
 
 
 @of_a_tensor
@@ -150,7 +145,7 @@ def broadcast_(
     >>> hvd.broadcast_(torch.tensor([hvd.rank()]), root_rank=1)
     tensor([1])
     """
-    return start_broadcast(tensor, True, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
+    return starting.broadcast(tensor, True, root_rank, name, process_set, sync=True).wait()  # type: ignore[no-any-return]
 
 
 @of_a_tensor
@@ -165,7 +160,7 @@ def broadcast_async_(
     >>> hvd.synchronize(hvd.broadcast_async_(torch.tensor([hvd.rank()]), root_rank=1))
     tensor([1])
     """
-    return give(start_broadcast(tensor, True, root_rank, name, process_set))
+    return give(starting.broadcast(tensor, True, root_rank, name, process_set))
 
 
 @of_a_tensor
@@ -189,7 +184,7 @@ def alltoall(
     if tensor.requires_grad:
         result, received = AllToAll.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     else:
-        result, received = start_all_to_all(tensor, splits, name, process_set).wait()
+        result, received = starting.all_to_all(tensor, splits, name, process_set).wait()
     return result if splits is None else (result, received)
 
 
@@ -202,16 +197,12 @@ def alltoall_async(
 ) -> int:
     """Starts `alltoall`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
 
-    It returns when all ranks have started it: the ranks exchange their splits first.
+    Without a name it returns when all ranks have started it: the ranks exchange their splits first.
 
     >>> hvd.synchronize(hvd.alltoall_async(torch.arange(4)))  # on rank 0
     tensor([0, 1, 0, 1])
     """
-    started = start_all_to_all(tensor, splits, name, process_set)
-    if splits is None:
-        pair = started.collect
-        started.collect = lambda results: pair(results)[0]
-    return give(started)
+    return give(starting.all_to_all(tensor, splits, name, process_set, alone=splits is None))
 
 
 @whole_call

@@ -44,8 +44,10 @@ class _Distributed:
             return
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         settings = dict(self._settings)
-        groups = _as_indices(params, settings.pop("groups"), settings.pop("num_groups"))
         known = settings.pop("names")
+        if known is not None:  # ranks match parameters by name; those that were added without one come last
+            params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
+        groups = _as_indices(params, settings.pop("groups"), settings.pop("num_groups"))
         settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
         self._exchange = exchange_gradients(
             params, groups=groups, passes=self.backward_passes_per_step, **settings
@@ -220,8 +222,9 @@ def DistributedOptimizer(
     Returns an instance of a new subclass of the optimizer's class, which shares its parameter groups and
     state, with ``synchronize``, ``skip_synchronize`` and ``set_backward_passes_per_step`` added.
 
-    named_parameters: must be complete and unique. The ranks compare names and their order before the first gradients
-    travel; without names only shapes and dtypes, so that equal shapes in another order go unnoticed
+    named_parameters: must be complete and unique. Ranks match parameters by name, whatever their order; the first step
+    raises Mismatch if names, shapes or dtypes differ. Without names ranks match them by their order, and compare shapes
+    and dtypes alone: equal shapes in another order go unnoticed
     compression: what travels, see `Compression`; sums of 16-bit gradients are formed in float32
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
     op: Average, Sum, Min, Max or Product
@@ -231,7 +234,6 @@ def DistributedOptimizer(
     sparse_as_dense: sparse gradients are made dense before they travel
     process_set: the ranks to reduce over; on others the optimizer works alone
 
-    All ranks must have the same parameters in the same order, or the first step raises Mismatch.
     Gradients live in memory that the ranks of a host share. If a script keeps ``p.grad`` of an earlier step, that
     tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names or
     groups that do not fit, NotImplementedError for Adasum.

@@ -10,7 +10,7 @@ import torch
 
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import Together
-from slipstream.faces.horovod.handles import Grouped, Key, PendingResult, claim_name, unclaim_name
+from slipstream.faces.horovod.handles import Grouped, PendingResult
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import ENGINE_OPS, engine_op
 from slipstream.faces.torch_tensors import (
@@ -23,6 +23,7 @@ from slipstream.faces.torch_tensors import (
 )
 
 __all__ = [
+    "check_rows",
     "copied",
     "packed_label",
     "placed",
@@ -47,16 +48,15 @@ def copied(tensor: torch.Tensor, name: str, process_set: ProcessSet) -> torch.Te
 def start_all_reduce(
     tensor: torch.Tensor,
     in_place: bool,
-    name: str | None,
+    label: str | None,
     op: int,
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
     sync: bool = False,
-    label: str | None = None,
 ) -> PendingResult:
     """Starts (with ``sync``: runs) an all-reduce of one tensor; the result is ``tensor`` itself or a new one
-    of its shape. ``label`` stands for ``name`` where no handle has that.
+    of its shape. ``label``: what errors call it.
     """
     dtype = dtype_code(tensor)
     code = ENGINE_OPS[op] if op.__class__ is int and (0 <= op < 2 or 2 < op <= 5) else engine_op(op)
@@ -74,28 +74,23 @@ def start_all_reduce(
             finish = _Finish(result, buffer)
         else:
             result = buffer
-    key = None if name is None else claim_name("allreduce", process_set.process_set_id, name)
-    try:
-        work = addresses.all_reduce(
-            group,
-            source.data_ptr(),
-            buffer.data_ptr(),
-            source.numel(),
-            dtype,
-            code,
-            name=name or label,
-            shape=source.shape,
-            prescale=prescale,
-            postscale=postscale,
-            keep=(source, buffer),
-            sync=sync,
-        )
-    except BaseException:
-        unclaim_name(key)
-        raise
+    work = addresses.all_reduce(
+        group,
+        source.data_ptr(),
+        buffer.data_ptr(),
+        source.numel(),
+        dtype,
+        code,
+        name=label,
+        shape=source.shape,
+        prescale=prescale,
+        postscale=postscale,
+        keep=(source, buffer),
+        sync=sync,
+    )
     if in_place and not plain:
         finish = copy_back(work, group, "allreduce", [tensor], _Finish(tensor, buffer))
-    return PendingResult(work, result, key, finish)
+    return PendingResult(work, result, finish)
 
 
 class _Finish:
@@ -114,7 +109,7 @@ class _Finish:
 def start_grouped_all_reduce(
     tensors: Sequence[torch.Tensor],
     in_place: bool,
-    name: str | None,
+    label: str | None,
     op: int,
     prescale: float,
     postscale: float,
@@ -131,49 +126,42 @@ def start_grouped_all_reduce(
         if tensor.layout is torch.strided and tensor.numel() * tensor.element_size() <= PACK_BYTES:
             packs.setdefault(tensor.dtype, []).append(index)
     engine_op(op)
-    key: Key | None = None if name is None else claim_name("allreduce", process_set.process_set_id, name)
     results: list[Any] = [None] * len(tensors)
     parts: list[PendingResult] = []
     packed: set[int] = set()
-    try:
-        with Together(process_set.group, "grouped_allreduce"):
-            for pack in packs.values():
-                if len(pack) < 2:
-                    continue
-                for index in pack:
-                    await_tensor(process_set.group, "grouped_allreduce", tensors[index], writes=in_place)
-                flat = torch.cat([tensors[index].detach().reshape(-1).cpu() for index in pack])
-                views = torch.split(flat, [tensors[index].numel() for index in pack])
-                for index, view in zip(pack, views, strict=True):
-                    results[index] = tensors[index] if in_place else view.view(tensors[index].shape)
-                targets = [results[index] for index in pack]
-                label = packed_label(name, [tensors[index].shape for index in pack])
-                part = start_all_reduce(flat, True, None, op, prescale, postscale, process_set, label=label)
-                if in_place:
-                    unpack = _Unpack(targets, views)
-                    part.finish = copy_back(
-                        part.work, process_set.group, "grouped_allreduce", targets, unpack
-                    )
+    with Together(process_set.group, "grouped_allreduce"):
+        for pack in packs.values():
+            if len(pack) < 2:
+                continue
+            for index in pack:
+                await_tensor(process_set.group, "grouped_allreduce", tensors[index], writes=in_place)
+            flat = torch.cat([tensors[index].detach().reshape(-1).cpu() for index in pack])
+            views = torch.split(flat, [tensors[index].numel() for index in pack])
+            for index, view in zip(pack, views, strict=True):
+                results[index] = tensors[index] if in_place else view.view(tensors[index].shape)
+            targets = [results[index] for index in pack]
+            text = packed_label(label, [tensors[index].shape for index in pack])
+            part = start_all_reduce(flat, True, text, op, prescale, postscale, process_set)
+            if in_place:
+                unpack = _Unpack(targets, views)
+                part.finish = copy_back(part.work, process_set.group, "grouped_allreduce", targets, unpack)
+            parts.append(part)
+            packed.update(pack)
+        for index, tensor in enumerate(tensors):
+            if index not in packed:
+                part = start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set)
+                results[index] = part.result
                 parts.append(part)
-                packed.update(pack)
-            for index, tensor in enumerate(tensors):
-                if index not in packed:
-                    part = start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set)
-                    results[index] = part.result
-                    parts.append(part)
-    except BaseException:
-        unclaim_name(key)
-        raise
     devices = [tensor.device for tensor in tensors]
-    return Grouped(parts, key, lambda _: [x.to(d) for x, d in zip(results, devices, strict=True)])
+    return Grouped(parts, lambda _: [x.to(d) for x, d in zip(results, devices, strict=True)])
 
 
-def packed_label(name: str | None, shapes: Sequence[Sequence[int]]) -> str:
+def packed_label(label: str | None, shapes: Sequence[Sequence[int]]) -> str:
     """What errors call tensors that travel as one message; it differs if their shapes do, so that none are mixed."""
     text = ", ".join("x".join(map(str, shape)) for shape in shapes)
     if len(text) > _MOST_SHAPES:
         text = f"{text[:_MOST_SHAPES]}... ({len(shapes)} tensors, digest {zlib.crc32(text.encode()):08x})"
-    return f"{name or 'grouped_allreduce'} of shapes {text}"
+    return f"{label or 'grouped_allreduce'} of shapes {text}"
 
 
 class _Unpack:
@@ -196,9 +184,15 @@ def row_counts(rows: int, size: int) -> list[int]:
     return [least + (number < more) for number in range(size)]
 
 
+def check_rows(tensor: torch.Tensor) -> None:
+    """ValueError if there are no rows to scatter."""
+    if tensor.dim() == 0:
+        raise ValueError("reducescatter needs a tensor of at least one dimension")
+
+
 def start_reduce_scatter(
     tensor: torch.Tensor,
-    name: str | None,
+    label: str | None,
     op: int,
     prescale: float,
     postscale: float,
@@ -210,39 +204,33 @@ def start_reduce_scatter(
     """
     dtype = dtype_code(tensor)
     code = engine_op(op)
-    if tensor.dim() == 0:
-        raise ValueError("reducescatter needs a tensor of at least one dimension")
+    check_rows(tensor)
     group = process_set.group
     rows = row_counts(tensor.shape[0], group.size)
     width = tensor[0].numel() if tensor.shape[0] else 0
     source = tensor if is_plain(tensor) else copied(tensor, "reducescatter", process_set)
     shape = (rows[group.rank], *tensor.shape[1:])
     buffer = torch.empty(shape, dtype=tensor.dtype)
-    key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
-    try:
-        work = addresses.reduce_scatter(
-            group,
-            source.data_ptr(),
-            buffer.data_ptr(),
-            [count * width for count in rows],
-            dtype,
-            code,
-            name=name,
-            shape=source.shape,
-            prescale=prescale,
-            postscale=postscale,
-            keep=(source, buffer),
-            sync=sync,
-        )
-    except BaseException:
-        unclaim_name(key)
-        raise
-    return placed(work, buffer, tensor.device, key)
+    work = addresses.reduce_scatter(
+        group,
+        source.data_ptr(),
+        buffer.data_ptr(),
+        [count * width for count in rows],
+        dtype,
+        code,
+        name=label,
+        shape=source.shape,
+        prescale=prescale,
+        postscale=postscale,
+        keep=(source, buffer),
+        sync=sync,
+    )
+    return placed(work, buffer, tensor.device)
 
 
-def placed(work: Any, buffer: torch.Tensor, device: torch.device, key: Key | None) -> PendingResult:
+def placed(work: Any, buffer: torch.Tensor, device: torch.device) -> PendingResult:
     """A pending operation whose result is ``buffer``, on the device of the tensor it was made from."""
     if device.type == "cpu":
-        return PendingResult(work, buffer, key)
+        return PendingResult(work, buffer)
     result = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
-    return PendingResult(work, result, key, _Finish(result, buffer))
+    return PendingResult(work, result, _Finish(result, buffer))

@@ -2,10 +2,13 @@
 
 Every asynchronous operation returns an integer handle for `poll` and `synchronize`. In every operation
 ``name`` is optional, and at any time only one operation of a kind may use a name (ValueError).
-``process_set`` limits an operation to some ranks; calling it on others is a ValueError. All ranks of the set
-must start the same operations in the same order; where they differ in shape, dtype or operation, every rank
-raises Mismatch (a RuntimeError). Tensors may have any dtype the engine knows, any strides, and may lie on
-another device: then they are copied to the host and back.
+``process_set`` limits an operation to some ranks; calling it on others is a ValueError.
+
+Operations with a name start when all ranks of the set have called them, in whatever order; those without
+start at once, and all ranks must call them in the same order. Where ranks differ in shape, dtype or operation,
+every rank raises Mismatch (a RuntimeError). The job goes on if the operation has a name, else it has failed.
+Tensors may have any dtype the engine knows, any strides, and may lie on another device: then they are copied to
+the host and back.
 """
 
 from __future__ import annotations
@@ -15,18 +18,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from slipstream.comm.collectives.interruption import Together
-from slipstream.faces.horovod.handles import Grouped, claim_name, give, unclaim_name
+from slipstream.faces.horovod.handles import give
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, Sum, choose_op
+from slipstream.faces.torch import starting
 from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, ReduceScatter
 from slipstream.faces.torch.compression import Compression, Compressor
-from slipstream.faces.torch.data_movement import start_grouped_all_gather
 from slipstream.faces.torch.operation_arguments import compressed, of_a_tensor, of_tensors
-from slipstream.faces.torch.reduction_collectives import (
-    start_all_reduce,
-    start_grouped_all_reduce,
-    start_reduce_scatter,
-)
 
 __all__ = [
     "allreduce",
@@ -72,7 +70,7 @@ def allreduce(
     """
     op = choose_op(op, average)
     if compression is Compression.none and not tensor.requires_grad:
-        pending = start_all_reduce(
+        pending = starting.all_reduce(
             tensor, False, name, op, prescale_factor, postscale_factor, process_set, sync=True
         )
         return pending.wait()  # type: ignore[no-any-return]
@@ -103,7 +101,7 @@ def allreduce_async(
     tensor([2., 2.])
     """
     op = choose_op(op, average)
-    return give(start_all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
+    return give(starting.all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
 
 
 @of_a_tensor
@@ -124,7 +122,7 @@ def allreduce_(
     tensor([2., 2.])
     """
     op = choose_op(op, average)
-    pending = start_all_reduce(
+    pending = starting.all_reduce(
         tensor, True, name, op, prescale_factor, postscale_factor, process_set, sync=True
     )
     return pending.wait()  # type: ignore[no-any-return]
@@ -146,7 +144,7 @@ def allreduce_async_(
     tensor([2., 2.])
     """
     op = choose_op(op, average)
-    return give(start_all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
+    return give(starting.all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
 
 
 @of_tensors
@@ -193,7 +191,7 @@ def grouped_allreduce_async(
     """
     op = choose_op(op, average)
     return give(
-        start_grouped_all_reduce(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
+        starting.grouped_all_reduce(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
@@ -214,7 +212,7 @@ def grouped_allreduce_(
     [tensor([2.])]
     """
     op = choose_op(op, average)
-    grouped = start_grouped_all_reduce(
+    grouped = starting.grouped_all_reduce(
         tensors, True, name, op, prescale_factor, postscale_factor, process_set
     )
     return grouped.wait()  # type: ignore[no-any-return]
@@ -237,7 +235,7 @@ def grouped_allreduce_async_(
     """
     op = choose_op(op, average)
     return give(
-        start_grouped_all_reduce(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
+        starting.grouped_all_reduce(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
@@ -258,7 +256,7 @@ def sparse_allreduce_async(
     if op not in (Sum, Average):
         raise ValueError("sparse tensors can be reduced with Sum and Average only")
     sparse = tensor.detach().coalesce()
-    started = start_grouped_all_gather([sparse.indices().t(), sparse.values()], None, process_set)
+    started = starting.grouped_all_gather([sparse.indices().t(), sparse.values()], None, process_set)
     shape = sparse.shape
     divisor = process_set.group.size if op == Average else 1
 
@@ -296,7 +294,7 @@ def reducescatter(
             small, name, op, prescale_factor, postscale_factor, process_set
         )
     else:
-        result = start_reduce_scatter(
+        result = starting.reduce_scatter(
             small, name, op, prescale_factor, postscale_factor, process_set, sync=True
         ).wait()
     return compression.decompress(result, ctx)
@@ -316,7 +314,7 @@ def reducescatter_async(
     >>> hvd.synchronize(hvd.reducescatter_async(torch.arange(4.0), op=hvd.Sum))  # on rank 0
     tensor([0., 2.])
     """
-    return give(start_reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
+    return give(starting.reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
 
 
 @of_tensors
@@ -341,7 +339,7 @@ def grouped_reducescatter(
                 for tensor in tensors
             ]
     small = [compressed(tensor, "grouped_reducescatter", compression, process_set) for tensor in tensors]
-    parts = _start_parts(
+    parts = starting.grouped_reduce_scatter(
         [tensor for tensor, _ in small], name, op, prescale_factor, postscale_factor, process_set
     )
     results = parts.wait()
@@ -362,26 +360,6 @@ def grouped_reducescatter_async(
     >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.arange(2.0)], op=hvd.Sum))  # on rank 0
     [tensor([0.])]
     """
-    return give(_start_parts(tensors, name, op, prescale_factor, postscale_factor, process_set))
-
-
-def _start_parts(
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-) -> Grouped:
-    """Starts a reduce-scatter of each tensor."""
-    key = None if name is None else claim_name("reducescatter", process_set.process_set_id, name)
-    try:
-        with Together(process_set.group, "grouped_reducescatter"):
-            parts = [
-                start_reduce_scatter(tensor, None, op, prescale_factor, postscale_factor, process_set)
-                for tensor in tensors
-            ]
-    except BaseException:
-        unclaim_name(key)
-        raise
-    return Grouped(parts, key)
+    return give(
+        starting.grouped_reduce_scatter(tensors, name, op, prescale_factor, postscale_factor, process_set)
+    )

@@ -52,9 +52,7 @@ def broadcast_parameters(
 def _start_all(
     tensors: Sequence[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
 ) -> list[Any]:
-    return [
-        start_broadcast(tensor, True, root_rank, None, process_set, label=name) for name, tensor in tensors
-    ]
+    return [start_broadcast(tensor, True, root_rank, name, process_set) for name, tensor in tensors]
 
 
 @dataclass(frozen=True)

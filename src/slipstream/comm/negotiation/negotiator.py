@@ -1,0 +1,238 @@
+"""Starts operations in an order that the ranks of a group have agreed on.
+
+A thread of each rank announces what its program has called, in rounds that all ranks take part in. A rank takes part as
+long as it waits for an operation; without one its thread sleeps, and the others wait for it, as they have to. What all
+ranks have announced the thread starts, in the order that `Agreement` says, on a group of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from slipstream._core import close_block, open_block
+from slipstream.base.dtypes import DType
+from slipstream.base.errors import Aborted, Mismatch, SlipstreamError, Timeout
+from slipstream.comm.collectives import addresses
+from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.agreement import Agreement, Request
+
+__all__ = ["Negotiated", "Pending", "negotiator_of"]
+
+_SLOT = 512  # bytes of a rank's message in a round, with its length; longer ones come in a second step
+_LENGTH = 4
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
+_WARN = 10.0  # seconds without an answer of all ranks
+_WARN_AGAIN = 60.0
+_MOST_SHOWN = 5  # operations in a text
+
+_log = logging.getLogger("slipstream.negotiation")
+
+
+class Pending(Protocol):
+    """An operation that has been started."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+
+    def wait(self) -> Any:
+        """Waits for its end; returns the result, or raises its error."""
+
+
+class Negotiated:
+    """An operation that starts when all ranks have called it. The ranks' own errors do not stop the others'."""
+
+    def __init__(self, request: Request, start: Callable[[Group], Pending]) -> None:
+        self.request = request
+        self._start = start
+        self._decided = threading.Event()
+        self._pending: Pending | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, group: Group, mismatch: str) -> None:
+        """Starts it on ``group``, or fails it. An error that this rank alone has ends the session."""
+        if mismatch:
+            self.fail(Mismatch(mismatch))
+            return
+        try:
+            self._pending = self._start(group)
+            self._decided.set()
+        except BaseException as error:
+            if not isinstance(error, SlipstreamError):
+                (kind, name), rank = self.request.key, group.native.ranks[group.rank]
+                group.session.abort(
+                    f"rank {rank} could not start {kind} {name!r}, which the other ranks have started "
+                    f"({type(error).__name__}: {error})"
+                )
+            self.fail(error)
+
+    def begin_alone(self, group: Group) -> None:
+        """Starts it where there is nobody to agree with; raises what that raises."""
+        self._pending = self._start(group)
+        self._decided.set()
+
+    def fail(self, error: BaseException) -> None:
+        """It will not be started."""
+        self._error = error
+        self._decided.set()
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._decided.is_set() and (self._pending is None or self._pending.done())
+
+    def wait(self) -> Any:
+        """Waits until all ranks have called it, and for its end; returns its result.
+
+        Raises Mismatch if the ranks have called it with different arguments, else what the operation raises. If a
+        signal's handler raises an exception here, the operation goes on, and may be waited for again.
+        """
+        self._decided.wait()
+        if self._pending is None:
+            assert self._error is not None
+            raise self._error
+        return self._pending.wait()
+
+
+class _Negotiator:
+    """The thread of one group on this rank."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group.beside("negotiation")
+        self._agreement = Agreement(group.native.ranks)
+        self._changed = threading.Condition()
+        self._new: list[Negotiated] = []
+        self._open: dict[tuple[str, str], Negotiated] = {}  # announced; of the thread alone
+        self._pause = 0.0  # seconds
+        self._stopped: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        group.job.when_left(self._leave)
+
+    def submit(self, request: Request, start: Callable[[Group], Pending]) -> Negotiated:
+        """Has the operation started once all ranks have called it. No other of its key may be open on this rank."""
+        negotiated = Negotiated(request, start)
+        if self._group.size == 1:
+            negotiated.begin_alone(self._group)
+            return negotiated
+        with self._changed:
+            if self._stopped is not None:
+                negotiated.fail(self._stopped)
+                return negotiated
+            self._new.append(negotiated)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="slipstream negotiation", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+            # Whatever becomes of the call, the operation goes on.
+            close_block(open_block(), True)
+        return negotiated
+
+    def _serve(self) -> None:
+        error: BaseException = Aborted("the job was left before all ranks had called it")
+        try:
+            while self._work():
+                pass
+        except BaseException as found:  # the session's, as a rule
+            error = found
+        with self._changed:
+            self._stopped = self._stopped or error
+            rest, self._new = [*self._open.values(), *self._new], []
+            self._open.clear()
+        for one in rest:
+            one.fail(self._stopped)
+
+    def _work(self) -> bool:
+        """One round. False: this rank has left the job."""
+        with self._changed:
+            if not self._new and not self._open:
+                self._changed.wait_for(lambda: self._new or self._stopped)
+            elif not self._new and self._pause:
+                self._changed.wait_for(lambda: self._new or self._stopped, self._pause)
+            if self._stopped:
+                return False
+            new, self._new = self._new, []
+        for one in new:
+            self._open[one.request.key] = one
+        messages = self._exchange(self._agreement.encode([one.request for one in new]))
+        decisions = self._agreement.decide(messages)
+        # Each rank waits for something that another one has not called: they look again, less and less often.
+        quiet = all(message == b"[]" for message in messages)
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE) if quiet else 0.0
+        for decision in decisions:
+            self._open.pop(decision.key).begin(self._group, decision.mismatch)
+        return True
+
+    def _exchange(self, mine: bytes) -> list[bytes]:
+        """Every rank's message, in order of rank."""
+        slots = self._gather(len(mine).to_bytes(_LENGTH, "little") + mine[: _SLOT - _LENGTH], _SLOT)
+        lengths = [int.from_bytes(slot[:_LENGTH], "little") for slot in slots]
+        if max(lengths) > _SLOT - _LENGTH:
+            slots = self._gather(bytes(_LENGTH) + mine, max(lengths) + _LENGTH)
+        return [slot[_LENGTH : _LENGTH + length] for slot, length in zip(slots, lengths, strict=True)]
+
+    def _gather(self, mine: bytes, nbytes: int) -> list[bytes]:
+        size = self._group.size
+        source, target = np.zeros(nbytes, np.uint8), np.empty(size * nbytes, np.uint8)
+        source[: len(mine)] = np.frombuffer(mine, np.uint8)
+        memory = source.ctypes.data, target.ctypes.data
+        work = addresses.all_gather(
+            self._group, *memory, [nbytes] * size, DType.U8, name="negotiation", keep=(source, target)
+        )
+        seconds = _WARN
+        while True:
+            try:
+                work.wait(seconds)
+                break
+            except Timeout as late:
+                if work.done():
+                    raise  # the operation's own
+                _log.warning("%s: %s", self._waits(), late)
+                seconds = _WARN_AGAIN
+        text = target.tobytes()
+        return [text[at : at + nbytes] for at in range(0, len(text), nbytes)]
+
+    def _waits(self) -> str:
+        """Which operations wait for which ranks."""
+        missing = self._agreement.missing()
+        keys = [*missing, *(key for key in self._open if key not in missing)]
+        shown = [_of(key, missing.get(key, [])) for key in keys[:_MOST_SHOWN]]
+        more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
+        return f"not all ranks have called {', '.join(shown)}{more}"
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._stopped = self._stopped or Aborted("the job was left before all ranks had called it")
+            self._changed.notify()
+
+
+def _of(key: tuple[str, str], missing: Sequence[int]) -> str:
+    return f"{key[0]} {key[1]!r}" + (f" (missing: {', '.join(map(str, missing))})" if missing else "")
+
+
+_negotiators: weakref.WeakKeyDictionary[Group, _Negotiator] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def negotiator_of(group: Group) -> _Negotiator:
+    """The one of a group; made at the first call."""
+    with _lock:
+        found = _negotiators.get(group)
+        if found is None:
+            found = _negotiators[group] = _Negotiator(group)
+        return found
+
+
+def _forget_after_fork() -> None:
+    global _lock, _negotiators
+    _lock = threading.Lock()
+    _negotiators = weakref.WeakKeyDictionary()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,206 @@
+"""How the operations of `horovod.torch` start: at once without a name, else when all ranks have called them.
+
+Each function checks the arguments of this rank, and says what the ranks compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from slipstream.faces.horovod.handles import Grouped, Named, PendingResult, start
+from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.horovod.reduce_ops import engine_op, op_name
+from slipstream.faces.torch.data_movement import (
+    check_splits,
+    number_of_root,
+    start_all_gather,
+    start_all_to_all,
+    start_broadcast,
+    start_grouped_all_gather,
+)
+from slipstream.faces.torch.reduction_collectives import (
+    check_rows,
+    start_all_reduce,
+    start_grouped_all_reduce,
+    start_reduce_scatter,
+)
+from slipstream.faces.torch_tensors import check_dense, dtype_code
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "grouped_all_gather",
+    "grouped_all_reduce",
+    "grouped_reduce_scatter",
+    "reduce_scatter",
+]
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    in_place: bool,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    sync: bool = False,
+) -> PendingResult | Named:
+    """An all-reduce of one tensor: see `start_all_reduce`."""
+    if name is None:
+        return start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set, sync)
+    return start(
+        "allreduce",
+        name,
+        process_set,
+        lambda: _reduction([tensor], op, prescale, postscale),
+        lambda own: start_all_reduce(tensor, in_place, name, op, prescale, postscale, own),
+    )
+
+
+def grouped_all_reduce(
+    tensors: Sequence[torch.Tensor],
+    in_place: bool,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Grouped | Named:
+    """An all-reduce of several tensors: see `start_grouped_all_reduce`."""
+    return start(
+        "allreduce",
+        name,
+        process_set,
+        lambda: _reduction(tensors, op, prescale, postscale),
+        lambda own: start_grouped_all_reduce(tensors, in_place, name, op, prescale, postscale, own),
+    )
+
+
+def reduce_scatter(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    sync: bool = False,
+) -> PendingResult | Named:
+    """A reduce-scatter of one tensor: see `start_reduce_scatter`."""
+    check_rows(tensor)
+    return start(
+        "reducescatter",
+        name,
+        process_set,
+        lambda: _reduction([tensor], op, prescale, postscale),
+        lambda own: start_reduce_scatter(
+            tensor, name, op, prescale, postscale, own, sync=sync and name is None
+        ),
+    )
+
+
+def grouped_reduce_scatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Grouped | Named:
+    """A reduce-scatter of each tensor."""
+    for tensor in tensors:
+        check_rows(tensor)
+    return start(
+        "reducescatter",
+        name,
+        process_set,
+        lambda: _reduction(tensors, op, prescale, postscale),
+        lambda own: Grouped(
+            [start_reduce_scatter(tensor, name, op, prescale, postscale, own) for tensor in tensors]
+        ),
+    )
+
+
+def all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> PendingResult | Named:
+    """An all-gather of one tensor: see `start_all_gather`."""
+    return start(
+        "allgather",
+        name,
+        process_set,
+        lambda: _rows(tensor),
+        lambda own: start_all_gather(tensor, name, own),
+    )
+
+
+def grouped_all_gather(
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet
+) -> Grouped | Named:
+    """An all-gather of each tensor: see `start_grouped_all_gather`."""
+    return start(
+        "allgather",
+        name,
+        process_set,
+        lambda: "; ".join(map(_rows, tensors)),
+        lambda own: start_grouped_all_gather(tensors, name, own),
+    )
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    in_place: bool,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    sync: bool = False,
+) -> PendingResult | Named:
+    """A broadcast: see `start_broadcast`."""
+    if name is None:
+        return start_broadcast(tensor, in_place, root_rank, None, process_set, sync)
+    number_of_root(root_rank, process_set)
+    return start(
+        "broadcast",
+        name,
+        process_set,
+        lambda: f"{_whole(tensor)} from rank {root_rank}",
+        lambda own: start_broadcast(tensor, in_place, root_rank, name, own),
+    )
+
+
+def all_to_all(
+    tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet, alone: bool = False
+) -> Grouped | Named:
+    """An all-to-all: see `start_all_to_all`."""
+    check_splits(tensor, splits, process_set.group.size)
+    return start(
+        "alltoall",
+        name,
+        process_set,
+        lambda: _rows(tensor),
+        lambda own: start_all_to_all(tensor, splits, name, own, alone),
+    )
+
+
+def _reduction(tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float) -> str:
+    engine_op(op)
+    factors = "" if prescale == postscale == 1 else f", factors {prescale:g} and {postscale:g}"
+    return f"{'; '.join(map(_whole, tensors))}, op {op_name(op)}{factors}"
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    dtype_code(tensor)
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _whole(tensor: torch.Tensor) -> str:
+    return f"{_dtype(tensor)} {tuple(tensor.shape)}"
+
+
+def _rows(tensor: torch.Tensor) -> str:
+    """Ranks may have different numbers of rows."""
+    check_dense(tensor)
+    return f"{_dtype(tensor)} ({', '.join(['*', *map(str, tensor.shape[1:])])})"
