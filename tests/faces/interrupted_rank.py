@@ -72,6 +72,37 @@ def hvd_again(n: int) -> Case:
     return lambda: hvd.synchronize(handle), lambda: None
 
 
+def _used_again(memory: torch.Tensor, call: Callable[[], object], reduce: Callable[[], object]) -> Case:
+    """A blocking call whose result has to be copied to ``memory`` gets it there although nobody waits any more."""
+
+    def check() -> None:
+        reduce()
+        check_equal(memory, torch.full_like(memory, 16.0), "the memory used again")
+
+    AFTERWARDS.append(check)
+
+    def other() -> None:
+        call()
+
+    return call, other
+
+
+def hvd_kept(n: int) -> Case:
+    mine = _strided(n)
+
+    def call() -> None:
+        hvd.allreduce_(mine, op=hvd.Sum)
+
+    return _used_again(mine, call, call)
+
+
+def hvd_kept_broadcast(n: int) -> Case:
+    strided = torch.full((n, 2), 8.0 if RANK == 1 else 0.0)[:, 0]
+    return _used_again(
+        strided, lambda: hvd.broadcast_(strided, 1), lambda: hvd.allreduce_(strided, op=hvd.Sum)
+    )
+
+
 def hvd_barrier(_: int) -> Case:
     return hvd.barrier, hvd.barrier
 
@@ -137,6 +168,24 @@ def c10d_again(n: int) -> Case:
     return work.wait, lambda: None
 
 
+def c10d_kept(n: int) -> Case:
+    mine = _strided(n)
+
+    def call() -> None:
+        dist.all_reduce(mine)
+
+    return _used_again(mine, call, call)
+
+
+def c10d_kept_list(n: int) -> Case:
+    outputs = [torch.zeros(n, dtype=torch.float64) for _ in range(2)]
+    return _used_again(
+        outputs[1],
+        lambda: dist.all_gather(outputs, torch.full((n,), 8.0, dtype=torch.float64)),
+        lambda: dist.all_reduce(outputs[1]),
+    )
+
+
 def c10d_sparse() -> None:
     mine = torch.sparse_coo_tensor(torch.tensor([[RANK]]), torch.ones(1), (4,))
     dist.all_reduce(mine)
@@ -154,7 +203,11 @@ FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None],
         "all_reduce of a sparse tensor",
     ),
 }
-AGAIN = {"hvd": hvd_again, "optimizer": hvd_again, "c10d": c10d_again}
+AGAIN = {
+    "hvd": (hvd_again, hvd_kept, hvd_kept_broadcast),
+    "optimizer": (hvd_again,),
+    "c10d": (c10d_again, c10d_kept, c10d_kept_list),
+}
 
 
 def goes_on(
@@ -180,7 +233,7 @@ def again(interrupted: Interrupted, case: Callable[[int], Case], later: Callable
             interrupted.call(case(n)[0])
         else:
             interrupted.wait_for_other()
-            case(n)
+            case(n)[1]()
         AFTERWARDS.pop()()
         later(n)[1]()
 
@@ -211,7 +264,8 @@ def main() -> None:
     later(8)[1]()
     interrupted = Interrupted(session, folder, number)
     goes_on(interrupted, cases, later)
-    again(interrupted, AGAIN[face], later)
+    for case in AGAIN[face]:
+        again(interrupted, case, later)
     ends_all(interrupted, last, name)
     if face == "c10d":
         dist.destroy_process_group()

@@ -43,3 +43,22 @@ def test_a_result_may_be_decoded_again_while_other_tensors_travel(code: DType) -
     factor = 0.5 if code == DType.F16 else 1.0  # it divides before it is sent
     assert torch.allclose(one, torch.full_like(one, factor), rtol=0.01)
     assert torch.allclose(two, torch.full_like(two, 2 * factor), rtol=0.01)
+
+
+OTHER_SIDE = {
+    "elements": "cast from float32, 19969 elements",
+    "op": "op=avg",
+    "f16": "all_reduce(float16,",
+    "bf16": "all_reduce(bfloat16,",
+    "small": "all_reduce(float32, 10000 elements",
+}
+
+
+@pytest.mark.parametrize("case", OTHER_SIDE)
+@pytest.mark.parametrize("wire", ["bf16", "f16", "int8"])
+def test_ranks_that_disagree_read_what_each_has_called(wire: str, case: str, tmp_path: Path) -> None:
+    script = SCRIPT.with_name("wire_mismatch_rank.py")
+    args = [case, str(tmp_path / "store")]
+    for text in ranks.run(script, 2, transport="tcp", args=args, env={"SLIPSTREAM_WIRE": wire}, timeout=60):
+        assert "cast from float32, 20" in text
+        assert OTHER_SIDE[case] in text

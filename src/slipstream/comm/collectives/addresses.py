@@ -89,7 +89,7 @@ def _issue(
 
 
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
-    details = {name: fields.pop(name) for name in ("shape", "counts", "of") if name in fields}
+    details = {name: fields.pop(name) for name in ("shape", "counts", "of", "cast_from") if name in fields}
     scales = {name: fields[name] for name in ("prescale", "postscale") if name in fields}
     if not fields.pop("one_scale", True):  # what the operation says of itself is compared
         scales.clear()
@@ -147,11 +147,16 @@ def all_reduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     one_scale: bool = True,
+    cast_from: str = "",
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch."""
+    """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch.
+
+    ``cast_from``: what the caller was given in place of this memory, in words that are compared, too; then there are
+    neither shape nor scales.
+    """
     nbytes = count * itemsize(dtype)
     if src != dst:
         check_apart("all_reduce", src, nbytes, dst, nbytes)
@@ -159,7 +164,9 @@ def all_reduce(
         settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
     compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
     key: tuple[Any, ...] = (dtype, op)
-    if len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
+    if cast_from:
+        key += (cast_from,)
+    elif len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
         key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale)
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes)
@@ -169,12 +176,17 @@ def all_reduce(
 
 
 def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes: int) -> _core.Request:
-    """``key``: dtype and op; then, if they matter, shape, scales, their digest, and whether that is compared."""
+    """``key``: dtype and op; then, if they matter, shape, scales, their digest, and whether that is compared.
+
+    Or dtype, op and what the memory was cast from.
+    """
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) == 2:
         made = _kept(group, compiled, key, fields)
         group.sums.add(nbytes.bit_length(), *key, made)
         return made
+    if len(key) == 3:
+        return _kept(group, compiled, key, fields | {"cast_from": key[2]})
     shape, prescale, postscale, digest_of_both, compared = key[2:]
     fields |= {"shape": shape, "prescale": prescale, "postscale": postscale}
     fields |= {"extra": digest_of_both if compared else 0, "one_scale": compared}

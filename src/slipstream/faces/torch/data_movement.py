@@ -218,7 +218,8 @@ def start_broadcast(
         name=label,
         shape=source.shape,
         keep=(source, buffer),
-        sync=sync,
+        sync=sync
+        and (finish is None or not in_place),  # a call that is broken off leaves its copy to later ones
     )
     if in_place and finish is not None:
         finish = copy_back(work, group, "broadcast", [tensor], finish)

@@ -86,7 +86,7 @@ def start_all_reduce(
         prescale=prescale,
         postscale=postscale,
         keep=(source, buffer),
-        sync=sync,
+        sync=sync and (plain or not in_place),  # a call that is broken off leaves its copy to later ones
     )
     if in_place and not plain:
         finish = copy_back(work, group, "allreduce", [tensor], _Finish(tensor, buffer))

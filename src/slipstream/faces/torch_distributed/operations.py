@@ -133,6 +133,7 @@ def all_reduce(
         assert wire is not None
         sums = wire.encode(flat, op, finish)
         src, flat, finish, code, op = sums.memory, sums.memory, sums.decode, wire.code, sums.op
+        options["cast_from"] = sums.cast_from
     count = [flat.numel() // itemsize(code) if on_wire else flat.numel()]
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:

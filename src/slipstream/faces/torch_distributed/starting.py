@@ -61,9 +61,11 @@ class OperationStarter:
             staged = stage(operations.transfer(device, operation, self._staged))
             return self.started(PendingWork(staged, operation.tensors))
         synchronous = self.is_synchronous(options)
+        # A call that a signal's handler breaks off while it waits leaves its copy to later calls: see `copy_back`.
+        waits_here = synchronous and (finish is None or self.alone)
         addresses = src.data_ptr() if src is not None else 0, dst.data_ptr() if dst is not None else 0
-        running = call.issue(*addresses, call.sent, call.received, (src, dst), synchronous)
-        if synchronous:
+        running = call.issue(*addresses, call.sent, call.received, (src, dst), waits_here)
+        if waits_here:
             if finish is not None:
                 finish()
             return FinishedWork(operation.tensors)
@@ -71,7 +73,10 @@ class OperationStarter:
         if finish is not None:
             channel = 0 if call.ends is None else self.members.channel(*call.ends)
             landed = copy_back(running, self.members, call.name, operation.tensors, finish, channel)
-        return self.started(PendingWork(running, operation.tensors, landed))
+        work = PendingWork(running, operation.tensors, landed)
+        if synchronous:
+            work.wait()
+        return self.started(work)
 
     def start_all(self, ready: Sequence[Operation], options: Any) -> Any:
         """Starts several operations; one Work for all."""

@@ -34,6 +34,7 @@ class OnWire:
 
     memory: torch.Tensor
     op: int
+    cast_from: str  # which tensor that stands for, in words, and what is asked for
     decode: Callable[[], None]
 
 
@@ -77,7 +78,8 @@ class Wire:
             if finish is not None:
                 finish()
 
-        return OnWire(memory, int(Op.SUM) if self.code == DType.F16 else op, decode)
+        cast_from = f"float32, {count} elements, op={'avg' if op == Op.AVG else 'sum'}"
+        return OnWire(memory, int(Op.SUM) if self.code == DType.F16 else op, cast_from, decode)
 
 
 _CODES = {"bf16": DType.BF16, "f16": DType.F16, "int8": DType.Q8}
