@@ -22,13 +22,21 @@ void FailureState::suspect(const Error& error, Time due) {
 void FailureState::fail(const Error& error, const std::set<int>& concerned) {
   ended_ = true;
   suspicion_ = {};
-  reason_ = encode_error(error);
+  reason_ = encode_error(as_told(error));
   for (const int rank : concerned) {
     const bool lost = fabric_.gone(rank) || (error.code == Code::peer_lost && error.rank == rank);
     if (rank != rank_ && !lost && fabric_.up(rank) == nullptr) untold_.insert(rank);
   }
   fabric_.broadcast(last_frame(), reason_);
   if (spreads_) spread(error);
+}
+
+// An error of this rank's own, such as a lack of memory, says "this process" where others read it.
+Error FailureState::as_told(Error error) const {
+  if (error.code != Code::internal || (error.rank != rank_ && error.rank != -1)) return error;
+  error.rank = rank_;
+  error.text = fabric_.who(rank_) + " failed: " + error.text;
+  return error;
 }
 
 void FailureState::leave(const std::string& reason) {

@@ -44,6 +44,7 @@ class FailureState {
   void forget(int rank) { untold_.erase(rank); }
 
  private:
+  Error as_told(Error error) const;
   // The last frame of a link, with reason_ or goodbye_.
   WorkHeader last_frame() const;
   void spread(const Error& error);

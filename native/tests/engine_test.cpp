@@ -159,6 +159,9 @@ TEST(a_work_that_cannot_start_fails_on_all_instead_of_hanging) {
       CHECK(r == 1 ? rank.wait(*work, now() + seconds(30)) : rank.run(work, now() + seconds(30)));
       CHECK(work->error().code == Code::internal);
       CHECK(work->error().text.find("cannot start") != std::string::npos);
+      CHECK_EQ(work->error().rank, 1);
+      const bool named = work->error().text.starts_with("rank 1") && work->error().text.find(" failed: ") < 40;
+      CHECK_EQ(named, r != 1);
     });
   }
 }

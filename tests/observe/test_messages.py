@@ -21,7 +21,8 @@ def messages(n: int, transport: str, **env: str) -> list[str]:
 
 
 def test_info_says_what_the_job_runs_on() -> None:
-    first, *others = messages(4, "mixed", SLIPSTREAM_LOG="info", SLIPSTREAM_LANES="3")
+    first, *others = messages(4, "mixed", SLIPSTREAM_LOG="info", SLIPSTREAM_LANES="3", SLIPSTREAM_WIRE="bf16")
+    assert "large float32 sums of torch.distributed as bf16; the network between hosts: " in first
     assert not any(others)
     assert all(line.startswith("slipstream: rank 0: ") for line in first.splitlines())
     for words in (

@@ -308,8 +308,9 @@ void ShmLink::peer_is_gone() {
   while (open_ && poll()) {  // what it sent before it went still counts
   }
   if (peer_said_goodbye_) return fail(Error{Code::aborted, peer_, {}, farewell(peer_, goodbye_reason_)});
-  fail(lost(peer_, phase_ == Phase::up ? "died or was killed: it closed its connection"
-                                       : "died or closed the connection while it was being set up"));
+  const char* const after[] = {"finished, died or was killed: it closed the connection while that was being set up",
+                               "died or was killed: it closed its connection"};
+  fail(lost(peer_, after[phase_ == Phase::up ? 1 : 0]));
 }
 
 // ---- the rings

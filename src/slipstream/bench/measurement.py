@@ -12,9 +12,10 @@ from slipstream.bench import jobs
 __all__ = ["follow", "link_environment"]
 
 
-def link_environment(*, lanes: int | None, encrypt: bool) -> dict[str, str]:
-    """The variables by which a measurement chooses slipstream's TCP links."""
+def link_environment(*, lanes: int | None, encrypt: bool, wire: str | None = None) -> dict[str, str]:
+    """The variables by which a measurement chooses slipstream's TCP links, and what travels over them."""
     environment = {} if lanes is None else {"SLIPSTREAM_LANES": str(lanes)}
+    environment |= {} if wire is None else {"SLIPSTREAM_WIRE": wire}
     return environment | ({"SLIPSTREAM_ENCRYPT": "1"} if encrypt else {})
 
 

@@ -39,15 +39,16 @@ def agreed(reasons: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_message(hosts: Sequence[Any], missing: Mapping[str, str], *packages: str) -> dict[str, Any]:
-    """What only the ranks know: their hosts, whether TCP is encrypted, versions of ``packages``, who is missing.
+    """What only the ranks know: their hosts, what TCP does, versions of ``packages``, who is missing.
 
     ``hosts``: for each rank what only ranks of its host have too; the message numbers them.
     """
-    order = list(dict.fromkeys(hosts))
+    order, settings = list(dict.fromkeys(hosts)), Settings.from_environment()
     return {
         "kind": "start",
         "hosts": [order.index(host) for host in hosts],
-        "encrypted": Settings.from_environment().encrypt,
+        "encrypted": settings.encrypt,
+        "wire": settings.wire,
         "missing": dict(missing),
         "versions": machine.versions("slipstream", "numpy", *packages),
     }

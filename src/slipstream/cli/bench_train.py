@@ -91,6 +91,11 @@ _WHAT: list[Option] = [
         help="Size of DDP's buckets in MiB.",
     ),
     click.option(
+        "--wire",
+        type=click.Choice(["exact", "bf16", "f16", "int8"]),
+        help="What slipstream's gradients travel as between hosts. [default: SLIPSTREAM_WIRE, else exact]",
+    ),
+    click.option(
         "--optimizer",
         type=click.Choice(["none", "sgd"]),
         default="none",
@@ -165,7 +170,9 @@ def _train(**given: Any) -> None:
                 given_placement(given, settings),
                 limit=given["limit"],
                 link_rate=given["link_rate"] or settings.lab_rate,
-                environment=link_environment(lanes=given["lanes"], encrypt=given["encrypt"]),
+                environment=link_environment(
+                    lanes=given["lanes"], encrypt=given["encrypt"], wire=given["wire"]
+                ),
                 progress=_progress,
             )
         finally:

@@ -67,6 +67,8 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
             f"congestion control {_core.congestion(settings.congestion)}, "
             f"{'encrypted' if settings.encrypt else 'not encrypted'}"
         )
+    if hosts > 1 and settings.wire != "exact":
+        found.append(f"large float32 sums of torch.distributed as {settings.wire}")
     return "; ".join(found) + _network(job)
 
 

@@ -14,7 +14,7 @@ import time
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
 from slipstream.base.timelines import file_of, objection
-from slipstream.comm.membership.job import Job, current
+from slipstream.comm.membership.job import Job, current_or_only
 from slipstream.observe import chrome
 
 __all__ = ["Timeline", "follow", "start_timeline", "stop_timeline"]
@@ -118,14 +118,15 @@ def follow(job: Job, settings: Settings) -> None:
 def start_timeline(file: str | os.PathLike[str]) -> None:
     """Writes a timeline of this job from now on: ``{rank}`` in ``file`` is replaced, without it only rank 0 writes.
 
-    A file that this process has written before is left alone: ``.2`` is put behind the name. Raises
-    SlipstreamError before `init` and while a timeline is being written, OSError if the file cannot be written.
+    A file that this process has written before is left alone: ``.2`` is put behind the name. Without
+    `init` the job is that of ``torch.distributed``. Raises SlipstreamError without a job and while a timeline is being
+    written, OSError if the file cannot be written.
 
     >>> slipstream.start_timeline("trace-{rank}.json")
     >>> slipstream.barrier()
     >>> slipstream.stop_timeline()
     """
-    job = current()
+    job = current_or_only()
     if job in _running:
         raise SlipstreamError("a timeline is being written already: call stop_timeline() first")
     _begin(job, os.fspath(file))
@@ -136,7 +137,7 @@ def stop_timeline() -> None:
 
     >>> slipstream.stop_timeline()
     """
-    _end(current())
+    _end(current_or_only())
 
 
 os.register_at_fork(after_in_child=_running.clear)  # a child is no rank

@@ -101,6 +101,10 @@ def test_what_is_in_another_place_is_wrong() -> None:
     assert memory.wrong(rolled, 1.0) > 0.9 * made[3].numel()
     assert memory.wrong([None, *made[1:]], 1.0) == made[0].numel()
     assert count_wrong(torch.zeros(0), torch.ones(PERIOD)) == 0
+    row = torch.linspace(-1, 1, PERIOD)
+    assert count_wrong(row + 0.009, row, off=0.01) == 0
+    assert count_wrong(row + 0.011, row, off=0.01) == PERIOD
+    assert count_wrong(row + 0.009, row) == PERIOD
 
 
 def test_forward_takes_a_third_and_backward_goes_back() -> None:

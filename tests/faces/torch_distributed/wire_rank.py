@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+
+import slipstream
 
 WIRE = sys.argv[1]
 ODD = 40_013  # elements
@@ -17,8 +18,7 @@ PRECISION = {"exact": 2.0**-22, "bf16": 2.0**-8, "f16": 2.0**-10, "int8": 1 / 12
 
 
 def sent() -> int:
-    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-    return sum(link["sent"] for link in backend.members.session.link_statistics())
+    return sum(link.sent for link in slipstream.link_statistics())
 
 
 def numbers(rank: int, count: int = ODD) -> torch.Tensor:

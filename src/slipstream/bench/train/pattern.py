@@ -59,14 +59,17 @@ class GradientMemory:
         torch.mul(row[: size - whole], factor, out=flat[whole:])
         return flat.view(shape)
 
-    def wrong(self, gradients: Sequence[Tensor | None], factor: float) -> int:
-        """How many elements of the gradients of all parameters are not what `fill` makes with ``factor``."""
+    def wrong(self, gradients: Sequence[Tensor | None], factor: float, off: float = 0.0) -> int:
+        """How many elements of the gradients of all parameters are not what `fill` makes with ``factor``.
+
+        They may be off by this part of the largest gradient, beside rounding.
+        """
         total = 0
         for gradient, row, (_, size, shape) in zip(gradients, self._rows, self._places, strict=True):
             if gradient is None or gradient.shape != shape:
                 total += size
             else:
-                total += count_wrong(gradient.detach().reshape(-1), row * factor)
+                total += count_wrong(gradient.detach().reshape(-1), row * factor, off)
         return total
 
 
@@ -74,9 +77,12 @@ def _phase(index: int) -> int:
     return index * 7919 % PERIOD
 
 
-def count_wrong(values: Tensor, row: Tensor) -> int:
-    """How many elements of ``values`` (n,) differ from ``row`` (PERIOD,), repeated, by more than rounding."""
-    margin = row.abs() * _TOLERANCE
+def count_wrong(values: Tensor, row: Tensor, off: float = 0.0) -> int:
+    """How many elements of ``values`` (n,) differ from ``row`` (PERIOD,), repeated, by more than rounding.
+
+    ``off``: see `GradientMemory.wrong`.
+    """
+    margin = row.abs() * _TOLERANCE + off * row.abs().max()
     whole = values.numel() // PERIOD * PERIOD
     good = 0
     for rows in torch.split(values[:whole].view(whole // PERIOD, PERIOD), _ROWS):

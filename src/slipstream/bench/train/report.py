@@ -31,8 +31,13 @@ def _headline(record: Mapping[str, Any]) -> str:
     return (
         f"{options['model']}: {record['parameters']:,} parameters in {record['tensors']} tensors, "
         f"{record['bytes'] / 1e6:.1f} MB of gradients; {record['ranks']} ranks on {_hosts(record)}; "
-        + "; ".join([f"compute: {compute}{batch}", *encryption(record)])
+        + "; ".join([f"compute: {compute}{batch}", *encryption(record), *_wire(record)])
     )
+
+
+def _wire(record: Mapping[str, Any]) -> list[str]:
+    wire = record.get("wire", "exact")
+    return [] if wire == "exact" else [f"slipstream's gradients travel as {wire} between hosts"]
 
 
 def _table(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

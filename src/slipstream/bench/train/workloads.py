@@ -7,6 +7,7 @@ of its wrapper alone.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,8 +74,11 @@ class Workload(Protocol):
     def learn(self, gradients: Sequence[Tensor | None]) -> None:
         """Collective: is shown a rank's own gradients, to know the average of all."""
 
-    def wrong(self, gradients: Sequence[Tensor | None], averaged: bool) -> int:
-        """How many of the gradients of the last step are wrong; ``averaged`` over all ranks, or the rank's own."""
+    def wrong(self, gradients: Sequence[Tensor | None], averaged: bool, off: float = 0.0) -> int:
+        """How many of the gradients of the last step are wrong; ``averaged`` over all ranks, or the rank's own.
+
+        They may be off by this part of the largest gradient, beside rounding.
+        """
 
 
 class Delayed:
@@ -109,11 +113,11 @@ class Delayed:
     def learn(self, gradients: Sequence[Tensor | None]) -> None:
         """Nothing is to be learnt: the average is known."""
 
-    def wrong(self, gradients: Sequence[Tensor | None], averaged: bool) -> int:
+    def wrong(self, gradients: Sequence[Tensor | None], averaged: bool, off: float = 0.0) -> int:
         """Elements that are not the (average of the) pattern."""
         step = self._step
         expected = mean_factor(comm.size(), step) if averaged else factor(comm.rank(), step)
-        return self._gradients.wrong(gradients, expected)
+        return self._gradients.wrong(gradients, expected, off)
 
 
 class Real:
@@ -151,9 +155,9 @@ class Real:
         self._own = _Digest.of(gradients)
         self._mean = self._own.mean()
 
-    def wrong(self, gradients: Sequence[Tensor | None], averaged: bool) -> int:
+    def wrong(self, gradients: Sequence[Tensor | None], averaged: bool, off: float = 0.0) -> int:
         """Elements, and sums, that are off."""
-        return _Digest.of(gradients).wrong(self._mean if averaged else self._own)
+        return _Digest.of(gradients).wrong(self._mean if averaged else self._own, off)
 
 
 @dataclass(frozen=True)
@@ -188,9 +192,10 @@ class _Digest:
         gathered = [np.asarray(comm.all_gather(part[None])) for part in parts]
         return _Digest(*(part.mean(axis=0) for part in gathered))
 
-    def wrong(self, expected: _Digest) -> int:
+    def wrong(self, expected: _Digest, off: float) -> int:
         if self.sample.shape != expected.sample.shape:
             return max(len(self.sample), len(expected.sample))
-        elements = np.abs(self.sample - expected.sample) <= _ROUNDING * expected.scale
-        sums = np.abs(self.sums - expected.sums) <= _ROUNDING * expected.magnitudes
+        margin = _ROUNDING * expected.scale + off * expected.scale.max(initial=0.0)
+        elements = np.abs(self.sample - expected.sample) <= margin
+        sums = np.abs(self.sums - expected.sums) <= (math.inf if off else _ROUNDING * expected.magnitudes)
         return int(elements.size - elements.sum() + sums.size - sums.sum())

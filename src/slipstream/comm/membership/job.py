@@ -33,6 +33,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "current",
+    "current_or_only",
     "enter",
     "init",
     "is_initialized",
@@ -161,6 +162,21 @@ def current() -> Job:
     if _job is None:
         raise errors.SlipstreamError("slipstream is not initialized: call slipstream.init() first")
     return _job
+
+
+def current_or_only() -> Job:
+    """The job of `init`; without one the only job that the process is in, such as that of torch.distributed.
+
+    Raises SlipstreamError if there is none, or more than one.
+    """
+    if _job is None and len(_entered) == 1:
+        (job,) = _entered
+        return job
+    if _job is None and _entered:
+        raise errors.SlipstreamError(
+            f"this process is in {len(_entered)} jobs, and none of them is that of slipstream.init()"
+        )
+    return current()
 
 
 @atexit.register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.comm.membership.job import current
+from slipstream.comm.membership.job import current_or_only
 
 __all__ = ["LaneStatistics", "LinkStatistics", "link_statistics"]
 
@@ -75,14 +75,15 @@ def link_statistics() -> list[LinkStatistics]:
 
     A link is opened when it is first needed, and closes when either end leaves the job or the job fails. It is told
     until this process calls `shutdown`, with ``closed``; if there has been a second link to a rank, that one is. Links
-    to reducers are not told. Raises SlipstreamError before `init` and after `shutdown`.
+    to reducers are not told. The bytes include those by which a job of several hosts measures its network at the start.
+    Without `init` the links are those of the job of ``torch.distributed``. Raises SlipstreamError if there is no job.
 
     >>> slipstream.barrier()
     >>> [(link.rank, link.transport) for link in slipstream.link_statistics()]  # on rank 0
     [(1, 'shm')]
     """
     found = []
-    for link in current().session.link_statistics():
+    for link in current_or_only().session.link_statistics():
         lanes = tuple(LaneStatistics(**lane) for lane in link["lanes"])
         found.append(LinkStatistics(**{**link, "lanes": lanes}))
     return found
