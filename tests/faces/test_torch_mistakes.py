@@ -94,7 +94,6 @@ def test_before_init_everything_says_the_same(call: Callable[..., Any]) -> None:
     [
         ("all_reduce", "did you mean allreduce?"),
         ("DistributedOptimiser", "did you mean DistributedOptimizer?"),
-        ("join", "does not have it yet; give all ranks the same number of batches"),
         ("elastic", "does not have it yet; survivors of a failure go on by slipstream.world().shrink()"),
         ("SyncBatchNorm", "does not have it yet; use torch.nn.GroupNorm"),
     ],

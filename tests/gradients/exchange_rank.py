@@ -58,6 +58,9 @@ class Arrays:
             flat = bucket.memory[start : start + value.nbytes].view(value.dtype)
             self.views[place.parameter.index] = flat.reshape(value.shape)
 
+    def drop(self) -> None:
+        raise AssertionError("nobody joins")
+
     def write(self, index: int) -> None:
         gradient = self.gradients[index]
         self.views[index][...] = 0 if gradient is None else gradient

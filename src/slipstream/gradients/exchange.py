@@ -24,6 +24,7 @@ from slipstream.comm.collectives.interruption import Together, abort_interrupted
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
 from slipstream.gradients.buckets import Bucket, Parameter, cut
+from slipstream.gradients.turns import turns_of
 
 __all__ = ["GradientExchange", "Gradients"]
 
@@ -56,6 +57,9 @@ class Gradients(Protocol):
 
     def place(self, bucket: Bucket) -> None:
         """Takes note of where the gradients in ``bucket`` go."""
+
+    def drop(self) -> None:
+        """Leaves no parameter with a gradient."""
 
     def write(self, index: int) -> None:
         """Copies a gradient to its place, unless it is there already; zeros if there is none."""
@@ -109,6 +113,7 @@ class GradientExchange:
         self._next = 0
         self._full: set[int] = set()
         self._lock = threading.Lock()
+        turns_of(group()).add(self)
         gradients.watch(_ready(self))
 
     def detach(self) -> None:
@@ -151,6 +156,19 @@ class GradientExchange:
 
         Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
         """
+        with self._lock:
+            try:
+                with Together(self._group(), _EXCHANGE):
+                    turn = turns_of(self._group()).begin(self)
+                    self._complete()
+                    turn.wait()
+            finally:
+                self._begin()
+
+    @_guarded
+    def take_part(self) -> None:
+        """Completes a step of the other ranks: this one has no gradients, and takes part with zeros."""
+        self._gradients.drop()
         with self._lock:
             try:
                 with Together(self._group(), _EXCHANGE):

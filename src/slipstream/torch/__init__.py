@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:
 NOT_YET = {
     "SyncBatchNorm": "use torch.nn.GroupNorm, or BatchNorm with the statistics of each rank's own batch",
     "elastic": "survivors of a failure go on by slipstream.world().shrink() (docs/failures.md)",
-    "join": "give all ranks the same number of batches, as DistributedSampler(drop_last=True) does",
 }
 
 

@@ -9,6 +9,7 @@ from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
 from slipstream.faces.horovod import handles as _handles
 from slipstream.faces.horovod import process_sets as _sets
+from slipstream.gradients.turns import join as _join
 from slipstream.observe import timeline as _timeline
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -75,6 +77,21 @@ def shutdown() -> None:
     _comm.shutdown()
     _sets.stop()
     _handles.forget_all()
+
+
+def join(device: object = None) -> int:
+    """For a rank that has no more batches: takes part in the others' steps until all ranks have called it.
+
+    This rank gives zeros to the steps of every `DistributedOptimizer` of all ranks, and Average divides by the number
+    of all ranks. It takes part in nothing else: any other operation of the others does not end before they join, too.
+    ``device`` is accepted and changes nothing. Returns the rank that called it last, whose parameters all steps have
+    changed: broadcast them from there.
+
+    >>> hvd.join() in range(hvd.size())
+    True
+    """
+    _sets.require_init()
+    return _join(_comm.world())
 
 
 def is_initialized() -> bool:

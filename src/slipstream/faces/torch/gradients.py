@@ -122,6 +122,10 @@ class _TorchGradients:
             start = (place.address - bucket.address) // dtype.itemsize
             self._views[index] = flat[start : start + count].view(self._params[index].shape)
 
+    def drop(self) -> None:
+        for param in self._params:
+            param.grad = None
+
     def write(self, index: int) -> None:
         param = self._params[index]
         view = self._views[index]

@@ -1,0 +1,113 @@
+"""Ranks that have no more batches take part in the others' steps, with zeros, until these have none either.
+
+Before an exchange completes, the ranks of its group tell each other whose turn it is. A rank without batches learns
+from that which exchange it has to take part in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.base.dtypes import DType, Op
+from slipstream.base.errors import Aborted
+from slipstream.comm.collectives import addresses, arrays
+from slipstream.comm.collectives.work import Work
+from slipstream.comm.membership.group import Group
+
+__all__ = ["TakesPart", "join", "turns_of"]
+
+_I64, _MAX = int(DType.I64), int(Op.MAX)
+_NAME = "the turn of an optimizer, or join"
+
+
+class TakesPart(Protocol):
+    """An exchange that the ranks of a group run together."""
+
+    def take_part(self) -> None:
+        """Runs it once without gradients of this rank."""
+
+
+class _Turns:
+    """The exchanges of one group, in the order in which they were made: the same on all ranks."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group.beside("the turns of optimizers")
+        self._exchanges: list[weakref.ref[TakesPart]] = []
+
+    def add(self, exchange: TakesPart) -> None:
+        """Takes note of a new one."""
+        self._exchanges.append(weakref.ref(exchange))
+
+    def begin(self, exchange: TakesPart) -> Work:
+        """Tells the others that it is this one's turn; the Work of that is to be waited for."""
+        if not any(one() is exchange for one in self._exchanges):  # made in a job before this one
+            self.add(exchange)
+        number = next(i for i, one in enumerate(self._exchanges, 1) if one() is exchange)
+        return self._tell(np.array([number], np.int64), sync=False)
+
+    def next(self) -> TakesPart | None:
+        """Whose turn it is where this rank has no more batches; None if no rank has any."""
+        found = np.zeros(1, np.int64)
+        self._tell(found, sync=True)
+        number = int(found[0])
+        if number == 0:
+            return None
+        exchange = self._exchanges[number - 1]() if number <= len(self._exchanges) else None
+        if exchange is None:
+            rank = self._group.native.ranks[self._group.rank]
+            text = f"rank {rank} has joined, and does not have optimizer {number} any more, which other ranks step"
+            self._group.session.abort(text)
+            raise Aborted(text)
+        return exchange
+
+    def _tell(self, number: NDArray[np.int64], *, sync: bool) -> Work:
+        """``number`` becomes the highest of all ranks."""
+        address = number.ctypes.data
+        return addresses.all_reduce(
+            self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number, sync=sync
+        )
+
+    def last(self, waited: float) -> int:
+        """The rank (its number in the job) that has ``waited`` least, in seconds."""
+        everyone = np.asarray(arrays.all_gather(np.array([waited]), group=self._group))
+        return self._group.ranks[int(everyone.argmin())]
+
+
+def join(group: Group) -> int:
+    """Takes part in the steps of the group's other ranks until all of them have called this.
+
+    Returns the number in the job of the rank that called it last.
+    """
+    turns, since = turns_of(group), time.monotonic()
+    while (exchange := turns.next()) is not None:
+        exchange.take_part()
+    return turns.last(time.monotonic() - since)
+
+
+_turns: weakref.WeakKeyDictionary[Group, _Turns] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def turns_of(group: Group) -> _Turns:
+    """Those of a group; made at the first call."""
+    with _lock:
+        found = _turns.get(group)
+        if found is None:
+            found = _turns[group] = _Turns(group)
+        return found
+
+
+def _forget_after_fork() -> None:
+    global _lock, _turns
+    _lock = threading.Lock()
+    _turns = weakref.WeakKeyDictionary()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
