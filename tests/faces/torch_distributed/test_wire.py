@@ -35,9 +35,9 @@ def test_a_result_may_be_decoded_again_while_other_tensors_travel(code: DType) -
     """A signal's handler may break the first time off."""
     wire = Wire(code, 2)
     one, two = torch.ones(40_000), torch.full((40_000,), 2.0)
-    first = wire.encode(one, Op.AVG, None)
+    first = wire.encode(one, one, Op.AVG, None)
     first.decode()
-    second = wire.encode(two, Op.AVG, None)
+    second = wire.encode(two, two, Op.AVG, None)
     first.decode()
     second.decode()
     factor = 0.5 if code == DType.F16 else 1.0  # it divides before it is sent

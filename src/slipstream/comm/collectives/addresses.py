@@ -229,11 +229,15 @@ def reduce_scatter(
     prescale: float = 1.0,
     postscale: float = 1.0,
     one_scale: bool = True,
+    cast_from: str = "",
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r.
+
+    ``cast_from``: as in `all_reduce`.
+    """
     _check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
@@ -241,6 +245,7 @@ def reduce_scatter(
     fields: dict[str, Any] = {
         "shape": shape_to_compare(shape),
         "counts": tuple(counts),
+        "cast_from": cast_from,
         "extra": digest(tuple(counts)),
         "divisor": group.size if op == _AVG else 1,
     }

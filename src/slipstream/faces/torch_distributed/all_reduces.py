@@ -13,7 +13,6 @@ from slipstream.faces.torch_distributed import operations, sparse
 from slipstream.faces.torch_distributed.operands import Operands, share_memory
 from slipstream.faces.torch_distributed.reduce_ops import reduction
 from slipstream.faces.torch_distributed.starting import OperationStarter
-from slipstream.faces.torch_distributed.wire import wire_of
 from slipstream.faces.torch_distributed.works import FinishedWork, PendingWork
 from slipstream.faces.torch_tensors import is_plain
 
@@ -27,7 +26,6 @@ class AllReduces:
 
     def __init__(self, starter: OperationStarter) -> None:
         self._starter = starter
-        self._wire = wire_of(starter.members)
         # DDP's Join hands a work to C++ that outlives its Python object, and then waits on it in vain
         self._recent: deque[Any] = deque(maxlen=64)
 
@@ -39,7 +37,7 @@ class AllReduces:
         if not as_it_is:
             return self._of_any(tensor, opts)
         starter = self._starter
-        if self._wire is not None and self._wire.takes(tensor, op):
+        if starter.wire is not None and starter.wire.takes(tensor, op):
             return self._of_separate([tensor], opts)
         address, count = tensor.data_ptr(), tensor.numel()
         sync = starter.is_synchronous(opts)
@@ -73,7 +71,8 @@ class AllReduces:
         starter = self._starter
         limit = starter.limit_of(opts)
         ready = [
-            operations.all_reduce(starter.group_for(t), t, opts.reduceOp, limit, self._wire) for t in tensors
+            operations.all_reduce(starter.group_for(t), t, opts.reduceOp, limit, starter.wire)
+            for t in tensors
         ]
         return starter.start_all(ready, opts)
 

@@ -185,7 +185,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         start = self._starter
         limit = start.limit_of(opts)
         ready = [
-            operations.reduce_scatter(start.group_for(out), out, ins, opts.reduceOp, limit)
+            operations.reduce_scatter(start.group_for(out), out, ins, opts.reduceOp, limit, start.wire)
             for out, ins in zip(outputs, inputs, strict=True)
         ]
         return start.start_all(ready, opts)

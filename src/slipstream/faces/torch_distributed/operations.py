@@ -131,8 +131,8 @@ def all_reduce(
     options = {**_own(factor), "timeout": limit}
     if on_wire:
         assert wire is not None
-        sums = wire.encode(flat, op, finish)
-        src, flat, finish, code, op = sums.memory, sums.memory, sums.decode, wire.code, sums.op
+        sums = wire.encode(flat, flat, op, finish)
+        src, flat, finish, code, op = sums.src, sums.dst, sums.decode, wire.code, sums.op
         options["cast_from"] = sums.cast_from
     count = [flat.numel() // itemsize(code) if on_wire else flat.numel()]
 
@@ -216,9 +216,17 @@ def all_gather(group: Group, outputs: Tensors, tensor: torch.Tensor, limit: floa
 
 
 def reduce_scatter(
-    group: Group, output: torch.Tensor, inputs: Tensors, reduce_op: Any, limit: float
+    group: Group,
+    output: torch.Tensor,
+    inputs: Tensors,
+    reduce_op: Any,
+    limit: float,
+    wire: Wire | None = None,
 ) -> Operation:
-    """``output`` = this rank's block of the reduction of ``inputs``: one per rank, or all blocks in one tensor."""
+    """``output`` = this rank's block of the reduction of ``inputs``: one per rank, or all blocks in one tensor.
+
+    On the ``wire``, if it takes the blocks.
+    """
     operands = Operands(group, "reduce_scatter", limit)
     _check_same(inputs, output, "input")
     code, op, plain = reduction(reduce_op, output.dtype)
@@ -240,15 +248,22 @@ def reduce_scatter(
         src = operands.readable_list(inputs)
     dst, finish = operands.writable(output)
     src, factor = operands.scaled(src, reduce_op, plain)
-    src = operands.apart(src, dst)
     options = {**_own(factor), "timeout": limit}
+    if wire is not None and plain and wire.takes_blocks(src, op, counts):
+        operands.await_earlier(src, writes=False)
+        operands.await_earlier(output, writes=True)
+        sums = wire.encode(src, dst, op, finish)
+        src, dst, finish, code, op = sums.src, sums.dst, sums.decode, wire.code, sums.op
+        options["cast_from"] = sums.cast_from
+        counts = wire.counts(counts)
+    src = operands.apart(src, dst)
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
         return addresses.reduce_scatter(
             group, src, dst, list(sent), code, op, keep=keep, sync=sync, **options
         )
 
-    call = Call("reduce_scatter", src.element_size(), counts, [dst.numel()], issue)
+    call = Call("reduce_scatter", itemsize(code), counts, [counts[group.rank]], issue)
     return Operation(call, src, dst, [output], finish)
 
 

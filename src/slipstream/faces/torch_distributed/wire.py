@@ -7,7 +7,7 @@ within a host, where fewer bits gain nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,13 @@ _MOST_F16 = 65000.0
 
 @dataclass(frozen=True)
 class OnWire:
-    """Memory (bytes) that is to be reduced in place with the engine's ``op``; then ``decode`` casts it back.
+    """Memory (bytes) to reduce from and to, with the engine's ``op``; then ``decode`` casts the result.
 
     A signal's handler may break ``decode`` off; it is called again then. So the memory is this operation's alone.
     """
 
-    memory: torch.Tensor
+    src: torch.Tensor
+    dst: torch.Tensor
     op: int
     cast_from: str  # which tensor that stands for, in words, and what is asked for
     decode: Callable[[], None]
@@ -46,7 +47,7 @@ class Wire:
         self._size = size
 
     def takes(self, tensor: torch.Tensor, op: int) -> bool:
-        """Whether an all-reduce with the engine's ``op`` goes this way: the same on all ranks that call it alike."""
+        """Whether a reduction with the engine's ``op`` goes this way: the same on all ranks that call it alike."""
         return (
             tensor.dtype is torch.float32
             and op in _SUMS
@@ -54,32 +55,49 @@ class Wire:
             and tensor.is_cpu
         )
 
-    def encode(self, flat: torch.Tensor, op: int, finish: Callable[[], None] | None) -> OnWire:
-        """Casts a flat float32 tensor. The result goes into ``flat``; ``finish`` is called then."""
-        count = flat.numel()
-        elements = -(-count // BLOCK_NUMBERS) if self.code == DType.Q8 else count
-        memory = torch.empty(elements * itemsize(self.code), dtype=torch.uint8)
+    def takes_blocks(self, tensor: torch.Tensor, op: int, counts: Sequence[int]) -> bool:
+        """The same of a tensor that is cut into blocks of so many elements."""
+        return self.takes(tensor, op) and (
+            self.code != DType.Q8 or not any(count % BLOCK_NUMBERS for count in counts)
+        )
+
+    def counts(self, counts: Sequence[int]) -> list[int]:
+        """Elements of the wire's dtype that stand for so many numbers each."""
+        return [-(-count // BLOCK_NUMBERS) for count in counts] if self.code == DType.Q8 else list(counts)
+
+    def encode(
+        self, source: torch.Tensor, target: torch.Tensor, op: int, finish: Callable[[], None] | None
+    ) -> OnWire:
+        """Casts the flat float32 tensor ``source``. The result goes into ``target``; ``finish`` is called then.
+
+        If these are one, so is the memory. The reduction is an all-reduce, or else a reduce-scatter.
+        """
+        src = self._empty(source.numel())
+        dst = src if target is source else self._empty(target.numel())
         if self.code == DType.Q8:
-            _cast_blocks(memory, flat, to_wire=True)
+            _cast_blocks(src, source, to_wire=True)
         elif self.code == DType.F16:
-            _cast_bounded(memory.view(torch.float16), flat, self._size)
+            _cast_bounded(src.view(torch.float16), source, self._size)
         else:
-            memory.view(torch.bfloat16).copy_(flat)
+            src.view(torch.bfloat16).copy_(source)
 
         def decode() -> None:
             if self.code == DType.Q8:
-                _cast_blocks(memory, flat, to_wire=False)
+                _cast_blocks(dst, target, to_wire=False)
             elif self.code == DType.F16:
-                flat.copy_(memory.view(torch.float16))
+                target.copy_(dst.view(torch.float16))
                 if op == Op.SUM:
-                    flat.mul_(self._size)
+                    target.mul_(self._size)
             else:
-                flat.copy_(memory.view(torch.bfloat16))
+                target.copy_(dst.view(torch.bfloat16))
             if finish is not None:
                 finish()
 
-        cast_from = f"float32, {count} elements, op={'avg' if op == Op.AVG else 'sum'}"
-        return OnWire(memory, int(Op.SUM) if self.code == DType.F16 else op, cast_from, decode)
+        cast_from = f"float32, {source.numel()} elements, op={'avg' if op == Op.AVG else 'sum'}"
+        return OnWire(src, dst, int(Op.SUM) if self.code == DType.F16 else op, cast_from, decode)
+
+    def _empty(self, count: int) -> torch.Tensor:
+        return torch.empty(self.counts([count])[0] * itemsize(self.code), dtype=torch.uint8)
 
 
 _CODES = {"bf16": DType.BF16, "f16": DType.F16, "int8": DType.Q8}
