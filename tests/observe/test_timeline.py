@@ -36,6 +36,16 @@ def run(case: str, file: Path | str, *args: str, transport: str = "tcp", **env: 
     )
 
 
+def test_all_ranks_tell_the_time_of_one_clock(tmp_path: Path) -> None:
+    run("clocks", tmp_path / "t{rank}.json", transport="mixed")
+    found = [
+        {event["name"]: event["ts"] for event in named(load(tmp_path / f"t{rank}.json"), "operation")}
+        for rank in range(2)
+    ]
+    for name in (f"gradient {i}" for i in range(CALLS)):
+        assert abs(found[0][name] - found[1][name]) < 20e6, name  # microseconds; the clocks are 100 s apart
+
+
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_every_operation_is_in_it_once(tmp_path: Path, transport: str) -> None:
     run("operations", tmp_path / "t{rank}.json", transport=transport, SLIPSTREAM_HOST_NAME="node7")

@@ -40,6 +40,14 @@ def operations() -> None:
     slipstream.shutdown()
 
 
+def clocks() -> None:
+    """The clock of rank 1 is a hundred seconds ahead."""
+    if os.environ["SLIPSTREAM_RANK"] == "1":
+        clock = time.time_ns
+        time.time_ns = lambda: clock() + 100 * 10**9
+    operations()
+
+
 def resets() -> None:
     """Rank 0, which dialled, has a bulk lane reset, and then the control lane; prints their addresses."""
     slipstream.init()

@@ -36,7 +36,8 @@ class Timeline:
     def __init__(self, job: Job, path: str, *, capacity: int = _CAPACITY) -> None:
         self._job = job
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._offset = time.time_ns() - time.monotonic_ns()
+        clock = 0 if job.measured is None else job.measured.clock
+        self._offset = time.time_ns() - time.monotonic_ns() + clock
         self._rows = chrome.Rows(job.rank)
         self._begun = False
         self._stop = threading.Event()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from slipstream import _core
 from slipstream.base.dtypes import DType
+from slipstream.comm.measuring.clocks import clock_offset
 from slipstream.comm.measuring.runs import Runs, compiled, fresh_memory
 from slipstream.plan.steps import Draft, Plan, Space
 from slipstream.plan.topology import Network, by_host, numbered
@@ -29,10 +30,14 @@ _NEAR = 100e-6  # seconds that a message takes in one place, the processors at b
 
 @dataclass(frozen=True)
 class Measured:
-    """``rate``: bytes a second of a host's port; ``latency``: seconds until a short message has come."""
+    """``rate``: bytes a second of a host's port; ``latency``: seconds until a short message has come.
+
+    ``clock``: see `clock_offset`. It is this rank's own; the others are the same on all ranks.
+    """
 
     rate: float
     latency: float
+    clock: int = 0
 
 
 def measure(session: _core.Session, group: _core.Group, hosts: Sequence[str]) -> Measured:
@@ -62,7 +67,7 @@ def measure(session: _core.Session, group: _core.Group, hosts: Sequence[str]) ->
     few, all_ = (seconds(n, _LARGE_TURNS) for n in (nbytes // 4, nbytes))
     rate = 0.75 * nbytes / max(all_ - few, all_ / 2)
     latency = seconds(1, _SMALL_TURNS)
-    return Measured(rate, latency)
+    return Measured(rate, latency, clock_offset(runs, group.rank))
 
 
 def classified(measured: Measured) -> Network:
