@@ -503,6 +503,10 @@ def test_the_exit_code_is_the_command_s(nothing_stays: None) -> None:
     run = [*COMMAND, "lab", "run", "-q", "--", "sh", "-c", "exit 7"]
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
+    run = [*COMMAND, "lab", "run", "-q", "--", "no-such-program"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert "cannot run 'no-such-program': no folder of PATH has a command of that name" in done.stderr
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,15 @@ class Report:
         ]
 
     def narrowed(self, width: int) -> Report:
-        """The same in ``width`` characters, if it can be."""
+        """The same in ``width`` characters, if it can be; a note says which columns are left out."""
+        found = self._fitted(width)
+        lost = [name for name in self.head if name not in found.head]
+        if not lost:
+            return found
+        note = f"Too narrow for: {', '.join(lost)}. COLUMNS=200 shows them, and so does --json."
+        return dataclasses.replace(found, notes=[*found.notes, note])
+
+    def _fitted(self, width: int) -> Report:
         whole = self._with(self.dispensable, width)
         if whole.width() <= width:
             return whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import threading
@@ -22,8 +23,11 @@ def run_command(
 ) -> int:
     """Runs ``command`` on ``host`` and the ``events`` beside it; returns its exit code (128 + signal).
 
-    ``say`` is told of each event. SIGTERM and SIGHUP are passed on; Ctrl-C reaches the command by itself.
+    ``say`` is told of each event. SIGTERM and SIGHUP are passed on; Ctrl-C reaches the command by itself. Raises
+    LabError if there is no such command.
     """
+    if "/" not in command[0] and shutil.which(command[0]) is None:  # hosts have the machine's files
+        raise LabError(f"cannot run {command[0]!r}: no folder of PATH has a command of that name")
     stop = threading.Event()
     old: dict[int, object] = {}
     process: subprocess.Popen[bytes] | None = None
