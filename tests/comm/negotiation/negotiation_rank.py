@@ -123,6 +123,7 @@ def main() -> None:
         *map(int, arguments)
     )
     slipstream.shutdown()
+    assert not any(thread.name == "slipstream negotiation" for thread in threading.enumerate())
 
 
 main()

@@ -30,6 +30,7 @@ _LENGTH = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
 _WARN = 10.0  # seconds without an answer of all ranks
 _WARN_AGAIN = 60.0
+_LEAVE = 5.0  # seconds
 _MOST_SHOWN = 5  # operations in a text
 
 _log = logging.getLogger("slipstream.negotiation")
@@ -207,9 +208,13 @@ class _Negotiator:
         return f"not all ranks have called {', '.join(shown)}{more}"
 
     def _leave(self) -> None:
+        """Ends the thread, if it is not this one: the interpreter's end would find it with objects of a framework."""
         with self._changed:
             self._stopped = self._stopped or Aborted("the job was left before all ranks had called it")
             self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_LEAVE)  # the session is closed: it waits for nothing any more
 
 
 def _of(key: tuple[str, str], missing: Sequence[int]) -> str:

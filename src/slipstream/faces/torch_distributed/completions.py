@@ -28,7 +28,7 @@ class _Completer:
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._lock = threading.Lock()
         self._idle = 0
-        self._threads: set[threading.Thread] = set()
+        self._threads: list[threading.Thread] = []  # also those that are about to end
 
     def call(self, work: _core.Work | None, callback: Callable[[], None]) -> None:
         token = next(self._tokens)
@@ -43,7 +43,7 @@ class _Completer:
 
     def _hire(self) -> None:
         thread = threading.Thread(target=self._serve, name="slipstream futures", daemon=True)
-        self._threads.add(thread)
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
         self._idle += 1
         thread.start()
 
@@ -62,13 +62,13 @@ class _Completer:
                 logging.getLogger("slipstream").exception("a callback of a future failed")
             with self._lock:
                 if self._idle >= _KEPT_IDLE:
-                    self._threads.discard(threading.current_thread())
                     return
                 self._idle += 1
 
     def close(self) -> None:
+        """Ends the threads: the interpreter's end would find them with tensors, and PyTorch would end the process."""
         self._queue.close()
-        for thread in list(self._threads):
+        for thread in self._threads:
             thread.join(timeout=1.0)
 
 
