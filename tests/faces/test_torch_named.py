@@ -106,6 +106,9 @@ def check_arguments() -> None:
         hvd.reducescatter_async(torch.ones(()), name="x")
     with pytest.raises(ValueError, match="splits must be"):
         hvd.alltoall_async(torch.ones(3), [1], name="x")
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        hvd.allreduce_async(torch.ones(3), name="\ud800")
+    assert hvd.allreduce(torch.ones(3), name="ü" * 3000, op=hvd.Sum).tolist() == [hvd.size()] * 3
     assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum).tolist() == [hvd.size()] * 3
 
 

@@ -22,7 +22,7 @@ constexpr double kMoveSeconds = 1;     // between two moves to a path that has b
 constexpr double kEnlargeSeconds = 2;  // between two lanes that get larger packets: the first is judged before that
 
 constexpr int kMany = 16;            // lanes of a link that needs many
-constexpr int kMostOfProcess = 512;  // lanes of all links together
+constexpr int kMostOfProcess = 512;  // divided by the number of links, when a link is made
 
 int few(const TcpCore& core) { return std::clamp(core.options.lanes, 1, kMaxLanes); }
 

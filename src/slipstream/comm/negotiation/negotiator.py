@@ -18,7 +18,7 @@ import numpy as np
 
 from slipstream._core import close_block, open_block
 from slipstream.base.dtypes import DType
-from slipstream.base.errors import Aborted, Mismatch, SlipstreamError, Timeout
+from slipstream.base.errors import Aborted, Mismatch, PeerLost, SlipstreamError, Timeout
 from slipstream.comm.collectives import addresses
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Agreement, Request
@@ -122,7 +122,7 @@ class _Negotiator:
             return negotiated
         with self._changed:
             if self._stopped is not None:
-                negotiated.fail(self._stopped)
+                negotiated.fail(_told(request, self._stopped))
                 return negotiated
             self._new.append(negotiated)
             if self._thread is None:
@@ -147,7 +147,7 @@ class _Negotiator:
             rest, self._new = [*self._open.values(), *self._new], []
             self._open.clear()
         for one in rest:
-            one.fail(self._stopped)
+            one.fail(_told(one.request, self._stopped))
 
     def _work(self) -> bool:
         """One round. False: this rank has left the job."""
@@ -215,6 +215,14 @@ class _Negotiator:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_LEAVE)  # the session is closed: it waits for nothing any more
+
+
+def _told(request: Request, error: BaseException) -> BaseException:
+    """The error that has ended the rounds, as one of the operation."""
+    if not isinstance(error, SlipstreamError):
+        return error
+    text = f"{request.kind} {request.name!r} waits for all ranks to call it: {error}"
+    return PeerLost(text, error.rank, error.host) if isinstance(error, PeerLost) else type(error)(text)
 
 
 def _of(key: tuple[str, str], missing: Sequence[int]) -> str:

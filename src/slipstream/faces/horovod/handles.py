@@ -99,6 +99,8 @@ def start(
     """
     if name is None:
         return begin(process_set)
+    if not name.isascii():
+        name.encode()  # ValueError where it is no text
     group = process_set.group
     request = Request(kind, name, facts())
     key = _claim_name(kind, process_set.process_set_id, name)
