@@ -15,6 +15,7 @@ struct Link {
   LaneCount::Seen seen{0, 0, 2};
   Time now = Time{} + seconds(1000);
   std::optional<LaneCount::Trial> trial{};
+  bool may_try = true;
 
   // Time passes, in which it carries `rate` bytes a second for `share` of the time. Lanes open at once.
   void go(double time, double rate, double share = 1) {
@@ -22,7 +23,7 @@ struct Link {
       now += seconds(0.25);
       seen.bytes += static_cast<uint64_t>(rate * share * 0.25);
       seen.busy += share * 0.25;
-      if (const auto found = count.look(seen, now)) trial = found;
+      if (const auto found = count.look(seen, may_try, now)) trial = found;
       seen.lanes = count.wanted();
     }
   }
@@ -32,7 +33,7 @@ struct Link {
 
 TEST(many_lanes_that_carry_more_are_kept) {
   Link link;
-  link.go(0.5, 50e6);
+  link.go(0.75, 50e6);
   CHECK_EQ(link.count.wanted(), 16);
   link.go(1.5, 100e6);
   CHECK(link.trial.has_value());
@@ -44,7 +45,7 @@ TEST(many_lanes_that_carry_more_are_kept) {
 
 TEST(many_lanes_that_carry_no_more_are_ended_and_tried_again_later) {
   Link link;
-  link.go(0.5, 50e6);
+  link.go(0.75, 50e6);
   CHECK_EQ(link.count.wanted(), 16);
   link.go(1.5, 53e6);
   CHECK(link.trial.has_value());
@@ -65,7 +66,7 @@ TEST(time_without_work_does_not_count) {
   Link link;
   link.go(3, 50e6, 0.1);
   CHECK_EQ(link.count.wanted(), 2);
-  link.go(2, 50e6, 0.1);
+  link.go(4, 50e6, 0.1);
   CHECK_EQ(link.count.wanted(), 16);
   link.go(8, 100e6, 0.1);
   CHECK(link.trial.has_value());
@@ -94,6 +95,16 @@ TEST(while_the_peer_wants_many_nothing_is_tried) {
     link.go(0.25, 50e6);
   }
   CHECK_EQ(link.count.wanted(), 2);
+}
+
+TEST(without_room_for_more_lanes_nothing_is_tried) {
+  Link link;
+  link.may_try = false;
+  link.go(10, 50e6);
+  CHECK_EQ(link.count.wanted(), 2);
+  link.may_try = true;
+  link.go(0.5, 50e6);
+  CHECK_EQ(link.count.wanted(), 16);
 }
 
 TEST(a_fixed_number_is_fixed) {

@@ -19,8 +19,10 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import slipstream.torch as hvd
-from comm.interruption import Interrupted, bystanders, check_aborted, check_equal, check_untouched
+from comm.interruption import Interrupted, bystanders, check_aborted, check_equal, check_untouched, until
 from slipstream.comm.membership import job
+from slipstream.comm.membership.group import world
+from slipstream.comm.negotiation.negotiator import negotiator_of
 
 SIZES = (8, 1 << 17)  # elements of float64
 HERE, THERE = 3.0, 5.0
@@ -101,6 +103,27 @@ def hvd_kept_broadcast(n: int) -> Case:
     return _used_again(
         strided, lambda: hvd.broadcast_(strided, 1), lambda: hvd.allreduce_(strided, op=hvd.Sum)
     )
+
+
+def hvd_named(n: int) -> Case:
+    """The name of an interrupted call is free once the operation is done."""
+
+    def call() -> torch.Tensor:
+        return hvd.allreduce(_mine(n), name="loss", op=hvd.Sum)
+
+    def check() -> None:
+        for _ in range(3):
+            until(
+                lambda: all(one.done() for one in list(negotiator_of(world())._calls.values())),
+                "the operation is done",
+            )
+            check_equal(call(), torch.full((n,), 8.0), "the same name again")
+
+    def other() -> None:
+        call()
+
+    AFTERWARDS.append(check)
+    return call, other
 
 
 def hvd_barrier(_: int) -> Case:
@@ -204,7 +227,7 @@ FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None],
     ),
 }
 AGAIN = {
-    "hvd": (hvd_again, hvd_kept, hvd_kept_broadcast),
+    "hvd": (hvd_again, hvd_kept, hvd_kept_broadcast, hvd_named),
     "optimizer": (hvd_again,),
     "c10d": (c10d_again, c10d_kept, c10d_kept_list),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,42 @@ def check_arguments() -> None:
     assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum).tolist() == [hvd.size()] * 3
 
 
+def check_wrong_on_all_ranks() -> None:
+    """Arguments that no rank may give fail the call, as without a name, and the job goes on."""
+    sparse = torch.sparse_coo_tensor([[0]], [1.0], (3,))
+    for call in (
+        lambda: hvd.allreduce(sparse, name="x"),
+        lambda: hvd.broadcast(sparse, 0, name="x"),
+        lambda: hvd.allreduce(torch.ones(3, dtype=torch.complex64), name="x", op=hvd.Max),
+    ):
+        with pytest.raises(ValueError):
+            call()
+    assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum).tolist() == [hvd.size()] * 3
+
+
+def check_groups_with_gradients() -> None:
+    """Some ranks ask for gradients, others do not, and the groups come in another order."""
+    names = ["a", "b"][:: -1 if hvd.rank() else 1]
+    found = {}
+
+    def call(name: str) -> None:
+        value = float(names.index(name) if hvd.rank() == 0 else 1 - names.index(name))
+        tensors = [torch.full((1,), value, requires_grad=hvd.rank() == 0), torch.full((1,), value + 10)]
+        found[name] = hvd.grouped_allgather(tensors, name=name)
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for value, name in enumerate("ab"):
+        assert [x.tolist() for x in found[name]] == [[value] * hvd.size(), [value + 10] * hvd.size()]
+    shares = hvd.grouped_reducescatter(
+        [torch.ones(hvd.size(), requires_grad=hvd.rank() == 0)] * 2, name="shares", op=hvd.Sum
+    )
+    assert [x.tolist() for x in shares] == [[hvd.size()]] * 2
+
+
 def check_process_sets() -> None:
     pair = hvd.add_process_set([0, 1])
     if pair.included():
@@ -121,6 +158,8 @@ def check_process_sets() -> None:
             assert hvd.synchronize(handle).tolist() == [2, 2]
     assert hvd.allreduce(torch.ones(2), name="one", op=hvd.Sum).tolist() == [hvd.size()] * 2
     hvd.remove_process_set(pair)
+    negotiators = [one for one in threading.enumerate() if one.name == "slipstream negotiation"]
+    assert len(negotiators) == 1  # that of all ranks
 
 
 CHECKS = [
@@ -128,6 +167,8 @@ CHECKS = [
     check_synchronous_beside_unnamed,
     check_a_mismatch_fails_alone,
     check_arguments,
+    check_wrong_on_all_ranks,
+    check_groups_with_gradients,
 ]
 
 

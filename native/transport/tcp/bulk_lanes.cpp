@@ -21,15 +21,13 @@ constexpr double kFindSeconds = 0.5;
 constexpr double kMoveSeconds = 1;     // between two moves to a path that has become free
 constexpr double kEnlargeSeconds = 2;  // between two lanes that get larger packets: the first is judged before that
 
-constexpr int kMany = 16;            // lanes of a link that needs many
-constexpr int kMostOfProcess = 512;  // divided by the number of links, when a link is made
+constexpr int kMany = 16;  // lanes of a link that needs many
 
 int few(const TcpCore& core) { return std::clamp(core.options.lanes, 1, kMaxLanes); }
 
 int many(const TcpCore& core) {
-  if (!core.options.more_lanes || core.options.round_robin) return few(core);
-  const auto links = static_cast<int>(core.accepted.size() + core.dialled.size() + 1);
-  return std::max(few(core), std::min(kMany, kMostOfProcess / links));
+  const bool fixed = !core.options.more_lanes || core.options.round_robin;
+  return fixed ? few(core) : std::max(few(core), kMany);
 }
 
 }  // namespace
@@ -39,6 +37,11 @@ BulkLanes::BulkLanes(TcpLink& link, const std::vector<std::string>& addresses)
       placement_(addresses, [this](size_t number) { return is_open(number); }),
       lane_count_(few(*link.context().core), many(*link.context().core)),
       told_(lane_count_.wanted()) {}
+
+BulkLanes::~BulkLanes() { give_back(lane_count_.wanted(), few(*link_.context().core)); }
+
+// The lanes beyond the first few are counted for all links of the process.
+void BulkLanes::give_back(int before, int now) { link_.context().core->spare_lanes += before - now; }
 
 int BulkLanes::open() const {
   const auto found = std::count_if(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->is_open(); });
@@ -78,8 +81,10 @@ void BulkLanes::retire(BulkLane& lane) {
 void BulkLanes::recount(Time now) {
   const LinkContext& at = link_.context();
   const int before = lane_count_.wanted();
-  const auto trial = lane_count_.look({link_.sender().went(), link_.sender().busy(now), open()}, now);
+  const bool may_try = at.core->spare_lanes >= many(*at.core) - few(*at.core);
+  const auto trial = lane_count_.look({link_.sender().went(), link_.sender().busy(now), open()}, may_try, now);
   const int wanted = lane_count_.wanted();
+  give_back(before, wanted);
   if (trial) {
     char text[160];
     std::snprintf(text, sizeof(text), "%d lanes to %s carry %.0f Mbit/s, %d carry %.0f Mbit/s: %d stay", few(*at.core),
@@ -137,8 +142,8 @@ void BulkLanes::dialled(size_t number, Dial::Result result) {
     return;
   }
   placement_.unreachable(number, now());
-  if (is_open(number) || number >= wanted_) return;  // it was to take that one's place
-  if (!at.goodbye && !at.closing && placement_.paths().usable(now())) return dial(number);
+  if (is_open(number)) return;  // it was to take that one's place
+  if (number < wanted_ && !at.goodbye && !at.closing && placement_.paths().usable(now())) return dial(number);
   // One lane less; without any the link is of no use.
   if (alive() || dialling() || at.goodbye) return;
   if (at.closing) return link_.settle();

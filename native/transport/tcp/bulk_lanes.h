@@ -20,6 +20,9 @@ class TcpLink;
 class BulkLanes {
  public:
   BulkLanes(TcpLink& link, const std::vector<std::string>& addresses);
+  ~BulkLanes();
+  BulkLanes(const BulkLanes&) = delete;
+  BulkLanes& operator=(const BulkLanes&) = delete;
 
   // By number; some may not be open.
   const std::vector<std::unique_ptr<BulkLane>>& all() const { return lanes_; }
@@ -68,6 +71,7 @@ class BulkLanes {
   void dial(size_t number, size_t path, double delay = 0);
   void dialled(size_t number, Dial::Result result);
   void set_count(int wanted);
+  void give_back(int before, int now);
   void retire(BulkLane& lane);  // it carries what it has begun, and ends in both directions
   void drop(BulkLane& lane);
   void none_left(Error error, bool gone);

@@ -53,6 +53,8 @@ struct TcpCore {
   std::map<std::pair<int, uint64_t>, TcpLink*> accepted;
   // Those that we dialled: whose control lane a knock is about.
   std::map<std::pair<int, uint64_t>, TcpLink*> dialled;
+  // Lanes beyond the first few that links may still ask for, each for what it sends.
+  int spare_lanes = 512;
 };
 
 }  // namespace slipstream

@@ -21,14 +21,17 @@ void LaneCount::enter(State state, const Seen& seen, Time now) {
   since_ = now;
 }
 
-std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, Time now) {
+std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, bool may_try, Time now) {
   if (few_ == many_ || state_ == State::many) return std::nullopt;
   const double busy = seen.busy - from_.busy;
   const double rate = busy > 0 ? static_cast<double>(seen.bytes - from_.bytes) / busy : 0;
   switch (state_) {
+    case State::beginning:
+      if (busy >= kSettleSeconds) enter(State::few, seen, now);
+      break;
     case State::few:
       // More lanes than that: the peer wants them, or they have not been closed yet.
-      if (now < next_trial_ || seen.lanes > few_) {
+      if (!may_try || now < next_trial_ || seen.lanes > few_) {
         from_ = seen;
       } else if (busy >= kMeasureSeconds && rate < kLeastRate) {
         from_ = seen;

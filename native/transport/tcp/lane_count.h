@@ -28,18 +28,19 @@ class LaneCount {
   };
 
   int wanted() const { return wanted_; }
-  // Called several times a second while the link is in use. Returns the result of a trial when it ends.
-  std::optional<Trial> look(const Seen& seen, Time now);
+  // Called several times a second while the link is in use. Returns the result of a trial when it ends. `may_try`: a
+  // trial may begin.
+  std::optional<Trial> look(const Seen& seen, bool may_try, Time now);
 
  private:
-  enum class State : uint8_t { few, opening, settling, trying, many };
+  enum class State : uint8_t { beginning, few, opening, settling, trying, many };
 
   void enter(State state, const Seen& seen, Time now);
 
   const int few_;
   const int many_;
   int wanted_;
-  State state_ = State::few;
+  State state_ = State::beginning;
   Seen from_;        // when the state began, or the measurement in it
   Time since_{};     // the same
   double rate_ = 0;  // with few lanes; bytes a second

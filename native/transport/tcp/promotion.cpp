@@ -107,7 +107,9 @@ void ControlPromotion::emptied(BulkLane& lane, Connection connection, uint32_t g
     connection.fd.reset();
   }
   if (at.closing) return link_.settle();
-  if (link_.bulk().may_dial(number)) link_.bulk().dial(number);
+  BulkLanes& bulk = link_.bulk();
+  if (bulk.may_dial(number)) bulk.dial(number);
+  if (!at.accepted && !bulk.alive() && !bulk.dialling()) bulk.dial_missing(true);  // the others broke meanwhile
   link_.sender().kick();
 }
 

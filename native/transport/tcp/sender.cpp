@@ -148,7 +148,8 @@ bool Sender::too_slow(BulkLane& lane, uint32_t size, Time now) {
     }
     pacing_.set_load(load, now);
   }
-  return pacing_.is_slow(rate, lanes.size()) && pacing_.holds_up(rate, lane.unsent(), size, outbox_.waiting());
+  return pacing_.is_slow(rate, static_cast<size_t>(link_.bulk().open())) &&
+         pacing_.holds_up(rate, lane.unsent(), size, outbox_.waiting());
 }
 
 // An idle lane sends a segment again that is late where it is: it may be quicker here.

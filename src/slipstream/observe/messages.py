@@ -74,7 +74,7 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
 
 def _network(job: Any) -> str:
     measured, network = job.measured, job.network
-    if measured is None:
+    if measured is None or len(set(job.hosts)) == 1:  # survivors may share a host
         return ""
     return (
         f"; the network between hosts: {measured.rate * 8e-6:.0f} Mbit/s and {measured.latency * 1e6:.0f} us, "

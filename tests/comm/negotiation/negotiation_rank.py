@@ -5,6 +5,7 @@ negotiation_rank.py differs         one operation is called with different argum
 negotiation_rank.py fails           the last rank cannot start an operation that all have called
 negotiation_rank.py lacks           the last rank calls nothing, and leaves
 negotiation_rank.py apart           each rank first waits for what the others call later
+negotiation_rank.py never           each rank waits for what the others never call
 """
 
 from __future__ import annotations
@@ -118,11 +119,19 @@ def apart() -> None:
     assert used < 0.3, used
 
 
+def never() -> None:
+    """Each rank waits for what the others never call: the limit of an operation ends that, on all ranks."""
+    text = str(error_of(submit(f"from {RANK}")))
+    assert "Timed out after" in text, text
+    assert "not all ranks have called" in text
+    assert any(f"'from {r}' (missing: " in text for r in range(SIZE)), text
+
+
 def main() -> None:
     case, *arguments = sys.argv[1:]
-    {"orders": orders, "differs": differs, "fails": fails, "lacks": lacks, "apart": apart}[case](
-        *map(int, arguments)
-    )
+    {"orders": orders, "differs": differs, "fails": fails, "lacks": lacks, "apart": apart, "never": never}[
+        case
+    ](*map(int, arguments))
     slipstream.shutdown()
     assert not any(thread.name == "slipstream negotiation" for thread in threading.enumerate())
 

@@ -7,9 +7,11 @@ ranks have announced the thread starts, in the order that `Agreement` says, on a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -23,7 +25,7 @@ from slipstream.comm.collectives import addresses
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Agreement, Request
 
-__all__ = ["Negotiated", "Pending", "negotiator_of"]
+__all__ = ["Negotiated", "Pending", "forget", "negotiator_of"]
 
 _SLOT = 512  # bytes of a rank's message in a round, with its length; longer ones come in a second step
 _LENGTH = 4
@@ -55,6 +57,7 @@ class Negotiated:
         self._decided = threading.Event()
         self._pending: Pending | None = None
         self._error: BaseException | None = None
+        self.since = time.monotonic()
 
     def begin(self, group: Group, mismatch: str) -> None:
         """Starts it on ``group``, or fails it. An error that this rank alone has ends the session."""
@@ -83,6 +86,10 @@ class Negotiated:
         self._error = error
         self._decided.set()
 
+    def decided(self) -> bool:
+        """Whether it has been started, or has failed."""
+        return self._decided.is_set()
+
     def done(self) -> bool:
         """Whether `wait` would return at once."""
         return self._decided.is_set() and (self._pending is None or self._pending.done())
@@ -105,34 +112,43 @@ class _Negotiator:
 
     def __init__(self, group: Group) -> None:
         self._group = group.beside("negotiation")
+        self._limit = group.job.settings.timeout
         self._agreement = Agreement(group.native.ranks)
         self._changed = threading.Condition()
-        self._new: list[Negotiated] = []
-        self._open: dict[tuple[str, str], Negotiated] = {}  # announced; of the thread alone
+        self._calls: dict[tuple[str, str], Negotiated] = {}  # not known to be done
+        self._open: dict[tuple[str, str], Negotiated] = {}  # announced and not decided; of the thread alone
         self._pause = 0.0  # seconds
+        self._warn_at = 0.0
         self._stopped: BaseException | None = None
         self._thread: threading.Thread | None = None
-        group.job.when_left(self._leave)
+        leave = weakref.WeakMethod(self.leave)  # a group may be forgotten before the job is left
+        group.job.when_left(lambda: (leave() or _nothing)())
 
     def submit(self, request: Request, start: Callable[[Group], Pending]) -> Negotiated:
-        """Has the operation started once all ranks have called it. No other of its key may be open on this rank."""
+        """Has the operation started once all ranks have called it.
+
+        ValueError while another of its kind and name is not done.
+        """
         negotiated = Negotiated(request, start)
+        with self._changed:
+            before = self._calls.get(request.key)
+            if before is not None and not before.done():
+                raise ValueError(
+                    f"Requested to {request.kind} a tensor with the same name as another tensor that is currently "
+                    f"being processed: {request.name!r}. Synchronize the first, or use another name."
+                )
+            if self._group.size > 1 and self._stopped is None:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._serve, name="slipstream negotiation", daemon=True)
+                    thread.start()
+                    self._thread = thread
+                self._calls[request.key] = negotiated
+                self._changed.notify()
+                close_block(open_block(), True)  # whatever becomes of the call, the operation goes on
         if self._group.size == 1:
             negotiated.begin_alone(self._group)
-            return negotiated
-        with self._changed:
-            if self._stopped is not None:
-                negotiated.fail(_told(request, self._stopped))
-                return negotiated
-            self._new.append(negotiated)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="slipstream negotiation", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify()
-            # Whatever becomes of the call, the operation goes on.
-            close_block(open_block(), True)
+        elif self._stopped is not None:
+            negotiated.fail(_told(request, self._stopped))
         return negotiated
 
     def _serve(self) -> None:
@@ -140,25 +156,36 @@ class _Negotiator:
         try:
             while self._work():
                 pass
-        except BaseException as found:  # the session's, as a rule
+        except SlipstreamError as found:
             error = found
+        except BaseException as found:  # no memory, say: the other ranks would wait for this one
+            error = found
+            with contextlib.suppress(SlipstreamError):
+                rank = self._group.native.ranks[self._group.rank]
+                self._group.session.abort(f"rank {rank} cannot go on ({type(found).__name__}: {found})")
         with self._changed:
             self._stopped = self._stopped or error
-            rest, self._new = [*self._open.values(), *self._new], []
-            self._open.clear()
+            rest = [one for one in self._calls.values() if not one.decided()]
+            self._calls.clear()
         for one in rest:
             one.fail(_told(one.request, self._stopped))
+
+    def _new(self) -> list[Negotiated]:
+        return [one for key, one in self._calls.items() if not one.decided() and key not in self._open]
 
     def _work(self) -> bool:
         """One round. False: this rank has left the job."""
         with self._changed:
-            if not self._new and not self._open:
-                self._changed.wait_for(lambda: self._new or self._stopped)
-            elif not self._new and self._pause:
-                self._changed.wait_for(lambda: self._new or self._stopped, self._pause)
+            self._calls = {key: one for key, one in self._calls.items() if not one.done()}
+            if not self._open:
+                self._changed.wait_for(lambda: self._stopped or self._new())
+            elif self._pause:
+                self._changed.wait_for(lambda: self._stopped or self._new(), self._pause)
             if self._stopped:
                 return False
-            new, self._new = self._new, []
+            new = self._new()
+        if not self._open:
+            self._warn_at = time.monotonic() + _WARN
         for one in new:
             self._open[one.request.key] = one
         messages = self._exchange(self._agreement.encode([one.request for one in new]))
@@ -168,7 +195,21 @@ class _Negotiator:
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE) if quiet else 0.0
         for decision in decisions:
             self._open.pop(decision.key).begin(self._group, decision.mismatch)
+        if quiet:
+            self._look_at_the_time()
         return True
+
+    def _look_at_the_time(self) -> None:
+        """Warns of operations that other ranks do not call although they call others, and ends the session at last."""
+        now = time.monotonic()
+        since = min((one.since for one in self._open.values()), default=now)
+        if now - since > self._limit:
+            text = f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT sets the limit): {self._waits()}"
+            self._group.session.abort(text)
+            raise Timeout(text)
+        if self._open and now >= self._warn_at:
+            self._warn_at = now + _WARN_AGAIN
+            _log.warning("%s, for %.0f s now", self._waits(), now - since)
 
     def _exchange(self, mine: bytes) -> list[bytes]:
         """Every rank's message, in order of rank."""
@@ -193,7 +234,8 @@ class _Negotiator:
                 break
             except Timeout as late:
                 if work.done():
-                    raise  # the operation's own
+                    work.wait()  # it has ended meanwhile, or by its own limit
+                    break
                 _log.warning("%s: %s", self._waits(), late)
                 seconds = _WARN_AGAIN
         text = target.tobytes()
@@ -207,8 +249,8 @@ class _Negotiator:
         more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
         return f"not all ranks have called {', '.join(shown)}{more}"
 
-    def _leave(self) -> None:
-        """Ends the thread, if it is not this one: the interpreter's end would find it with objects of a framework."""
+    def leave(self) -> None:
+        """Ends the thread, unless it is this one: the interpreter's end would find it with objects of a framework."""
         with self._changed:
             self._stopped = self._stopped or Aborted("the job was left before all ranks had called it")
             self._changed.notify()
@@ -230,7 +272,11 @@ def _of(key: tuple[str, str], missing: Sequence[int]) -> str:
 
 
 _negotiators: weakref.WeakKeyDictionary[Group, _Negotiator] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may call an operation, too
+
+
+def _nothing() -> None:
+    pass
 
 
 def negotiator_of(group: Group) -> _Negotiator:
@@ -242,9 +288,17 @@ def negotiator_of(group: Group) -> _Negotiator:
         return found
 
 
+def forget(group: Group) -> None:
+    """Ends the negotiator of a group that is not used any more."""
+    with _lock:
+        found = _negotiators.pop(group, None)
+    if found is not None:
+        found.leave()
+
+
 def _forget_after_fork() -> None:
     global _lock, _negotiators
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _negotiators = weakref.WeakKeyDictionary()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from slipstream.comm.negotiation.agreement import Request
@@ -11,9 +12,6 @@ from slipstream.comm.negotiation.negotiator import Negotiated, negotiator_of
 from slipstream.faces.horovod.process_sets import ProcessSet
 
 __all__ = ["Grouped", "Named", "PendingResult", "forget_all", "give", "poll", "start", "synchronize"]
-
-# (operation, process set id, name) of what is in flight
-Key = tuple[str, int | None, str]
 
 
 class PendingResult:
@@ -44,7 +42,9 @@ class Grouped:
 
     __slots__ = ("collect", "parts")
 
-    def __init__(self, parts: list[PendingResult], collect: Callable[[list[Any]], Any] = list) -> None:
+    def __init__(
+        self, parts: Sequence[PendingResult | Named], collect: Callable[[list[Any]], Any] = list
+    ) -> None:
         self.parts = parts
         self.collect = collect
 
@@ -58,19 +58,22 @@ class Grouped:
 
 
 class Named:
-    """An operation that has a name, which nothing else of its kind can use until it is done."""
+    """An operation that has a name: nothing else of its kind can have it before it is done.
 
-    __slots__ = ("_key", "_negotiated")
+    If it has a handle, then not before that is synchronised, or `poll` said that it is done.
+    """
 
-    def __init__(self, negotiated: Negotiated, key: Key) -> None:
+    __slots__ = ("__weakref__", "_negotiated", "has_handle")
+
+    def __init__(self, negotiated: Negotiated) -> None:
         self._negotiated = negotiated
-        self._key = key
+        self.has_handle = False
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
         if not self._negotiated.done():
             return False
-        _names.discard(self._key)
+        self.has_handle = False
         return True
 
     def wait(self) -> Any:
@@ -101,41 +104,30 @@ def start(
         return begin(process_set)
     if not name.isascii():
         name.encode()  # ValueError where it is no text
-    group = process_set.group
-    request = Request(kind, name, facts())
-    key = _claim_name(kind, process_set.process_set_id, name)
-    try:
-        negotiated = negotiator_of(group).submit(request, lambda own: begin(process_set.on(own)))
-    except BaseException:
-        _names.discard(key)
-        raise
-    return Named(negotiated, key)
+    group, request = process_set.group, Request(kind, name, facts())
+    key = (kind, process_set.process_set_id, name)
+    before = _named.get(key)
+    if before is not None and before.has_handle:
+        raise ValueError(
+            f"Requested to {kind} a tensor with the same name as another tensor that is currently being processed: "
+            f"{name!r}. Synchronize the first, or use another name."
+        )
+    named = _named[key] = Named(negotiator_of(group).submit(request, lambda own: begin(process_set.on(own))))
+    return named
 
 
 _numbers = itertools.count()
 _pending: dict[int, Started] = {}
-_names: set[Key] = set()
-
-
-def _claim_name(operation: str, process_set_id: int | None, name: str) -> Key:
-    """Takes a name for an operation that starts; ValueError while another of that name is in flight.
-
-    An operation is in flight until its handle is synchronised, or `poll` said that it is done.
-    """
-    key = (operation, process_set_id, name)
-    if key in _names:
-        raise ValueError(
-            f"Requested to {operation} a tensor with the same name as another tensor that is currently "
-            f"being processed: {name!r}. Synchronize the first, or use another name."
-        )
-    _names.add(key)
-    return key
+# by operation, process set and name
+_named: weakref.WeakValueDictionary[tuple[str, int | None, str], Named] = weakref.WeakValueDictionary()
 
 
 def give(pending: Started) -> int:
     """The handle of an operation that has been started."""
     handle = next(_numbers)
     _pending[handle] = pending
+    if isinstance(pending, Named):
+        pending.has_handle = True
     return handle
 
 
@@ -175,4 +167,4 @@ def synchronize(handle: int) -> Any:
 def forget_all() -> None:
     """Called by shutdown: handles that nobody synchronised lead nowhere now."""
     _pending.clear()
-    _names.clear()
+    _named.clear()

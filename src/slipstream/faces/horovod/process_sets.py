@@ -7,6 +7,7 @@ from typing import Any
 
 from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
+from slipstream.comm.negotiation.negotiator import forget
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set", "require_init"]
 
@@ -86,6 +87,8 @@ class ProcessSet:
         self.process_set_id = number
 
     def _detach(self) -> None:
+        if self._group is not None:
+            forget(self._group)
         self._group = None
         self.process_set_id = None
 

@@ -78,7 +78,10 @@ def grouped_allgather(
     """
     if any(tensor.requires_grad for tensor in tensors):
         with Together(process_set.group, "grouped_allgather"):
-            return [allgather(tensor, None, process_set) for tensor in tensors]
+            return [
+                allgather(tensor, starting.part_name(name, i), process_set)
+                for i, tensor in enumerate(tensors)
+            ]
     return starting.grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
 
 

@@ -44,13 +44,14 @@ class _Distributed:
             return
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         settings = dict(self._settings)
+        groups = settings.pop("groups") or _cut(params, settings.pop("num_groups"))
+        settings.pop("num_groups", None)
         known = settings.pop("names")
         if known is not None:  # ranks match parameters by name; those that were added without one come last
             params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
-        groups = _as_indices(params, settings.pop("groups"), settings.pop("num_groups"))
         settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
         self._exchange = exchange_gradients(
-            params, groups=groups, passes=self.backward_passes_per_step, **settings
+            params, groups=_as_indices(params, groups), passes=self.backward_passes_per_step, **settings
         )
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -146,18 +147,18 @@ class _Distributed:
 _Distributed.step.hooked = True  # type: ignore[attr-defined]
 
 
-def _as_indices(
-    params: Sequence[torch.Tensor], groups: Sequence[Sequence[torch.Tensor]] | None, num_groups: int
-) -> list[list[int]]:
-    """The groups as indices into ``params``."""
-    if groups is not None:
-        number_of = {id(param): index for index, param in enumerate(params)}
-        return [[number_of[id(p)] for p in group if id(p) in number_of] for group in groups]
-    if num_groups <= 0:
+def _cut(params: Sequence[torch.Tensor], count: int) -> list[Sequence[torch.Tensor]]:
+    """The parameters in ``count`` groups of about as many, in their order; none if that is 0."""
+    if count <= 0:
         return []
-    count = len(params)
-    bounds = [count * number // num_groups for number in range(num_groups + 1)]
-    return [list(range(low, high)) for low, high in itertools.pairwise(bounds) if low < high]
+    bounds = [len(params) * number // count for number in range(count + 1)]
+    return [params[low:high] for low, high in itertools.pairwise(bounds) if low < high]
+
+
+def _as_indices(params: Sequence[torch.Tensor], groups: Sequence[Sequence[torch.Tensor]]) -> list[list[int]]:
+    """The groups as indices into ``params``."""
+    number_of = {id(param): index for index, param in enumerate(params)}
+    return [[number_of[id(p)] for p in group if id(p) in number_of] for group in groups]
 
 
 def _check_names(

@@ -335,8 +335,16 @@ def grouped_reducescatter(
     if any(tensor.requires_grad for tensor in tensors):
         with Together(process_set.group, "grouped_reducescatter"):
             return [
-                reducescatter(tensor, None, compression, op, process_set, prescale_factor, postscale_factor)
-                for tensor in tensors
+                reducescatter(
+                    tensor,
+                    starting.part_name(name, i),
+                    compression,
+                    op,
+                    process_set,
+                    prescale_factor,
+                    postscale_factor,
+                )
+                for i, tensor in enumerate(tensors)
             ]
     small = [compressed(tensor, "grouped_reducescatter", compression, process_set) for tensor in tensors]
     parts = starting.grouped_reduce_scatter(

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import Grouped, Named, PendingResult, start
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.horovod.reduce_ops import engine_op, op_name
+from slipstream.faces.horovod.reduce_ops import Max, Min, engine_op, op_name
 from slipstream.faces.torch.data_movement import (
     check_splits,
     number_of_root,
@@ -37,6 +38,7 @@ __all__ = [
     "grouped_all_gather",
     "grouped_all_reduce",
     "grouped_reduce_scatter",
+    "part_name",
     "reduce_scatter",
 ]
 
@@ -111,19 +113,17 @@ def grouped_reduce_scatter(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-) -> Grouped | Named:
+) -> Grouped:
     """A reduce-scatter of each tensor."""
     for tensor in tensors:
         check_rows(tensor)
-    return start(
-        "reducescatter",
-        name,
-        process_set,
-        lambda: _reduction(tensors, op, prescale, postscale),
-        lambda own: Grouped(
-            [start_reduce_scatter(tensor, name, op, prescale, postscale, own) for tensor in tensors]
-        ),
-    )
+    with Together(process_set.group, "grouped_reducescatter"):
+        return Grouped(
+            [
+                reduce_scatter(tensor, part_name(name, i), op, prescale, postscale, process_set)
+                for i, tensor in enumerate(tensors)
+            ]
+        )
 
 
 def all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> PendingResult | Named:
@@ -137,17 +137,19 @@ def all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) 
     )
 
 
-def grouped_all_gather(
-    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet
-) -> Grouped | Named:
-    """An all-gather of each tensor: see `start_grouped_all_gather`."""
-    return start(
-        "allgather",
-        name,
-        process_set,
-        lambda: "; ".join(map(_rows, tensors)),
-        lambda own: start_grouped_all_gather(tensors, name, own),
-    )
+def grouped_all_gather(tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet) -> Grouped:
+    """An all-gather of each tensor; without a name with one exchange of their sizes (`start_grouped_all_gather`)."""
+    if name is None:
+        return start_grouped_all_gather(tensors, None, process_set)
+    with Together(process_set.group, "grouped_allgather"):
+        return Grouped(
+            [all_gather(tensor, part_name(name, i), process_set) for i, tensor in enumerate(tensors)]
+        )
+
+
+def part_name(name: str | None, number: int) -> str | None:
+    """The name of a tensor of a grouped operation that runs tensor by tensor."""
+    return None if name is None else f"{name}.{number}"
 
 
 def broadcast(
@@ -176,6 +178,8 @@ def all_to_all(
 ) -> Grouped | Named:
     """An all-to-all: see `start_all_to_all`."""
     check_splits(tensor, splits, process_set.group.size)
+    if name is not None and splits is not None:  # they are read again when all ranks have called it
+        splits = splits.clone() if isinstance(splits, torch.Tensor) else list(splits)
     return start(
         "alltoall",
         name,
@@ -187,7 +191,10 @@ def all_to_all(
 
 def _reduction(tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float) -> str:
     engine_op(op)
-    factors = "" if prescale == postscale == 1 else f", factors {prescale:g} and {postscale:g}"
+    for tensor in tensors:
+        if op in (Min, Max) and tensor.is_complex():
+            raise ValueError(f"op {op_name(op)} is not defined for {_dtype(tensor)}")
+    factors = "" if prescale == postscale == 1 else f", factors {prescale!r} and {postscale!r}"
     return f"{'; '.join(map(_whole, tensors))}, op {op_name(op)}{factors}"
 
 
@@ -197,6 +204,7 @@ def _dtype(tensor: torch.Tensor) -> str:
 
 
 def _whole(tensor: torch.Tensor) -> str:
+    check_dense(tensor)
     return f"{_dtype(tensor)} {tuple(tensor.shape)}"
 
 
