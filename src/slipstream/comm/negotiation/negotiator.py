@@ -33,6 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which n
 _WARN = 10.0  # seconds without an answer of all ranks
 _WARN_AGAIN = 60.0
 _LEAVE = 5.0  # seconds
+_LOOK = 0.2
 _MOST_SHOWN = 5  # operations in a text
 
 _log = logging.getLogger("slipstream.negotiation")
@@ -100,7 +101,8 @@ class Negotiated:
         Raises Mismatch if the ranks have called it with different arguments, else what the operation raises. If a
         signal's handler raises an exception here, the operation goes on, and may be waited for again.
         """
-        self._decided.wait()
+        while not self._decided.wait(_LOOK):
+            pass  # a signal that came just before the wait does not end it: its handler runs now
         if self._pending is None:
             assert self._error is not None
             raise self._error
