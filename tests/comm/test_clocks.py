@@ -95,6 +95,7 @@ WALL = re.compile(
 # They tell people, or the timelines of other hosts, when something was; nothing waits for it.
 TELL = {
     "src/slipstream/bench/record.py": 1,
+    "src/slipstream/comm/measuring/clocks.py": 1,
     "src/slipstream/launch/output.py": 1,
     "src/slipstream/observe/timeline.py": 1,
 }

@@ -26,6 +26,7 @@ from slipstream.faces.torch_distributed.methods import guarded, operation, serve
 from slipstream.faces.torch_distributed.monitor import monitored_barrier
 from slipstream.faces.torch_distributed.overloads import overloaded
 from slipstream.faces.torch_distributed.starting import OperationStarter
+from slipstream.faces.torch_distributed.wire import wire_of
 from slipstream.faces.torch_distributed.works import FinishedWork, PendingWork
 
 __all__ = ["SlipstreamGroup"]
@@ -68,7 +69,8 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         self.others = dict(others)
         self.object_numbers: Counter[str] = Counter()  # see `objects`
         staged = Group(members.ranks, members.job)
-        self._starter = OperationStarter(members, staged, 0.0 if timeout is None else timeout.total_seconds())
+        limit = 0.0 if timeout is None else timeout.total_seconds()
+        self._starter = OperationStarter(members, staged, limit, wire_of(members))
         self._all_reduces = AllReduces(self._starter)
         self._store = store
         self._owned = owned

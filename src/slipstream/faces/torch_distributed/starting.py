@@ -12,7 +12,7 @@ from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import devices, operations
 from slipstream.faces.torch_distributed.operations import Operation
-from slipstream.faces.torch_distributed.wire import wire_of
+from slipstream.faces.torch_distributed.wire import Wire
 from slipstream.faces.torch_distributed.works import FinishedWork, JoinedWork, PendingWork
 from slipstream.faces.torch_tensors import copy_back
 from slipstream.staging.process import stage
@@ -29,11 +29,11 @@ class OperationStarter:
     `end_batch` works are also collected: the coalescing of c10d.
     """
 
-    def __init__(self, members: Group, staged: Group, limit: float) -> None:
+    def __init__(self, members: Group, staged: Group, limit: float, wire: Wire | None = None) -> None:
         self.members = members
         self.limit = limit
         self.alone = members.size == 1  # then there is nobody to wait for
-        self.wire = wire_of(members)
+        self.wire = wire
         self._staged = staged
         self._batch: list[Any] | None = None
 
