@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from slipstream.base.errors import SlipstreamError
 from slipstream.comm.negotiation.agreement import Request
 from slipstream.comm.negotiation.negotiator import Negotiated, negotiator_of
 from slipstream.faces.horovod.process_sets import ProcessSet
@@ -158,10 +159,13 @@ def synchronize(handle: int) -> Any:
     if pending is None:
         return None
     try:
-        return pending.wait()
-    finally:
+        result = pending.wait()
+    except SlipstreamError:
         if pending.done():
             _pending.pop(handle, None)
+        raise
+    _pending.pop(handle, None)  # not where a signal's handler has raised: the result is still to be had
+    return result
 
 
 def forget_all() -> None:
