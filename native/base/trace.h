@@ -32,6 +32,8 @@ struct TraceEvent {
     link_repaired,  // the same of a control lane: the link goes on where it stopped
     lane_damaged,   // what came over a connection was not what was sent; it is lost next
     control_moved,  // the control lane has the connection of a bulk lane, which was faster
+    span,           // what some part of the engine did, from `begin` to `end`
+    mark,           // that something happened, at `begin`
   };
   enum class Direction : uint8_t { none, send, recv };
   // Texts are cut to this, with their end.
@@ -49,7 +51,7 @@ struct TraceEvent {
   Time begin{};
   Time end{};
 
-  // Of a work.
+  // Of a work. A span and a mark have `bytes`, their name, and in `operation` the track in which they are shown.
   DType dtype = DType::f32;
   Direction direction = Direction::none;  // of a message
   uint8_t error = 0;                      // a Code
@@ -89,6 +91,15 @@ class Trace {
       ++dropped_;
   }
 
+  // A bar of `track`, such as "wire" or "reducer h5:29700". Call it where on() is true. `bytes` 0 and `peer` -1: none.
+  void span(std::string_view track, std::string_view name, Time begin, Time end, uint64_t bytes = 0, int peer = -1) {
+    put(noted(TraceEvent::Kind::span, track, name, begin, end, bytes, peer));
+  }
+  // Something that happened at `at`; as span().
+  void mark(std::string_view track, std::string_view name, Time at, uint64_t bytes = 0, int peer = -1) {
+    put(noted(TraceEvent::Kind::mark, track, name, at, at, bytes, peer));
+  }
+
   struct Taken {
     std::vector<TraceEvent> events;  // in order
     uint64_t dropped = 0;            // since the last time
@@ -107,6 +118,19 @@ class Trace {
   }
 
  private:
+  static TraceEvent noted(TraceEvent::Kind kind, std::string_view track, std::string_view name, Time begin, Time end,
+                          uint64_t bytes, int peer) {
+    TraceEvent event;
+    event.kind = kind;
+    event.begin = begin;
+    event.end = end;
+    event.bytes = bytes;
+    event.peer = peer;
+    event.operation.set(track);
+    event.name.set(name);
+    return event;
+  }
+
   std::atomic<bool> on_{false};
   std::mutex mutex_;
   std::vector<TraceEvent> events_;

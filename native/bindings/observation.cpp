@@ -70,8 +70,8 @@ nb::list statistics(Session& self) {
 }
 
 const char* name_of(TraceEvent::Kind kind) {
-  const char* const names[] = {"work",          "lane lost",    "lane replaced", "lane reopened",
-                               "link repaired", "lane damaged", "control moved"};
+  const char* const names[] = {"work",         "lane lost",     "lane replaced", "lane reopened", "link repaired",
+                               "lane damaged", "control moved", "span",          "mark"};
   return names[static_cast<int>(kind)];
 }
 
@@ -93,6 +93,10 @@ nb::dict trace_event(const TraceEvent& event) {
     one["ranks"] = event.ranks;
     one["direction"] = directions[static_cast<int>(event.direction)];
     one["error"] = event.error;
+  } else if (event.kind == TraceEvent::Kind::span || event.kind == TraceEvent::Kind::mark) {
+    one["track"] = event.operation.chars.data();
+    one["name"] = nb::bytes(event.name.chars.data());
+    one["bytes"] = event.bytes;
   } else {
     one["lane"] = event.lane;
     one["old_local"] = endpoint_name(event.old_local);

@@ -50,6 +50,24 @@ TEST(texts_are_cut) {
   CHECK_EQ(std::string(e.operation.chars.data()), std::string("b"));
 }
 
+TEST(spans_and_marks_have_a_track_and_a_name) {
+  Trace trace;
+  trace.start(2);
+  const Time begin = now();
+  trace.span("wire", "to bf16", begin, begin + std::chrono::microseconds(5), 4096, 3);
+  trace.mark("reducer h5:29700", "lost", begin);
+  const auto events = trace.take().events;
+  CHECK(events[0].kind == TraceEvent::Kind::span);
+  CHECK_EQ(std::string(events[0].operation.chars.data()), std::string("wire"));
+  CHECK_EQ(std::string(events[0].name.chars.data()), std::string("to bf16"));
+  CHECK(events[0].end - events[0].begin == std::chrono::microseconds(5));
+  CHECK_EQ(events[0].bytes, 4096u);
+  CHECK_EQ(events[0].peer, 3);
+  CHECK(events[1].kind == TraceEvent::Kind::mark);
+  CHECK(events[1].begin == begin);
+  CHECK_EQ(events[1].peer, -1);
+}
+
 TEST(nothing_is_lost_between_threads) {
   Trace trace;
   trace.start(64);

@@ -24,6 +24,7 @@ from slipstream.base.misspelt import did_you_mean as _did_you_mean
 from slipstream.comm import __all__ as _COMM
 
 _TIMELINE = ("start_timeline", "stop_timeline")
+_RECORDING = ("timeline_mark", "timeline_span")
 _OPS = ("SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 _SUBMODULES = ("bench", "lab", "torch")  # of the public interface, imported by those who use them
 # What other libraries call it, where that does not look like our name.
@@ -37,7 +38,7 @@ _ELSEWHERE = {
     "world_size": "size",
 }
 
-__all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_TIMELINE, "run"))
+__all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_TIMELINE, *_RECORDING, "run"))
 
 
 def _observe(job: Any, settings: Any) -> None:
@@ -59,6 +60,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module("slipstream.comm"), name)
     elif name in _TIMELINE:
         value = getattr(importlib.import_module("slipstream.observe.timeline"), name)
+    elif name in _RECORDING:
+        value = getattr(importlib.import_module("slipstream.base.recording"), name)
     elif name in _OPS:
         value = importlib.import_module("slipstream.base.dtypes").Op[name]
     elif name == "run":

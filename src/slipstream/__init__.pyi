@@ -7,6 +7,8 @@ from slipstream.base.errors import PeerLost as PeerLost
 from slipstream.base.errors import Refused as Refused
 from slipstream.base.errors import SlipstreamError as SlipstreamError
 from slipstream.base.errors import Timeout as Timeout
+from slipstream.base.recording import timeline_mark as timeline_mark
+from slipstream.base.recording import timeline_span as timeline_span
 from slipstream.comm import BLOCK_INT8 as BLOCK_INT8
 from slipstream.comm import Group as Group
 from slipstream.comm import LaneStatistics as LaneStatistics

@@ -138,6 +138,43 @@ def test_timelines_by_call(tmp_path: Path) -> None:
     assert [event["name"] for event in named(load(tmp_path / "t.2"), "operation")] == ["again"]
 
 
+def rows_of(events: list[dict[str, Any]]) -> dict[int, str]:
+    return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+
+
+def test_what_the_program_records_and_what_it_negotiates(tmp_path: Path) -> None:
+    run("program", tmp_path / "{rank}")
+    for rank in range(2):
+        events = load(tmp_path / str(rank))
+        rows = rows_of(events)
+        mark, span = named(events, "program")
+        assert (span["name"], span["args"]["batch"], mark["name"]) == ("load data", 7, "epoch")
+        assert "a" in span["args"]["path"]
+        assert rows[span["tid"]] == rows[mark["tid"]] == "thread MainThread"
+        assert span["ts"] <= mark["ts"] <= span["ts"] + span["dur"]
+        (wait,) = named(events, "negotiation")
+        assert (wait["name"], wait["args"]) == ("loss", {"kind": "allreduce"})
+        (loss,) = [event for event in named(events, "operation") if event["name"] == "loss"]
+        assert wait["ts"] + wait["dur"] <= loss["ts"] + 1  # it starts when all ranks have called it
+
+
+def test_buckets_and_steps(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "gradients" / "exchange_rank.py"
+    ranks.run(script, 3, args=["average"], env={"SLIPSTREAM_TIMELINE": str(tmp_path / "{rank}")})
+    for rank in range(3):
+        events = load(tmp_path / str(rank))
+        story = named(events, "gradients")
+        launched = [event for event in story if event["name"] == "launch"]
+        waited = [event for event in story if event["name"] == "wait"]
+        assert [event["args"]["bucket"] for event in launched] == [
+            event["args"]["bucket"] for event in waited
+        ]
+        assert all(event["args"]["parameters"] and event["args"]["elements"] for event in launched)
+        steps = named(events, "steps")
+        assert [event["name"] for event in steps] == ["step 2", "step 3", "step 2"]  # of two exchanges
+        assert len([event for event in story if event["name"].startswith("backward")]) == len(steps) + 2
+
+
 def test_off_by_default() -> None:
     ranks.run(RANK, 2, args=["off"])
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import slipstream
+from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.negotiator import negotiator_of
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from lanes_rank import reset_connection
@@ -107,6 +109,19 @@ def off() -> None:
     assert current().session.take_trace() == ([], 0)
     assert "slipstream.observe.timeline" not in sys.modules
     assert not any("timeline" in thread.name for thread in threading.enumerate())
+    slipstream.shutdown()
+
+
+def program() -> None:
+    """The program records something, and negotiates."""
+    slipstream.init()
+    with slipstream.timeline_span("load data", batch=7, path=Path("a")):
+        slipstream.timeline_mark("epoch", number=1)
+    request = Request("allreduce", "loss", "float64 of 3")
+    negotiated = negotiator_of(slipstream.world()).submit(
+        request, lambda group: slipstream.all_reduce(np.ones(3), group=group, async_op=True, name="loss")
+    )
+    negotiated.wait()
     slipstream.shutdown()
 
 

@@ -18,12 +18,14 @@ from typing import Protocol
 
 import numpy as np
 
+from slipstream.base import recording
 from slipstream.base.dtypes import Op
 from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
 from slipstream.gradients.buckets import Bucket, Parameter, cut
+from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import turns_of
 
 __all__ = ["GradientExchange", "Gradients"]
@@ -113,6 +115,7 @@ class GradientExchange:
         self._next = 0
         self._full: set[int] = set()
         self._lock = threading.Lock()
+        self._story = StepStory()
         turns_of(group()).add(self)
         gradients.watch(_ready(self))
 
@@ -141,6 +144,7 @@ class GradientExchange:
                     "Increase backward_passes_per_step to accumulate gradients locally."
                 )
             self.touched = True
+            self._story.gradient()
             self._left[index] -= 1
             if self._left[index]:
                 return
@@ -162,6 +166,7 @@ class GradientExchange:
                     turn = turns_of(self._group()).begin(self)
                     self._complete()
                     turn.wait()
+                self._story.stepped()
             finally:
                 self._begin()
 
@@ -190,7 +195,8 @@ class GradientExchange:
         sparse = [self._gradients.start_sparse(index) for index in self._sparse]
         for bucket in self._buckets or []:
             assert bucket.work is not None
-            bucket.work.wait()
+            with recording.span("gradients", "wait", bucket=bucket.name):
+                bucket.work.wait()
             for place in bucket.places:
                 self._gradients.read(place.parameter.index)
         for finish in sparse:
@@ -253,6 +259,13 @@ class GradientExchange:
                     name=bucket.name,
                 )
                 self._next += 1
+            recording.mark(
+                "gradients",
+                "launch",
+                bucket=bucket.name,
+                parameters=len(bucket.places),
+                elements=bucket.count,
+            )
 
 
 def _label(parameters: Sequence[Parameter]) -> str:

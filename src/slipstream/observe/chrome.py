@@ -6,31 +6,41 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Rows", "dropped", "introduction", "line", "translate"]
+from slipstream.base.recording import Recorded
 
-_LINKS = 1000  # rows from here on are links, by peer; those below are operations
+__all__ = ["Rows", "dropped", "introduction", "line", "translate", "translate_recorded"]
+
+# Rows from these numbers on are links, by peer, and tracks; those below are operations.
+_LINKS, _TRACKS = 1000, 1 << 20
+# The order in which viewers show them: what the program does above what that makes.
+_PLACES = {"steps": 90, "gradients": 100, "negotiation": 110, "wire": 400, "reducers": 410, "plan": 420}
+_THREAD_PLACE, _OTHER_PLACE, _OPERATION_PLACE, _LINK_PLACE = 0, 120, 300, 500
 _ERRORS = ("", "PeerLost", "Mismatch", "Timeout", "Refused", "Aborted", "ValueError", "SlipstreamError")
 
 Event = dict[str, Any]
 
 
 class Rows:
-    """Deals operations to rows so that none overlap in one, and names each row on its first use."""
+    """Deals what overlaps to rows so that no two overlap in one, and names each row on its first use."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self._ends: list[int] = []  # of the last operation of each row, nanoseconds
+        self._operations: list[int] = []  # the end of the last one of each row, nanoseconds
         self._links: set[int] = set()
+        self._tracks: dict[
+            str, list[tuple[int, int]]
+        ] = {}  # of each row: its number, the end of the last bar
+        self._next = _TRACKS
 
     def of_operation(self, begin: int, end: int) -> tuple[int, list[Event]]:
         """The row of an operation (nanoseconds), and the events that name it if it is new."""
-        for row, last in enumerate(self._ends):
+        for row, last in enumerate(self._operations):
             if last <= begin:
-                self._ends[row] = end
+                self._operations[row] = end
                 return row, []
-        self._ends.append(end)
-        row = len(self._ends) - 1
-        return row, [_named(self.rank, row, "operations" if row == 0 else f"operations ({row + 1})")]
+        self._operations.append(end)
+        row = len(self._operations) - 1
+        return row, self._named(row, _numbered("operations", row), _OPERATION_PLACE)
 
     def of_link(self, peer: int) -> tuple[int, list[Event]]:
         """The row of the link to ``peer``."""
@@ -38,11 +48,30 @@ class Rows:
         if peer in self._links:
             return row, []
         self._links.add(peer)
-        return row, [_named(self.rank, row, f"link to rank {peer}")]
+        return row, self._named(row, f"link to rank {peer}", _LINK_PLACE)
+
+    def of_track(self, track: str, begin: int, end: int, *, nests: bool) -> tuple[int, list[Event]]:
+        """The row of a bar or a mark of ``track``; where bars nest, they share one."""
+        rows = self._tracks.setdefault(track, [])
+        for at, (row, last) in enumerate(rows):
+            if nests or last <= begin:
+                rows[at] = row, end
+                return row, []
+        row, self._next = self._next, self._next + 1
+        rows.append((row, end))
+        place = _THREAD_PLACE if nests else _PLACES.get(track.partition(" ")[0], _OTHER_PLACE)
+        return row, self._named(row, _numbered(track, len(rows) - 1), place)
+
+    def _named(self, row: int, name: str, place: int) -> list[Event]:
+        about = {"ph": "M", "pid": self.rank, "tid": row}
+        return [
+            {"name": "thread_name", **about, "args": {"name": name}},
+            {"name": "thread_sort_index", **about, "args": {"sort_index": place}},
+        ]
 
 
-def _named(rank: int, row: int, name: str) -> Event:
-    return {"name": "thread_name", "ph": "M", "pid": rank, "tid": row, "args": {"name": name}}
+def _numbered(name: str, number: int) -> str:
+    return f"{name} ({number + 1})" if number else name
 
 
 def introduction(rank: int, host: str) -> list[Event]:
@@ -60,6 +89,9 @@ def translate(native: Iterable[dict[str, Any]], rows: Rows, offset: int) -> list
     """
     found: list[Event] = []
     for one in native:
+        if one["kind"] in ("span", "mark"):
+            found += _of_track(_noted(one), rows, offset)
+            continue
         if one["kind"] == "work":
             row, names = rows.of_operation(one["begin"], one["end"])
             event = _operation(one)
@@ -71,6 +103,33 @@ def translate(native: Iterable[dict[str, Any]], rows: Rows, offset: int) -> list
         event |= {"ts": (one["begin"] + offset) / 1000, "pid": rows.rank, "tid": row}
         found += [*names, event]
     return found
+
+
+def translate_recorded(recorded: Iterable[Recorded], rows: Rows, offset: int) -> list[Event]:
+    """Turns what Python code has recorded into events; ``offset`` as for `translate`."""
+    return [event for one in recorded for event in _of_track(one, rows, offset)]
+
+
+def _noted(one: dict[str, Any]) -> Recorded:
+    """What native code has recorded, which does not say what it does not know."""
+    details = {key: one[key] for key, none in (("bytes", 0), ("peer", -1)) if one[key] != none}
+    end = one["end"] if one["kind"] == "span" else None
+    return Recorded(one["track"], one["name"].decode(errors="replace"), one["begin"], end, details, False)
+
+
+def _of_track(one: Recorded, rows: Rows, offset: int) -> list[Event]:
+    end = one.begin if one.end is None else one.end
+    row, names = rows.of_track(one.track, one.begin, end, nests=one.nests)
+    kind = "program" if one.nests else one.track.partition(" ")[0]
+    event = {"name": one.name, "cat": kind, "ph": "X", "ts": (one.begin + offset) / 1000}
+    event |= {"pid": rows.rank, "tid": row}
+    if one.end is None:
+        event |= {"ph": "i", "s": "t"}
+    else:
+        event["dur"] = (one.end - one.begin) / 1000
+    if one.details:
+        event["args"] = one.details
+    return [*names, event]
 
 
 def _operation(one: dict[str, Any]) -> Event:
@@ -112,5 +171,5 @@ def dropped(rank: int, count: int, at: int) -> Event:
 
 
 def line(event: Event) -> str:
-    """The event as one line of JSON."""
-    return json.dumps(event, separators=(",", ":"))
+    """The event as one line of JSON; what is no number and no text in it is shown as Python shows it."""
+    return json.dumps(event, separators=(",", ":"), default=repr)

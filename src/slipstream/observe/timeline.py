@@ -10,7 +10,9 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 
+from slipstream.base import recording
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
 from slipstream.base.timelines import file_of, objection
@@ -39,24 +41,37 @@ class Timeline:
         clock = 0 if job.measured is None else job.measured.clock
         self._offset = time.time_ns() - time.monotonic_ns() + clock
         self._rows = chrome.Rows(job.rank)
+        self._capacity = capacity
+        self._recorded: deque[recording.Recorded] = deque()  # by Python code
+        self._missing = 0  # of these
         self._begun = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
         self._write(chrome.introduction(job.rank, job.names[job.rank]))
         job.session.start_trace(capacity)
+        recording.listen(self._note)
         self._thread.start()
+
+    def _note(self, event: recording.Recorded) -> None:
+        if len(self._recorded) < self._capacity:
+            self._recorded.append(event)
+        else:
+            self._missing += 1
 
     def _run(self) -> None:
         try:
             while not self._stop.wait(_PERIOD):
                 self._drain()
         except OSError as error:  # a full disk must not end a training
-            self._job.session.stop_trace()
+            self._stop_recording()
             _log.warning("the timeline ends here: %s", error)
 
     def _drain(self) -> None:
         native, missing = self._job.session.take_trace()
         events = chrome.translate(native, self._rows, self._offset)
+        recorded = [self._recorded.popleft() for _ in range(len(self._recorded))]
+        events += chrome.translate_recorded(recorded, self._rows, self._offset)
+        missing, self._missing = missing + self._missing, 0
         if missing:
             at = time.monotonic_ns() + self._offset
             events.append(chrome.dropped(self._job.rank, missing, at))
@@ -74,9 +89,13 @@ class Timeline:
         while left:
             left = left[os.write(self._file, left) :]
 
+    def _stop_recording(self) -> None:
+        recording.stop_listening(self._note)
+        self._job.session.stop_trace()
+
     def close(self) -> None:
         """Writes what is left, and the end."""
-        self._job.session.stop_trace()
+        self._stop_recording()
         self._stop.set()
         self._thread.join()
         try:

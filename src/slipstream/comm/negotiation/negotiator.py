@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slipstream._core import close_block, open_block
+from slipstream.base import recording
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Aborted, Mismatch, PeerLost, SlipstreamError, Timeout
 from slipstream.comm.collectives import addresses
@@ -59,9 +60,13 @@ class Negotiated:
         self._pending: Pending | None = None
         self._error: BaseException | None = None
         self.since = time.monotonic()
+        self._called = time.monotonic_ns() if recording.recording() else 0
 
     def begin(self, group: Group, mismatch: str) -> None:
         """Starts it on ``group``, or fails it. An error that this rank alone has ends the session."""
+        if self._called:
+            kind, name = self.request.key
+            recording.record("negotiation", name, self._called, time.monotonic_ns(), kind=kind)
         if mismatch:
             self.fail(Mismatch(mismatch))
             return
