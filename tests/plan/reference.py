@@ -15,7 +15,7 @@ from slipstream.plan.simulate import equal_cut
 from slipstream.plan.steps import Plan
 
 ALGORITHMS = [(collective, name) for collective in collectives() for name in algorithms(collective)]
-COMPOSED = {"hierarchical", "hierarchical_halving"}
+BY_HOSTS = ("hierarchical", "hierarchical_halving")
 POSTSCALE = 3
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def test_all_reduce_on_one_host(size: int) -> None:
         ((4,) * 4, 64 * MIB, "hierarchical"),
         ((2,) * 2, 64 * MIB, "hierarchical"),
         ((1,) * 4, 64 * MIB, "ring"),
-        ((4, 4, 3), 64 * MIB, "ring"),
+        ((4, 4, 3), 64 * MIB, "hierarchical"),
+        ((3, 2, 1), 64 * MIB, "hierarchical"),
         ((1,) * 64, MIB, "halving_doubling"),
     ],
 )
@@ -74,6 +76,20 @@ def test_all_reduce_on_many_hosts(local_sizes: tuple[int, ...], nbytes: int, alg
     assert choice.algorithm == algorithm
     assert str(nbytes) in choice.reason
     assert choice.chunk_bytes == (128 * KIB if algorithm == "hierarchical" else 256 * KIB)
+
+
+@pytest.mark.parametrize("local_sizes", [(2, 2), (3, 2, 1), (8, 1)])
+def test_the_hierarchy_can_be_forced(local_sizes: tuple[int, ...]) -> None:
+    there = topology(*local_sizes)
+    for nbytes in (4, 64 * KIB, 64 * MIB):
+        forced = choose("all_reduce", nbytes, replace(there, hierarchy="on")).algorithm
+        assert forced.startswith("hierarchical")
+        forbidden = choose("all_reduce", nbytes, replace(there, hierarchy="off")).algorithm
+        assert not forbidden.startswith("hierarchical")
+    for hosts in ((0, 0, 0), (0, 1, 2)):  # nothing to reduce first
+        forced = choose("all_reduce", 64 * MIB, Topology(hosts, hierarchy="on")).algorithm
+        assert not forced.startswith("hierarchical")
+    assert choose("broadcast", 64, replace(there, hierarchy="on")) == choose("broadcast", 64, there)
 
 
 def test_what_is_moved_on_one_host_has_larger_chunks_where_it_is_large() -> None:
@@ -185,7 +201,7 @@ def test_virtual_time_shares_the_port_of_a_host() -> None:
 
 
 @pytest.mark.parametrize("nbytes", [4, 64 * KIB, 8 * MIB])
-@pytest.mark.parametrize("local_sizes", [(1,) * 4, (1,) * 8, (2, 2), (4, 4)])
+@pytest.mark.parametrize("local_sizes", [(1,) * 4, (1,) * 8, (2, 2), (4, 4), (3, 2, 1), (4, 1)])
 def test_the_choice_is_near_the_best_on_the_virtual_clock(local_sizes: tuple[int, ...], nbytes: int) -> None:
     there = topology(*local_sizes)
     choice = choose("all_reduce", nbytes, there)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan.reference import ALGORITHMS, COMPOSED, POSTSCALE, make, plans_of
+from plan.reference import ALGORITHMS, POSTSCALE, make, plans_of
 from slipstream.plan.registry import REDUCING, algorithms, build
 from slipstream.plan.simulate import bytes_per_rank, simulate
 from slipstream.plan.steps import Kind
@@ -19,9 +19,9 @@ ALL_REDUCES = algorithms("all_reduce")
 
 
 @st.composite
-def topologies(draw: st.DrawFn, even: bool) -> tuple[int, ...]:
-    """The hosts of 1 to 16 ranks, in any order; equally many on each if ``even``."""
-    if even:
+def topologies(draw: st.DrawFn) -> tuple[int, ...]:
+    """The hosts of 1 to 16 ranks, in any order, equally many on each or not."""
+    if draw(st.booleans()):
         local = draw(st.integers(1, 16))
         hosts = [host for host in range(draw(st.integers(1, 16 // local))) for _ in range(local)]
         return tuple(draw(st.permutations(hosts)))
@@ -32,7 +32,7 @@ def topologies(draw: st.DrawFn, even: bool) -> tuple[int, ...]:
 @settings(max_examples=80)
 @given(data=st.data())
 def test_collective(collective: str, algorithm: str, data: st.DataObject) -> None:
-    hosts = data.draw(topologies(algorithm in COMPOSED), "hosts")
+    hosts = data.draw(topologies(), "hosts")
     size = len(hosts)
     root = data.draw(st.integers(0, size - 1), "root")
     chunks = data.draw(st.integers(1, 5), "chunks")
@@ -64,7 +64,7 @@ def test_collective(collective: str, algorithm: str, data: st.DataObject) -> Non
 @pytest.mark.parametrize("algorithm", ALL_REDUCES)
 @pytest.mark.parametrize("size", range(1, 17))
 def test_all_ranks_get_the_same_bits_in_every_run(algorithm: str, size: int) -> None:
-    hosts = [rank % 2 for rank in range(size)] if size % 2 == 0 else [0] * size
+    hosts = [min(rank % 4, 2) for rank in range(size)]  # a host has twice as many as the others
     plans = plans_of("all_reduce", algorithm, size, hosts=hosts)
     rng = np.random.default_rng(size)
     scales = 10.0 ** rng.integers(-6, 7, (size, 61))
@@ -153,7 +153,25 @@ def test_bytes_of_hierarchical(local: int, hosts: int) -> None:
         assert bytes_per_rank(plan, nbytes) == within + across
 
 
-@given(hosts=topologies(even=False))
+@given(hosts=topologies())
+def test_hierarchical_sends_of_each_host_what_one_rank_would(hosts: tuple[int, ...]) -> None:
+    size, several = len(hosts), len(set(hosts))
+    nbytes = math.lcm(several, 840) << 20
+    plans = plans_of("all_reduce", "hierarchical", size, hosts=hosts)
+    for members in members_of_hosts(size, hosts):
+        sent = [
+            (plans[rank].blocks, step.count, hosts[step.peer] != hosts[rank])
+            for rank in members
+            for step in plans[rank].steps
+            if step.kind == Kind.SEND
+        ]
+        across = sum(count * nbytes // blocks for blocks, count, leaves in sent if leaves)
+        within = sum(count * nbytes // blocks for blocks, count, leaves in sent if not leaves)
+        assert across == pytest.approx(2 * (several - 1) / several * nbytes)
+        assert within == pytest.approx(2 * (len(members) - 1) * nbytes)
+
+
+@given(hosts=topologies())
 def test_a_ring_leaves_each_host_once(hosts: tuple[int, ...]) -> None:
     size = len(hosts)
     crossings = 0

@@ -226,6 +226,12 @@ class Settings:
         "exact",
         "what large float32 tensors travel as between hosts when torch.distributed sums or averages them; on all ranks",
     )
+    hierarchy: str = _setting(
+        _one_of("auto", "on", "off"),
+        "auto",
+        "whether an all_reduce of ranks that share hosts sums within each host first: auto, where that is quicker; "
+        "on; off; on all ranks",
+    )
     encrypt: bool = _setting(
         _switch,
         False,

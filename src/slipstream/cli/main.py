@@ -140,6 +140,12 @@ def main() -> None:
     "them: half of the bytes, or a quarter. [default: exact]",
 )
 @click.option(
+    "--hierarchy",
+    type=click.Choice(["auto", "on", "off"]),
+    help="Whether an all_reduce of ranks that share hosts sums within each host first, so that a host sends as much as "
+    "one rank would: on, off, or auto, where that is quicker. Example: --hierarchy off, to compare. [default: auto]",
+)
+@click.option(
     "--timeline",
     metavar="FILE",
     callback=parsed(file_name),

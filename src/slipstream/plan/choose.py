@@ -10,11 +10,12 @@ messages that are measured to be faster through a reducer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from slipstream.plan.halving_doubling import power_of_two_below
+from slipstream.plan.shards import shard_count
 from slipstream.plan.topology import Network, Topology, members_of_hosts
 
 __all__ = ["Choice", "Network", "Reducers", "SmallCosts", "Topology", "choose", "estimate"]
@@ -85,12 +86,17 @@ class Reducers:
 
 @dataclass(frozen=True)
 class _Shape:
-    """A topology in numbers: ``local`` ranks on the fullest host, or on every one if ``even``."""
+    """A topology in numbers: ``local`` ranks on the fullest host.
+
+    ``carried``: the shards of a rank of the emptiest host (`slipstream.plan.shards`). ``crossing``: the rounds of
+    doubling in which a rank has a partner on another host.
+    """
 
     size: int
     hosts: int
     local: int
-    even: bool
+    carried: int
+    crossing: int
     network: Network
 
     @property
@@ -130,11 +136,9 @@ def _rounds(size: int) -> int:
 
 def _doubling_latency(s: _Shape) -> float:
     """One exchange with each partner; folding adds two messages over the slowest way."""
-    inner = _rounds(s.local) if s.hosts == 1 or (s.even and s.local == power_of_two_below(s.local)) else 0
-    inner = min(inner, _rounds(power_of_two_below(s.size)))
-    outer = _rounds(power_of_two_below(s.size)) - inner
+    rounds = _rounds(power_of_two_below(s.size))
     folds = 0 if s.size == power_of_two_below(s.size) else 2
-    return inner * s.inner + (outer + folds) * s.outer
+    return (rounds - s.crossing) * s.inner + (s.crossing + folds) * s.outer
 
 
 def _recursive_doubling(s: _Shape, m: float) -> float:
@@ -166,19 +170,26 @@ def _direct(s: _Shape, m: float) -> float:
     return 2 * s.all_pairs() + congestion * s.transfer(moved, crossing, moved / 2)
 
 
+def _within(s: _Shape) -> float:
+    """Latency of what the ranks of a host send each other before, and after."""
+    return 2 * (s.inner + (s.local - 1) * s.network.intra_overhead)
+
+
+def _round_of_shards(s: _Shape) -> float:
+    return s.outer + (s.carried - 1) * s.network.inter_overhead
+
+
 def _hierarchical(s: _Shape, m: float) -> float:
     within, across = 2 * m * (s.local - 1) / s.local, 2 * m * (s.hosts - 1) / s.hosts
-    host = 2 * (s.inner + (s.local - 1) * s.network.intra_overhead)
-    return host + 2 * (s.hosts - 1) * s.outer + s.transfer(within, across, within / 2)
+    return _within(s) + 2 * (s.hosts - 1) * _round_of_shards(s) + s.transfer(within, across, within / 2)
 
 
 def _hierarchical_halving(s: _Shape, m: float) -> float:
     within = 2 * m * (s.local - 1) / s.local
     power = power_of_two_below(s.hosts)
     across = 2 * m * (power - 1) / power + (0 if power == s.hosts else 2 * m)
-    host = 2 * (s.inner + (s.local - 1) * s.network.intra_overhead)
     rounds = 2 * _rounds(power) + (0 if power == s.hosts else 2)
-    return host + rounds * s.outer + CONGESTION * s.transfer(within, across, within / 2)
+    return _within(s) + rounds * _round_of_shards(s) + CONGESTION * s.transfer(within, across, within / 2)
 
 
 def _ring_half(s: _Shape, m: float) -> float:
@@ -255,7 +266,14 @@ _CROWDED = {"all_reduce": ("tree", 16 << 10), "all_gather": ("bruck", 64 << 10)}
 
 def _shape(topology: Topology) -> _Shape:
     sizes = [len(members) for members in members_of_hosts(topology.size, topology.hosts)]
-    return _Shape(topology.size, len(sizes), max(sizes), min(sizes) == max(sizes), topology.network)
+    carried = -(-shard_count(sizes) // min(sizes))
+    return _Shape(topology.size, len(sizes), max(sizes), carried, _crossing(topology.hosts), topology.network)
+
+
+def _crossing(hosts: Sequence[int]) -> int:
+    power = power_of_two_below(len(hosts))
+    rounds = range(_rounds(power))
+    return sum(any(hosts[rank] != hosts[rank ^ (1 << k)] for rank in range(power)) for k in rounds)
 
 
 def estimate(collective: str, nbytes: int, topology: Topology) -> dict[str, float]:
@@ -270,12 +288,19 @@ def estimate(collective: str, nbytes: int, topology: Topology) -> dict[str, floa
         raise ValueError(f"{nbytes} bytes")
     shape = _shape(topology)
     costs = (_ONE_HOST if shape.hosts == 1 else _MANY_HOSTS)[collective]
-    composed = shape.even and shape.local > 1
     return {
         name: cost(shape, nbytes)
         for name, cost in costs.items()
-        if composed or not name.startswith("hierarchical")
+        if _is_open(name, collective, shape, topology)
     }
+
+
+def _is_open(algorithm: str, collective: str, shape: _Shape, topology: Topology) -> bool:
+    """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden."""
+    by_hosts = algorithm.startswith("hierarchical")
+    if collective != "all_reduce" or shape.hosts == 1 or shape.local == 1:
+        return not by_hosts
+    return topology.hierarchy == "auto" or by_hosts == (topology.hierarchy == "on")
 
 
 def choose(collective: str, nbytes: int, topology: Topology, reducers: Reducers | None = None) -> Choice:

@@ -1,7 +1,7 @@
 """All-reduce of hosts of ranks: reduce within each host, between hosts shard by shard in parallel, and back.
 
-Every rank of a host owns one shard, so the traffic between hosts is that of one rank per host, spread over
-all. The k-th rank of a host, in rank order, meets the k-th ranks of the others.
+Every rank of a host carries a part of the shards (`slipstream.plan.shards`), so the traffic between hosts is that of
+one rank per host, spread over all. Hosts may have different numbers of ranks.
 """
 
 from __future__ import annotations
@@ -9,46 +9,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipstream.plan import direct, halving_doubling, ring
+from slipstream.plan.shards import shards_of
 from slipstream.plan.steps import Draft, Plan, Space
-from slipstream.plan.topology import members_of_hosts
 
 __all__ = ["all_reduce"]
 
 
 def all_reduce(rank: int, size: int, hosts: Sequence[int] | None, inter: str = "ring") -> Plan:
-    """Compose direct reduce-scatter, ``inter`` all-reduce ("ring" or "halving_doubling"), direct all-gather.
-
-    Raises ValueError unless every host has the same number of ranks.
-    """
-    by_host = members_of_hosts(size, hosts)
-    local_size = len(by_host[0])
-    if any(len(members) != local_size for members in by_host):
-        sizes = [len(members) for members in by_host]
-        raise ValueError(f"hierarchical all-reduce needs as many ranks on every host, not {sizes}")
-    members = next(m for m in by_host if rank in m)
-    index = members.index(rank)
-    across = [m[index] for m in by_host]
+    """Compose direct reduce-scatter, ``inter`` all-reduce ("ring" or "halving_doubling"), direct all-gather."""
+    shards = shards_of(size, hosts)
+    host, index = shards.place(rank)
+    members = shards.hosts[host]
     halving = inter == "halving_doubling"
     if not halving and inter != "ring":
         raise ValueError(f"no algorithm between hosts is called {inter!r}")
-    width = halving_doubling.power_of_two_below(len(across)) if halving else len(across)
+    several = len(shards.hosts)
+    width = halving_doubling.power_of_two_below(several) if halving else several
     name = "hierarchical_halving" if halving else "hierarchical"
-    draft = Draft("all_reduce", name, rank, size, width * local_size)
-    shards = [(i * width, width) for i in range(local_size)]
+    draft = Draft("all_reduce", name, rank, size, width * shards.count)
+    carried = [shards.carried(host, member) for member in range(len(members))]
+    parts = [(width * mine.start, width * len(mine)) for mine in carried]
 
     source, ready = Space.IN, ()  # type: tuple[Space, tuple[int, ...]]
-    if local_size > 1:
-        ready = (direct.reduce_pass(draft, members, shards, Space.OUT),)
+    if len(members) > 1:
+        ready = (direct.reduce_pass(draft, members, parts, Space.OUT),)
         source = Space.OUT
-    base = index * width
-    if len(across) == 1:
-        done = [draft.finish(base, Space.OUT, count=width, after=ready)]
-    elif halving:
-        done = halving_doubling.all_reduce_pass(draft, across, base, source, ready)
+    if several == 1:
+        block, count = parts[index]
+        done = [draft.finish(block, Space.OUT, count=count, after=ready)]
     else:
-        done = _ring_all_reduce(draft, across, base, source, ready)
-    if local_size > 1:
-        direct.all_gather_pass(draft, members, shards, Space.OUT, done)
+        done = []
+        for shard in carried[index]:
+            across, base = shards.carriers(shard), width * shard
+            between = halving_doubling.all_reduce_pass if halving else _ring_all_reduce
+            done += between(draft, across, base, source, ready)
+    if len(members) > 1:
+        direct.all_gather_pass(draft, members, parts, Space.OUT, done)
     return draft.plan()
 
 

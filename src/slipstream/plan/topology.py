@@ -30,11 +30,13 @@ class Topology:
     """``hosts[r]``: the number of the host of rank r of a group, any integers. Raises ValueError if empty.
 
     ``crowded``: a host has more ranks of the group than processors for them, so that messages cost time of processors.
+    ``hierarchy``: whether all-reduces reduce within each host first: "on", "off", or "auto", where that is quicker.
     """
 
     hosts: tuple[int, ...]
     network: Network = field(default_factory=Network)
     crowded: bool = False
+    hierarchy: str = "auto"
 
     def __post_init__(self) -> None:
         if not self.hosts:

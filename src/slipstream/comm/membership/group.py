@@ -94,7 +94,8 @@ class Group:
         # the ranks if they do not ascend: the members compare them
         self.unsorted = () if list(self.ranks) == sorted(self.ranks) else self.ranks
         hosts = numbered(current.hosts[r] for r in self.ranks)
-        self.topology = Topology(hosts, current.network, current.is_crowded(self.ranks))
+        hierarchy = current.settings.hierarchy
+        self.topology = Topology(hosts, current.network, current.is_crowded(self.ranks), hierarchy)
         self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
         self.sums = _core.QuickSums(self.session)  # all_reduces that `plans` has requests for

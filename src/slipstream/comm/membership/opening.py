@@ -26,6 +26,7 @@ __all__ = ["Opened", "open_session"]
 
 # Groups of more have a board only if this process may use as many cores: a board links all members to the leader.
 _BOARD_RANKS = 16
+_ALIKE = ("wire", "hierarchy")  # settings that must be the same on all ranks
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def _open(
         bind = bind_addresses(settings.interface, one_host=one_host)
         mine["port"] = session.listen_tcp(bind)
         mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
-    mine["transport"], mine["wire"] = settings.transport, settings.wire
+    mine["transport"] = settings.transport
+    mine |= {name: getattr(settings, name) for name in _ALIKE}
     mine["cpus"] = format_cpus(os.sched_getaffinity(0))
     if meeting is not None:
         mine["meeting"] = [meeting.place.addresses, meeting.place.port]
@@ -108,7 +110,8 @@ def _open(
     lacking = "every rank has come, but not all have said where they listen"
     everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode(), lacking)]
     _check_transports([one["transport"] for one in everyone])
-    _check_wires([one["wire"] for one in everyone])
+    for name in _ALIKE:
+        _check_alike(name, [one[name] for one in everyone])
     peers = [
         (
             one["host"],
@@ -133,13 +136,13 @@ def _open(
     return Opened(session, tuple(hosts), cpus, names, combined_nonce(nonces), meeting)
 
 
-def _check_wires(wires: list[str]) -> None:
-    """Mismatch on all ranks if some would send other numbers than the others expect."""
-    other = next((rank for rank, wire in enumerate(wires) if wire != wires[0]), None)
+def _check_alike(name: str, values: list[str]) -> None:
+    """Mismatch on all ranks if some would send other messages than the others expect."""
+    other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
     if other is not None:
         raise Mismatch(
-            f"SLIPSTREAM_WIRE differs between ranks: rank 0 has {wires[0]}, rank {other} has {wires[other]}; it must "
-            "be the same on all ranks: --wire sets it for a whole job"
+            f"SLIPSTREAM_{name.upper()} differs between ranks: rank 0 has {values[0]}, rank {other} has "
+            f"{values[other]}; it must be the same on all ranks: --{name} sets it for a whole job"
         )
 
 
