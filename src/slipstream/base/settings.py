@@ -281,7 +281,9 @@ class Settings:
         "what ranks say on standard error: info adds what a job runs on, debug which plan each collective takes",
     )
     timeline: str | None = _setting(
-        _text, None, "file of the timeline; {rank} in it is replaced, without it only rank 0 writes one"
+        _text,
+        None,
+        "file of the timeline of all ranks; with {rank} in it, which is replaced, each rank writes its own",
     )
     host_name: str | None = _setting(_text, None, "what messages call this host; set by `slipstream run`")
     report: str | None = _setting(

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["file_of", "objection"]
+__all__ = ["file_of", "is_one_for_all", "objection"]
+
+_RANK = "{rank}"
+
+
+def is_one_for_all(template: str) -> bool:
+    """Whether one file is for all ranks; else each rank has its own."""
+    return _RANK not in template
 
 
 def file_of(template: str, rank: int) -> str | None:
-    """The file that ``rank`` writes: ``{rank}`` is replaced by its number; without it only rank 0 writes one."""
-    if "{rank}" in template:
-        return template.replace("{rank}", str(rank))
-    return template if rank == 0 else None
+    """The file that ``rank`` writes: ``{rank}`` is replaced by its number; without it rank 0 writes one for all."""
+    if is_one_for_all(template):
+        return template if rank == 0 else None
+    return template.replace(_RANK, str(rank))
 
 
 def objection(path: str) -> str:

@@ -149,7 +149,8 @@ def main() -> None:
     "--timeline",
     metavar="FILE",
     callback=parsed(file_name),
-    help="Write a Chrome trace of all operations; {rank} in FILE is replaced, without it rank 0 writes.",
+    help="Write a timeline of all ranks, to open in Perfetto or Chrome. With {rank} in FILE, each rank writes its own "
+    "file. See slipstream timeline.",
 )
 @click.option(
     "-e", "--env", "variables", metavar="VAR=VAL", multiple=True, help="Set a variable for all ranks."

@@ -1,7 +1,8 @@
-"""The timeline: a file that shows when this process's operations ran and what became of its connections.
+"""The timeline: a file that shows when the operations of a job ran and what became of its connections.
 
 ``SLIPSTREAM_TIMELINE=FILE`` begins it with the job, `start_timeline` later. docs/timeline.md says how to look at it.
-The engine only notes what happens; a thread of this module takes that several times a second and writes it.
+The engine only notes what happens; a thread of this module takes that several times a second and writes it, or sends it
+to rank 0, which writes one file for all.
 """
 
 from __future__ import annotations
@@ -10,44 +11,96 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Protocol
 
 from slipstream.base import recording
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.settings import Settings
-from slipstream.base.timelines import file_of, objection
+from slipstream.base.spans import format_spans
+from slipstream.base.timelines import file_of, is_one_for_all, objection
 from slipstream.comm.membership.job import Job, current_or_only
 from slipstream.observe import chrome
+from slipstream.observe.alignment import Alignment
+from slipstream.observe.collecting import Collector
+from slipstream.observe.forwarding import Forwarding
+from slipstream.observe.trace_file import TraceFile
 
 __all__ = ["Timeline", "follow", "start_timeline", "stop_timeline"]
 
 _PERIOD = 0.25  # seconds between two writes
 _CAPACITY = 1 << 15  # events between two writes; more are dropped, and counted
+_NEAR = 50_000  # nanoseconds by which clocks are off where the network is quick
 
 _log = logging.getLogger("slipstream")
-_running: dict[Job, Timeline | None] = {}  # None: other ranks write
-_written: dict[str, int] = {}  # how often this process has begun each file
+_running: dict[Job, Timeline] = {}
+_collectors: dict[
+    Job, Collector
+] = {}  # of rank 0, from the first timeline of all ranks to the end of the job
+_begun: Counter[str] = Counter()  # how often this process has begun each timeline
+
+
+class Sink(Protocol):
+    """Where the events of a rank go."""
+
+    @property
+    def offset(self) -> int:
+        """Nanoseconds from this rank's monotonic clock to the time in the file."""
+
+    def ready(self, *, last: bool = False) -> bool:
+        """Whether it takes events now. ``last``: it is not asked again."""
+
+    def write(self, lines: Sequence[str]) -> int:
+        """Takes events; returns how many of them are lost. Raises OSError if it will take no more."""
+
+    def finish(self) -> None:
+        """There are no more."""
+
+    def forget(self) -> None:
+        """In a forked child."""
+
+
+class _Own:
+    """A file of this rank; that of all ranks if there is a ``collector``, and this is rank 0."""
+
+    def __init__(self, job: Job, path: str, alignment: Alignment, collector: Collector | None) -> None:
+        self.offset = alignment.offset
+        self._rank, self._path, self._collector = job.rank, path, collector
+        self._file = TraceFile(path)
+        if collector is not None:
+            collector.begin(self._file, self.offset)
+
+    def ready(self, *, last: bool = False) -> bool:
+        return True
+
+    def write(self, lines: Sequence[str]) -> int:
+        self._file.write(lines)
+        return 0
+
+    def finish(self) -> None:
+        missing = [] if self._collector is None else self._collector.end()
+        if missing:
+            ranks = f"rank{'s' if len(missing) > 1 else ''} {format_spans(missing)}"
+            _log.info("the timeline %s may lack the last events of %s", self._path, ranks)
+        self._file.finish()
+
+    def forget(self) -> None:
+        pass
 
 
 class Timeline:
-    """Writes what a job does from now on to the file ``path``, until it is closed. Raises OSError if it cannot.
+    """Gives what this rank does from now on to ``sink``, until it is closed."""
 
-    What has been written is a valid trace at any time, also if the process is killed.
-    """
-
-    def __init__(self, job: Job, path: str, *, capacity: int = _CAPACITY) -> None:
-        self._job = job
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        clock = 0 if job.measured is None else job.measured.clock
-        self._offset = time.time_ns() - time.monotonic_ns() + clock
+    def __init__(self, job: Job, sink: Sink, *, capacity: int = _CAPACITY) -> None:
+        self._job, self._sink = job, sink
         self._rows = chrome.Rows(job.rank)
         self._capacity = capacity
         self._recorded: deque[recording.Recorded] = deque()  # by Python code
-        self._missing = 0  # of these
-        self._begun = False
+        self._missing = 0  # events that are lost
+        self._waiting: list[chrome.Event] = chrome.introduction(job.rank, job.names[job.rank])
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
-        self._write(chrome.introduction(job.rank, job.names[job.rank]))
         job.session.start_trace(capacity)
         recording.listen(self._note)
         self._thread.start()
@@ -60,73 +113,92 @@ class Timeline:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(_PERIOD):
-                self._drain()
+            while not self._stop.is_set():
+                if self._sink.ready():
+                    self._drain()
+                self._stop.wait(_PERIOD)
         except OSError as error:  # a full disk must not end a training
             self._stop_recording()
             _log.warning("the timeline ends here: %s", error)
 
     def _drain(self) -> None:
         native, missing = self._job.session.take_trace()
-        events = chrome.translate(native, self._rows, self._offset)
+        offset = self._sink.offset
+        events = self._waiting + chrome.translate(native, self._rows, offset)
+        self._waiting = []
         recorded = [self._recorded.popleft() for _ in range(len(self._recorded))]
-        events += chrome.translate_recorded(recorded, self._rows, self._offset)
+        events += chrome.translate_recorded(recorded, self._rows, offset)
         missing, self._missing = missing + self._missing, 0
         if missing:
-            at = time.monotonic_ns() + self._offset
-            events.append(chrome.dropped(self._job.rank, missing, at))
-        self._write(events)
-
-    def _write(self, events: list[chrome.Event]) -> None:
-        if not events:
-            return
-        text = ",\n".join(map(chrome.line, events))
-        self._put((",\n" if self._begun else "[\n") + text)
-        self._begun = True
-
-    def _put(self, text: str) -> None:
-        left = text.encode()
-        while left:
-            left = left[os.write(self._file, left) :]
+            events.append(chrome.dropped(self._job.rank, missing, time.monotonic_ns() + offset))
+        self._missing += self._sink.write([chrome.line(event) for event in events])
 
     def _stop_recording(self) -> None:
         recording.stop_listening(self._note)
         self._job.session.stop_trace()
 
     def close(self) -> None:
-        """Writes what is left, and the end."""
+        """Gives what is left, and ends."""
         self._stop_recording()
         self._stop.set()
         self._thread.join()
         try:
-            self._drain()
-            self._put("\n]\n")
+            if self._sink.ready(last=True):
+                self._drain()
         except OSError as error:
             _log.warning("the end of the timeline is missing: %s", error)
-        finally:
-            os.close(self._file)
+        try:
+            self._sink.finish()
+        except OSError as error:
+            _log.warning("the end of the timeline is missing: %s", error)
+
+    def forget(self) -> None:
+        """In a forked child, which is no rank."""
+        self._sink.forget()
+
+
+def _alignment(job: Job) -> Alignment:
+    """This rank's clock as the start of the job has measured it."""
+    measured, now = job.measured, time.monotonic_ns()
+    clock, error = (0, 0) if measured is None else (measured.clock, int(measured.latency * 1e9) + _NEAR)
+    return Alignment(time.time_ns() - now + clock, error, now)
+
+
+def _sink(job: Job, template: str) -> Sink:
+    path, alignment = file_of(template, job.rank), _alignment(job)
+    if path is None:
+        return Forwarding(job, alignment)
+    if _begun[template]:
+        path += f".{_begun[template] + 1}"
+    collector = None
+    if job.size > 1 and is_one_for_all(template):
+        collector = _collectors.get(job) or Collector(job)
+        _collectors[job] = collector
+    try:
+        return _Own(job, path, alignment, collector)
+    except OSError as error:
+        why = objection(path) or error.strerror
+        raise type(error)(f"rank {job.rank} cannot write its timeline {path}: {why}") from None
 
 
 def _begin(job: Job, template: str) -> None:
-    path = file_of(template, job.rank)
-    timeline = None
-    if path is not None:
-        times = _written.get(path, 0) + 1
-        file = path if times == 1 else f"{path}.{times}"
-        try:
-            timeline = Timeline(job, file)
-        except OSError as error:
-            why = objection(file) or error.strerror
-            raise type(error)(f"rank {job.rank} cannot write its timeline {file}: {why}") from None
-        _written[path] = times
-    _running[job] = timeline
-    job.when_left(lambda: _end(job))
+    sink = _sink(job, template)
+    _begun[template] += 1
+    _running[job] = Timeline(job, sink)
+    job.when_left(lambda: _leave(job))
 
 
 def _end(job: Job) -> None:
     timeline = _running.pop(job, None)
     if timeline is not None:
         timeline.close()
+
+
+def _leave(job: Job) -> None:
+    _end(job)
+    collector = _collectors.pop(job, None)
+    if collector is not None:
+        collector.close()
 
 
 def follow(job: Job, settings: Settings) -> None:
@@ -136,13 +208,14 @@ def follow(job: Job, settings: Settings) -> None:
 
 
 def start_timeline(file: str | os.PathLike[str]) -> None:
-    """Writes a timeline of this job from now on: ``{rank}`` in ``file`` is replaced, without it only rank 0 writes.
+    """Writes a timeline of this job from now on; call it on every rank.
 
-    A file that this process has written before is left alone: ``.2`` is put behind the name. Without
-    `init` the job is that of ``torch.distributed``. Raises SlipstreamError without a job and while a timeline is being
-    written, OSError if the file cannot be written.
+    Rank 0 writes one ``file`` for all ranks that have called it. If there is ``{rank}`` in ``file``, each rank writes a
+    file of its own: ``{rank}`` is replaced by its number. A file that this process has written before is left alone:
+    ``.2`` is put behind the name. Without `init` the job is that of ``torch.distributed``. Raises SlipstreamError
+    without a job and while a timeline is being written, OSError if the file cannot be written.
 
-    >>> slipstream.start_timeline("trace-{rank}.json")
+    >>> slipstream.start_timeline("trace.json")
     >>> slipstream.barrier()
     >>> slipstream.stop_timeline()
     """
@@ -155,9 +228,21 @@ def start_timeline(file: str | os.PathLike[str]) -> None:
 def stop_timeline() -> None:
     """Ends the timeline, if there is one; the file is complete then. Raises SlipstreamError before `init`.
 
+    Rank 0 waits up to 5 s for the other ranks to call it, too; later events of theirs are lost.
+
     >>> slipstream.stop_timeline()
     """
     _end(current_or_only())
 
 
-os.register_at_fork(after_in_child=_running.clear)  # a child is no rank
+def _forget_after_fork() -> None:
+    """A child is no rank: it lets go of the files and connections."""
+    for timeline in _running.values():
+        timeline.forget()
+    for collector in _collectors.values():
+        collector.forget()
+    _running.clear()
+    _collectors.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

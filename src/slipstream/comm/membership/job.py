@@ -21,7 +21,7 @@ from slipstream.base.job_observers import job_observers
 from slipstream.base.settings import Settings
 from slipstream.comm.measuring.network import Measured, classified, measure
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
-from slipstream.comm.membership.meeting import Meeting
+from slipstream.comm.membership.meeting import Meeting, MeetingPlace
 from slipstream.comm.membership.opening import open_session
 from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.job_reducers import JobReducers
@@ -62,6 +62,8 @@ class Job:
     reducers: JobReducers
     settings: Settings
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
+    collecting: Meeting | None = None  # rank 0's listeners for what the others record
+    collector: MeetingPlace | None = None  # where these are, if there are other ranks
     left_open: list[Meeting] = field(default_factory=list)  # of the jobs before, for who comes too late
     measured: Measured | None = None  # of the network, if there are several hosts
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
@@ -128,8 +130,9 @@ class Job:
 
     def close_meeting(self) -> None:
         """Listens no more for survivors, nor for ranks that a shrink has left behind."""
-        if self.meeting is not None:
-            self.meeting.close()
+        for meeting in (self.meeting, self.collecting):
+            if meeting is not None:
+                meeting.close()
         while self.left_open:
             self.left_open.pop().close()
 
@@ -311,6 +314,8 @@ def _start(settings: Settings, member: Membership, measured: Measured | None = N
         reducers,
         settings,
         opened.meeting,
+        opened.collecting,
+        opened.collector,
         measured=measured,
     )
     try:

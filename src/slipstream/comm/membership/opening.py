@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,17 +40,21 @@ class Opened:
     names: tuple[str, ...]  # per rank: what its host calls itself
     nonce: bytes  # of this start; every rank has contributed to it
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
+    collecting: Meeting | None  # rank 0's, for what the others record
+    collector: MeetingPlace | None  # where that is
 
 
 def open_session(settings: Settings, member: Membership, reducers: JobReducers) -> Opened:
     """Opens the session of ``member``. Tells all ranks which ``reducers`` there are."""
     session = _core.Session(_session_options(settings, member))
-    meeting = _open_meeting(settings, member)
+    meetings: list[Meeting] = []
     try:
-        return _open(settings, member, session, reducers, meeting)
+        if member.size > 1:
+            meetings += [_open_meeting(settings, member) for _ in range(2 if member.rank == 0 else 1)]
+        return _open(settings, member, session, reducers, meetings)
     except BaseException:
         session.close()
-        if meeting is not None:
+        for meeting in meetings:
             meeting.close()
         raise
 
@@ -68,9 +73,7 @@ def _session_options(settings: Settings, member: Membership) -> _core.SessionOpt
     return options
 
 
-def _open_meeting(settings: Settings, member: Membership) -> Meeting | None:
-    if member.size == 1:
-        return None
+def _open_meeting(settings: Settings, member: Membership) -> Meeting:
     one_host = len(set(member.host_ids)) == 1
     bind = bind_addresses(settings.interface, one_host=one_host)
     return Meeting(bind, bind if one_host else reachable_addresses(settings.address, settings.interface))
@@ -81,8 +84,10 @@ def _open(
     member: Membership,
     session: _core.Session,
     reducers: JobReducers,
-    meeting: Meeting | None,
+    meetings: Sequence[Meeting],
 ) -> Opened:
+    """``meetings``: none in a job of one rank; else that of survivors, and rank 0's for what the others record."""
+    meeting, collecting = (*meetings, None, None)[:2]
     one_host = len(set(member.host_ids)) == 1
     if settings.transport == "shm" and not one_host:
         raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
@@ -105,6 +110,8 @@ def _open(
     mine["cpus"] = format_cpus(os.sched_getaffinity(0))
     if meeting is not None:
         mine["meeting"] = [meeting.place.addresses, meeting.place.port]
+    if collecting is not None:
+        mine["collecting"] = [collecting.place.addresses, collecting.place.port]
     mine["nonce"] = secrets.token_hex(16)
     mine["reducers"] = reducers.register()
     lacking = "every rank has come, but not all have said where they listen"
@@ -123,9 +130,8 @@ def _open(
         for one, host in zip(everyone, member.host_ids, strict=True)
     ]
     if meeting is not None:
-        meeting.places = tuple(
-            MeetingPlace(tuple(found), port) for found, port in (one["meeting"] for one in everyone)
-        )
+        meeting.places = tuple(_place(one["meeting"]) for one in everyone)
+    collector = _place(everyone[0]["collecting"]) if meeting is not None else None
     session.start(peers)
     hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
     nonces = [one["nonce"] for one in everyone]
@@ -133,7 +139,13 @@ def _open(
     reducers.known = tuple(everyone[0]["reducers"])
     names = tuple(one["host"] for one in everyone)
     cpus = tuple(frozenset(parse_cpus(one["cpus"])) for one in everyone)
-    return Opened(session, tuple(hosts), cpus, names, combined_nonce(nonces), meeting)
+    nonce = combined_nonce(nonces)
+    return Opened(session, tuple(hosts), cpus, names, nonce, meeting, collecting, collector)
+
+
+def _place(told: list[Any]) -> MeetingPlace:
+    addresses, port = told
+    return MeetingPlace(tuple(addresses), port)
 
 
 def _check_alike(name: str, values: list[str]) -> None:

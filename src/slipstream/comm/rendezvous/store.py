@@ -225,6 +225,15 @@ class Store:
             )
         return self._request(questions.ASK, question, timeout, slack=0.0)[1]
 
+    def request(self, op: int, body: bytes, timeout: float) -> tuple[int, bytes]:
+        """Status and reply of a server that has requests of its own; raises Timeout after ``timeout`` seconds."""
+        return self._request(op, body, timeout, slack=0.0)
+
+    def forget(self) -> None:
+        """In a forked child: closes its copy of the connection, whatever the parent does with it."""
+        if self._sock is not None:
+            self._sock.close()
+
     def close(self) -> None:
         """Closes the connection; a later request opens a new one."""
         with self._lock:
@@ -297,6 +306,7 @@ def connect_any(
     otherwise: str,
     *,
     encrypt: bool = False,
+    called: Called = _STORE,
 ) -> Store:
     """Connects to the first of the addresses that answers.
 
@@ -305,11 +315,13 @@ def connect_any(
     """
     store = Store.__new__(Store)
     store.timeout, store._secret, store._job, store._rank = timeout, secret, job, rank
-    store._encrypt, store._called = encrypt, _STORE
+    store._encrypt, store._called = encrypt, called
     store._lock = threading.Lock()
     store._entered = False
     store.server = ""
-    store._sock = wire = _connect(addresses, secret, store._hello, time.monotonic() + timeout, otherwise)
+    store._sock = wire = _connect(
+        addresses, secret, store._hello, time.monotonic() + timeout, otherwise, called
+    )
     store.host, store.port = wire.sock.getpeername()[:2]
     return store
 
