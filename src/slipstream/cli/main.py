@@ -1,4 +1,4 @@
-"""The commands: run, reducer, lab, bench, plan, check, version."""
+"""The commands: run, reducer, lab, bench, plan, check, timeline, version."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from slipstream.cli.options import Whole, file_name, parsed, seconds, time_optio
 from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
 from slipstream.cli.root import Root
+from slipstream.cli.timeline import timeline
 from slipstream.launch.agent import advice
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
@@ -36,6 +37,7 @@ Examples:
   slipstream run -H node1:4,node2:4 -- python train.py
   slipstream run -np 8 --hostfile hosts --output-dir logs -- python train.py
   slipstream run -np 4 --hostfile hosts --reducers auto -- python train.py
+  slipstream run -np 4 --timeline trace.json -- python train.py
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 
 Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.
@@ -407,3 +409,4 @@ main.add_command(bench)
 main.add_command(lab)
 main.add_command(plan)
 main.add_command(reducer)
+main.add_command(timeline)

@@ -8,12 +8,12 @@ from typing import Any
 
 from slipstream.base.recording import Recorded
 
-__all__ = ["Rows", "dropped", "introduction", "line", "translate", "translate_recorded"]
+__all__ = ["Rows", "dropped", "introduction", "line", "totals", "translate", "translate_recorded"]
 
 # Rows from these numbers on are links, by peer, and tracks; those below are operations.
 _LINKS, _TRACKS = 1000, 1 << 20
 # The order in which viewers show them: what the program does above what that makes.
-_PLACES = {"steps": 90, "gradients": 100, "negotiation": 110, "wire": 400, "reducers": 410, "plan": 420}
+_PLACES = {"steps": 90, "gradients": 100, "negotiation": 110, "wire": 400, "reducer": 410}
 _THREAD_PLACE, _OTHER_PLACE, _OPERATION_PLACE, _LINK_PLACE = 0, 120, 300, 500
 _ERRORS = ("", "PeerLost", "Mismatch", "Timeout", "Refused", "Aborted", "ValueError", "SlipstreamError")
 
@@ -152,6 +152,27 @@ def _lane(one: dict[str, Any]) -> Event:
     if one["new_local"]:
         args["new_local"] = one["new_local"]
     return {"name": one["kind"], "cat": "link", "args": args}
+
+
+def totals(
+    before: Iterable[dict[str, Any]], after: Iterable[dict[str, Any]], rows: Rows, at: int
+) -> list[Event]:
+    """What each link has carried between two results of `_core.Session.link_statistics`, as marks at ``at``.
+
+    ``at``: Unix time in nanoseconds.
+    """
+    old = {link["rank"]: link for link in before}
+    found: list[Event] = []
+    for link in after:
+        peer = link["rank"]
+        counts = {key: link[key] - old.get(peer, {}).get(key, 0) for key in ("sent", "received", "lost")}
+        if not any(counts.values()):
+            continue
+        row, names = rows.of_link(peer)
+        args = {"peer": peer, "transport": link["transport"], **counts}
+        about = {"name": "total", "cat": "link", "ph": "i", "s": "t", "ts": at / 1000}
+        found += [*names, {**about, "pid": rows.rank, "tid": row, "args": args}]
+    return found
 
 
 def dropped(rank: int, count: int, at: int) -> Event:

@@ -66,7 +66,7 @@ class _Own:
 
     def __init__(self, job: Job, path: str, alignment: Alignment, collector: Collector | None) -> None:
         self.offset = alignment.offset
-        self._rank, self._path, self._collector = job.rank, path, collector
+        self._path, self._collector = path, collector
         self._file = TraceFile(path)
         if collector is not None:
             collector.begin(self._file, self.offset)
@@ -99,6 +99,7 @@ class Timeline:
         self._recorded: deque[recording.Recorded] = deque()  # by Python code
         self._missing = 0  # events that are lost
         self._waiting: list[chrome.Event] = chrome.introduction(job.rank, job.names[job.rank])
+        self._links = job.session.link_statistics()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
         job.session.start_trace(capacity)
@@ -144,6 +145,10 @@ class Timeline:
         self._thread.join()
         try:
             if self._sink.ready(last=True):
+                at = time.monotonic_ns() + self._sink.offset
+                self._waiting += chrome.totals(
+                    self._links, self._job.session.link_statistics(), self._rows, at
+                )
                 self._drain()
         except OSError as error:
             _log.warning("the end of the timeline is missing: %s", error)

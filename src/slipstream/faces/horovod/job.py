@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership.job import current as _current
 from slipstream.faces.horovod import handles as _handles
 from slipstream.faces.horovod import process_sets as _sets
 from slipstream.gradients.turns import join as _join
@@ -60,12 +62,25 @@ def init(
     if _comm.is_initialized():
         return
     _comm.init()
+    _follow_horovod()
     if comm is not None:
         wanted = comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
         if wanted not in (0, size()):
             _comm.shutdown()
             raise ValueError("a job cannot have some of its ranks only; use process sets")
     _sets.start([] if process_sets is None or isinstance(process_sets, str) else process_sets)
+
+
+def _follow_horovod() -> None:
+    """Begins the timeline that HOROVOD_TIMELINE asks for; DYNAMIC means that the script begins it."""
+    file = os.environ.get("HOROVOD_TIMELINE", "DYNAMIC")
+    if file in ("", "DYNAMIC") or _current().settings.timeline is not None:
+        return
+    try:
+        _timeline.start_timeline(file)
+    except BaseException:
+        _comm.shutdown()
+        raise
 
 
 def shutdown() -> None:
@@ -173,9 +188,10 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Writes a timeline (docs/timeline.md) from now on; ValueError before `init`.
+    """Writes a timeline of all ranks (docs/timeline.md) from now on; every rank calls it. ValueError before `init`.
 
-    ``mark_cycles`` is accepted and changes nothing: there are no cycles.
+    ``file_path``: rank 0 writes it. ``mark_cycles`` is accepted and changes nothing: there are no cycles.
+    HOROVOD_TIMELINE begins a timeline with `init`.
 
     >>> hvd.start_timeline("trace.json")
     >>> hvd.stop_timeline()

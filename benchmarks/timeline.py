@@ -1,0 +1,73 @@
+"""What a timeline costs: steps with and without one, in turns, in one job. Rank 0 prints the medians and their ratio.
+
+    slipstream run -np 2 -- python benchmarks/timeline.py --turns 10 --steps 20
+
+A step computes, and has eight all-reduces of 1 MiB under way meanwhile; the program records a bar and a mark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import slipstream
+
+OPERATIONS, NUMBERS, SIDE = 8, 1 << 18, 384
+
+
+def seconds_of_a_step(gradients: list[np.ndarray], matrix: np.ndarray) -> float:
+    """Of this rank, from one barrier to the next."""
+    slipstream.barrier()
+    begin = time.perf_counter()
+    works = [
+        slipstream.all_reduce(one, out=one, name=f"gradient {i}", async_op=True)
+        for i, one in enumerate(gradients)
+    ]
+    with slipstream.timeline_span("compute"):
+        for _ in range(4):
+            matrix @ matrix
+    slipstream.timeline_mark("computed")
+    for work in works:
+        work.wait()
+    slipstream.barrier()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """Runs the turns and prints what they took."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--turns", type=int, default=10, help="with and without, each")
+    parser.add_argument("--steps", type=int, default=20, help="of a turn")
+    options = parser.parse_args()
+    slipstream.init()
+    gradients = [np.zeros(NUMBERS, np.float32) for _ in range(OPERATIONS)]
+    matrix = np.ones((SIDE, SIDE), np.float32)
+    found: dict[bool, list[float]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(2 * options.turns + 2):
+            recorded = turn % 2 == 1
+            if recorded:
+                slipstream.start_timeline(Path(folder) / "trace.json")
+            times = [seconds_of_a_step(gradients, matrix) for _ in range(options.steps)]
+            if recorded:
+                slipstream.stop_timeline()
+            if turn > 1:  # the first of each kind warm up
+                found[recorded] += times
+    without, with_one = (statistics.median(found[kind]) for kind in (False, True))
+    if slipstream.rank() == 0:
+        ratio = with_one / without
+        print(
+            f"without {1e3 * without:.2f} ms, with a timeline {1e3 * with_one:.2f} ms: {100 * (ratio - 1):+.1f} %"
+        )
+    slipstream.shutdown()
+
+
+if __name__ == "__main__":
+    main()
