@@ -18,6 +18,7 @@ from slipstream.base.errors import PeerLost
 from slipstream.comm.membership.meeting import Meeting
 from slipstream.comm.rendezvous.server import LATE, OK
 from slipstream.comm.rendezvous.store import Store, connect_any
+from slipstream.observe import forwarding
 from slipstream.observe.alignment import Alignment
 from slipstream.observe.collecting import CLOCK, END, EVENTS, MAX_TEXT, NUMBER, TIME, Collector, job_name
 from slipstream.observe.forwarding import batches
@@ -173,6 +174,23 @@ def test_what_a_collector_takes(job: Any, tmp_path: Path) -> None:
         assert load(path) == [{"name": "a"}]
     finally:
         collector.close()
+
+
+def test_a_rank_that_cannot_reach_rank_0_says_so(
+    job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forwarding, "_DIAL", 0.1)
+    place = job.collecting.place
+    job.collecting.close()
+    job.rank, job.collector = 2, place
+    way = forwarding.Forwarding(job, Alignment(0, 0, 0))
+    assert not way.ready()
+    assert not way.ready()  # it does not try again at once
+    way.finish()
+    (text,) = caplog.messages
+    assert text.startswith(
+        "the timeline lacks the events of rank 2: cannot reach rank 0, which writes the timeline, at"
+    )
 
 
 def test_a_file_takes_nothing_after_an_error() -> None:

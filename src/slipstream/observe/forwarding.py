@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import zlib
@@ -23,6 +24,7 @@ _ANSWER = 3.0  # seconds for a reply
 _PAUSE, _LONGEST_PAUSE = 0.25, 4.0  # seconds between attempts
 _CLOCK_EVERY = 5.0  # seconds between looks at rank 0's clock
 _LOOKS = 8
+_log = logging.getLogger("slipstream")
 _CALLED = Called("rank 0, which writes the timeline, at {} port {}", absent="")
 
 
@@ -38,6 +40,7 @@ class Forwarding:
         )  # of the last batch; another one after a new begin
         self._next_attempt, self._pause = 0.0, _PAUSE
         self._next_look = 0.0
+        self._trouble: str | None = ""  # why rank 0 cannot be reached; None: it was
 
     @property
     def offset(self) -> int:
@@ -54,10 +57,12 @@ class Forwarding:
         try:
             self._connect(_LAST_DIAL if last else _DIAL)
             taken = all(self._look() for _ in range(_LOOKS))
-        except SlipstreamError:
+        except SlipstreamError as error:
             taken = False
+            self._trouble = str(error) if self._trouble is not None else None
             self._hang_up()
         if taken:
+            self._trouble = None
             self._next_look, self._pause = time.monotonic() + _CLOCK_EVERY, _PAUSE
         else:
             self._next_attempt = time.monotonic() + self._pause
@@ -92,6 +97,8 @@ class Forwarding:
             with contextlib.suppress(SlipstreamError):
                 self._ask(END, b"\0")
             self._hang_up()
+        if self._trouble:
+            _log.warning("the timeline lacks the events of rank %d: %s", self._job.rank, self._trouble)
 
     def forget(self) -> None:
         """In a forked child: closes its copy of the connection."""
