@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
 from comm import ranks  # noqa: E402
+from slipstream.base.errors import Mismatch  # noqa: E402
 
 
 def batches_of(rank: int) -> int:
@@ -91,7 +92,62 @@ def check_without_steps() -> None:
     assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
 
 
-CHECKS = [check_uneven, check_last, check_two_optimizers, check_without_steps]
+def every_named_operation(step: int) -> None:
+    """As a rank calls them that has not joined, where rank 0 has: its part is empty, or changes nothing."""
+    rank, size = hvd.rank(), hvd.size()
+    others = size - 1
+    ones = torch.ones(4)
+    assert hvd.allreduce(ones, name="sum", op=hvd.Sum).tolist() == [others] * 4
+    assert torch.allclose(hvd.allreduce(ones, name="mean"), ones * others / size)
+    for dtype in (torch.float32, torch.int32):
+        values = torch.full((3,), rank + 5, dtype=dtype)
+        assert hvd.allreduce(values, name=f"least {dtype}", op=hvd.Min).tolist() == [6] * 3
+        assert hvd.allreduce(-values, name=f"most {dtype}", op=hvd.Max).tolist() == [-6] * 3
+        product = hvd.allreduce(torch.full((3,), 2, dtype=dtype), name=f"product {dtype}", op=hvd.Product)
+        assert product.tolist() == [2**others] * 3
+    handles = [hvd.allreduce_async(ones * i, name=f"small {i}", op=hvd.Sum) for i in range(5)]
+    assert [hvd.synchronize(handle)[0].item() for handle in handles] == [i * others for i in range(5)]
+    both = hvd.grouped_allreduce([ones, torch.ones(100_000)], name="both", op=hvd.Sum)
+    assert all((one == others).all() for one in both)
+    rows = hvd.allgather(torch.full((rank, 2), float(rank)), name="rows")
+    assert rows[:, 0].tolist() == [float(r) for r in range(1, size) for _ in range(r)]
+    assert hvd.broadcast(ones * rank, size - 1, name="from the last").tolist() == [size - 1] * 4
+    split = hvd.alltoall(torch.arange(float(size)), [1] * size, name="split")
+    assert split[0].tolist() == [rank] * others
+    assert split[1].tolist() == [0] + [1] * others
+    share = hvd.reducescatter(torch.ones(size, 2), name="share", op=hvd.Sum)
+    assert share.tolist() == [[others, others]]
+    with pytest.raises(Mismatch, match="cannot do without rank 0, which has joined"):
+        hvd.broadcast(ones, 0, name=f"from the first {step}")
+
+
+def check_every_named_operation() -> None:
+    for step in range(4):
+        if hvd.rank():
+            for _ in range(step):
+                every_named_operation(step)
+        assert hvd.join() in range(hvd.size())
+        assert hvd.allreduce(torch.ones(2), name="sum", op=hvd.Sum).tolist() == [hvd.size()] * 2
+
+
+def check_an_order_that_is_locked_ends_by_a_join() -> None:
+    for _ in range(20):
+        hvd.allreduce(torch.ones(2), name="again", op=hvd.Sum)
+    if hvd.rank() == hvd.size() - 1:
+        for _ in range(10):
+            assert hvd.allreduce(torch.ones(2), name="again", op=hvd.Sum).tolist() == [1, 1]
+    hvd.join()
+    assert hvd.allreduce(torch.ones(2), name="again", op=hvd.Sum).tolist() == [hvd.size()] * 2
+
+
+CHECKS = [
+    check_uneven,
+    check_last,
+    check_two_optimizers,
+    check_without_steps,
+    check_every_named_operation,
+    check_an_order_that_is_locked_ends_by_a_join,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))

@@ -146,6 +146,16 @@ def _zero_copy(text: str) -> str | int:
     return size
 
 
+def _bytes(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except ValueError:
+        size = -1
+    if not 0 <= size <= 1 << 30:
+        raise ValueError("expected a size from 0 to 1GiB, such as 1MiB")
+    return size
+
+
 def _lanes(text: str) -> str | int:
     if text == "auto":
         return text
@@ -193,6 +203,11 @@ class Settings:
     heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
+    fusion_threshold: int = _setting(
+        _bytes,
+        1 << 20,
+        "bytes of the buffers in which small sums that have names travel together; 0: they do not",
+    )
     lanes: str | int = _setting(
         _lanes,
         "auto",

@@ -142,6 +142,12 @@ def main() -> None:
     "them: half of the bytes, or a quarter. [default: exact]",
 )
 @click.option(
+    "--fusion-threshold",
+    metavar="SIZE",
+    help="Bytes of the buffers in which small sums of the Horovod API that have names travel together; 0: each travels "
+    "alone. Example: --fusion-threshold 4MiB. [default: 1MiB]",
+)
+@click.option(
     "--hierarchy",
     type=click.Choice(["auto", "on", "off"]),
     help="Whether an all_reduce of ranks that share hosts sums within each host first, so that a host sends as much as "

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,9 @@ from slipstream.base.errors import Aborted
 from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.negotiated import Pending
+from slipstream.comm.negotiation.negotiator import negotiator_of
 
 __all__ = ["TakesPart", "join", "turns_of"]
 
@@ -80,14 +84,18 @@ class _Turns:
         return self._group.ranks[int(everyone.argmin())]
 
 
-def join(group: Group) -> int:
+def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = None) -> int:
     """Takes part in the steps of the group's other ranks until all of them have called this.
 
-    Returns the number in the job of the rank that called it last.
+    With ``take_part`` also in their operations that have names. Returns the number in the job of the rank that called
+    it last.
     """
     turns, since = turns_of(group), time.monotonic()
+    named = None if take_part is None else negotiator_of(group).join(take_part)
     while (exchange := turns.next()) is not None:
         exchange.take_part()
+    if named is not None:
+        named.wait()
     return turns.last(time.monotonic() - since)
 
 

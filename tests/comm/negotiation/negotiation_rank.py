@@ -6,35 +6,68 @@ negotiation_rank.py fails           the last rank cannot start an operation that
 negotiation_rank.py lacks           the last rank calls nothing, and leaves
 negotiation_rank.py apart           each rank first waits for what the others call later
 negotiation_rank.py never           each rank waits for what the others never call
+negotiation_rank.py locks           equal steps lock the order, without rounds; what is not equal unlocks it
+negotiation_rank.py deviates ROUNDS locked orders that ranks deviate from at random, in several threads
+negotiation_rank.py dies            a rank ends in a locked order
+negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
 """
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from ctypes import memmove
 
 import numpy as np
+from numpy.typing import NDArray
 
 import slipstream
+from slipstream.base.dtypes import DType, Op
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import Request
-from slipstream.comm.negotiation.negotiator import Negotiated, negotiator_of
+from slipstream.comm.negotiation.agreement import Request, Sum
+from slipstream.comm.negotiation.negotiated import Negotiated
+from slipstream.comm.negotiation.negotiator import negotiator_of
 
 slipstream.init()
 RANK, SIZE = slipstream.rank(), slipstream.size()
 WORLD = slipstream.world()
 
 
-def submit(name: str, count: int = 5, start: Callable[[Group], slipstream.Work] | None = None) -> Negotiated:
+class Shared:
+    """The part of an array in a buffer that several share."""
+
+    def __init__(self, data: NDArray[np.float64]) -> None:
+        self.data = data
+
+    def pack(self, group: Group, address: int) -> None:
+        memmove(address, self.data.ctypes.data, self.data.nbytes)
+
+    def unpack(self, address: int) -> NDArray[np.float64]:
+        result = np.empty_like(self.data)
+        memmove(result.ctypes.data, address, result.nbytes)
+        return result
+
+
+def submit(
+    name: str,
+    count: int = 5,
+    start: Callable[[Group], slipstream.Work] | None = None,
+    sync: bool = False,
+    shared: bool = False,
+) -> Negotiated:
     data = np.full(count, RANK + 1.0 + len(name))
 
     def begin(group: Group) -> slipstream.Work:
         return slipstream.all_reduce(data, group=group, async_op=True)  # type: ignore[return-value]
 
-    return negotiator_of(WORLD).submit(Request("all_reduce", name, f"{count} elements"), start or begin)
+    one = Sum(int(DType.F64), int(Op.SUM), count, 8 * count) if shared else None
+    request = Request("all_reduce", name, f"{count} elements", sum=one)
+    return negotiator_of(WORLD).submit(request, start or begin, Shared(data) if shared else None, sync)
 
 
 def check(name: str, work: Negotiated) -> None:
@@ -127,11 +160,111 @@ def never() -> None:
     assert any(f"'from {r}' (missing: " in text for r in range(SIZE)), text
 
 
+def locks() -> None:
+    """Blocking and not, sums that share a buffer and operations that do not."""
+    negotiator = negotiator_of(WORLD)
+    for shared in (True, False):
+        for sync in (True, False):
+            names = [f"{shared}{sync}{i}" for i in range(3)]
+            for step in range(40):
+                works = []
+                for name in names:
+                    works.append(submit(name, sync=sync, shared=shared))
+                    if sync:
+                        check(name, works[-1])
+                for name, work in zip(names, works, strict=True):
+                    check(name, work)
+                if step == 30:
+                    assert negotiator.locked
+                    rounds = negotiator.rounds
+            assert negotiator.rounds == rounds
+    check("new", submit("new", sync=True))
+    assert not negotiator.locked
+    for count in [4] * 60:  # as many cycles as any order needs
+        check("x", submit("x", count))
+    assert negotiator.locked
+    error = error_of(submit("x", 4 + (RANK == SIZE - 1)))
+    assert isinstance(error, slipstream.Mismatch)
+    assert f"rank {SIZE - 1} with 5 elements" in str(error), error
+    assert not negotiator.locked
+    check("x", submit("x"))
+
+
+def deviates(rounds: int) -> None:
+    """Threads that call the same names in each step, mostly; a rank now and then has another order, or a new name."""
+    rng, common = random.Random(RANK), random.Random(0)
+    extra = [common.random() < 0.1 for _ in range(rounds)]
+
+    def part(thread: int) -> None:
+        names = [f"{thread}/{'x' * i}" for i in range(6)]
+        for step in range(rounds):
+            order = list(names)
+            if rng.random() < 0.1:
+                rng.shuffle(order)
+            if extra[step]:
+                order.insert(rng.randint(0, 6), f"{thread}/extra{step}")
+            works = {name: submit(name, shared=len(name) % 2 > 0) for name in order}
+            for name in rng.sample(order, len(order)) if step % 3 else order:
+                check(name, works[name])
+            name = f"{thread}/blocking"
+            check(name, submit(name, sync=True, shared=True))
+
+    threads = [threading.Thread(target=part, args=(one,)) for one in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def dies() -> None:
+    for _ in range(20):
+        check("x", submit("x", sync=True, shared=True))
+    assert negotiator_of(WORLD).locked
+    if RANK == SIZE - 1:
+        os._exit(0)
+    error = error_of(submit("x", sync=True, shared=True))
+    assert isinstance(error, slipstream.PeerLost), error
+    assert error.rank == SIZE - 1
+    assert isinstance(error_of(submit("y")), slipstream.SlipstreamError)
+    os._exit(0)
+
+
+def interrupted() -> None:
+    """The call ends, the operation goes on: its result is void or right on all ranks, and the order goes on."""
+    for _ in range(20):
+        check("x", submit("x", sync=True, shared=True))
+    assert negotiator_of(WORLD).locked
+    slipstream.barrier()
+    if RANK == 0:
+
+        def handler(*_: object) -> None:
+            raise InterruptedError("by a signal")
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            submit("x", sync=True, shared=True).wait()
+        except InterruptedError:
+            pass
+        else:
+            raise AssertionError("the call was not broken off")
+    else:
+        time.sleep(0.5)
+        check("x", submit("x", sync=True, shared=True))
+    for _ in range(20):
+        while True:
+            try:
+                work = submit("x", sync=True, shared=True)
+                break
+            except ValueError:  # the one that was broken off is not done yet
+                time.sleep(0.01)
+        check("x", work)
+
+
 def main() -> None:
     case, *arguments = sys.argv[1:]
-    {"orders": orders, "differs": differs, "fails": fails, "lacks": lacks, "apart": apart, "never": never}[
-        case
-    ](*map(int, arguments))
+    cases = (orders, differs, fails, lacks, apart, never, locks, deviates, dies, interrupted)
+    {one.__name__: one for one in cases}[case](*map(int, arguments))
     slipstream.shutdown()
     assert not any(thread.name == "slipstream negotiation" for thread in threading.enumerate())
 

@@ -86,7 +86,8 @@ def test_who_is_missing_is_known() -> None:
 def test_requests_that_are_known_travel_as_numbers() -> None:
     agreement = Agreement([0])
     request = Request("allreduce", "a long name", "float32 (1000, 1000)")
-    for wanted in (b'[["allreduce","a long name","float32 (1000, 1000)"]]', b"[0]", b"[0]"):
+    first = b'[0,0,"",[["allreduce","a long name","float32 (1000, 1000)","",-1,null]]]'
+    for wanted in (first, b'[0,0,"",[0]]', b'[0,0,"",[0]]'):
         message = agreement.encode([request])
         assert message == wanted
         assert [decision.key for decision in agreement.decide([message])] == [request.key]

@@ -21,6 +21,32 @@ def test_a_thousand_orders() -> None:
     ranks.run(SCRIPT, 4, args=["orders", "334"], timeout=600)
 
 
+@pytest.mark.parametrize("n", [2, 4])
+def test_equal_steps_need_no_rounds_until_something_differs(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["locks"], timeout=200)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_that_deviate_from_a_locked_order_lose_nothing(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["deviates", "20"], timeout=200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_a_thousand_steps_with_deviations(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["deviates", "250"], timeout=900)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_rank_that_dies_in_a_locked_order_is_named(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["dies"], timeout=60)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_call_of_a_locked_order_may_be_broken_off(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["interrupted"], timeout=60)
+
+
 @pytest.mark.parametrize("case", ["differs", "fails", "lacks", "apart"])
 @pytest.mark.parametrize("n", [2, 3])
 def test_what_differs_fails_alone_and_what_is_missing_is_named(case: str, n: int) -> None:

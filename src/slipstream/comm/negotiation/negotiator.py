@@ -2,7 +2,11 @@
 
 A thread of each rank announces what its program has called, in rounds that all ranks take part in. A rank takes part as
 long as it waits for an operation; without one its thread sleeps, and the others wait for it, as they have to. What all
-ranks have announced the thread starts, in the order that `Agreement` says, on a group of its own.
+ranks have announced the thread starts, in the order that `Agreement` says, on a group of its own. Small sums that are
+decided in one round travel together.
+
+Ranks that call the same operations again and again lock their order (`order`): no rounds, and small sums start in the
+calling thread. The thread then only looks after what nobody waits for.
 """
 
 from __future__ import annotations
@@ -14,116 +18,57 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from slipstream._core import close_block, open_block
+from slipstream._core import begun, close_block, open_block
 from slipstream.base import recording
-from slipstream.base.dtypes import DType
-from slipstream.base.errors import Aborted, Mismatch, PeerLost, SlipstreamError, Timeout
-from slipstream.comm.collectives import addresses
+from slipstream.base.errors import Aborted, SlipstreamError, Timeout
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import Agreement, Request
+from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
+from slipstream.comm.negotiation.buffers import Buffer, SharedSum
+from slipstream.comm.negotiation.guarded import Guarded
+from slipstream.comm.negotiation.locked import Flight, Locked
+from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, await_others, exchange
+from slipstream.comm.negotiation.negotiated import DONE, Negotiated, Part, Pending, abort_for, told
+from slipstream.comm.negotiation.order import Cycles, share
 
-__all__ = ["Negotiated", "Pending", "forget", "negotiator_of"]
+__all__ = ["Negotiator", "forget", "negotiator_of"]
 
-_SLOT = 512  # bytes of a rank's message in a round, with its length; longer ones come in a second step
-_LENGTH = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
-_WARN = 10.0  # seconds without an answer of all ranks
-_WARN_AGAIN = 60.0
 _LEAVE = 5.0  # seconds
 _LOOK = 0.2
+_NAP = 0.005  # seconds that a caller has to wait for its operation before the thread does
+_GAP = 0.002  # seconds between two calls: they do not wait for each other
 _MOST_SHOWN = 5  # operations in a text
 
 _log = logging.getLogger("slipstream.negotiation")
 
-
-class Pending(Protocol):
-    """An operation that has been started."""
-
-    def done(self) -> bool:
-        """Whether `wait` would return at once."""
-
-    def wait(self) -> Any:
-        """Waits for its end; returns the result, or raises its error."""
+TakePart = Callable[[Request, Group], Pending]
 
 
-class Negotiated:
-    """An operation that starts when all ranks have called it. The ranks' own errors do not stop the others'."""
+class Negotiator:
+    """The operations of one group on this rank that have names.
 
-    def __init__(self, request: Request, start: Callable[[Group], Pending]) -> None:
-        self.request = request
-        self._start = start
-        self._decided = threading.Event()
-        self._pending: Pending | None = None
-        self._error: BaseException | None = None
-        self.since = time.monotonic()
-        self._called = time.monotonic_ns() if recording.recording() else 0
-
-    def begin(self, group: Group, mismatch: str) -> None:
-        """Starts it on ``group``, or fails it. An error that this rank alone has ends the session."""
-        if self._called:
-            kind, name = self.request.key
-            recording.record("negotiation", name, self._called, time.monotonic_ns(), kind=kind)
-        if mismatch:
-            self.fail(Mismatch(mismatch))
-            return
-        try:
-            self._pending = self._start(group)
-            self._decided.set()
-        except BaseException as error:
-            if not isinstance(error, SlipstreamError):
-                (kind, name), rank = self.request.key, group.native.ranks[group.rank]
-                group.session.abort(
-                    f"rank {rank} could not start {kind} {name!r}, which the other ranks have started "
-                    f"({type(error).__name__}: {error})"
-                )
-            self.fail(error)
-
-    def begin_alone(self, group: Group) -> None:
-        """Starts it where there is nobody to agree with; raises what that raises."""
-        self._pending = self._start(group)
-        self._decided.set()
-
-    def fail(self, error: BaseException) -> None:
-        """It will not be started."""
-        self._error = error
-        self._decided.set()
-
-    def decided(self) -> bool:
-        """Whether it has been started, or has failed."""
-        return self._decided.is_set()
-
-    def done(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._decided.is_set() and (self._pending is None or self._pending.done())
-
-    def wait(self) -> Any:
-        """Waits until all ranks have called it, and for its end; returns its result.
-
-        Raises Mismatch if the ranks have called it with different arguments, else what the operation raises. If a
-        signal's handler raises an exception here, the operation goes on, and may be waited for again.
-        """
-        while not self._decided.wait(_LOOK):
-            pass  # a signal that came just before the wait does not end it: its handler runs now
-        if self._pending is None:
-            assert self._error is not None
-            raise self._error
-        return self._pending.wait()
-
-
-class _Negotiator:
-    """The thread of one group on this rank."""
+    ``rounds``: how many there have been; ``launched``: operations of locked orders that are over.
+    """
 
     def __init__(self, group: Group) -> None:
+        self.rounds = 0
         self._group = group.beside("negotiation")
+        self._batches = group.beside("the locked order")
         self._limit = group.job.settings.timeout
-        self._agreement = Agreement(group.native.ranks)
-        self._changed = threading.Condition()
+        self._agreement = Agreement(group.native.ranks, group.job.settings.fusion_threshold)
+        self._cycles = Cycles()
+        self._guarded = Guarded(self._group)
+        self._changed = self._guarded.changed
         self._calls: dict[tuple[str, str], Negotiated] = {}  # not known to be done
         self._open: dict[tuple[str, str], Negotiated] = {}  # announced and not decided; of the thread alone
+        self._locked: Locked | None = None
+        self._amid: list[Negotiated] = []  # called by signal handlers, amid another call
+        self._take_part: TakePart | None = None
+        self._sleeps = False  # the thread, until something happens
+        self.waited = False  # the program, since its latest call
+        self._latest = 0.0  # when that was
         self._pause = 0.0  # seconds
         self._warn_at = 0.0
         self._stopped: BaseException | None = None
@@ -131,37 +76,170 @@ class _Negotiator:
         leave = weakref.WeakMethod(self.leave)  # a group may be forgotten before the job is left
         group.job.when_left(lambda: (leave() or _nothing)())
 
-    def submit(self, request: Request, start: Callable[[Group], Pending]) -> Negotiated:
+    @property
+    def locked(self) -> bool:
+        """Whether operations start in a locked order."""
+        return self._locked is not None
+
+    def submit(
+        self,
+        request: Request,
+        start: Callable[[Group], Pending],
+        part: Part | None = None,
+        sync: bool = False,
+    ) -> Negotiated:
         """Has the operation started once all ranks have called it.
 
-        ValueError while another of its kind and name is not done.
+        ``start`` starts it alone; ``part`` is its part of a buffer, if ``request`` has a sum. ``sync``: the caller
+        waits for it at once, and it may be run in here. ValueError while another of its kind and name is not done.
         """
-        negotiated = Negotiated(request, start)
-        with self._changed:
-            before = self._calls.get(request.key)
-            if before is not None and not before.done():
-                raise ValueError(
-                    f"Requested to {request.kind} a tensor with the same name as another tensor that is currently "
-                    f"being processed: {request.name!r}. Synchronize the first, or use another name."
-                )
-            if self._group.size > 1 and self._stopped is None:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._serve, name="slipstream negotiation", daemon=True)
-                    thread.start()
-                    self._thread = thread
-                self._calls[request.key] = negotiated
-                self._changed.notify()
-                close_block(open_block(), True)  # whatever becomes of the call, the operation goes on
+        call = Negotiated(self, request, start, part)
+        before = self._calls.get(request.key)
+        if before is not None and not before.done():
+            raise ValueError(
+                f"Requested to {request.kind} a tensor with the same name as another tensor that is currently "
+                f"being processed: {request.name!r}. Synchronize the first, or use another name."
+            )
         if self._group.size == 1:
-            negotiated.begin_alone(self._group)
-        elif self._stopped is not None:
-            negotiated.fail(_told(request, self._stopped))
-        return negotiated
+            call.begin_alone(self._group)
+            return call
+        with self._changed:
+            if self._guarded.inside:
+                self._amid.append(call)
+                self._calls[request.key] = call
+                close_block(open_block(), True)
+                self._changed.notify_all()
+                flight = None
+            else:
+                with self._guarded:
+                    flight = self._submit(call, sync)
+        if flight is not None:
+            self._run(flight)
+        return call
+
+    def join(self, take_part: TakePart) -> Negotiated:
+        """Takes part, by ``take_part``, in whatever the other ranks call. Done when all ranks have called this."""
+        self._take_part = take_part
+        return self.submit(Request(JOIN, "", "no more batches"), lambda _: DONE)
+
+    def _submit(self, call: Negotiated, sync: bool) -> Flight | None:
+        request = call.request
+        if self._stopped is not None:
+            call.fail(told(request, self._stopped))
+            return None
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="slipstream negotiation", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._calls[request.key] = call
+        close_block(open_block(), True)  # whatever becomes of the call, the operation goes on
+        locked, flight = self._locked, None
+        if locked is not None:
+            try:
+                flight = locked.submit(call, sync)
+            except SlipstreamError as error:
+                self._stop(error)
+        else:
+            call.pause = self.waited or call.since - self._latest > _GAP
+            self.waited, self._latest = False, call.since
+        if self._sleeps and (locked is None or locked.busy()):
+            self._changed.notify()
+        return flight
+
+    def _run(self, flight: Flight) -> None:
+        """Runs a batch in this thread."""
+        locked, whole, before = self._locked, False, begun()
+        assert locked is not None
+        try:
+            locked.run(flight)
+            whole = True
+        except SlipstreamError as error:
+            with self._guarded:
+                self._stop(error)
+            return
+        except BaseException as error:
+            if begun() == before:  # the others wait for it
+                abort_for(self._group, flight.batch.requests[0], error)
+            raise
+        finally:
+            if self._stopped is None:
+                with self._guarded:
+                    self._landed(locked, flight, whole)
+
+    def _landed(self, locked: Locked, flight: Flight, whole: bool) -> None:
+        try:
+            locked.landed(flight, whole)
+        except SlipstreamError as error:
+            self._stop(error)
+        if locked.busy() or self._amid:
+            self._changed.notify()
+
+    def look(self) -> None:
+        """Takes note of what has ended."""
+        with self._changed:
+            if self._locked is None or self._guarded.inside:
+                return
+            with self._guarded:
+                self._settle(self._locked)
+
+    def _settle(self, locked: Locked) -> None:
+        try:
+            locked.settle()
+        except SlipstreamError as error:
+            self._stop(error)
+        if self._sleeps and locked.busy():
+            self._changed.notify()
+
+    def await_decision(self, call: Negotiated) -> None:
+        """Waits until it is decided; takes what comes back before it."""
+        if self._guarded.is_mine():
+            raise RuntimeError(
+                "a signal's handler cannot wait for a named operation while the program starts another one"
+            )
+        while not call.decided():
+            locked = self._locked
+            work = None
+            if locked is not None and not locked.order.over:
+                with contextlib.suppress(IndexError):  # another thread may have taken it
+                    work = locked.flights[0].work
+            if locked is None or work is None:
+                if locked is not None:
+                    self._start_followers(locked)
+                    with self._changed:
+                        if locked.await_held():
+                            self._changed.notify_all()
+                if not call.decided():
+                    call.sleep(
+                        _LOOK
+                    )  # a signal that came just before does not end this: its handler runs now
+                continue
+            with contextlib.suppress(SlipstreamError):  # `look` finds it
+                work.wait()
+            self.look()
+            self._start_followers(locked)
+
+    def _start_followers(self, locked: Locked) -> None:
+        """Starts what has passed its gate, unless another thread is at it."""
+        with self._changed:
+            if locked.starting or not locked.followers:
+                return
+            locked.starting = True
+        try:
+            while True:
+                with self._changed:
+                    if not locked.followers:
+                        return
+                    call = locked.followers.popleft()
+                call.begin(self._group, "")
+        finally:
+            with self._changed:
+                locked.starting = False
+                self._changed.notify_all()
 
     def _serve(self) -> None:
         error: BaseException = Aborted("the job was left before all ranks had called it")
         try:
-            while self._work():
+            while self._watch() if self._locked is not None else self._work():
                 pass
         except SlipstreamError as found:
             error = found
@@ -171,82 +249,206 @@ class _Negotiator:
                 rank = self._group.native.ranks[self._group.rank]
                 self._group.session.abort(f"rank {rank} cannot go on ({type(found).__name__}: {found})")
         with self._changed:
-            self._stopped = self._stopped or error
-            rest = [one for one in self._calls.values() if not one.decided()]
-            self._calls.clear()
+            self._stop(error)
+
+    def _stop(self, error: BaseException) -> None:
+        """No operation starts any more."""
+        self._stopped = self._stopped or error
+        rest = [one for one in self._calls.values() if not one.decided()]
+        self._calls.clear()
         for one in rest:
-            one.fail(_told(one.request, self._stopped))
+            one.fail(told(one.request, self._stopped))
+        self._changed.notify_all()
+
+    # ---- rounds
 
     def _new(self) -> list[Negotiated]:
         return [one for key, one in self._calls.items() if not one.decided() and key not in self._open]
 
+    def _sleep(self, until: Callable[[], Any], seconds: float | None = None) -> None:
+        self._sleeps = True
+        try:
+            self._changed.wait_for(until, seconds)
+        finally:
+            self._sleeps = False
+
     def _work(self) -> bool:
         """One round. False: this rank has left the job."""
         with self._changed:
-            self._calls = {key: one for key, one in self._calls.items() if not one.done()}
+            self._calls = {key: one for key, one in self._calls.items() if not (one.decided() and one.done())}
+            self._amid.clear()
             if not self._open:
-                self._changed.wait_for(lambda: self._stopped or self._new())
+                self._sleep(lambda: self._stopped or self._new())
             elif self._pause:
-                self._changed.wait_for(lambda: self._stopped or self._new(), self._pause)
+                self._sleep(lambda: self._stopped or self._new(), self._pause)
             if self._stopped:
                 return False
-            new = self._new()
         if not self._open:
-            self._warn_at = time.monotonic() + _WARN
-        for one in new:
-            self._open[one.request.key] = one
-        messages = self._exchange(self._agreement.encode([one.request for one in new]))
-        decisions = self._agreement.decide(messages)
+            self._warn_at = time.monotonic() + WARN
+        self._round()
         # Each rank waits for something that another one has not called: they look again, less and less often.
-        quiet = all(message == b"[]" for message in messages)
+        quiet = self._agreement.quiet
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE) if quiet else 0.0
-        for decision in decisions:
-            self._open.pop(decision.key).begin(self._group, decision.mismatch)
         if quiet:
             self._look_at_the_time()
         return True
 
+    def _round(self, launched: int = 0, reason: str = "") -> None:
+        """Announces what is new, and starts what all ranks have called."""
+        with self._changed:
+            new = self._new()
+        for one in new:
+            self._open[one.request.key] = one
+        entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
+        messages = exchange(self._group, self._agreement.encode(entries, launched, reason), self._waits)
+        self.rounds += 1
+        decisions = self._agreement.decide(messages)
+        self._start_all(decisions)
+        for decision in decisions:
+            self._cycles.note(decision)
+        order = None if self._agreement.anyone_joined else self._cycles.locked(self._agreement.room)
+        if order is None:
+            return
+        _log.info("the order of %d named operations is locked, in %d batches", len(order), len(order.batches))
+        recording.mark("negotiation", "locked", operations=len(order), batches=len(order.batches))
+        self._agreement.forget()
+        self._open.clear()
+        with self._guarded:
+            self._amid.clear()
+            self._locked = Locked(self._batches, order, self._calls)
+            for call in [one for one in self._calls.values() if not one.decided()]:
+                self._locked.submit(call, sync=False)
+
+    def _start_all(self, decisions: Sequence[Decision]) -> None:
+        good = [one for one in decisions if not one.mismatch]
+        together = {part[0].key: part for part in share([one.request for one in good], self._agreement.room)}
+        inside = {one.key for part in together.values() for one in part[1:]}
+        for decision in decisions:
+            if decision.key in inside:
+                continue
+            part = together.get(decision.key, [])
+            if len(part) > 1:
+                self._start_together(part)
+                continue
+            call = self._open.pop(decision.key, None)
+            if call is not None:
+                call.begin(self._group, decision.mismatch)
+            elif not decision.mismatch:
+                self._start_for_others(decision.request)
+
+    def _start_together(self, requests: Sequence[Request]) -> None:
+        calls = [self._open.pop(one.key, None) for one in requests]
+        try:
+            buffer = Buffer([one.sum for one in requests if one.sum is not None], flagged=False)
+            buffer.pack(self._group, calls)
+            shown = ", ".join(repr(one.name) for one in requests[:_MOST_SHOWN])
+            work = buffer.reduce(self._group, f"{shown} ({len(requests)} operations)")
+        except BaseException as error:
+            if not isinstance(error, SlipstreamError):
+                abort_for(self._group, requests[0], error)
+            for call in calls:
+                if call is not None:
+                    call.fail(error)
+            return
+        for number, call in enumerate(calls):
+            if call is not None:
+                call.starts()
+                call.go_on(SharedSum(buffer, number, call, work))
+
+    def _start_for_others(self, request: Request) -> None:
+        """This rank has joined: it takes part without data."""
+        assert self._take_part is not None
+        try:
+            self._take_part(request, self._group)
+        except SlipstreamError:
+            raise
+        except BaseException as error:
+            abort_for(self._group, request, error)
+            raise
+
+    # ---- a locked order
+
+    def _watch(self) -> bool:
+        """Looks after a locked order for a while. False: this rank has left the job."""
+        locked = self._locked
+        assert locked is not None
+        flight = None
+        with self._guarded:
+            if self._stopped:
+                return False
+            for call in self._amid:
+                locked.submit(call, sync=False)
+            self._amid.clear()
+            self._settle(locked)
+            left = locked.wait_left()
+            if left <= 0:
+                locked.deviate(
+                    f"waited for {locked.order.lacks()}, which comes first, with {_shown(locked.order.held())}"
+                )
+            elif not (locked.followers or locked.order.void):
+                flight = self._await_something(locked, left)
+        if flight is not None and flight.work is not None:
+            label = flight.batch.label
+            await_others(flight.work, lambda: f"{label}, in the locked order")
+        elif locked.order.void:
+            self._unlock(locked)
+        else:
+            self._start_followers(locked)
+        return True
+
+    def _await_something(self, locked: Locked, left: float) -> Flight | None:
+        """Sleeps until there may be something to do; or returns what nobody may be waiting for."""
+        flight = locked.flights[0] if locked.flights else None
+        prompt = flight is not None and (flight.batch.sum is None or locked.order.over)
+        if flight is not None and (prompt or time.monotonic() - flight.since > _NAP):
+            return flight
+        seconds = _NAP if flight is not None else None if left == float("inf") else left
+        self._sleeps = flight is None
+        self._guarded.inside = False
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._guarded.inside = True
+            self._sleeps = False
+        return None
+
+    def _unlock(self, locked: Locked) -> None:
+        """All ranks come here at the same batch, the first that is void."""
+        order = locked.order
+        with self._changed:
+            while locked.starting or locked.followers:
+                if not locked.starting:
+                    self._changed.release()
+                    try:
+                        self._start_followers(locked)
+                    finally:
+                        self._changed.acquire()
+                else:
+                    self._changed.wait(_LOOK)
+            self._locked = None
+            self._amid.clear()
+        self._warn_at = time.monotonic() + WARN
+        self._pause = 0.0
+        self._cycles.unlocked(order.ended)
+        self._round(order.launched, order.deviates)
+        locked.complete(self._agreement.launched)
+        for rank, reason in self._agreement.reasons:
+            _log.info("the order of named operations is not locked any more: rank %d %s", rank, reason)
+            recording.mark("negotiation", "unlocked", rank=rank, reason=reason)
+
+    # ---- the other ranks
+
     def _look_at_the_time(self) -> None:
         """Warns of operations that other ranks do not call although they call others, and ends the session at last."""
         now = time.monotonic()
-        since = min((one.since for one in self._open.values()), default=now)
+        since = min((one.since for key, one in self._open.items() if key[0] != JOIN), default=now)
         if now - since > self._limit:
             text = f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT sets the limit): {self._waits()}"
             self._group.session.abort(text)
             raise Timeout(text)
         if self._open and now >= self._warn_at:
-            self._warn_at = now + _WARN_AGAIN
+            self._warn_at = now + WARN_AGAIN
             _log.warning("%s, for %.0f s now", self._waits(), now - since)
-
-    def _exchange(self, mine: bytes) -> list[bytes]:
-        """Every rank's message, in order of rank."""
-        slots = self._gather(len(mine).to_bytes(_LENGTH, "little") + mine[: _SLOT - _LENGTH], _SLOT)
-        lengths = [int.from_bytes(slot[:_LENGTH], "little") for slot in slots]
-        if max(lengths) > _SLOT - _LENGTH:
-            slots = self._gather(bytes(_LENGTH) + mine, max(lengths) + _LENGTH)
-        return [slot[_LENGTH : _LENGTH + length] for slot, length in zip(slots, lengths, strict=True)]
-
-    def _gather(self, mine: bytes, nbytes: int) -> list[bytes]:
-        size = self._group.size
-        source, target = np.zeros(nbytes, np.uint8), np.empty(size * nbytes, np.uint8)
-        source[: len(mine)] = np.frombuffer(mine, np.uint8)
-        memory = source.ctypes.data, target.ctypes.data
-        work = addresses.all_gather(
-            self._group, *memory, [nbytes] * size, DType.U8, name="negotiation", keep=(source, target)
-        )
-        seconds = _WARN
-        while True:
-            try:
-                work.wait(seconds)
-                break
-            except Timeout as late:
-                if work.done():
-                    work.wait()  # it has ended meanwhile, or by its own limit
-                    break
-                _log.warning("%s: %s", self._waits(), late)
-                seconds = _WARN_AGAIN
-        text = target.tobytes()
-        return [text[at : at + nbytes] for at in range(0, len(text), nbytes)]
 
     def _waits(self) -> str:
         """Which operations wait for which ranks."""
@@ -266,32 +468,29 @@ class _Negotiator:
             thread.join(_LEAVE)  # the session is closed: it waits for nothing any more
 
 
-def _told(request: Request, error: BaseException) -> BaseException:
-    """The error that has ended the rounds, as one of the operation."""
-    if not isinstance(error, SlipstreamError):
-        return error
-    text = f"{request.kind} {request.name!r} waits for all ranks to call it: {error}"
-    return PeerLost(text, error.rank, error.host) if isinstance(error, PeerLost) else type(error)(text)
-
-
 def _of(key: tuple[str, str], missing: Sequence[int]) -> str:
     return f"{key[0]} {key[1]!r}" + (f" (missing: {', '.join(map(str, missing))})" if missing else "")
 
 
-_negotiators: weakref.WeakKeyDictionary[Group, _Negotiator] = weakref.WeakKeyDictionary()
+_negotiators: weakref.WeakKeyDictionary[Group, Negotiator] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()  # a signal's handler may call an operation, too
+
+
+def _shown(keys: Sequence[tuple[str, str]]) -> str:
+    more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
+    return ", ".join(_of(key, []) for key in keys[:_MOST_SHOWN]) + more
 
 
 def _nothing() -> None:
     pass
 
 
-def negotiator_of(group: Group) -> _Negotiator:
+def negotiator_of(group: Group) -> Negotiator:
     """The one of a group; made at the first call."""
     with _lock:
         found = _negotiators.get(group)
         if found is None:
-            found = _negotiators[group] = _Negotiator(group)
+            found = _negotiators[group] = Negotiator(group)
         return found
 
 

@@ -8,11 +8,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
-from slipstream.comm.negotiation.negotiator import Negotiated, negotiator_of
+from slipstream.comm.negotiation.negotiated import Negotiated, Part, Pending
+from slipstream.comm.negotiation.negotiator import negotiator_of
 from slipstream.faces.horovod.process_sets import ProcessSet
 
-__all__ = ["Grouped", "Named", "PendingResult", "forget_all", "give", "poll", "start", "synchronize"]
+__all__ = [
+    "Grouped",
+    "Named",
+    "PendingResult",
+    "forget_all",
+    "give",
+    "may_take_part",
+    "poll",
+    "start",
+    "synchronize",
+    "take_part",
+]
 
 
 class PendingResult:
@@ -90,31 +103,50 @@ _Begun = TypeVar("_Begun", PendingResult, Grouped)
 
 
 def start(
-    kind: str,
     name: str | None,
     process_set: ProcessSet,
-    facts: Callable[[], str],
+    request: Callable[[str], Request],
     begin: Callable[[ProcessSet], _Begun],
+    part: Callable[[], Part] | None = None,
+    sync: bool = False,
 ) -> _Begun | Named:
     """Starts an operation by ``begin``: at once if it has no name, else when all ranks have called it.
 
-    ``kind``: Horovod's name of the operation; ``facts``: its arguments in words, as far as all ranks must give the
-    same. ``begin`` gets the process set to use. ValueError while another operation of the kind has the name.
+    ``request`` makes of the name what the ranks compare. ``begin`` gets the process set to use. ``part``: of a buffer,
+    if the request has a sum. ``sync``: the caller waits for it at once. ValueError while another operation of the kind
+    has the name.
     """
     if name is None:
         return begin(process_set)
     if not name.isascii():
         name.encode()  # ValueError where it is no text
-    group, request = process_set.group, Request(kind, name, facts())
-    key = (kind, process_set.process_set_id, name)
+    asked = request(name)
+    key = (asked.kind, process_set.process_set_id, name)
     before = _named.get(key)
     if before is not None and before.has_handle:
         raise ValueError(
-            f"Requested to {kind} a tensor with the same name as another tensor that is currently being processed: "
-            f"{name!r}. Synchronize the first, or use another name."
+            f"Requested to {asked.kind} a tensor with the same name as another tensor that is currently being "
+            f"processed: {name!r}. Synchronize the first, or use another name."
         )
-    named = _named[key] = Named(negotiator_of(group).submit(request, lambda own: begin(process_set.on(own))))
+    own = part() if part is not None and asked.sum is not None else None
+    negotiator = negotiator_of(process_set.group)
+    named = _named[key] = Named(
+        negotiator.submit(asked, lambda group: begin(process_set.on(group)), own, sync)
+    )
     return named
+
+
+_kinds: dict[str, Callable[[Request, Group], Pending]] = {}
+
+
+def may_take_part(kinds: Sequence[str], begin: Callable[[Request, Group], Pending]) -> None:
+    """A face of a framework: ``begin`` starts operations of these kinds on ranks that have joined."""
+    _kinds.update(dict.fromkeys(kinds, begin))
+
+
+def take_part(request: Request, group: Group) -> Pending:
+    """Starts what other ranks have called, without data of this rank."""
+    return _kinds[request.kind](request, group)
 
 
 _numbers = itertools.count()

@@ -95,18 +95,20 @@ def shutdown() -> None:
 
 
 def join(device: object = None) -> int:
-    """For a rank that has no more batches: takes part in the others' steps until all ranks have called it.
+    """For a rank that has no more batches: takes part in what the others do until all ranks have called it.
 
-    This rank gives zeros to the steps of every `DistributedOptimizer` of all ranks, and Average divides by the number
-    of all ranks. It takes part in nothing else: any other operation of the others does not end before they join, too.
-    ``device`` is accepted and changes nothing. Returns the rank that called it last, whose parameters all steps have
-    changed: broadcast them from there.
+    This rank gives zeros to the steps of every `DistributedOptimizer` of all ranks, and to their sums and averages that
+    have names; Average divides by the number of all ranks. To Min, Max and Product it gives what does not change them,
+    to allgather and alltoall no rows; what it receives is dropped. A broadcast from this rank raises Mismatch on the
+    others. Operations without a name, `barrier`, and those of smaller process sets do not end before all of
+    their ranks have joined. ``device`` is accepted and changes nothing. Returns the rank that called it last, whose
+    parameters all steps have changed: broadcast them from there.
 
     >>> hvd.join() in range(hvd.size())
     True
     """
     _sets.require_init()
-    return _join(_comm.world())
+    return _join(_comm.world(), _handles.take_part)
 
 
 def is_initialized() -> bool:

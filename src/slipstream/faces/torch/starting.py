@@ -1,6 +1,6 @@
 """How the operations of `horovod.torch` start: at once without a name, else when all ranks have called them.
 
-Each function checks the arguments of this rank, and says what the ranks compare.
+Each function checks the arguments of this rank; `requests` says what the ranks compare.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import Grouped, Named, PendingResult, start
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.horovod.reduce_ops import Max, Min, engine_op, op_name
 from slipstream.faces.torch.data_movement import (
     check_splits,
     number_of_root,
@@ -28,7 +27,15 @@ from slipstream.faces.torch.reduction_collectives import (
     start_grouped_all_reduce,
     start_reduce_scatter,
 )
-from slipstream.faces.torch_tensors import check_dense, dtype_code
+from slipstream.faces.torch.requests import (
+    broadcast_request,
+    grouped_request,
+    rows_request,
+    shares_request,
+    sum_request,
+)
+from slipstream.faces.torch.sum_parts import SumPart
+from slipstream.faces.torch_tensors import check_dense
 
 __all__ = [
     "all_gather",
@@ -56,12 +63,14 @@ def all_reduce(
     """An all-reduce of one tensor: see `start_all_reduce`."""
     if name is None:
         return start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set, sync)
+    check_dense(tensor)
     return start(
-        "allreduce",
         name,
         process_set,
-        lambda: _reduction([tensor], op, prescale, postscale),
+        lambda text: sum_request(text, tensor.dtype, tensor.shape, op, prescale, postscale),
         lambda own: start_all_reduce(tensor, in_place, name, op, prescale, postscale, own),
+        lambda: SumPart(tensor, in_place),
+        sync,
     )
 
 
@@ -76,10 +85,9 @@ def grouped_all_reduce(
 ) -> Grouped | Named:
     """An all-reduce of several tensors: see `start_grouped_all_reduce`."""
     return start(
-        "allreduce",
         name,
         process_set,
-        lambda: _reduction(tensors, op, prescale, postscale),
+        lambda text: grouped_request(text, tensors, op, prescale, postscale),
         lambda own: start_grouped_all_reduce(tensors, in_place, name, op, prescale, postscale, own),
     )
 
@@ -96,13 +104,13 @@ def reduce_scatter(
     """A reduce-scatter of one tensor: see `start_reduce_scatter`."""
     check_rows(tensor)
     return start(
-        "reducescatter",
         name,
         process_set,
-        lambda: _reduction([tensor], op, prescale, postscale),
+        lambda text: shares_request(text, tensor, op, prescale, postscale),
         lambda own: start_reduce_scatter(
             tensor, name, op, prescale, postscale, own, sync=sync and name is None
         ),
+        sync=sync,
     )
 
 
@@ -129,10 +137,9 @@ def grouped_reduce_scatter(
 def all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> PendingResult | Named:
     """An all-gather of one tensor: see `start_all_gather`."""
     return start(
-        "allgather",
         name,
         process_set,
-        lambda: _rows(tensor),
+        lambda text: rows_request("allgather", text, tensor),
         lambda own: start_all_gather(tensor, name, own),
     )
 
@@ -165,11 +172,11 @@ def broadcast(
         return start_broadcast(tensor, in_place, root_rank, None, process_set, sync)
     number_of_root(root_rank, process_set)
     return start(
-        "broadcast",
         name,
         process_set,
-        lambda: f"{_whole(tensor)} from rank {root_rank}",
+        lambda text: broadcast_request(text, tensor, root_rank),
         lambda own: start_broadcast(tensor, in_place, root_rank, name, own),
+        sync=sync,
     )
 
 
@@ -181,34 +188,8 @@ def all_to_all(
     if name is not None and splits is not None:  # they are read again when all ranks have called it
         splits = splits.clone() if isinstance(splits, torch.Tensor) else list(splits)
     return start(
-        "alltoall",
         name,
         process_set,
-        lambda: _rows(tensor),
+        lambda text: rows_request("alltoall", text, tensor),
         lambda own: start_all_to_all(tensor, splits, name, own, alone),
     )
-
-
-def _reduction(tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float) -> str:
-    engine_op(op)
-    for tensor in tensors:
-        if op in (Min, Max) and tensor.is_complex():
-            raise ValueError(f"op {op_name(op)} is not defined for {_dtype(tensor)}")
-    factors = "" if prescale == postscale == 1 else f", factors {prescale!r} and {postscale!r}"
-    return f"{'; '.join(map(_whole, tensors))}, op {op_name(op)}{factors}"
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    dtype_code(tensor)
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _whole(tensor: torch.Tensor) -> str:
-    check_dense(tensor)
-    return f"{_dtype(tensor)} {tuple(tensor.shape)}"
-
-
-def _rows(tensor: torch.Tensor) -> str:
-    """Ranks may have different numbers of rows."""
-    check_dense(tensor)
-    return f"{_dtype(tensor)} ({', '.join(['*', *map(str, tensor.shape[1:])])})"

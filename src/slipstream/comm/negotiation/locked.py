@@ -1,0 +1,196 @@
+"""Puts a locked order to work on one rank: launches batches, and takes what comes back. See `order`.
+
+The negotiator's lock protects all of it, unless a method says otherwise. Batches are launched in whatever thread makes
+the last call of one; a blocking call runs it there to its end, where nothing else is under way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.buffers import Buffer
+from slipstream.comm.negotiation.messages import UnderWay
+from slipstream.comm.negotiation.negotiated import Negotiated, abort_for
+from slipstream.comm.negotiation.order import Batch, LockedOrder
+
+__all__ = ["Flight", "Locked"]
+
+_PATIENCE = 0.02  # seconds for which the program waits for a call that waits for those before it in the order
+_LONG_PATIENCE = 0.2  # seconds for which such a call waits where the program does not
+
+
+class Flight:
+    """A batch that has been launched. ``calls``: of its operations; none if this rank has raised the flag."""
+
+    __slots__ = ("batch", "buffer", "calls", "since", "work")
+
+    def __init__(self, batch: Batch, calls: list[Negotiated], buffer: Buffer) -> None:
+        self.batch = batch
+        self.calls = calls
+        self.buffer = buffer
+        self.work: UnderWay | None = None
+        self.since = time.monotonic()
+
+
+class Locked:
+    """One rank's way through a locked order. ``group``: of its own, for batches alone."""
+
+    def __init__(self, group: Group, order: LockedOrder, calls: dict[tuple[str, str], Negotiated]) -> None:
+        self.order = order
+        self.flights: deque[Flight] = deque()
+        self.followers: deque[Negotiated] = deque()  # have passed their gates, in this order
+        self.starting = False  # some thread starts followers
+        self.running: Flight | None = None  # a call runs it in its thread
+        self._group = group
+        self._calls = calls
+        self._buffers: dict[tuple[tuple[str, str], ...], Buffer] = {}
+        self._held_since = 0.0
+        self._awaited = False  # what is held
+        self._reason = ""  # to deviate, once the flight that runs has come back
+
+    def submit(self, call: Negotiated, sync: bool) -> Flight | None:
+        """Takes a call; launches what can be. Returns a flight that the caller has to `run`, without the lock."""
+        if self.order.over:
+            return None  # it is announced when the order has ended
+        reason = self.order.call(call.request)
+        if reason:
+            self.deviate(reason)
+            return None
+        if sync and self.running is None and not self.flights and not self.followers and not self.starting:
+            batch = self.order.ready()
+            if batch is not None:
+                self.running = self._prepare(batch)
+                return self.running
+        self.launch()
+        return None
+
+    def launch(self) -> None:
+        """Launches all batches that can be."""
+        before = self.order.launched
+        while self.running is None and (batch := self.order.ready()) is not None:
+            flight = self._prepare(batch)
+            flight.work = flight.buffer.reduce(self._group, batch.label)
+            self.flights.append(flight)
+        held = bool(self.order.held())
+        if not held or self.order.launched > before or not self._held_since:
+            self._held_since = time.monotonic() if held else 0.0
+            self._awaited = False
+
+    def await_held(self) -> bool:
+        """The program waits for something that may be held. Returns whether that is news."""
+        news = not self._awaited and self._held_since > 0
+        self._awaited = self._awaited or news
+        return news
+
+    def run(self, flight: Flight) -> None:
+        """Runs what `submit` has returned. Without the lock; `landed` has to follow, whatever it raises."""
+        flight.buffer.reduce(self._group, flight.batch.label, sync=True)
+
+    def landed(self, flight: Flight, whole: bool) -> None:
+        """It has been run, or its call was broken off (then it goes on, and is waited for by others)."""
+        self.running = None
+        self._held_since = 0.0
+        if whole:
+            self._end(flight)
+        else:
+            flight.work = _BrokenOff(flight.buffer, self._group)
+            self.flights.append(flight)
+        if self._reason:
+            self.deviate(self._reason)
+        self.launch()
+
+    def deviate(self, reason: str) -> None:
+        """This rank cannot go on in this order."""
+        if self.running is not None:
+            self._reason = self._reason or reason
+        elif self.order.deviate(reason):
+            self._raise_flag(self.order.launched - 1)
+
+    def complete(self, launched: int) -> None:
+        """Takes part, with flags up, in what other ranks have launched: ``launched`` batches at most."""
+        for number in range(self.order.launched, launched):
+            self._raise_flag(number)
+
+    def settle(self) -> None:
+        """Takes what has come back."""
+        while self.flights and not self.order.void:
+            work = self.flights[0].work
+            if work is None or not work.done():
+                return
+            work.wait()  # raises the session's error
+            self._end(self.flights.popleft())
+
+    def wait_left(self) -> float:
+        """Seconds until this rank has waited long enough for a call of its own; endless if it need not wait.
+
+        While something is under way it need not: that comes back, or the order ends.
+        """
+        if not self._held_since or self.flights or self.running is not None or self.order.over:
+            return float("inf")
+        patience = _PATIENCE if self._awaited else _LONG_PATIENCE
+        return self._held_since + patience - time.monotonic()
+
+    def busy(self) -> bool:
+        """Whether something happens without a further call of this rank."""
+        return bool(self.flights or self.followers or self._held_since or self.order.void)
+
+    def _prepare(self, batch: Batch) -> Flight:
+        calls = [self._calls[key] for key in batch.keys]
+        buffer = self._buffers.get(batch.keys)
+        if buffer is None:
+            buffer = self._buffers[batch.keys] = _buffer_of(batch)
+        flight = Flight(batch, calls, buffer)
+        if batch.sum is not None:
+            try:
+                buffer.pack(self._group, calls)
+            except BaseException as error:
+                if not isinstance(error, SlipstreamError):
+                    abort_for(self._group, calls[0].request, error)
+                raise
+        for call in calls:
+            call.starts()
+        self.order.launch()
+        return flight
+
+    def _raise_flag(self, number: int) -> None:
+        batch = self.order.batch(number)
+        flight = Flight(batch, [], _buffer_of(batch))
+        flight.buffer.raise_flag()
+        flight.work = flight.buffer.reduce(self._group, batch.label)
+        self.flights.append(flight)
+
+    def _end(self, flight: Flight) -> None:
+        void = flight.buffer.is_flagged()
+        self.order.end(void)
+        if void:
+            return
+        if flight.batch.sum is None:
+            self.followers.extend(flight.calls)
+            return
+        flight.buffer.unpack(flight.calls)
+        for call in flight.calls:
+            if self._calls.get(call.request.key) is call:
+                del self._calls[call.request.key]
+
+
+def _buffer_of(batch: Batch) -> Buffer:
+    parts = [one.sum for one in batch.requests if one.sum is not None] if batch.sum is not None else []
+    return Buffer(parts, flagged=True)
+
+
+class _BrokenOff:
+    """A run that goes on without the call that began it."""
+
+    def __init__(self, buffer: Buffer, group: Group) -> None:
+        self._buffer, self._group = buffer, group
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def wait(self, timeout: float | None = None) -> None:
+        self._buffer.await_run(self._group)
+        self._done = True

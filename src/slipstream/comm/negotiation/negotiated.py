@@ -1,0 +1,167 @@
+"""One operation that has a name, from its call to its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from slipstream.base import recording
+from slipstream.base.errors import Mismatch, PeerLost, SlipstreamError
+from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.agreement import Request
+
+__all__ = ["DONE", "Negotiated", "Part", "Pending", "abort_for", "told"]
+
+
+class Pending(Protocol):
+    """An operation that has been started."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+
+    def wait(self) -> Any:
+        """Waits for its end; returns the result, or raises its error."""
+
+
+class Part(Protocol):
+    """What an all-reduce has in a buffer that it shares with others. Nothing is changed before `unpack`."""
+
+    def pack(self, group: Group, address: int) -> None:
+        """Copies the input there."""
+
+    def unpack(self, address: int) -> Any:
+        """Takes the sum from there; returns the result."""
+
+
+class _Done:
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return None
+
+
+DONE: Pending = _Done()
+"""What has nothing to wait for."""
+
+
+class _Owner(Protocol):
+    waited: bool
+
+    def look(self) -> None:
+        """Takes note of what has ended."""
+
+    def await_decision(self, call: Negotiated) -> None:
+        """Waits until `decided`."""
+
+
+class Negotiated:
+    """An operation that starts when all ranks have called it. The ranks' own errors do not stop the others'."""
+
+    def __init__(
+        self, owner: _Owner, request: Request, start: Callable[[Group], Pending], part: Part | None
+    ) -> None:
+        self.request = request
+        self.part = part
+        self.pause = False  # this rank waited between the call before and this one
+        self.since = time.monotonic()
+        self._called = time.monotonic_ns() if recording.recording() else 0
+        self._owner = owner
+        self._start = start
+        self._decided = False
+        self._wake = threading.Lock()  # free once it is decided
+        self._wake.acquire()
+        self._pending: Pending = DONE
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def begin(self, group: Group, mismatch: str) -> None:
+        """Starts it on ``group``, or fails it. An error that this rank alone has ends the session."""
+        self.starts()
+        if mismatch:
+            self.fail(Mismatch(mismatch))
+            return
+        try:
+            self.go_on(self._start(group))
+        except BaseException as error:
+            if not isinstance(error, SlipstreamError):
+                abort_for(group, self.request, error)
+            self.fail(error)
+
+    def starts(self) -> None:
+        """Shows in the timeline how long it has waited."""
+        if self._called:
+            kind, name = self.request.key
+            recording.record("negotiation", name, self._called, time.monotonic_ns(), kind=kind)
+            self._called = 0
+
+    def begin_alone(self, group: Group) -> None:
+        """Starts it where there is nobody to agree with; raises what that raises."""
+        self.go_on(self._start(group))
+
+    def go_on(self, pending: Pending) -> None:
+        """It has been started."""
+        self._pending = pending
+        self._decide()
+
+    def give(self, result: Any) -> None:
+        """It is done."""
+        self._result = result
+        self._decide()
+
+    def fail(self, error: BaseException) -> None:
+        """It will not be started."""
+        self._error = error
+        self._decide()
+
+    def _decide(self) -> None:
+        if not self._decided:
+            self._decided = True
+            self._wake.release()
+
+    def decided(self) -> bool:
+        """Whether it has been started, or has failed."""
+        return self._decided
+
+    def sleep(self, seconds: float) -> None:
+        """Returns when it is decided, or so much later."""
+        if self._wake.acquire(timeout=seconds):
+            self._wake.release()
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        if not self._decided:
+            self._owner.look()
+        return self._decided and self._pending.done()
+
+    def wait(self) -> Any:
+        """Waits until all ranks have called it, and for its end; returns its result.
+
+        Raises Mismatch if the ranks have called it with different arguments, else what the operation raises. If a
+        signal's handler raises an exception here, the operation goes on, and may be waited for again.
+        """
+        self._owner.waited = True
+        if not self._decided:
+            self._owner.await_decision(self)
+        if self._error is not None:
+            raise self._error
+        return self._result if self._pending is DONE else self._pending.wait()
+
+
+def abort_for(group: Group, request: Request, error: BaseException) -> None:
+    """Ends the session: this rank has an error of its own in what the others have started."""
+    rank = group.native.ranks[group.rank]
+    group.session.abort(
+        f"rank {rank} could not start {request.kind} {request.name!r}, which the other ranks have started "
+        f"({type(error).__name__}: {error})"
+    )
+
+
+def told(request: Request, error: BaseException) -> BaseException:
+    """The error that has ended the negotiation, as one of the operation."""
+    if not isinstance(error, SlipstreamError):
+        return error
+    text = f"{request.kind} {request.name!r} waits for all ranks to call it: {error}"
+    return PeerLost(text, error.rank, error.host) if isinstance(error, PeerLost) else type(error)(text)

@@ -1,0 +1,233 @@
+"""The locked order: ranks that call the same operations again and again start them without a message. All is pure.
+
+Operations are cut into *batches*. A rank launches a batch when it has called all of its operations and launched the
+batch before. A batch is one small all-reduce: its sums, if these share a buffer, and a flag. Otherwise it holds one
+operation, which starts when the flag has come back (the batch is a *gate*). A rank that cannot go on in this order
+launches its next batch with the flag up, and no more after it. So all ranks learn which batch is the first that is
+void; what they have launched after that is void, too. They tell each other how far they have launched, complete that
+with flags up, and agree on all that has not ended by announcements (`Agreement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from slipstream.base.dtypes import DType, Op
+from slipstream.comm.negotiation.agreement import JOIN, Decision, Request, Sum
+
+__all__ = ["MOST_SHARED", "Batch", "Cycles", "LockedOrder", "share"]
+
+MOST_SHARED = 128 << 10
+"""Bytes of a sum that shares a buffer: above, the price is in the bytes, not in the messages."""
+_LONGEST = 4096  # operations in a cycle
+_ALIKE, _MOST_ALIKE = 3, 48  # cycles that were the same before the order is locked, at first and at most
+_LONG = 100  # batches of a locked order that was worth it
+# A flag in a buffer of these comes back from any number of ranks.
+_FLAGGED = frozenset(
+    [
+        (int(dtype), int(op))
+        for dtype in (DType.F32, DType.F64, DType.F16, DType.BF16)
+        for op in (Op.SUM, Op.AVG)
+    ]
+    + [(int(dtype), int(Op.SUM)) for dtype in (DType.I32, DType.I64)]
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Operations that start together. ``sum``: what shares the buffer; None: a gate, of one operation."""
+
+    requests: tuple[Request, ...]
+    sum: Sum | None
+
+    @cached_property
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """Those of its operations."""
+        return tuple(one.key for one in self.requests)
+
+    @cached_property
+    def label(self) -> str:
+        """What errors call it."""
+        names = [f"{one.kind} {one.name!r}" for one in self.requests[:5]]
+        more = len(self.requests) - len(names)
+        return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def share(requests: Sequence[Request], room: int, apart: Collection[int] = ()) -> list[list[Request]]:
+    """Cuts a list of operations into those that share buffers of at most ``room`` bytes; ``apart``: where to cut."""
+    found: list[list[Request]] = []
+    alike: tuple[float, ...] = ()  # of the last buffer; it has ``left`` bytes left
+    left = 0
+    for place, request in enumerate(requests):
+        one = request.sum
+        small = one is not None and one.nbytes <= min(room, MOST_SHARED)
+        if one is not None and small and place not in apart and one.nbytes <= left and one.alike == alike:
+            found[-1].append(request)
+            left -= one.nbytes
+        else:
+            found.append([request])
+            alike, left = (one.alike, room - one.nbytes) if one is not None and small else ((), 0)
+    return found
+
+
+def _batch(requests: Sequence[Request]) -> Batch:
+    sums = [one.sum for one in requests if one.sum is not None]
+    first = sums[0] if sums else None
+    flagged = (
+        first is not None
+        and first.alike[2:] == (1.0, 1.0)
+        and first.alike[:2] in _FLAGGED
+        and first.nbytes <= MOST_SHARED
+    )
+    if first is None or not flagged:
+        return Batch(tuple(requests), None)
+    whole = Sum(first.dtype, first.op, sum(one.elements for one in sums), sum(one.nbytes for one in sums))
+    return Batch(tuple(requests), whole)
+
+
+class Cycles:
+    """Watches decisions for operations that come again and again, on all ranks alike."""
+
+    def __init__(self) -> None:
+        self._needed = _ALIKE
+        self._now: dict[tuple[str, str], Decision] = {}
+        self._before: list[dict[tuple[str, str], Decision]] = []  # the last ones that were alike
+        self._alike = 0  # how many were
+
+    def note(self, decision: Decision) -> None:
+        """Takes the next one."""
+        if decision.mismatch or decision.joined or decision.key[0] == JOIN or len(self._now) == _LONGEST:
+            self._forget()
+            return
+        if decision.key in self._now:
+            if self._before and _requests(self._before[-1]) != _requests(self._now):
+                self._alike = 0
+            self._alike += 1
+            self._before = [*self._before[1 - _ALIKE :], self._now]
+            self._now = {}
+        self._now[decision.key] = decision
+
+    def locked(self, room: int) -> LockedOrder | None:
+        """The order from now on, once the cycles have been alike for long enough."""
+        if self._alike < self._needed or not self._now:
+            return None
+        last = self._before[-1]
+        if any(key not in last or last[key].request != one.request for key, one in self._now.items()):
+            return None
+        keys = [*self._now, *(key for key in last if key not in self._now)]
+        begun = len(self._now)
+        pauses = [one.pauses for one in self._now.values()]
+        cycles = self._before
+        apart = {
+            place
+            for place in range(1, len(keys))
+            if place == begun or any(one[keys[place]].pauses != one[keys[place - 1]].pauses for one in cycles)
+        }
+        apart |= {place for place in range(1, begun) if pauses[place] != pauses[place - 1]}
+        batches = [
+            _batch(part)
+            for part in _apart_unless_flagged(share([last[key].request for key in keys], room, apart))
+        ]
+        start, left = 0, begun
+        while left:
+            left -= len(batches[start].requests)
+            start += 1
+        self._forget()
+        return LockedOrder(batches, start)
+
+    def unlocked(self, completed: int) -> None:
+        """An order of which so many batches ended well is given up: the more often, the longer the next one takes."""
+        self._needed = _ALIKE if completed >= _LONG else min(2 * self._needed, _MOST_ALIKE)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._now, self._before, self._alike = {}, [], 0
+
+
+def _apart_unless_flagged(parts: Sequence[list[Request]]) -> list[list[Request]]:
+    """A buffer without room for a flag is not shared: each of its operations passes a gate of its own."""
+    found: list[list[Request]] = []
+    for part in parts:
+        found += [part] if _batch(part).sum is not None else [[one] for one in part]
+    return found
+
+
+def _requests(cycle: dict[tuple[str, str], Decision]) -> dict[tuple[str, str], Request]:
+    return {key: one.request for key, one in cycle.items()}
+
+
+class LockedOrder:
+    """Where one rank is in a cycle of batches, which begins with number ``start``.
+
+    ``launched``: how many batches; ``ended``: how many of them were found valid, or the first that was void.
+    """
+
+    def __init__(self, batches: Sequence[Batch], start: int = 0) -> None:
+        self.batches = tuple(batches)
+        self.launched = 0
+        self.ended = 0
+        self.deviates = ""  # why this rank does
+        self.void = False
+        self._start = start
+        self._requests = {one.key: one for batch in self.batches for one in batch.requests}
+        self._called: set[tuple[str, str]] = set()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def batch(self, number: int) -> Batch:
+        """The one that is launched as number ``number``, from 0."""
+        return self.batches[(self._start + number) % len(self.batches)]
+
+    def call(self, request: Request) -> str:
+        """Takes a call of this rank. Returns why it cannot be in this order, or ""."""
+        known = self._requests.get(request.key)
+        if known is not request:
+            if known is None:
+                return f"called {request.kind} {request.name!r}, which is not in the cycle"
+            if known != request:
+                return f"called {request.kind} {request.name!r} with {request.facts}, not {known.facts}"
+            self._requests[request.key] = request  # the next look is quicker
+        self._called.add(request.key)
+        return ""
+
+    @property
+    def over(self) -> bool:
+        """Whether this rank launches no more."""
+        return self.void or bool(self.deviates)
+
+    def ready(self) -> Batch | None:
+        """The next batch, if it can be launched."""
+        if self.void or self.deviates or not self._called:
+            return None
+        batch = self.batch(self.launched)
+        return batch if self._called.issuperset(batch.keys) else None
+
+    def launch(self) -> None:
+        """Takes note that the next batch has been."""
+        self._called.difference_update(self.batch(self.launched).keys)
+        self.launched += 1
+
+    def held(self) -> list[tuple[str, str]]:
+        """What this rank has called and cannot launch."""
+        return [] if self.ready() else list(self._called)
+
+    def lacks(self) -> str:
+        """What it has not called of its next batch."""
+        missing = [one for one in self.batch(self.launched).requests if one.key not in self._called]
+        return f"{missing[0].kind} {missing[0].name!r}" if missing else ""
+
+    def deviate(self, reason: str) -> bool:
+        """This rank cannot go on. Returns whether it has to launch its next batch with the flag up."""
+        if self.over:
+            return False
+        self.deviates = reason
+        self.launched += 1
+        return True
+
+    def end(self, void: bool) -> None:
+        """The oldest batch under way has come back."""
+        self.void = void
+        self.ended += not void
