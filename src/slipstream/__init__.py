@@ -21,6 +21,7 @@ from slipstream.base import excepthook as _excepthook
 from slipstream.base import job_observers as _job_observers
 from slipstream.base.errors import Aborted, Mismatch, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.misspelt import did_you_mean as _did_you_mean
+from slipstream.comm import COLLECTIVES as _COLLECTIVES
 from slipstream.comm import __all__ as _COMM
 
 _TIMELINE = ("start_timeline", "stop_timeline")
@@ -42,8 +43,8 @@ __all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_TIMELINE, *_RECORDING, "run
 
 
 def _observe(job: Any, settings: Any) -> None:
-    # A signal's handler could break off the first call of one that is still to be imported.
-    for name in _COMM:
+    # A signal's handler could break off the first call of a collective that is still to be imported.
+    for name in _COLLECTIVES:
         getattr(sys.modules[__name__], name)
     if settings.log != "warning" or settings.reducers:  # which may have to be warned of
         importlib.import_module("slipstream.observe.messages").follow(job, settings)

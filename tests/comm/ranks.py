@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import fork_server
-from slipstream.comm.rendezvous.store import StoreServer
+from slipstream.comm.rendezvous.store_server import StoreServer
 
 TRANSPORTS = ("tcp", "shm", "mixed")
 PYTHON = sys.executable

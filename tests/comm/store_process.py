@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from slipstream.comm.rendezvous.store import StoreServer
+from slipstream.comm.rendezvous.store_server import StoreServer
 
 server = StoreServer(sys.argv[1], bytes.fromhex(os.environ["SLIPSTREAM_SECRET"]), "job")
 print("{}:{}".format(*server.address[:2]), flush=True)

@@ -18,7 +18,8 @@ import pytest
 from comm import ranks
 from slipstream.base.errors import Refused, SlipstreamError
 from slipstream.comm.rendezvous import handshake
-from slipstream.comm.rendezvous.store import Store, StoreServer
+from slipstream.comm.rendezvous.store import Store
+from slipstream.comm.rendezvous.store_server import StoreServer
 
 SCRIPT = Path(__file__).with_name("encryption_rank.py")
 SECRET = b"k" * 32

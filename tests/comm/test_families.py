@@ -18,7 +18,8 @@ import pytest
 
 from slipstream.base.settings import Settings
 from slipstream.comm.rendezvous import machines
-from slipstream.comm.rendezvous.store import Store, StoreServer
+from slipstream.comm.rendezvous.store import Store
+from slipstream.comm.rendezvous.store_server import StoreServer
 from slipstream.launch.environment import passed_on
 
 RANK = """

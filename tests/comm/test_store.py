@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.protocol import PROTOCOL, VERSIONS_DIFFER, package_version
-from slipstream.comm.rendezvous import admission, handshake, store_server
+from slipstream.comm.rendezvous import admission, handshake, requests
 from slipstream.comm.rendezvous import server as connections
 from slipstream.comm.rendezvous.questions import QuestionServer
-from slipstream.comm.rendezvous.store import Store, StoreServer
+from slipstream.comm.rendezvous.store import Store
+from slipstream.comm.rendezvous.store_server import StoreServer
 from slipstream.comm.rendezvous.waiting import says_who_is_late
 
 SECRET = b"k" * 32
@@ -146,13 +147,13 @@ def test_a_gather_notices_a_deletion_while_it_waits(server: StoreServer) -> None
 
 def test_largest_value_and_one_more(server: StoreServer) -> None:
     store = client(server)
-    value = os.urandom(store_server.MAX_VALUE)
-    store.set("k" * store_server.MAX_KEY, value)
-    assert store.get("k" * store_server.MAX_KEY) == value
+    value = os.urandom(requests.MAX_VALUE)
+    store.set("k" * requests.MAX_KEY, value)
+    assert store.get("k" * requests.MAX_KEY) == value
     with pytest.raises(ValueError, match="more than"):
         store.set("key", value + b"x")
     with pytest.raises(ValueError, match="512"):
-        store.set("k" * (store_server.MAX_KEY + 1), b"")
+        store.set("k" * (requests.MAX_KEY + 1), b"")
 
 
 def test_total_is_bounded(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,20 +308,20 @@ def test_fuzzed_members(shared: StoreServer, op: int, body: bytes, claim: int | 
     usable(shared)
 
 
-@pytest.mark.parametrize("length", [store_server.MAX_VALUE + (1 << 20), 0xFFFFFFFF, 0])
+@pytest.mark.parametrize("length", [requests.MAX_VALUE + (1 << 20), 0xFFFFFFFF, 0])
 def test_an_oversized_request_is_cut_off(server: StoreServer, length: int) -> None:
     with raw(server) as sock:
         handshake.call(sock, SECRET, hello())
-        sock.sendall(struct.pack("<BI", store_server.SET, length))
+        sock.sendall(struct.pack("<BI", requests.SET, length))
         assert closed(sock)
     usable(server)
 
 
 def test_a_second_request_while_one_is_pending_is_cut_off(server: StoreServer) -> None:
-    body = store_server.GET_HEAD.pack(20_000) + b"nothing"
+    body = requests.GET_HEAD.pack(20_000) + b"nothing"
     with raw(server) as sock:
         handshake.call(sock, SECRET, hello())
-        sock.sendall((connections.HEADER.pack(store_server.GET, len(body)) + body) * 2)
+        sock.sendall((requests.HEADER.pack(requests.GET, len(body)) + body) * 2)
         assert closed(sock)
     usable(server)
 
@@ -376,11 +377,11 @@ def test_a_crowd_of_strangers_does_not_keep_members_out(server: StoreServer) -> 
 
 def test_a_client_that_does_not_read_blocks_nobody(server: StoreServer) -> None:
     store = client(server)
-    store.set("big", bytes(store_server.MAX_VALUE))
-    body = store_server.GET_HEAD.pack(0) + b"big"
+    store.set("big", bytes(requests.MAX_VALUE))
+    body = requests.GET_HEAD.pack(0) + b"big"
     with raw(server) as sock:
         handshake.call(sock, SECRET, hello())
-        sock.sendall(connections.HEADER.pack(store_server.GET, len(body)) + body)
+        sock.sendall(requests.HEADER.pack(requests.GET, len(body)) + body)
         for _ in range(3):
             usable(server)
 
@@ -399,8 +400,8 @@ def test_closing_wakes_those_who_wait(server: StoreServer) -> None:
 def test_a_dead_client_leaves_no_trace(server: StoreServer) -> None:
     sock = raw(server)
     handshake.call(sock, SECRET, hello())
-    body = store_server.GATHER_HEAD.pack(20_000, 5) + b"g"
-    sock.sendall(connections.HEADER.pack(store_server.GATHER, len(body)) + body)
+    body = requests.GATHER_HEAD.pack(20_000, 5) + b"g"
+    sock.sendall(requests.HEADER.pack(requests.GATHER, len(body)) + body)
     store = client(server)
     while not server._gathers:
         store.add("turn", 1)

@@ -13,9 +13,10 @@ import pytest
 
 from comm.test_rendezvous import environment, meeting_points, said
 from slipstream.comm.rendezvous.rank_sources import Placement
+from slipstream.comm.rendezvous.requests import Entry
 from slipstream.comm.rendezvous.second_claims import DOUBT_SECONDS
 from slipstream.comm.rendezvous.start_identity import start_identity
-from slipstream.comm.rendezvous.store_starts import Entry, Start, Starts
+from slipstream.comm.rendezvous.store_starts import Start, Starts
 
 SCRIPT = Path(__file__).with_name("two_starts_rank.py")
 WAYS = pytest.mark.parametrize("way", [0, 1], ids=["file", "port"])

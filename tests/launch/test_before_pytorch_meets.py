@@ -13,7 +13,7 @@ import pytest
 from launch.test_run import run, tag
 from slipstream.base.settings import Settings
 from slipstream.comm.rendezvous import launched
-from slipstream.comm.rendezvous.store import StoreServer
+from slipstream.comm.rendezvous.store_server import StoreServer
 
 __all__ = ["tag"]
 

@@ -26,7 +26,7 @@ from slipstream.base.errors import Refused, SlipstreamError
 from slipstream.cli.main import main
 from slipstream.comm.reducers import client
 from slipstream.comm.reducers.client import JOB, Reply, Request, register
-from slipstream.comm.rendezvous import admission, questions
+from slipstream.comm.rendezvous import admission, requests
 from slipstream.comm.rendezvous.store import Store
 from slipstream.launch.torch_rendezvous import master_port
 from slipstream.reducer import metrics, server
@@ -175,7 +175,7 @@ def test_hostile_requests_are_refused_and_harm_nobody(reducer: Reducer) -> None:
     with pytest.raises(SlipstreamError):
         store.set("request/1", b"x")  # it is no store
     with pytest.raises(SlipstreamError):
-        store._request(questions.ASK, bytes(questions.MAX_QUESTION + 1), 1.0)
+        store._request(requests.ASK, bytes(requests.MAX_QUESTION + 1), 1.0)
     store.close()
     assert reducer.status()["refused"] == len(HOSTILE)
     assert ask(port, Request("job", 2, 2).encode()).incarnation

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 __all__ = ["cpu_quota", "format_cpus", "parse_cpus"]
 
@@ -38,41 +38,48 @@ def format_cpus(cpus: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
+def cpu_quota(root: str | os.PathLike[str] = "/") -> float | None:
     """Processors' time that this process may use a second, with all others of its control group; None: no limit.
 
     The least of its group's limit and those above (``cpu.max``, or ``cpu.cfs_quota_us`` of version 1).
     """
-    limits = [limit for group in _control_groups(root) if (limit := _limit_of(group)) is not None]
+    limits = [limit for group in _control_groups(os.fspath(root)) if (limit := _limit_of(group)) is not None]
     return min(limits, default=None)
 
 
-def _control_groups(root: Path) -> Iterator[Path]:
+def _control_groups(root: str) -> Iterator[str]:
     """The folders of this process's control groups that may limit its processors, and those above them."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _text(os.path.join(root, "proc/self/cgroup")).splitlines():
         match = re.fullmatch(r"\d+:([^:]*):(.*)", line)
         if match is None:
             continue
         controllers, path = match.groups()
         if controllers and "cpu" not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        group = mount / path.lstrip("/")
-        yield from (group, *(above for above in group.parents if above.is_relative_to(mount)))
+        group = os.path.join(root, "sys/fs/cgroup", "cpu" if controllers else "")
+        yield group
+        for name in path.split("/"):
+            if name:
+                group = os.path.join(group, name)
+                yield group
 
 
-def _limit_of(group: Path) -> float | None:
-    quota, _, period = _text(group / "cpu.max").partition(" ")
+def _limit_of(group: str) -> float | None:
+    quota, _, period = _text(os.path.join(group, "cpu.max")).partition(" ")
     if not period:
-        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        quota, period = (
+            _text(os.path.join(group, "cpu.cfs_quota_us")),
+            _text(os.path.join(group, "cpu.cfs_period_us")),
+        )
     try:
         return int(quota) / int(period) if int(quota) > 0 else None
     except (ValueError, ZeroDivisionError):  # "max", or no such file
         return None
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
     except (OSError, UnicodeDecodeError):
         return ""

@@ -14,7 +14,6 @@ import stat
 import sys
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 
 from slipstream.base.errors import Aborted, PeerLost, SlipstreamError
@@ -24,7 +23,8 @@ __all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "is_reporting", "t
 # What an exception is: this rank's own, one raised while another was handled, or what follows from another rank's end.
 OWN, MIXED, CONSEQUENCE = 0, 1, 2
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep  # as in frames: links in it, if any, are not followed
+# As in frames: links in it, if any, are not followed.
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _ON_PURPOSE = (SlipstreamError, ValueError, TypeError, NotImplementedError, KeyboardInterrupt)
 _LOOK_UP = ("__getattr__", "__dir__")  # of a module: what they raise is about the user's spelling
 _MOST = 4000  # bytes of a report, which are written at once (PIPE_BUF)

@@ -1,11 +1,17 @@
-"""The limit of files that this process may have open."""
+"""Files of this process: how many it may have open, and short ones of the kernel's."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 
-__all__ = ["raise_file_limit"]
+__all__ = ["kernel_text", "raise_file_limit"]
+
+
+def kernel_text(path: str) -> str:
+    """What a file of /proc or /sys says; raises OSError. `pathlib` would take longer to import than a rank to start."""
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
 
 
 def raise_file_limit() -> None:

@@ -7,8 +7,6 @@ that slipstream does not know is an error naming the variable: a typing mistake 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -47,6 +45,8 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Splits numeric addresses with commas between; raises ValueError for anything else."""
+    import ipaddress  # few processes are given any
+
     try:
         return tuple(str(ipaddress.ip_address(part)) for part in text.split(","))
     except ValueError:
@@ -322,6 +322,8 @@ class Settings:
             if not variable.startswith(PREFIX):
                 continue
             if variable not in fields:
+                import difflib
+
                 close = difflib.get_close_matches(variable, fields, n=1)
                 hint = f"; did you mean {close[0]}?" if close else ""
                 raise ValueError(f"{variable}: slipstream has no such variable{hint}")

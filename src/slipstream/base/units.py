@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from fractions import Fraction
 
 __all__ = ["TIME_UNITS", "format_rate", "parse_duration", "parse_rate", "parse_size"]
 
@@ -55,10 +54,12 @@ def parse_size(text: str, *, rounded: bool = False) -> int:
         raise ValueError(f"{text!r:.40} is not a size: bytes, or a number with K, MiB, GB or the like")
     base = 1000 if (match[3] or "").lower() == "b" else 1024
     unit: int = base ** _POWERS[match[2].lower()]
-    size = Fraction(match[1]) * unit
-    if size > 2**50 or (size != int(size) and not rounded):
+    whole, _, part = match[1].partition(".")
+    scale: int = 10 ** len(part)
+    size, rest = divmod(int(whole + part) * unit, scale)
+    if (size, rest) > (2**50, 0) or (rest and not rounded):
         raise ValueError(f"{text!r:.40} is not a whole number of bytes up to 1 PiB")
-    return round(size)
+    return size + (2 * rest >= scale)
 
 
 def parse_duration(text: str, *, bare: bool = False) -> float:

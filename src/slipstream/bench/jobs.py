@@ -25,7 +25,7 @@ from typing import Any
 
 from slipstream.base.settings import Settings
 from slipstream.comm.rendezvous.discovery import bind_addresses, is_local_host, reachable_addresses
-from slipstream.comm.rendezvous.store import StoreServer
+from slipstream.comm.rendezvous.store_server import StoreServer
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, place
 from slipstream.launch.processes import descendants, die_with_parent

@@ -39,6 +39,7 @@ _HOMES = {
         "send",
     ),
 }
+COLLECTIVES = tuple(_HOMES["slipstream.comm.collectives.arrays"])
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)

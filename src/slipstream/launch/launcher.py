@@ -17,7 +17,7 @@ import shutil
 from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import Settings
 from slipstream.comm.rendezvous.discovery import bind_addresses, is_local_host
-from slipstream.comm.rendezvous.store import StoreServer
+from slipstream.comm.rendezvous.store_server import StoreServer
 from slipstream.launch.agent_pool import AgentPool
 from slipstream.launch.agents import Destination, Remote
 from slipstream.launch.causes import advice, explained, named

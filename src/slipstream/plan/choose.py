@@ -11,14 +11,14 @@ messages that are measured to be faster through a reducer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from types import MappingProxyType
+from typing import NamedTuple
 
 from slipstream.plan.halving_doubling import power_of_two_below
 from slipstream.plan.shards import shard_count
 from slipstream.plan.topology import Network, Topology, members_of_hosts
 
-__all__ = ["Choice", "Network", "Reducers", "SmallCosts", "Topology", "choose", "estimate"]
+__all__ = ["SMALL_SIZES", "Choice", "Network", "Reducers", "SmallCosts", "Topology", "choose", "estimate"]
 
 SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
 # What is only moved takes fewer messages, and fewer turns if ranks share cores: up to this size, and so many chunks.
@@ -31,11 +31,11 @@ TCP_CHUNK = 256 << 10
 # Far pairs cross the whole network at once; a ring only ever loads neighbours.
 CONGESTION = 1.2
 SPLIT_BYTES = 32 << 10  # all-reduces of so many and more are split between reducers and a ring of the workers
+SMALL_SIZES = (64, 16 << 10)  # bytes of what is measured with reducers
 REDUCER_CHUNK = 16 << 10  # of an all-reduce that stands in for another collective
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """An algorithm of ``registry``, the size of chunks in bytes, and why.
 
     ``reducers``: the job's reducers take part. ``algorithm`` is then that of an all-reduce, which the ranks run where
@@ -48,25 +48,22 @@ class Choice:
     reducers: bool = False
 
 
-@dataclass(frozen=True)
-class SmallCosts:
-    """Seconds that 64 bytes and 16 KiB take (``SIZES``): an all-reduce among the workers, and through a reducer.
+class SmallCosts(NamedTuple):
+    """Seconds that 64 bytes and 16 KiB take (`SMALL_SIZES`): an all-reduce among the workers, and through a reducer.
 
     ``others``: other collectives among the workers; an all-reduce through a reducer can stand in for them.
     """
 
-    SIZES: ClassVar[tuple[int, int]] = (64, 16 << 10)
-
     workers: tuple[float, float]
     reducer: tuple[float, float]
-    others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    others: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
     def seconds(self, nbytes: int, collective: str) -> tuple[float, float] | None:
         """Among the workers, and through a reducer, along straight lines; None if this was not measured."""
         workers = self.workers if collective == "all_reduce" else self.others.get(collective)
         if workers is None:
             return None
-        low, high = self.SIZES
+        low, high = SMALL_SIZES
         part = (nbytes - low) / (high - low)
         ours, theirs = (a + (b - a) * part for a, b in (workers, self.reducer))
         return ours, theirs
@@ -77,15 +74,13 @@ class SmallCosts:
         return seconds is not None and seconds[1] < seconds[0]
 
 
-@dataclass(frozen=True)
-class Reducers:
+class Reducers(NamedTuple):
     """What a group's choices depend on if reducers serve it. ``small``: None as long as it was not measured."""
 
     small: SmallCosts | None = None
 
 
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     """A topology in numbers: ``local`` ranks on the fullest host.
 
     ``carried``: the shards of a rank of the emptiest host (`slipstream.plan.shards`). ``crossing``: the rounds of
@@ -327,7 +322,7 @@ def _choose_small(collective: str, nbytes: int, own: Choice, costs: SmallCosts) 
     workers, reducer = (f"{one * 1e6:.0f} us" for one in seconds)
     reason = f"{nbytes} bytes take {reducer} through a reducer, {workers} without, as measured"
     if not costs.reducer_pays(nbytes, collective):
-        return replace(own, reason=f"{own.reason}; {reason}")
+        return own._replace(reason=f"{own.reason}; {reason}")
     if collective != "all_reduce":
         return Choice("recursive_doubling", REDUCER_CHUNK, reason, reducers=True)
     return Choice(own.algorithm, own.chunk_bytes, reason, reducers=True)

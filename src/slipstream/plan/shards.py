@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from slipstream.plan.topology import members_of_hosts
 
@@ -51,8 +50,8 @@ def shard_count(local_sizes: Sequence[int]) -> int:
     """
     most = max(local_sizes)
 
-    def unevenness(count: int) -> Fraction:
-        return max(Fraction(-(-count // size) * size, count) for size in local_sizes)
+    def unevenness(count: int) -> float:  # one division, so equal ones are equal numbers
+        return max(-(-count // size) * size for size in local_sizes) / count
 
     return min(range(most, _MOST_PER_RANK * most + 1), key=unevenness)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = ["Network", "Topology", "by_host", "members_of_hosts", "numbered"]
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """Costs of messages: ``alpha`` seconds each, ``beta`` seconds a byte, ``overhead`` seconds of a CPU each.
 
     A full-duplex port of every rank serves its host, one of every host serves the others. ``gamma``: seconds

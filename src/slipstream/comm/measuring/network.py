@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from slipstream import _core
 from slipstream.base.dtypes import DType
@@ -28,8 +28,7 @@ _SLOWEST, _FASTEST = 1e7 / 8, 1e11 / 8  # bytes a second
 _NEAR = 100e-6  # seconds that a message takes in one place, the processors at both ends included
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """``rate``: bytes a second of a host's port; ``latency``: seconds until a short message has come.
 
     ``clock``: see `clock_offset`. It is this rank's own; the others are the same on all ranks.
@@ -76,7 +75,7 @@ def classified(measured: Measured) -> Network:
     power = round(math.log10(min(max(measured.rate, _SLOWEST), _FASTEST) * 8))
     steps = round(math.log10(max(measured.latency, _NEAR) / _NEAR))
     alpha = _NEAR * 10.0**steps if steps else Network().inter_alpha
-    return replace(Network(), inter_beta=8 / 10.0**power, inter_alpha=alpha)
+    return Network()._replace(inter_beta=8 / 10.0**power, inter_alpha=alpha)
 
 
 def _shift(rank: int, order: Sequence[int]) -> Plan:

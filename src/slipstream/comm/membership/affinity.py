@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slipstream.base.cpus import format_cpus, parse_cpus
 from slipstream.base.settings import Settings
 from slipstream.comm.rendezvous.discovery import advertised_addresses, interfaces
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["chosen_cpus", "cpus_near"]
 
@@ -38,10 +41,12 @@ def _cpus_near_job(interface: str | None) -> set[int]:
     return cpus_near(carriers[0]) if carriers else set()
 
 
-def cpus_near(interface: str, sys: Path = Path("/sys")) -> set[int]:
+def cpus_near(interface: str, sys: str | os.PathLike[str] = "/sys") -> set[int]:
     """The CPUs of the interface's NUMA node; none if that is unknown, or if the machine has one node only."""
-    nodes = sys / "devices/system/node"
-    found = set(_nodes_of(sys / "class/net" / interface))
+    from pathlib import Path  # not every rank needs it
+
+    nodes = Path(sys, "devices/system/node")
+    found = set(_nodes_of(Path(sys, "class/net", interface)))
     if len(found) != 1 or len(list(nodes.glob("node[0-9]*"))) < 2:
         return set()
     try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType, TracebackType
 
 from slipstream.base import errors
@@ -49,7 +49,7 @@ def call_site() -> str:
         frame = frame.f_back
     if frame is None:
         return getattr(_elsewhere, "site", "")
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def _origin(traceback: TracebackType | None) -> str:
     found = ""
     while traceback is not None:
         if _is_callers(traceback.tb_frame):
-            found = f" at {Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"
+            found = f" at {os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
 import operator
 import threading
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.base.arguments import as_seconds
+from slipstream.base.log import Log
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
@@ -25,7 +25,7 @@ from slipstream.plan.topology import Topology, numbered
 
 __all__ = ["Compiled", "Group", "check_group", "world"]
 
-_log = logging.getLogger("slipstream.plans")
+_log = Log("slipstream.plans")
 
 
 @dataclass(frozen=True)

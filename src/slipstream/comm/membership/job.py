@@ -12,14 +12,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream import _core
 from slipstream.base import errors
 from slipstream.base.files import raise_file_limit
 from slipstream.base.job_observers import job_observers
 from slipstream.base.settings import Settings
-from slipstream.comm.measuring.network import Measured, classified, measure
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
 from slipstream.comm.membership.meeting import Meeting, MeetingPlace
 from slipstream.comm.membership.opening import open_session
@@ -27,6 +26,9 @@ from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.job_reducers import JobReducers
 from slipstream.comm.rendezvous.join import Membership, given_up, join, when_in_doubt
 from slipstream.plan.topology import Network
+
+if TYPE_CHECKING:
+    from slipstream.comm.measuring.network import Measured
 
 __all__ = [
     "Job",
@@ -89,7 +91,11 @@ class Job:
     @property
     def network(self) -> Network:
         """What plans take the network between the hosts for."""
-        return Network() if self.measured is None else classified(self.measured)
+        if self.measured is None:
+            return Network()
+        from slipstream.comm.measuring.network import classified  # jobs of several hosts need it
+
+        return classified(self.measured)
 
     @property
     def ranks_are_apart(self) -> bool:
@@ -320,6 +326,8 @@ def _start(settings: Settings, member: Membership, measured: Measured | None = N
     )
     try:
         if measured is None and len(set(member.host_ids)) > 1:
+            from slipstream.comm.measuring.network import measure
+
             job.measured = measure(job.session, job.make_group("network"), job.hosts)
         if reducers.known:
             group = job.make_group("reducers")

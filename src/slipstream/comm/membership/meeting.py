@@ -9,15 +9,14 @@ from __future__ import annotations
 import copy
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slipstream.comm.rendezvous.listening import listen_all
 
 __all__ = ["Meeting", "MeetingPlace", "is_gone"]
 
 
-@dataclass(frozen=True)
-class MeetingPlace:
+class MeetingPlace(NamedTuple):
     """Where a rank listens: numeric addresses, best first, and a port."""
 
     addresses: tuple[str, ...]

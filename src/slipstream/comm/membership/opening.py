@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipstream import _core
 from slipstream.base.cpus import cpu_quota, format_cpus, parse_cpus
@@ -19,7 +18,6 @@ from slipstream.comm.membership.meeting import Meeting, MeetingPlace
 from slipstream.comm.membership.options import link_options
 from slipstream.comm.membership.patience import patience
 from slipstream.comm.reducers.job_reducers import JobReducers
-from slipstream.comm.rendezvous.authentication import combined_nonce
 from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
 from slipstream.comm.rendezvous.join import Membership, exchange
 
@@ -30,8 +28,7 @@ _BOARD_RANKS = 16
 _ALIKE = ("wire", "hierarchy")  # settings that must be the same on all ranks
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A session that has started, and what the ranks have told each other."""
 
     session: _core.Session
@@ -112,7 +109,7 @@ def _open(
         mine["meeting"] = [meeting.place.addresses, meeting.place.port]
     if collecting is not None:
         mine["collecting"] = [collecting.place.addresses, collecting.place.port]
-    mine["nonce"] = secrets.token_hex(16)
+    mine["nonce"] = os.urandom(16).hex()
     mine["reducers"] = reducers.register()
     lacking = "every rank has come, but not all have said where they listen"
     everyone = [json.loads(text) for text in exchange(member, json.dumps(mine).encode(), lacking)]
@@ -139,8 +136,13 @@ def _open(
     reducers.known = tuple(everyone[0]["reducers"])
     names = tuple(one["host"] for one in everyone)
     cpus = tuple(frozenset(parse_cpus(one["cpus"])) for one in everyone)
-    nonce = combined_nonce(nonces)
+    nonce = _combined(nonces)
     return Opened(session, tuple(hosts), cpus, names, nonce, meeting, collecting, collector)
+
+
+def _combined(nonces: list[str]) -> bytes:
+    """The nonce of a job, from those of its ranks in rank order."""
+    return hashlib.sha256("/".join(nonces).encode()).digest()
 
 
 def _place(told: list[Any]) -> MeetingPlace:

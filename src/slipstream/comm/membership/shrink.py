@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
+import os
 import time
 from typing import Any
 
@@ -24,7 +24,8 @@ from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.job import Job
 from slipstream.comm.membership.meeting import is_gone
 from slipstream.comm.rendezvous.join import Membership, exchange, local_layout
-from slipstream.comm.rendezvous.store import Store, StoreServer, connect_any
+from slipstream.comm.rendezvous.store import Store, connect_any
+from slipstream.comm.rendezvous.store_server import StoreServer
 
 __all__ = ["shrink"]
 
@@ -49,7 +50,7 @@ def shrink(old: Job, timeout: float, at_least: int | None) -> Job:
     old.session.abort(f"rank {old.rank} goes on with those ranks that live (shrink)")
     _check_belongs(old)
     if old.size == 1:
-        member = _member(old, [0], None, secrets.token_hex(8))
+        member = _member(old, [0], None, os.urandom(8).hex())
         return _settle(old, jobs.replace(old, member), [0])
     survivors = _Survivors(old, time.monotonic() + timeout, least, may_split=at_least is not None)
     try:
@@ -202,7 +203,7 @@ class _Survivors:
                 break
             if self._alive(missing):
                 time.sleep(min(_LOOK, self._left()))
-        ranks, nonce = sorted(here), secrets.token_hex(8)
+        ranks, nonce = sorted(here), os.urandom(8).hex()
         decision = {"ranks": ranks, "nonce": nonce, "least": self._least_of(ranks)}
         self.store.set(self._key("decision"), json.dumps(decision).encode())
         return self._accept(decision)

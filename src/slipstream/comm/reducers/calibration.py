@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
 from slipstream.comm.measuring.runs import Runs, compiled, fresh_memory, seconds_of
-from slipstream.plan.choose import SmallCosts
+from slipstream.plan.choose import SMALL_SIZES, SmallCosts
 from slipstream.plan.registry import build
 from slipstream.plan.sizing import measured_rates
 
@@ -66,7 +66,7 @@ def calibrate(
             for s, r in zip(states, rates, strict=True)
         )
         _log.info("rates of reducers' links, relative to a worker's: %s", found)
-    low, high = SmallCosts.SIZES
+    low, high = SMALL_SIZES
     small = {name: (runs.small(low, name), runs.small(high, name)) for name in runs.small_plans}
     return SmallCosts(small.pop("all_reduce"), small.pop("reducer"), small)
 

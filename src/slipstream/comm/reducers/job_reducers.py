@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream import _core
 from slipstream.base.settings import Settings
-from slipstream.comm.reducers.calibration import calibrate
-from slipstream.comm.reducers.client import Keeper, Request, reducer_secret
 from slipstream.comm.rendezvous.join import Membership
+from slipstream.comm.rendezvous.secret import reducer_secret
 from slipstream.plan.choose import Reducers, SmallCosts
-from slipstream.plan.reducers import worker
-from slipstream.plan.registry import build
+
+if TYPE_CHECKING:
+    from slipstream.comm.reducers.client import Keeper
 
 __all__ = ["JobReducers"]
 
@@ -39,6 +39,8 @@ class JobReducers:
         settings, member = self._settings, self._member
         if not settings.reducers or member.size == 1 or member.rank != 0:
             return []
+        from slipstream.comm.reducers.client import Keeper, Request  # most jobs have no reducers
+
         request = Request(f"{member.job}/{member.epoch}", member.size, self._lanes())
         secret = reducer_secret(settings, member.secret)
         self._keeper = Keeper(settings.reducers, secret, request, encrypt=settings.encrypt)
@@ -52,6 +54,10 @@ class JobReducers:
         ``group``: of all ranks, for this alone. ``links``: what the settings say of links; kept. Reducers are measured,
         and take part, only if ``ranks_are_apart``: no two ranks share memory.
         """
+        from slipstream.comm.reducers.calibration import calibrate
+        from slipstream.plan.reducers import worker
+        from slipstream.plan.registry import build
+
         settings, member = self._settings, self._member
         links.lanes = self._lanes()
         links.threads = 0  # those of the job's own links do not serve these

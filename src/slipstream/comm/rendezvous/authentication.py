@@ -8,14 +8,13 @@ so that nothing recorded earlier, elsewhere, or from another rank is accepted.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from slipstream.base.errors import SlipstreamError
 
-__all__ = ["TAG_SIZE", "Authenticator", "authenticator", "combined_nonce", "next_authenticator"]
+__all__ = ["TAG_SIZE", "Authenticator", "authenticator", "next_authenticator"]
 
 TAG_SIZE = 32  # bytes
 _LABEL = b"slipstream object"
@@ -63,8 +62,3 @@ def authenticator(group: Any, operation: str, number: str) -> Authenticator:
     key = hmac.digest(job.membership.secret, _LABEL + job.nonce, "sha256")
     context = f"{group.id}/{number}/{operation}/".encode()
     return Authenticator(operation, group, key, context)
-
-
-def combined_nonce(nonces: list[str]) -> bytes:
-    """The nonce of a job, from those of its ranks in rank order."""
-    return hashlib.sha256("/".join(nonces).encode()).digest()

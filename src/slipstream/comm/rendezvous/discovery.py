@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import hashlib
-import ipaddress
 import os
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NamedTuple
+
+from slipstream.base.files import kernel_text
 
 __all__ = [
     "Interface",
@@ -36,20 +36,19 @@ def host_id(override: str | None = None) -> str:
     """
     if override is not None:
         return override
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    boot = kernel_text("/proc/sys/kernel/random/boot_id")
     namespace = os.stat("/proc/self/ns/net").st_ino
     return hashlib.sha256(f"{boot}|{namespace}|{os.getuid()}".encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(NamedTuple):
     """A network interface with its numeric addresses (IPv6 without scope)."""
 
     name: str
     up: bool
     loopback: bool
-    ipv4: tuple[str, ...] = field(default=())
-    ipv6: tuple[str, ...] = field(default=())
+    ipv4: tuple[str, ...] = ()
+    ipv6: tuple[str, ...] = ()
 
 
 def interfaces() -> list[Interface]:
@@ -98,7 +97,7 @@ def _ipv4_addresses() -> dict[str, list[str]]:
 def _ipv6_addresses() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     try:
-        lines = Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines()
+        lines = kernel_text("/proc/net/if_inet6").splitlines()
     except OSError:
         return found
     for line in lines:
@@ -110,7 +109,7 @@ def _ipv6_addresses() -> dict[str, list[str]]:
 
 def _default_interface() -> str | None:
     try:
-        lines = Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]
+        lines = kernel_text("/proc/net/route").splitlines()[1:]
     except OSError:
         return None
     routes = [line.split() for line in lines]
@@ -118,12 +117,14 @@ def _default_interface() -> str | None:
     return min(defaults)[1] if defaults else None
 
 
-def _is_address(text: str) -> bool:
+def _as_address(text: str) -> str | None:
+    """A numeric address as it is usually written; None of anything else."""
+    import ipaddress  # few processes are given one
+
     try:
-        ipaddress.ip_address(text)
+        return str(ipaddress.ip_address(text))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def advertised_addresses(interface: str | None = None, *, one_host: bool = False) -> list[str]:
@@ -147,8 +148,8 @@ def advertised_addresses(interface: str | None = None, *, one_host: bool = False
 
 
 def _of_interface(found: list[Interface], interface: str) -> list[str]:
-    if _is_address(interface):
-        wanted = str(ipaddress.ip_address(interface))
+    wanted = _as_address(interface)
+    if wanted is not None:
         if any(wanted in i.ipv4 + i.ipv6 for i in found if i.up):
             return [wanted]
         raise ValueError(f"interface {interface!r}: no interface of this host has that address")

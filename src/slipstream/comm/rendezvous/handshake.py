@@ -12,8 +12,7 @@ import hmac
 import os
 import socket
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from slipstream.base.errors import Refused
 from slipstream.base.protocol import PROTOCOL, VERSIONS_DIFFER, package_version
@@ -83,8 +82,7 @@ def difference(encrypts: bool, other: str, own: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """What a caller says of itself: purpose, job, its rank, whom it wants, and a fresh nonce."""
 
     purpose: int

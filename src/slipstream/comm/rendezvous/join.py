@@ -21,15 +21,11 @@ import atexit
 import importlib
 import json
 import os
-import secrets
 import socket
-import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slipstream.base.errors import Mismatch, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.settings import PREFIX, Settings
@@ -48,11 +44,15 @@ from slipstream.comm.rendezvous.store import (
     LONGER,
     Called,
     Store,
-    StoreServer,
     connect_any,
     own_entry,
 )
 from slipstream.comm.rendezvous.waiting import says_who_is_late
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slipstream.comm.rendezvous.store_server import StoreServer
 
 __all__ = ["Layout", "Membership", "exchange", "given_up", "join", "local_layout", "when_in_doubt"]
 
@@ -69,8 +69,7 @@ _LOOK_EARLIER = 3.0  # seconds to look whether an earlier start's store is still
 _LINGER = 5.0  # seconds a process that serves a store waits at its end for the others to hang up
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Where a rank stands: among the ranks of its host, and among those with its local rank elsewhere."""
 
     local_rank: int
@@ -218,7 +217,7 @@ def given_up(error: BaseException) -> str:
 
 
 def _alone(settings: Settings, epoch: str) -> Membership:
-    secret = settings.secret or secrets.token_bytes(32)
+    secret = settings.secret or os.urandom(32)
     ids = [host_id(settings.host_id)]
     return Membership(0, 1, 0, 1, 0, 1, secret, settings.job, None, epoch, settings.start_timeout, ids)
 
@@ -316,6 +315,8 @@ def _open_own_store(
         ), secret
     secret = find_secret(settings)
     if settings.rendezvous is not None:
+        from pathlib import Path  # ranks of a launcher do not need it
+
         return _by_file(settings, Path(settings.rendezvous), rank, one_host, secret), secret
     if placement.source == "openmpi" and one_host:
         return _by_file(settings, _openmpi_file(environ), rank, one_host, secret), secret
@@ -333,6 +334,8 @@ def _serve(settings: Settings, bind: list[str], port: int, secret: bytes) -> Sto
     """The store this process serves at that place, started at the first join."""
     key = (tuple(bind), port, settings.job, secret, settings.encrypt)
     if key not in _servers:
+        from slipstream.comm.rendezvous.store_server import StoreServer  # one rank serves, at most
+
         owner = own_entry("", 0, settings.host_name, _identity)
         _servers[key] = StoreServer(bind, secret, settings.job, port, encrypt=settings.encrypt, owner=owner)
     return _servers[key]
@@ -505,6 +508,8 @@ def _by_master(
         by = f"MASTER_ADDR and {'MASTER_PORT' if settings.port is None else f'{PREFIX}PORT'}"
         store = _by_port(settings, host, settings.port or int(text), placement.rank, secret, by)
         return store, str(epoch)
+    from datetime import timedelta
+
     distributed: Any = importlib.import_module("torch.distributed")  # torchrun started us, so torch is there
     limit = timedelta(seconds=settings.start_timeout)
     agent = distributed.TCPStore(host, int(text), None, False, timeout=limit)
@@ -516,13 +521,15 @@ def _by_torch(
     settings: Settings, placement: Placement, torch_store: Any, run: str, secret: bytes
 ) -> tuple[Store, str]:
     """Meets through a torch store, which proves nothing: only an address and a name go through it."""
+    from datetime import timedelta
+
     prefix = f"slipstream/{settings.job}/{run}"
     turn = torch_store.add(f"{prefix}/joins/{placement.rank}", 1)
     key, earlier = f"{prefix}/{turn}", f"{prefix}/{turn - 1}"
     _claim_earlier(settings, placement.rank, torch_store, earlier, secret)
     if placement.rank == 0:
         server, text = _publish(settings, secret, placement.local_size == placement.size)
-        name = secrets.token_hex(8)
+        name = os.urandom(8).hex()
         _names.add(name)
         torch_store.set(key, json.dumps({**json.loads(text), "epoch": name}))
         return _own_store(settings, server, secret), name
@@ -574,5 +581,8 @@ def _openmpi_file(environ: Mapping[str, str]) -> Path:
     if not job:
         raise ValueError(f"this Open MPI does not name its job; set {PREFIX}RENDEZVOUS=file:///a/path")
     name = "".join(c if c.isalnum() else "-" for c in job)[:128]
+    import tempfile
+    from pathlib import Path
+
     base = Path(environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     return private_directory(base / f"slipstream-{os.getuid()}") / f"openmpi-{name}"

@@ -6,17 +6,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
-import secrets
+import os
 import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from slipstream.base.files import kernel_text
+from slipstream.base.log import Log
 from slipstream.comm.rendezvous.discovery import interfaces
 
 __all__ = ["doubtful", "mark", "told_apart"]
 
-_log = logging.getLogger("slipstream.machines")
+_log = Log("slipstream.machines")
 
 
 def mark() -> str:
@@ -25,7 +25,7 @@ def mark() -> str:
     for one in interfaces():
         hardware = ""
         with contextlib.suppress(OSError):
-            hardware = Path(f"/sys/class/net/{one.name}/address").read_text(encoding="ascii").strip()
+            hardware = kernel_text(f"/sys/class/net/{one.name}/address")
         words += [one.name, hardware, *one.ipv4, *one.ipv6]
     return hashlib.sha256("|".join(words).encode()).hexdigest()[:16]
 
@@ -43,7 +43,7 @@ def told_apart(host_ids: Sequence[str], rank: int, exchange: Callable[[bytes], l
     ``exchange`` all-gathers bytes.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        name = f"slipstream-{secrets.token_hex(16)}"
+        name = f"slipstream-{os.urandom(16).hex()}"
         probe.bind("\0" + name)
         names = [str(json.loads(text)) for text in exchange(json.dumps(name).encode())]
         same = [r for r, host in enumerate(host_ids) if host == host_ids[rank]]

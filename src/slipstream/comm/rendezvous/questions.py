@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from slipstream.comm.rendezvous import admission
-from slipstream.comm.rendezvous.server import OK, Quota, Server
+from slipstream.comm.rendezvous.requests import ASK, MAX_QUESTION, OK
+from slipstream.comm.rendezvous.server import Quota, Server
 from slipstream.comm.rendezvous.store_clients import Client
 
-__all__ = ["ASK", "MAX_QUESTION", "QuestionServer"]
-
-ASK = 6
-MAX_QUESTION = 4 << 10
+__all__ = ["QuestionServer"]
 
 
 class QuestionServer:

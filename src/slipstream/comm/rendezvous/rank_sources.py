@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slipstream.base.settings import Settings
 
 __all__ = ["Placement", "expand_nodelist", "find_placement", "slurm_port"]
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Rank and size, and the place on the host where the environment tells it. ``source`` names who told."""
 
     source: str

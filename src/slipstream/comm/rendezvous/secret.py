@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slipstream.base.errors import Refused
 from slipstream.base.settings import Settings, parse_secret
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["find_secret", "private_directory", "read_secret", "reducer_secret", "write_private"]
 
@@ -23,6 +25,8 @@ def find_secret(settings: Settings) -> bytes:
     """
     if settings.secret is not None:
         return settings.secret
+    from pathlib import Path  # ranks of a launcher do not need it
+
     if settings.secret_file is not None:
         return read_secret(Path(settings.secret_file), "SLIPSTREAM_SECRET_FILE")
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
@@ -30,7 +34,7 @@ def find_secret(settings: Settings) -> bytes:
     try:
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(path, secrets.token_hex(32).encode() + b"\n", replace=False)
+            write_private(path, os.urandom(32).hex().encode() + b"\n", replace=False)
     except OSError as error:
         cure = "set SLIPSTREAM_SECRET to 32 or more hexadecimal digits, the same on all ranks (openssl rand -hex 16)"
         raise Refused(f"cannot make the secret {path}: {error.strerror}; {cure}") from None
@@ -45,6 +49,8 @@ def reducer_secret(settings: Settings, job_secret: bytes | None = None) -> bytes
     if settings.reducer_secret is not None:
         return settings.reducer_secret
     if settings.reducer_secret_file is not None:
+        from pathlib import Path
+
         return read_secret(Path(settings.reducer_secret_file), "SLIPSTREAM_REDUCER_SECRET_FILE")
     return find_secret(settings) if job_secret is None else job_secret
 
@@ -69,7 +75,7 @@ def read_secret(path: Path, what: str) -> bytes:
 
 def write_private(path: Path, data: bytes, *, replace: bool) -> None:
     """Writes a 0600 file that appears whole or not at all; keeps an existing one unless ``replace``."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    scratch = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:

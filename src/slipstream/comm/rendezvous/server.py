@@ -30,13 +30,11 @@ from typing import Protocol
 from slipstream.base.errors import Refused
 from slipstream.comm.rendezvous import admission, handshake
 from slipstream.comm.rendezvous.listening import listen_all
+from slipstream.comm.rendezvous.requests import HEADER
 from slipstream.comm.rendezvous.store_clients import Bad, Client
 
-__all__ = ["ERROR", "HEADER", "LATE", "LOST", "OK", "REFUSED", "Quota", "Server", "Service"]
+__all__ = ["Quota", "Server", "Service"]
 
-OK, LATE, ERROR, LOST, REFUSED = 0, 1, 2, 3, 4  # the status of a reply
-
-HEADER = struct.Struct("<BI")
 _READ = 1 << 20
 
 _log = logging.getLogger("slipstream.store")

@@ -8,24 +8,21 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import secrets
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
-from slipstream.comm.rendezvous import handshake, questions, server, store_server
-from slipstream.comm.rendezvous.store_server import StoreServer
-from slipstream.comm.rendezvous.store_starts import Entry
+from slipstream.comm.rendezvous import handshake, requests
+from slipstream.comm.rendezvous.requests import Entry
 
 if TYPE_CHECKING:
     from slipstream._core import Records
 
-__all__ = ["LONGER", "Called", "Late", "Store", "StoreServer", "connect_any", "named", "own_entry"]
+__all__ = ["LONGER", "Called", "Late", "Store", "connect_any", "named", "own_entry"]
 
 Late: TypeAlias = Callable[[Sequence[int], float], None]
 
@@ -41,8 +38,7 @@ _SILENT = (
 _ANSWER_SECONDS = 30.0  # beyond the time a request may wait in the server
 
 
-@dataclass(frozen=True)
-class Called:
+class Called(NamedTuple):
     """What errors call a server (by host and port), and the cure if it has another secret, is mute, or is not there."""
 
     name: str = "the store at {} port {}"
@@ -61,11 +57,11 @@ _STORE = Called()
 class _Process:
     """What tells this process from every other one."""
 
-    token = secrets.token_bytes(16)
+    token = os.urandom(16)
 
     @classmethod
     def renew(cls) -> None:
-        cls.token = secrets.token_bytes(16)
+        cls.token = os.urandom(16)
 
 
 os.register_at_fork(after_in_child=_Process.renew)
@@ -129,25 +125,25 @@ class Store:
     def set(self, key: str, value: bytes) -> None:
         """Stores up to 16 MiB under ``key``, replacing what was there."""
         name = _encode(key)
-        if len(value) > store_server.MAX_VALUE:
-            limit = store_server.MAX_VALUE
+        if len(value) > requests.MAX_VALUE:
+            limit = requests.MAX_VALUE
             raise ValueError(f"store: the value of {key!r} has {len(value)} bytes, more than {limit}")
-        self._request(store_server.SET, store_server.SET_HEAD.pack(len(name)) + name + value, 0.0)
+        self._request(requests.SET, requests.SET_HEAD.pack(len(name)) + name + value, 0.0)
 
     def get(self, key: str, timeout: float | None = None) -> bytes:
         """The value under ``key``, waiting up to ``timeout`` seconds until there is one; raises Timeout."""
         wait = self._wait(timeout)
-        body = store_server.GET_HEAD.pack(_milliseconds(wait)) + _encode(key)
-        status, value = self._request(store_server.GET, body, wait)
-        if status == server.LATE:
+        body = requests.GET_HEAD.pack(_milliseconds(wait)) + _encode(key)
+        status, value = self._request(requests.GET, body, wait)
+        if status == requests.LATE:
             raise Timeout(f"store: nobody has set {key!r} within {wait:g} s")
         return value
 
     def add(self, key: str, amount: int) -> int:
         """Adds to the number under ``key`` (0 at first) and returns the sum; atomic."""
-        body = store_server.ADD_HEAD.pack(amount) + _encode(key)
-        _, value = self._request(store_server.ADD, body, 0.0)
-        total: int = store_server.ADD_HEAD.unpack(value)[0]
+        body = requests.ADD_HEAD.pack(amount) + _encode(key)
+        _, value = self._request(requests.ADD, body, 0.0)
+        total: int = requests.ADD_HEAD.unpack(value)[0]
         return total
 
     def gather(
@@ -164,16 +160,16 @@ class Store:
         ``lacking``: what the error says that they have not done; ``longer``: how to give them more time. ``late`` is
         called after 10 s, and then more and more rarely, with those still missing and the seconds since the start.
         """
-        if not 0 < n <= store_server.MAX_GATHER:
+        if not 0 < n <= requests.MAX_GATHER:
             raise ValueError(f"store: cannot gather {n} keys")
         limit = self._wait(timeout)
         begin, pause = time.monotonic(), _FIRST_WORD if late is not None else limit
         while True:
             left = max(0.0, begin + limit - time.monotonic())
             wait = min(pause, left)
-            body = store_server.GATHER_HEAD.pack(_milliseconds(wait), n) + _encode(prefix)
-            status, value = self._request(store_server.GATHER, body, wait)
-            if status != server.LATE:
+            body = requests.GATHER_HEAD.pack(_milliseconds(wait), n) + _encode(prefix)
+            status, value = self._request(requests.GATHER, body, wait)
+            if status != requests.LATE:
                 break
             missing = struct.unpack(f"<{len(value) // 4}I", value)
             if late is None or wait >= left:
@@ -183,16 +179,16 @@ class Store:
             pause *= 3
         values, at = [], 0
         for _ in range(n):
-            (length,) = store_server.LENGTH.unpack_from(value, at)
-            at += store_server.LENGTH.size
+            (length,) = requests.LENGTH.unpack_from(value, at)
+            at += requests.LENGTH.size
             values.append(value[at : at + length])
             at += length
         return values
 
     def delete_prefix(self, prefix: str) -> int:
         """Removes every key that starts with ``prefix``; returns how many there were."""
-        _, value = self._request(store_server.DELETE, _encode(prefix), 0.0)
-        count: int = store_server.LENGTH.unpack(value)[0]
+        _, value = self._request(requests.DELETE, _encode(prefix), 0.0)
+        count: int = requests.LENGTH.unpack(value)[0]
         return count
 
     def enter(
@@ -205,7 +201,7 @@ class Store:
         rank, or the start is another one.
         """
         body = own_entry(start, rank, host, identity).pack()
-        nonce = self._request(store_server.ENTER, body, 0.0)[1].decode()
+        nonce = self._request(requests.ENTER, body, 0.0)[1].decode()
         self._entered = True
         return nonce
 
@@ -214,16 +210,14 @@ class Store:
         if self._entered and self._sock is not None:
             self._entered = False
             with contextlib.suppress(SlipstreamError):
-                self._request(store_server.LEAVE, b"\0" + why.encode()[:2000], 0.0, slack=2.0)
+                self._request(requests.LEAVE, b"\0" + why.encode()[:2000], 0.0, slack=2.0)
         self.close()
 
     def ask(self, question: bytes, timeout: float) -> bytes:
         """What a server that answers says to up to 4 KiB; raises Timeout after ``timeout`` seconds."""
-        if not 0 < len(question) <= questions.MAX_QUESTION:
-            raise ValueError(
-                f"store: a question has 1 to {questions.MAX_QUESTION} bytes, got {len(question)}"
-            )
-        return self._request(questions.ASK, question, timeout, slack=0.0)[1]
+        if not 0 < len(question) <= requests.MAX_QUESTION:
+            raise ValueError(f"store: a question has 1 to {requests.MAX_QUESTION} bytes, got {len(question)}")
+        return self._request(requests.ASK, question, timeout, slack=0.0)[1]
 
     def request(self, op: int, body: bytes, timeout: float) -> tuple[int, bytes]:
         """Status and reply of a server that has requests of its own; raises Timeout after ``timeout`` seconds."""
@@ -262,10 +256,10 @@ class Store:
             sock, whole = self._sock, False
             try:
                 sock.settimeout(wait + slack)
-                sock.sendall(server.HEADER.pack(op, len(body)) + body)
-                status, length = server.HEADER.unpack(sock.receive(server.HEADER.size))
+                sock.sendall(requests.HEADER.pack(op, len(body)) + body)
+                status, length = requests.HEADER.unpack(sock.receive(requests.HEADER.size))
                 # values and gathered replies with their lengths; more would be a broken server
-                if length > store_server.MAX_REPLY + 4 * store_server.MAX_GATHER:
+                if length > requests.MAX_REPLY + 4 * requests.MAX_GATHER:
                     raise SlipstreamError(f"{self._place}: a reply of {length} bytes")
                 answer = sock.receive(length)
                 whole = True
@@ -281,12 +275,12 @@ class Store:
             finally:
                 if not whole:
                     self._disconnect()
-        if status == server.LOST:
-            (rank,) = store_server.LOST_HEAD.unpack_from(answer)
-            raise PeerLost(answer[store_server.LOST_HEAD.size :].decode(errors="replace"), rank=rank)
-        if status == server.REFUSED:
+        if status == requests.LOST:
+            (rank,) = requests.LOST_HEAD.unpack_from(answer)
+            raise PeerLost(answer[requests.LOST_HEAD.size :].decode(errors="replace"), rank=rank)
+        if status == requests.REFUSED:
             raise Refused(answer.decode(errors="replace"))
-        if status == server.ERROR:
+        if status == requests.ERROR:
             raise SlipstreamError(f"{self._place}: {answer.decode(errors='replace')}")
         return status, answer
 
@@ -416,8 +410,8 @@ class _Wire:
 
 def _encode(key: str) -> bytes:
     name = key.encode()
-    if not 0 < len(name) <= store_server.MAX_KEY:
-        raise ValueError(f"store: a key has 1 to {store_server.MAX_KEY} bytes, got {len(name)}")
+    if not 0 < len(name) <= requests.MAX_KEY:
+        raise ValueError(f"store: a key has 1 to {requests.MAX_KEY} bytes, got {len(name)}")
     return name
 
 

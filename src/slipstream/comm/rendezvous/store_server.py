@@ -1,14 +1,8 @@
-"""The job's key-value store, as its server keeps it (server.py says how requests arrive).
-
-    SET: key length u16, key, value     GET: milliseconds u32, key       ADD: i64, key     DELETE: prefix
-    GATHER: milliseconds u32, n u32, prefix
-    ENTER: the start and the rank of a caller (store_starts.py)          LEAVE: 0, and why it gives up
-    replies: OK: result   LATE: (GATHER: missing ranks, u32 each)   ERROR: text   LOST: rank u32, text   REFUSED: text
+"""The job's key-value store, as its server keeps it (requests.py has the bytes, server.py says how they arrive).
 
 A caller that has entered a start and hangs up without LEAVE is lost: who waits for others of that start hears of it.
 
-Limits: key 512 B, value 16 MiB, 256 MiB in all (stored and being received), a gathered reply 64 MiB. Replies to one
-gather share their bytes.
+Replies to one gather share their bytes.
 """
 
 from __future__ import annotations
@@ -18,26 +12,41 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 
-from slipstream.comm.rendezvous.server import ERROR, LATE, LOST, OK, REFUSED, Quota, Server
+from slipstream.comm.rendezvous.requests import (
+    ADD,
+    ADD_HEAD,
+    DELETE,
+    ENTER,
+    ENTER_SIZE,
+    ERROR,
+    GATHER,
+    GATHER_HEAD,
+    GET,
+    GET_HEAD,
+    LATE,
+    LEAVE,
+    LENGTH,
+    LOST,
+    LOST_HEAD,
+    MAX_GATHER,
+    MAX_KEY,
+    MAX_REPLY,
+    MAX_TOTAL,
+    MAX_VALUE,
+    MAX_WORDS,
+    OK,
+    REFUSED,
+    SET,
+    SET_HEAD,
+    Entry,
+)
+from slipstream.comm.rendezvous.server import Quota, Server
 from slipstream.comm.rendezvous.store_clients import Bad, Client, Gather
-from slipstream.comm.rendezvous.store_starts import ENTER_SIZE, Entry, Start, Starts
+from slipstream.comm.rendezvous.store_starts import Start, Starts
 
-__all__ = ["MAX_KEY", "MAX_REPLY", "MAX_TOTAL", "MAX_VALUE", "StoreServer"]
+__all__ = ["StoreServer"]
 
-MAX_KEY = 512
-MAX_VALUE = 16 << 20
-MAX_TOTAL = 256 << 20
-MAX_REPLY = 64 << 20
-MAX_GATHER = 1 << 20
-MAX_WORDS = 4 << 10  # of why a rank gives up
 KEY_OVERHEAD = 128  # what a stored pair costs beyond its bytes
-
-SET, GET, ADD, GATHER, DELETE, ENTER, LEAVE = 1, 2, 3, 4, 5, 7, 8
-
-SET_HEAD = struct.Struct("<H")
-ADD_HEAD = struct.Struct("<q")
-GATHER_HEAD = struct.Struct("<II")
-GET_HEAD = LENGTH = LOST_HEAD = struct.Struct("<I")
 
 
 class StoreServer:

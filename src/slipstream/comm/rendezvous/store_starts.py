@@ -8,53 +8,16 @@ belongs to the job, so are all that have not left the start yet; those that have
 
 from __future__ import annotations
 
-import json
-import secrets
-import struct
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from slipstream.comm.rendezvous.requests import Entry
 from slipstream.comm.rendezvous.second_claims import SecondClaims
 from slipstream.comm.rendezvous.start_identity import Named, difference
 
-__all__ = ["ENTER_SIZE", "Entry", "Start", "Starts"]
-
-_HEAD = struct.Struct("<I16sBB")  # rank, the process's token, length of the start's name, and of who it is
-ENTER_SIZE = _HEAD.size + 510 + 2048
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An ENTER: the start's name, the rank, 16 bytes that only this process has, who it is, its start's identity."""
-
-    name: str
-    rank: int
-    token: bytes
-    who: str
-    identity: Mapping[str, str]
-
-    def pack(self) -> bytes:
-        """The body of the request."""
-        start, words = self.name.encode()[:255], self.who.encode()[:255]
-        more = json.dumps(self.identity).encode() if self.identity else b""
-        return _HEAD.pack(self.rank, self.token, len(start), len(words)) + start + words + more
-
-    @classmethod
-    def unpack(cls, body: bytes) -> Entry:
-        """Raises struct.error for a body that is none."""
-        rank, token, length, more = _HEAD.unpack_from(body)
-        name, rest = body[_HEAD.size : _HEAD.size + length], body[_HEAD.size + length :]
-        who, written = rest[:more], rest[more:]
-        if len(name) != length or len(who) != more:
-            raise struct.error("malformed")
-        try:
-            identity = json.loads(written) if written else {}
-        except ValueError:
-            raise struct.error("malformed") from None
-        if not isinstance(identity, dict) or not all(isinstance(value, str) for value in identity.values()):
-            raise struct.error("malformed")
-        return cls(name.decode(errors="replace"), rank, token, who.decode(errors="replace"), identity)
+__all__ = ["Start", "Starts"]
 
 
 @dataclass
@@ -70,7 +33,7 @@ class Start:
     """One meeting of all ranks."""
 
     name: str
-    nonce: str = field(default_factory=lambda: secrets.token_hex(8))
+    nonce: str = field(default_factory=lambda: os.urandom(8).hex())
     holders: dict[int, _Holder] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)  # in the order of their loss
     conflict: str = ""

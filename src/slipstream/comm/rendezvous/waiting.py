@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 
+from slipstream.base.log import Log
 from slipstream.comm.rendezvous.store import Late, named
 
 __all__ = ["says_who_is_late"]
 
-_log = logging.getLogger("slipstream")
+_log = Log("slipstream")
 
 
 def says_who_is_late(rank: int, size: int, limit: float, lacking: str) -> Late:
@@ -23,7 +23,7 @@ def says_who_is_late(rank: int, size: int, limit: float, lacking: str) -> Late:
         if rank != min(set(range(size)).difference(missing), default=0):
             return
         text = f"has waited {seconds:.0f} s for {named(missing)} of {size}: {lacking}. It waits {limit:g} s at most"
-        if _log.hasHandlers():
+        if _log.is_heard():
             _log.warning("%s", text)
         else:  # those that show messages are set up when the job has started
             sys.stderr.write(f"slipstream: rank {rank}: {text}\n")
