@@ -3,6 +3,8 @@
     python benchmarks/reducers.py                      # all of it: half an hour, most of it training
     python benchmarks/reducers.py --only four          # 4 workers at 500 Mbit/s beside 1 to 4 reducers, ring, gloo
     python benchmarks/reducers.py --only eight         # 8 workers beside 8
+    python benchmarks/reducers.py --only two_hosts     # 2 workers of 2 ranks beside 2: hierarchy, shards
+    python benchmarks/reducers.py --only four_hosts    # 4 workers of 2 ranks beside 4
     python benchmarks/reducers.py --only slow          # one of 4 reducers has a link of 100 Mbit/s
     python benchmarks/reducers.py --only small         # 4 KiB on 8 workers beside 1 and 8
     python benchmarks/reducers.py --only sums          # kernels, memcpy, CPU time of whole reducers
@@ -121,11 +123,12 @@ def run_ranks(
     secret: str,
     *,
     workers: int,
+    local: int = 1,
     sizes: Sequence[int],
     contenders: Sequence[str],
     repeats: int,
 ) -> list[Record]:
-    """What reducers_rank.py finds, size by size. Raises WrongResult, CalledProcessError."""
+    """What reducers_rank.py finds, size by size; ``local`` ranks a worker. Raises WrongResult, CalledProcessError."""
     task = {
         "reducers": [f"{one.host}:{one.port}" for one in reducers],
         "contenders": list(contenders),
@@ -134,7 +137,11 @@ def run_ranks(
         "warmup": 1,
     }
     rank = [sys.executable, str(_RANK), json.dumps(task)]
-    run = [*SLIPSTREAM, "run", "-np", str(workers), "--no-prefix", "-e", "SLIPSTREAM_TRANSPORT=tcp"]
+    run = [*SLIPSTREAM, "run", "-np", str(workers * local), "--no-prefix"]
+    if local == 1:
+        run += ["-e", "SLIPSTREAM_TRANSPORT=tcp"]
+    else:
+        run += ["-H", ",".join(f"{host}:{local}" for host in lab.hosts[:workers])]
     run += ["-e", f"SLIPSTREAM_REDUCER_SECRET={secret}", "--", *rank]
     found = []
     with lab.popen("h1", ["timeout", f"{_LIMIT:g}", *run], stdout=subprocess.PIPE, text=True) as process:
@@ -170,8 +177,9 @@ def _lab(
     repeats: int,
     slow: int = 0,
     rate: int = _RATE,
+    local: int = 1,
 ) -> Record:
-    """Measures in a lab of links of ``rate``, the last ``slow`` reducers at 100 Mbit/s."""
+    """Measures in a lab of links of ``rate``, the last ``slow`` reducers at 100 Mbit/s, ``local`` ranks a worker."""
     rates = [_SLOW if number >= reducers - slow else rate for number in range(reducers)]
     secret = secrets.token_hex(32)
     with (
@@ -180,11 +188,18 @@ def _lab(
     ):
         before = _processor_ticks()
         found = run_ranks(
-            lab, running, secret, workers=workers, sizes=sizes, contenders=contenders, repeats=repeats
+            lab,
+            running,
+            secret,
+            workers=workers,
+            local=local,
+            sizes=sizes,
+            contenders=contenders,
+            repeats=repeats,
         )
         idle, ticks = (after - earlier for after, earlier in zip(_processor_ticks(), before, strict=True))
     record = {"workers": workers, "rate": rate, "reducer_rates": rates, "sizes": found}
-    return record | {"idle": idle / ticks}
+    return record | {"local": local, "idle": idle / ticks}
 
 
 def _processor_ticks() -> tuple[int, int]:
@@ -211,6 +226,16 @@ def eight(repeats: int, _: argparse.Namespace) -> Record:
 def eight_slower(repeats: int, _: argparse.Namespace) -> Record:
     """16 and 64 MiB among 8 workers, beside 8 reducers, at 250 Mbit/s: two cores can do the work of 16 hosts then."""
     return _lab(8, 8, [16 * _MIB, 64 * _MIB], ["reducers-8", "ring", "gloo"], repeats, rate=_RATE // 2)
+
+
+def two_hosts(repeats: int, _: argparse.Namespace) -> Record:
+    """16 and 64 MiB among 2 workers of 2 ranks, beside 2 reducers, by the hierarchy, and by a flat ring."""
+    return _lab(2, 2, [16 * _MIB, 64 * _MIB], ["reducers-2", "choice", "ring", "gloo"], repeats, local=2)
+
+
+def four_hosts(repeats: int, _: argparse.Namespace) -> Record:
+    """16 and 64 MiB among 4 workers of 2 ranks, beside 4 reducers."""
+    return _lab(4, 4, [16 * _MIB, 64 * _MIB], ["reducers-4", "choice", "ring", "gloo"], repeats, local=2)
 
 
 def slow(repeats: int, _: argparse.Namespace) -> Record:
@@ -352,6 +377,8 @@ _PARTS: dict[str, Part] = {
     "four": four,
     "eight": eight,
     "eight_slower": eight_slower,
+    "two_hosts": two_hosts,
+    "four_hosts": four_hosts,
     "slow": slow,
     "small": small,
     "sums": sums,

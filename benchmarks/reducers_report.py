@@ -31,6 +31,8 @@ LABS = {
     "four": "4 workers and 4 reducers",
     "eight": "8 workers and 8 reducers",
     "eight_slower": "8 workers and 8 reducers at 250 Mbit/s",
+    "two_hosts": "2 workers of 2 ranks and 2 reducers",
+    "four_hosts": "4 workers of 2 ranks and 4 reducers",
     "slow": "4 workers and 4 reducers, one of 100 Mbit/s",
     "small": "8 workers and 8 reducers",
 }
@@ -41,7 +43,9 @@ SPEEDS = {
     ("four", "gloo"): 1.4,
     ("eight", "ring"): 1.6,
     ("eight_slower", "ring"): 1.6,
+    ("four_hosts", "choice"): 1.3,
 }
+HIERARCHY = 1.4  # times as fast as the flat ring, on 2 workers of 2 ranks; the formula says 1.5
 ONE_REDUCER = 1.02  # faster than none, and not by chance; the formula says 1.09 beside 8 workers
 SMALL_LATENCY = 0.6  # of the ring's
 SUM_RATE = 1.5e9  # bytes of input a second and core
@@ -108,8 +112,11 @@ def model_rows(records: Mapping[str, Any]) -> list[Row]:
         if part == "small":  # the formula knows no latency
             continue
         found = sorted([(number, name) for name, number in _beside(size)])
-        if "ring" in size["contenders"]:
-            found.insert(0, (0, "ring"))
+        alone = (
+            "ring" if lab.get("local", 1) == 1 else "choice"
+        )  # a flat ring sends more where ranks share links
+        if alone in size["contenders"]:
+            found.insert(0, (0, alone))
         for number, name in found:
             formula, median = formula_seconds(lab, size["bytes"], number), _median(size, name)
             off = f"{100 * (median / formula - 1):+.1f} %"
@@ -141,6 +148,10 @@ def judge(records: Mapping[str, Any]) -> list[Judgement]:
             judgements.append(
                 at_least(f"{where}: speed with one reducer relative to ring", speed, ONE_REDUCER)
             )
+        if part == "two_hosts":
+            judgements += _model(where, lab, size, of_all=True)
+            speed = _median(size, "ring") / _median(size, "choice")
+            judgements.append(at_least(f"{where}: speed of the hierarchy relative to ring", speed, HIERARCHY))
         for (of, peer), factor in SPEEDS.items():
             if of == part and peer in size["contenders"]:
                 speed = _median(size, peer) / ours
@@ -148,11 +159,13 @@ def judge(records: Mapping[str, Any]) -> list[Judgement]:
     return judgements + _sums(records.get("sums", {}))
 
 
-def _model(where: str, lab: Mapping[str, Any], size: Mapping[str, Any]) -> list[Judgement]:
-    """Whether fewer reducers than workers take what the formula says."""
+def _model(
+    where: str, lab: Mapping[str, Any], size: Mapping[str, Any], *, of_all: bool = False
+) -> list[Judgement]:
+    """Whether fewer reducers than workers take what the formula says, or as many if ``of_all``."""
     found = []
     for name, number in sorted(_beside(size), key=lambda one: one[1]):
-        if number == lab["workers"]:
+        if number == lab["workers"] and not of_all:
             continue
         off = _median(size, name) / formula_seconds(lab, size["bytes"], number) - 1
         text = f"{where}: {number} of the reducers, time beyond the formula's"

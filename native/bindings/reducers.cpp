@@ -21,10 +21,16 @@ namespace {
 
 using ReducerTuple = std::tuple<std::string, std::vector<std::string>, uint64_t>;
 
+struct BoundShards {
+  Shards shards;
+  std::vector<int> neighbours;
+};
+
 std::shared_ptr<ReducerClient> use_reducers(const std::shared_ptr<Session>& session, std::shared_ptr<Group> group,
                                             const std::string& job, const nb::bytes& secret,
                                             const std::vector<ReducerTuple>& reducers, std::shared_ptr<Plan> star,
-                                            std::shared_ptr<Plan> small, double heartbeat, const LinkOptions& link) {
+                                            std::shared_ptr<Plan> small, const BoundShards& shards, double heartbeat,
+                                            const LinkOptions& link) {
   ReducerClientOptions options;
   for (const auto& [name, addresses, incarnation] : reducers)
     options.reducers.push_back({name, addresses, incarnation});
@@ -34,6 +40,8 @@ std::shared_ptr<ReducerClient> use_reducers(const std::shared_ptr<Session>& sess
   options.link = link;
   options.star = std::move(star);
   options.small = std::move(small);
+  options.shards = shards.shards;
+  options.shards.make_groups(*group, shards.neighbours);
   options.group = std::move(group);
   const WithoutGil release;
   auto client = std::make_shared<ReducerClient>(*session, std::move(options));
@@ -88,13 +96,32 @@ void bind_reducers(nb::module_& m) {
            nb::call_guard<WithoutGil>(), "Rank 0: the reducer has a new session for this job.")
       .def("states", &states, "What is known of each reducer.")
       .def("set_rates", &ReducerClient::set_rates, nb::arg("rates"), nb::arg("worker"), nb::call_guard<WithoutGil>(),
-           "worker: bytes a second of a worker's link. Of each reducer's link, relative to a worker's; negative: not "
+           "worker: bytes a second of a worker host's link. Of each reducer's link, relative to that; negative: not "
            "used. The same on all ranks, without works.")
       .def("part_seconds", &ReducerClient::part_seconds, nb::call_guard<WithoutGil>(),
            "How long the parts of the last large all-reduce took: the workers' own, then each reducer's.");
+  nb::class_<BoundShards>(m, "Shards", "How workers share hosts (slipstream.plan.shards), and their plans.")
+      .def(
+          "__init__",
+          [](BoundShards* self, std::vector<std::vector<int>> carriers, std::vector<int> neighbours,
+             std::shared_ptr<Plan> star, std::shared_ptr<Plan> between, std::shared_ptr<Plan> reduce,
+             std::shared_ptr<Plan> gather) {
+            new (self) BoundShards{{std::move(carriers),
+                                    std::move(star),
+                                    std::move(between),
+                                    std::move(reduce),
+                                    std::move(gather),
+                                    {},
+                                    {}},
+                                   std::move(neighbours)};
+          },
+          nb::arg("carriers"), nb::arg("neighbours"), nb::arg("star"), nb::arg("between"), nb::arg("reduce").none(),
+          nb::arg("gather").none(),
+          "carriers: of each shard, a rank of each host. neighbours: the ranks of this host. star, between: this host "
+          "with the reducer, and among the hosts. reduce, gather: within the host, None if this rank is alone there.");
   m.def("use_reducers", &use_reducers, nb::arg("session"), nb::arg("group"), nb::arg("job"), nb::arg("secret"),
-        nb::arg("reducers"), nb::arg("star"), nb::arg("small"), nb::arg("heartbeat"), nb::arg("link"),
-        nb::keep_alive<0, 1>(),
+        nb::arg("reducers"), nb::arg("star"), nb::arg("small"), nb::arg("shards"), nb::arg("heartbeat"),
+        nb::arg("link"), nb::keep_alive<0, 1>(),
         "reducers: (name, addresses, incarnation) each. From now on they take part in works of split plans.");
   m.def(
       "reducer_session",
@@ -111,10 +138,13 @@ void bind_reducers(nb::module_& m) {
   nb::class_<ReducerServer>(m, "ReducerServer", "The reducer's end of a job's session: listen_tcp(), then start().")
       .def(
           "__init__",
-          [](ReducerServer* self, int workers, std::string job, const nb::bytes& secret, std::shared_ptr<Plan> plan,
-             double heartbeat, const LinkOptions& link, size_t window_bytes, double intake) {
+          [](ReducerServer* self, int workers, std::vector<std::vector<int>> carriers, std::string job,
+             const nb::bytes& secret, std::shared_ptr<Plan> plan, std::shared_ptr<Plan> small, double heartbeat,
+             const LinkOptions& link, size_t window_bytes, double intake) {
             ReducerServerOptions options;
             options.workers = workers;
+            options.carriers = std::move(carriers);
+            options.small = std::move(small);
             options.job = std::move(job);
             options.secret.assign(secret.c_str(), secret.size());
             options.plan = std::move(plan);
@@ -124,9 +154,10 @@ void bind_reducers(nb::module_& m) {
             options.intake = intake;
             new (self) ReducerServer(std::move(options));
           },
-          nb::arg("workers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::kw_only(), nb::arg("heartbeat"),
-          nb::arg("link"), nb::arg("window_bytes"), nb::arg("intake") = 0.0,
-          "plan: the reducer's in every work. intake: bytes a second that it takes in, of all workers; 0: no bound.")
+          nb::arg("workers"), nb::arg("carriers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("small"),
+          nb::kw_only(), nb::arg("heartbeat"), nb::arg("link"), nb::arg("window_bytes"), nb::arg("intake") = 0.0,
+          "carriers: of each shard, a worker of each host. plan: the reducer's in a work of theirs; small: of all "
+          "workers. intake: bytes a second that it takes in, of all workers; 0: no bound.")
       .def("listen_tcp", &ReducerServer::listen_tcp, nb::arg("addresses"))
       .def("start", &ReducerServer::start)
       .def("served", &served,

@@ -167,6 +167,7 @@ uint64_t Execution::allowance() const {
   uint64_t bytes = SIZE_MAX;
   for (const Plan::Peer& peer : plan_.peers())
     if (const Link* link = link_to(peer.rank)) {
+      if (part_ && context_.fabric.shares_memory(global_rank(peer.rank))) continue;  // the others take turns on a port
       const auto ahead =
           part_ && part_->window_seconds > 0
               ? std::max<uint64_t>(part_->window_least, static_cast<uint64_t>(part_->window_seconds * link->rate()))

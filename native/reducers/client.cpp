@@ -1,6 +1,7 @@
 #include "reducers/client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/texts.h"
 #include "reducers/when_done.h"
@@ -8,9 +9,11 @@
 namespace slipstream {
 namespace {
 
-constexpr uint64_t kRarely = 8;            // without reducers every so-many-th work asks whether there are some again
-constexpr uint64_t kSmallOnes = 64;        // after so many small works one is treated as a large one, for its verdict
-constexpr uint64_t kSmallSlice = 4 << 10;  // bytes below which another reducer costs more than it saves
+constexpr uint64_t kRarely = 8;              // without reducers every so-many-th work asks whether there are some again
+constexpr uint64_t kSmallOnes = 64;          // after so many small works one is treated as a large one, for its verdict
+constexpr uint64_t kSmallSlice = 4 << 10;    // bytes below which another reducer costs more than it saves
+constexpr uint64_t kLeastStretch = 4 << 20;  // bytes of a stretch ...
+constexpr uint64_t kLeastPart = 256 << 10;   // ... and of what one worker gives one reducer of it
 
 uint64_t input_bytes(const Request& whole) { return whole.spaces[0].count * size_of(whole.signature.dtype); }
 
@@ -27,6 +30,7 @@ ReducerClient::ReducerClient(Session& workers, ReducerClientOptions options)
                options.star,
                options.small,
                options.group,
+               options.shards,
                [this] { begin_ready(); },
                [this](Time now) {
                  const std::string split = occupation(now);
@@ -98,7 +102,7 @@ std::string ReducerClient::wait_of(const Work& work, Time now) {
   if (work.done()) return {};
   if (!work.begun.load()) return line_.describe_wait(work, now);
   std::string awaited = awaited_by_small(work.request);  // also of one whose verdict is obeyed already
-  for (const auto* splits : {&judged_, &unjudged_})
+  for (const auto* splits : {&judged_, &to_gather_, &unjudged_})
     for (const auto& split : *splits)
       if (split->is_of(work)) awaited = split->awaited();
   return work.request.signature.describe() + " of the group of " + WaitReport::members(*work.request.group) +
@@ -115,20 +119,42 @@ std::string ReducerClient::awaited_by_small(const Request& whole) const {
 }
 
 void ReducerClient::begin_ready() {
+  moved_ = true;
   if (beginning_) return;
   const struct Guard {
     bool& flag;
     explicit Guard(bool& f) : flag(f) { flag = true; }
     ~Guard() { flag = false; }
   } guard(beginning_);
-  while (const WorkPtr work = line_.front()) {
+  while (std::exchange(moved_, false)) {
+    go_on();
+    begin_first();
+  }
+}
+
+// The works of a channel must begin in the same order on all ranks.
+void ReducerClient::go_on() {
+  for (; !to_send_.empty() && to_send_.front()->may_send(); to_send_.pop_front()) to_send_.front()->send();
+  for (; !to_gather_.empty() && to_gather_.front()->may_gather(); to_gather_.pop_front()) to_gather_.front()->gather();
+}
+
+void ReducerClient::begin_first() {
+  for (;;) {
+    if (large_) {
+      if (!begin_stretch()) break;
+      continue;
+    }
+    const WorkPtr work = line_.front();
+    if (!work) break;
     if (!work->split) {
       line_.pop();
       context_.workers.submit_unsplit(work);
     } else if (Express::is_small(work->request) && since_verdict_ + 1 < kSmallOnes) {
       if (!begin_small(work)) break;
-    } else if (!begin_large(work)) {
-      break;
+    } else {
+      if (unjudged_.size() >= kAhead) break;
+      line_.pop();
+      large_ = std::make_shared<Large>(Large{work, stretches_of(work->request)});
     }
   }
 }
@@ -180,19 +206,40 @@ void ReducerClient::begin_slices(const WorkPtr& parent, const std::vector<std::p
   }
 }
 
+uint64_t ReducerClient::stretches_of(const Request& whole) const {
+  const Shards& shards = context_.shards;
+  if (shards.count() == 1) return 1;
+  const uint64_t parts = pool_.size() * shards.count();
+  const uint64_t most = std::max(kLeastStretch, kLeastPart * parts);
+  return std::max<uint64_t>(1, (input_bytes(whole) + most - 1) / most);
+}
+
 // False: not yet.
-bool ReducerClient::begin_large(const WorkPtr& parent) {
+bool ReducerClient::begin_stretch() {
   if (unjudged_.size() >= kAhead) return false;
-  line_.pop();
+  const std::shared_ptr<Large> large = large_;
+  const WorkPtr& parent = large->work;
+  const uint64_t count = parent->request.spaces[0].count;
+  const uint64_t begin = count * large->begun / large->stretches;
+  const uint64_t end = count * ++large->begun / large->stretches;
+  if (large->begun == large->stretches) large_ = nullptr;
   since_verdict_ = 0;
   const uint64_t number = next_++;
   // Not the verdicts after: another rank may not have heard them yet when it comes here.
   for (; !judged_.empty() && judged_.front()->number() + kAhead <= number; judged_.pop_front())
     pool_.obey(*judged_.front()->verdict(), judged_.front()->incarnations());
-  const auto split = std::make_shared<SplitWork>(context_, pool_, number, parent);
+  const auto split = std::make_shared<SplitWork>(context_, pool_, number, SplitWork::Range{parent, begin, end - begin});
   unjudged_.push_back(split);
   const bool asks = pool_.any_used() || Express::is_small(parent->request) || number % kRarely == 0;
-  split->begin(asks, [this, raw = split.get()] { judged(*raw); });
+  split->begin(
+      asks, [this, raw = split.get()] { judged(*raw); },
+      [large](const Error& error) {
+        if (error && !large->error) large->error = error;
+        if (++large->done == large->stretches) large->work->complete(large->error);
+      });
+  to_send_.push_back(split);
+  to_gather_.push_back(split);
+  moved_ = true;
   return true;
 }
 

@@ -54,7 +54,7 @@ void Express::begin(Request request, Done done) {
   if (ended_) return redo(number);
   Request sent = slices_.back().request;
   // All of it at once or nothing: what is here in part would neither be a result nor leave the input as it was.
-  send_to_reducer(sent, context_, group_, kMostBytes);
+  send_to_reducer(sent, context_.star, group_, kMostBytes);
   sent.part->whole_chunks = true;
   slices_.back().received = sent.part->received;
   const WorkPtr work = session_->prepare(std::move(sent), group_->id);

@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kMostName = 1000;  // letters of a work's name that a reducer is told
 constexpr uint64_t kMix = 0x9e3779b97f4a7c15ULL;
+constexpr uint32_t kChunkWithin = 64 << 10;  // bytes: as for other reductions within a host
 
 }  // namespace
 
@@ -28,14 +29,33 @@ Request slice_of(const Request& whole, uint64_t begin, uint64_t count) {
   return slice;
 }
 
-void send_to_reducer(Request& slice, const ReducerContext& context, std::shared_ptr<const Group> group,
+void send_to_reducer(Request& slice, std::shared_ptr<const Plan> star, std::shared_ptr<const Group> group,
                      uint32_t chunk_bytes) {
-  slice.plan = context.star;
+  slice.plan = std::move(star);
   slice.group = std::move(group);
   slice.signature.name = slice.signature.name.substr(0, kMostName);
   slice.chunk_bytes = slice.signature.chunk_bytes = chunk_bytes;
   slice.part->received = std::make_shared<std::vector<uint8_t>>();
   slice.part->offer = encode_offer({slice.signature, slice.spaces[0].count, slice.postscale, slice.divisor});
+}
+
+void reduce_within(Request& slice, const Shards& shards) {
+  slice.plan = shards.reduce;
+  slice.group = shards.within;
+  slice.chunk_bytes = slice.signature.chunk_bytes = kChunkWithin;
+  slice.postscale = 1;
+  slice.divisor = 1;
+}
+
+void gather_within(Request& slice, const Shards& shards) {
+  reduce_within(slice, shards);
+  slice.plan = shards.gather;
+  take_sums(slice);
+}
+
+void take_sums(Request& slice) {
+  slice.spaces[static_cast<size_t>(Space::in)] = slice.spaces[static_cast<size_t>(Space::out)];
+  slice.prescale = 1;
 }
 
 void make_bitwise_or(Request& request, std::byte* data, uint64_t bytes, DType dtype) {

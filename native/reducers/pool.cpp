@@ -10,7 +10,7 @@ namespace slipstream {
 namespace {
 
 constexpr double kPortSeconds = 0.02;  // of a port, in a switch: what all workers may have under way to a reducer
-// Of the rate of all workers: reducers that have so much are better off alone, without a ring beside them.
+// Of the rate of all hosts of workers: reducers that have so much are better off alone, without a ring beside them.
 constexpr double kNearlyFull = 0.9;
 constexpr double kLagMemory = 0.95;
 constexpr double kLagsBehind = 1.5;
@@ -61,14 +61,15 @@ std::vector<uint64_t> ReducerPool::incarnations() const {
 std::vector<uint32_t> ReducerPool::shares() const {
   std::vector<double> rates;
   for (const Reducer& reducer : reducers_) rates.push_back(reducer.state.used ? reducer.agreed : 0);
-  const double full = std::accumulate(rates.begin(), rates.end(), 0.0) / workers();
+  const double full = std::accumulate(rates.begin(), rates.end(), 0.0) / hosts();
   if (full >= kNearlyFull && full < 1)
     for (double& rate : rates) rate /= full;
-  return shares_of(workers(), rates);
+  return shares_of(hosts(), rates);
 }
 
 size_t ReducerPool::window_least(size_t reducer) const {
-  return static_cast<size_t>(worker_rate_ * std::min(reducers_[reducer].most, 1.0) * kPortSeconds / workers());
+  const double port = worker_rate_ * std::min(reducers_[reducer].most, 1.0) * kPortSeconds;
+  return static_cast<size_t>(port / hosts()) / context_.shards.count();
 }
 
 std::vector<std::pair<size_t, Express*>> ReducerPool::ways() const {

@@ -62,14 +62,17 @@ class ReducerPool {
   std::vector<uint64_t> incarnations() const;
   // Of the workers' own part, and of each reducer's, in 1/65536 of a work.
   std::vector<uint32_t> shares() const;
-  // Bytes that this worker may have under way to a reducer at least. The same on all ranks.
+  // Bytes of a shard that this worker may have under way to a reducer at least. The same on all ranks.
   size_t window_least(size_t reducer) const;
   // Those that small works go through.
   std::vector<std::pair<size_t, Express*>> ways() const;
 
   // This rank's session with a reducer that takes part; null if it cannot be used.
   Session* session(size_t reducer) const;
-  const std::shared_ptr<const Group>& group(size_t reducer) const { return reducers_[reducer].group; }
+  // In that session: of the carriers of a shard that this rank carries, and the reducer.
+  const std::shared_ptr<const Group>& group(size_t reducer, size_t shard) const {
+    return reducers_[reducer].groups[shard];
+  }
   void count_sent(size_t reducer, uint64_t bytes) { reducers_[reducer].state.sent += bytes; }
   void count_redone(size_t reducer, uint64_t chunks) { reducers_[reducer].state.redone += chunks; }
   // This rank cannot use its session with the reducer any more.
@@ -101,8 +104,8 @@ class ReducerPool {
   struct Reducer {
     ReducerState state;
     std::shared_ptr<Session> session;
-    std::shared_ptr<const Group> group;
-    std::shared_ptr<Express> fresh;    // of `session`
+    std::vector<std::shared_ptr<const Group>> groups;  // by shard: null if another rank of the host carries it
+    std::shared_ptr<Express> fresh;                    // of `session`
     std::shared_ptr<Express> express;  // the one that small works use, perhaps of a session that is over
     double lag = 1;                    // of its parts behind the others', as rank 0 sees it
     double most = 1;                   // the rate that was measured
@@ -119,6 +122,7 @@ class ReducerPool {
 
   int rank() const { return context_.group->rank; }
   int workers() const { return static_cast<int>(context_.group->ranks.size()); }
+  int hosts() const { return context_.shards.hosts(); }
   std::shared_ptr<Session> open(size_t reducer, uint64_t incarnation);
   void warn_of_refusal(size_t reducer, std::string why);
   void open_all();

@@ -1,4 +1,5 @@
 // The sessions that a worker has with its job's reducers: opened when there is one, left when it is lost.
+#include <algorithm>
 #include <cstdio>
 #include <future>
 #include <numeric>
@@ -106,8 +107,14 @@ bool ReducerPool::take(size_t index, uint64_t incarnation, const std::shared_ptr
   Reducer& reducer = reducers_[index];
   std::vector<int> ranks(static_cast<size_t>(workers()) + 1);
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto small = session->make_group(2, ranks);  // a channel of their own: they may overtake what is large
-  reducer.group = session->make_group(1, std::move(ranks));
+  const auto small = session->make_group(kAllWorkers, std::move(ranks));  // they may overtake what is large
+  reducer.groups.assign(context_.shards.count(), nullptr);
+  for (size_t shard = 0; shard < context_.shards.count(); ++shard) {
+    ranks = context_.shards.carriers[shard];
+    if (std::ranges::find(ranks, rank()) == ranks.end()) continue;
+    ranks.push_back(workers());
+    reducer.groups[shard] = session->make_group(carriers_group(shard), std::move(ranks));
+  }
   reducer.fresh = std::make_shared<Express>(context_, *session, small, incarnation,
                                             [this, index](const std::string& why) { lose(index, why); });
   reducer.session = session;

@@ -1,13 +1,16 @@
 #include "reducers/server.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
+
+#include "reducers/shards.h"
 
 namespace slipstream {
 namespace {
 
-constexpr size_t kMostChannels = 16;
-constexpr size_t kMostWorks = 128;  // that are not done; workers have no more than about 20
+constexpr size_t kMostWorks = 128;        // that are not done; workers have no more than about 20 ...
+constexpr size_t kMostWorksOfShard = 16;  // ... and 4 more for each shard
 
 SessionOptions session_options(const ReducerServerOptions& options, OfferHandler& offers) {
   SessionOptions found;
@@ -43,30 +46,39 @@ Error ReducerServer::offered(int peer, const WorkHeader& frame, std::span<const 
     return broken_rules(peer, session_.engine().fabric().who(peer) + " offers a work twice");
   if (late) return {};
   const auto offer = decode_offer(payload);
-  const bool fits = offer && offer->signature.chunk_bytes <= options_.window_bytes / 8 &&
-                    (found != channels_.end() || channels_.size() < kMostChannels);
-  if (!fits || frame.seq > next)
+  const auto group = found == channels_.end() ? group_of_channel(frame.channel) : found->second.group;
+  const bool fits = offer && offer->signature.chunk_bytes <= options_.window_bytes / 8;
+  if (!fits || frame.seq > next || group == nullptr || group->index_of(peer) < 0)
     return broken_rules(
         peer, "rank " + std::to_string(peer) + " sent an offer that cannot be: do all run the same slipstream?");
-  if (session_.engine().works() >= kMostWorks)
-    return broken_rules(peer, session_.engine().fabric().who(peer) + " offers more than " + std::to_string(kMostWorks) +
-                                  " works at once");
+  const size_t most = kMostWorks + kMostWorksOfShard * (options_.carriers.size() - 1);
+  if (session_.engine().works() >= most)
+    return broken_rules(
+        peer, session_.engine().fabric().who(peer) + " offers more than " + std::to_string(most) + " works at once");
   ChannelOffers& channel = channels_[frame.channel];
-  if (!channel.group) {
-    std::vector<int> ranks(static_cast<size_t>(options_.workers) + 1);
-    std::iota(ranks.begin(), ranks.end(), 0);
-    channel.group = session_.make_group(frame.channel, std::move(ranks));
-  }
+  channel.group = group;
   ++channel.next;
   ++served_.works;
-  served_.bytes += offer->count * size_of(offer->signature.dtype) * static_cast<uint64_t>(options_.workers);
+  served_.bytes += offer->count * size_of(offer->signature.dtype) * (group->ranks.size() - 1);
   session_.submit(session_.prepare(request_for(*offer, channel.group), 0));
   return {};
 }
 
+std::shared_ptr<const Group> ReducerServer::group_of_channel(uint64_t channel) {
+  std::vector<int> ranks(static_cast<size_t>(options_.workers));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (channel != kAllWorkers) {
+    const uint64_t shard = channel - carriers_group(0);
+    if (shard >= options_.carriers.size()) return nullptr;
+    ranks = options_.carriers[shard];
+  }
+  ranks.push_back(options_.workers);
+  return session_.make_group(channel, std::move(ranks));
+}
+
 Request ReducerServer::request_for(const Offer& offer, std::shared_ptr<const Group> group) const {
   Request request;
-  request.plan = options_.plan;
+  request.plan = group->id == kAllWorkers ? options_.small : options_.plan;
   request.group = std::move(group);
   request.signature = offer.signature;
   request.chunk_bytes = offer.signature.chunk_bytes;

@@ -15,13 +15,15 @@
 namespace slipstream {
 
 struct ReducerServerOptions {
-  int workers = 1;                   // ranks 0 to workers - 1; the reducer is the rank after them
-  std::string job;                   // reducer_session()
-  std::string secret;                // the same
-  std::shared_ptr<const Plan> plan;  // of the reducer, in every work
+  int workers = 1;                         // ranks 0 to workers - 1; the reducer is the rank after them
+  std::vector<std::vector<int>> carriers;  // of each shard (shards.h): a worker of each host
+  std::string job;                         // reducer_session()
+  std::string secret;                      // the same
+  std::shared_ptr<const Plan> plan;        // of the reducer, in a work of a shard's carriers
+  std::shared_ptr<const Plan> small;       // the same, in a work of all workers
   double heartbeat_seconds = 10;
   LinkOptions link{};
-  size_t window_bytes = 8 << 20;  // of one work, in the reducer's memory
+  size_t window_bytes = 8 << 20;  // of one work of each shard, in the reducer's memory
   double intake = 0;              // bytes a second that it takes in, of all workers; 0: no bound
 };
 
@@ -49,6 +51,7 @@ class ReducerServer final : private OfferHandler {
 
  private:
   Error offered(int peer, const WorkHeader& frame, std::span<const std::byte> payload) override;
+  std::shared_ptr<const Group> group_of_channel(uint64_t channel);  // null: there is none
   Request request_for(const Offer& offer, std::shared_ptr<const Group> group) const;
 
   struct ChannelOffers {

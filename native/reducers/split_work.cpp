@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "reducers/when_done.h"
 
@@ -21,11 +22,11 @@ constexpr uint64_t kMostChunk = 60 << 10;
 
 }  // namespace
 
-SplitWork::SplitWork(const ReducerContext& context, ReducerPool& pool, uint64_t number, WorkPtr parent)
+SplitWork::SplitWork(const ReducerContext& context, ReducerPool& pool, uint64_t number, Range range)
     : context_(context),
       pool_(pool),
       number_(number),
-      parent_(std::move(parent)),
+      range_(std::move(range)),
       begun_(now()),
       incarnations_(pool.incarnations()),
       seconds_(pool.size() + 1) {}
@@ -40,41 +41,43 @@ void SplitWork::then(const WorkPtr& work, F f) {
 
 // ---- its parts
 
-void SplitWork::begin(bool asks, std::function<void()> judged) {
+void SplitWork::begin(bool asks, std::function<void()> judged, std::function<void(const Error&)> done) {
   tell_judged_ = std::move(judged);
+  tell_done_ = std::move(done);
   const std::vector<uint32_t> shares = pool_.shares();
-  const uint64_t count = parent_->request.spaces[0].count;
   uint64_t given = 0;
   uint64_t begin = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     given += shares[i];
-    const auto end = std::min(count, static_cast<uint64_t>(double(count) * given / 65536.0));
-    if (end > begin) add_part(static_cast<int>(i) - 1, begin, end - begin);
+    const auto end = std::min(range_.count, static_cast<uint64_t>(double(range_.count) * given / 65536.0));
+    if (end > begin && i == 0) add_own(range_.begin, end);
+    if (end > begin && i > 0) add_portion(static_cast<int>(i) - 1, range_.begin + begin, end - begin);
     begin = end;
   }
-  left_ = parts_.size();
+  for (const Part& part : parts_) left_ += part.carried ? 1 : 0;
   if (asks) {
     verdict_.emplace(pool_.size());
     verdict_work_ = context_.workers.prepare(status_request(verdict_->data(), verdict_->bytes(), DType::u64),
                                              channel_of(*context_.group, 0, kVerdicts));
   }
-  if (parts_.empty())
-    give_verdict();
-  else
-    submit_parts();
+  reducing_ = context_.shards.alone() ? 0 : portions_.size();
+  if (left_ == 0) give_verdict();
+  if (!parts_.empty() && parts_.front().reducer < 0) submit(parts_.front());
+  for (const Portion& portion : portions_) {
+    if (portion.reduce == nullptr) continue;
+    context_.workers.submit_unsplit(portion.reduce);
+    then(portion.reduce, [this, work = portion.reduce.get()] {
+      if (work->error() && !error_) error_ = work->error();
+      if (--reducing_ == 0) context_.moved();
+    });
+  }
 }
 
-void SplitWork::add_part(int reducer, uint64_t begin, uint64_t count) {
-  Part part{reducer, begin, count, 1, nullptr, nullptr, nullptr};
-  Request request = slice_of(parent_->request, begin, count);
-  if (reducer < 0)
-    prepare_own(part, std::move(request));
-  else
-    prepare_reducers(part, std::move(request));
-  parts_.push_back(std::move(part));
-}
-
-void SplitWork::prepare_own(Part& part, Request request) {
+void SplitWork::add_own(uint64_t begin, uint64_t count) {
+  Part part;
+  part.begin = begin;
+  part.count = count;
+  Request request = slice_of(whole(), begin, count);
   if (std::ranges::any_of(incarnations_, [](uint64_t incarnation) { return incarnation != 0; })) {
     // The reducers' links are what all wait for: the ring takes what they leave of the worker's.
     request.part->window_seconds = kRingSeconds;
@@ -83,46 +86,84 @@ void SplitWork::prepare_own(Part& part, Request request) {
   }
   part.session = &context_.workers;
   part.work = part.session->prepare(std::move(request), channel_of(*context_.group, 0, kSlices));
+  parts_.push_back(std::move(part));
+}
+
+void SplitWork::add_portion(int reducer, uint64_t begin, uint64_t count) {
+  const Shards& shards = context_.shards;
+  Portion portion;
+  if (!shards.alone()) {
+    Request reduce = slice_of(whole(), begin, count);
+    Request gather = reduce;
+    reduce_within(reduce, shards);
+    gather_within(gather, shards);
+    portion.reduce = context_.workers.prepare(std::move(reduce), channel_of(*shards.within, 0, kWithin));
+    portion.gather = context_.workers.prepare(std::move(gather), channel_of(*shards.within, 0, kGathers));
+  }
+  portions_.push_back(std::move(portion));
+  for (size_t shard = 0; shard < shards.count(); ++shard) {
+    Part part;
+    part.reducer = reducer;
+    part.shard = shard;
+    part.begin = begin + shards.begin(shard, count);
+    part.count = begin + shards.begin(shard + 1, count) - part.begin;
+    part.carried = shards.carries(shard);
+    if (part.count == 0) continue;
+    const uint64_t bytes = chunk_bytes(part, pool_.window_least(static_cast<size_t>(reducer)));
+    part.chunk = std::max<uint64_t>(1, bytes / size_of(whole().signature.dtype));
+    if (part.carried) prepare_carried(part);
+    parts_.push_back(std::move(part));
+  }
+}
+
+Request SplitWork::carried_slice(uint64_t begin, uint64_t count) const {
+  Request slice = slice_of(whole(), begin, count);
+  if (!context_.shards.alone()) take_sums(slice);
+  return slice;
 }
 
 // In many chunks, so that sums flow back soon after data flows out.
-void SplitWork::prepare_reducers(Part& part, Request request) {
-  const auto reducer = static_cast<size_t>(part.reducer);
-  const uint64_t bytes = part.count * size_of(request.signature.dtype);
-  const size_t window = pool_.window_least(reducer);
+uint64_t SplitWork::chunk_bytes(const Part& part, size_t window) const {
+  const uint64_t bytes = part.count * size_of(whole().signature.dtype);
   const uint64_t most = std::clamp<uint64_t>(window / 2, kLeastChunk, kMostChunk);
-  const uint64_t chunk = std::clamp<uint64_t>(std::bit_ceil(bytes / kChunks), kLeastChunk, most);
-  send_to_reducer(request, context_, pool_.group(reducer), static_cast<uint32_t>(chunk));
-  part.chunk = chunk_elements(request);
+  return std::clamp<uint64_t>(std::bit_ceil(bytes / kChunks), kLeastChunk, most);
+}
+
+void SplitWork::prepare_carried(Part& part) {
+  const auto reducer = static_cast<size_t>(part.reducer);
   part.session = pool_.session(reducer);
   if (part.session == nullptr) return;
+  const size_t window = pool_.window_least(reducer);
+  const auto& group = pool_.group(reducer, part.shard);
+  Request request = carried_slice(part.begin, part.count);
+  send_to_reducer(request, context_.shards.star, group, static_cast<uint32_t>(chunk_bytes(part, window)));
   part.received = request.part->received;
   request.part->whole_chunks = request.spaces[0].data == request.spaces[1].data;
   request.part->window_bytes = kWindowBytes;
   request.part->window_seconds = kWindowSeconds;
   request.part->window_least = window;
-  pool_.count_sent(reducer, bytes);
-  part.work = part.session->prepare(std::move(request), pool_.group(reducer)->id);
+  pool_.count_sent(reducer, part.count * size_of(request.signature.dtype));
+  part.work = part.session->prepare(std::move(request), group->id);
 }
 
 // Each worker with another reducer first: no queue gets all at once.
-void SplitWork::submit_parts() {
+void SplitWork::send() {
   for (size_t n = 0; n < parts_.size(); ++n) {
-    const size_t i = (n + static_cast<size_t>(context_.group->rank)) % parts_.size();
-    const Part& part = parts_[i];
-    if (part.work == nullptr) {
-      part_done(part);
-      continue;
-    }
-    part.session->submit_unsplit(part.work);
-    then(part.work, [this, i] { part_done(parts_[i]); });
+    const Part& part = parts_[(n + static_cast<size_t>(context_.group->rank)) % parts_.size()];
+    if (part.reducer >= 0 && part.carried) submit(part);
   }
+}
+
+void SplitWork::submit(const Part& part) {
+  if (part.work == nullptr || (error_ && part.reducer >= 0)) return part_done(part);
+  part.session->submit_unsplit(part.work);
+  then(part.work, [this, &part] { part_done(part); });
 }
 
 // Says something about the work among the workers. It carries the work's signature, so that one that differs is
 // noticed.
 Request SplitWork::status_request(std::byte* data, uint64_t bytes, DType dtype) const {
-  Request request = parent_->request;
+  Request request = whole();
   request.plan = context_.small;
   request.chunk_bytes = kEagerBytes;
   make_bitwise_or(request, data, bytes, dtype);
@@ -137,8 +178,13 @@ std::string SplitWork::awaited() const {
     text +=
         reducer < 0 ? context_.workers.engine().reports().awaited_by(*work) : pool_.name(static_cast<size_t>(reducer));
   };
-  for (const Part& part : parts_) add(part.work, part.reducer);
+  if (reducing_ != 0)
+    for (const Portion& portion : portions_) add(portion.reduce, -1);
+  for (const Part& part : parts_)
+    if (reducing_ == 0 || part.reducer < 0) add(part.work, part.reducer);
   for (const WorkPtr& one : repairs_) add(one, -1);
+  if (whole_)
+    for (const Portion& portion : portions_) add(portion.gather, -1);
   if (text.empty()) add(verdict_work_, -1);
   return text.empty() ? "the other workers" : text;
 }
@@ -148,17 +194,18 @@ std::string SplitWork::awaited() const {
 void SplitWork::part_done(const Part& part) {
   const double took = std::chrono::duration<double>(now() - begun_).count();
   seconds_[static_cast<size_t>(part.reducer + 1)] = took;
+  const bool begun = part.work != nullptr && part.work->done();
   if (part.reducer < 0) {
-    if (part.work->error()) error_ = part.work->error();
-  } else if (part.work == nullptr || part.work->error()) {
+    if (part.work->error() && !error_) error_ = part.work->error();
+  } else if (!begun || part.work->error()) {
     lost_ |= 1u << part.reducer;
-    if (part.work != nullptr) pool_.lose(static_cast<size_t>(part.reducer), part.work->error().text);
+    if (begun) pool_.lose(static_cast<size_t>(part.reducer), part.work->error().text);
   }
   if (--left_ == 0) give_verdict();
 }
 
 void SplitWork::give_verdict() {
-  if (!Express::is_small(parent_->request)) {
+  if (!Express::is_small(whole())) {
     std::vector<double> took(pool_.size());
     for (const Part& part : parts_)
       if (part.reducer >= 0 && part.work != nullptr)
@@ -178,27 +225,51 @@ void SplitWork::judge(const Error& error) {
   if (verdict()) pool_.warn(*verdict_, incarnations_);
   tell_judged_();
   if (error_ || !verdict_ || verdict_->lost() == 0)
-    parent_->complete(error_);
+    settle();
   else
     ask_chunks();
   context_.moved();
 }
 
-// ---- what was lost
+// What this rank carries is there. Nobody else of the host waits for it: works need not be done in their order.
+void SplitWork::settle() {
+  whole_ = true;
+  if (context_.shards.alone() || portions_.empty()) finish();
+  context_.moved();
+}
 
-uint64_t SplitWork::repair_channel() const { return channel_of(*context_.group, 0, kRepairs + number_); }
+void SplitWork::gather() {
+  if (error_ || context_.shards.alone()) return finish();
+  left_ = portions_.size();
+  for (const Portion& portion : portions_) {
+    context_.workers.submit_unsplit(portion.gather);
+    then(portion.gather, [this, work = portion.gather.get()] {
+      if (work->error() && !error_) error_ = work->error();
+      if (--left_ == 0) finish();
+    });
+  }
+}
+
+void SplitWork::finish() {
+  if (const auto done = std::exchange(tell_done_, nullptr)) done(error_);
+}
+
+// ---- what was lost
 
 void SplitWork::ask_chunks() {
   for (const Part& part : parts_)
     for (uint64_t c = 0; is_lost(part) && c < part.chunks(); ++c) chunks_.push_back(part.has(c) ? 1 : 0);
   const auto data = reinterpret_cast<std::byte*>(chunks_.data());
-  const WorkPtr work = context_.workers.prepare(status_request(data, chunks_.size(), DType::u8), repair_channel());
+  const WorkPtr work = context_.workers.prepare(status_request(data, chunks_.size(), DType::u8),
+                                                channel_of(*context_.group, 0, kRepairs + number_));
   context_.workers.submit_unsplit(work);
   then(work, [this, work = work.get()] {
-    if (work->error())
-      parent_->complete(work->error());
-    else
+    if (work->error()) {
+      error_ = work->error();
+      settle();
+    } else {
       repair();
+    }
   });
 }
 
@@ -206,34 +277,39 @@ void SplitWork::repair() {
   const uint8_t* anybody_has = chunks_.data();
   for (const Part& part : parts_) {
     if (!is_lost(part)) continue;
-    add_repairs(part, anybody_has);
-    pool_.count_redone(static_cast<size_t>(part.reducer), part.chunks());
+    if (part.carried) {
+      add_repairs(part, anybody_has);
+      pool_.count_redone(static_cast<size_t>(part.reducer), part.chunks());
+    }
     anybody_has += part.chunks();
   }
   left_ = repairs_.size();
+  if (repairs_.empty()) settle();
   for (const WorkPtr& one : repairs_) {
     context_.workers.submit_unsplit(one);
     then(one, [this, one = one.get()] {
       if (one->error() && !error_) error_ = one->error();
-      if (--left_ == 0) parent_->complete(error_);
+      if (--left_ == 0) settle();
     });
   }
 }
 
-// Neighbours that are alike are repaired together.
+// Neighbours that are alike are repaired together, among the carriers of the shard.
 void SplitWork::add_repairs(const Part& part, const uint8_t* anybody_has) {
+  const uint64_t channel = channel_of(*context_.shards.across[part.shard], 0, kRepairs + number_);
   for (uint64_t first = 0, last = 0; first < part.chunks(); first = last) {
     while (last < part.chunks() && anybody_has[last] == anybody_has[first]) ++last;
-    repairs_.push_back(
-        context_.workers.prepare(repair_request(part, first, last, anybody_has[first] != 0), repair_channel()));
+    repairs_.push_back(context_.workers.prepare(repair_request(part, first, last, anybody_has[first] != 0), channel));
   }
 }
 
 Request SplitWork::repair_request(const Part& part, uint64_t first, uint64_t last, bool somebody_has) const {
-  const size_t element = size_of(parent_->request.signature.dtype);
+  const size_t element = size_of(whole().signature.dtype);
   const uint64_t begin = first * part.chunk;
   const uint64_t count = std::min(part.count, last * part.chunk) - begin;
-  Request request = slice_of(parent_->request, part.begin + begin, count);
+  Request request = carried_slice(part.begin + begin, count);
+  request.plan = context_.shards.between;
+  request.group = context_.shards.across[part.shard];
   if (!somebody_has) return request;
   std::byte* out = request.spaces[1].data;  // those who have not the result add nothing to it
   for (uint64_t c = first; c < last; ++c) {

@@ -302,7 +302,8 @@ ReducerServerOptions server_options() {
   found.workers = kWorkers;
   found.job = "native-test";
   found.secret = std::string(32, 's');
-  found.plan = reducer_plan();
+  found.carriers = {{0, 1}};
+  found.plan = found.small = reducer_plan();
   return found;
 }
 

@@ -36,11 +36,8 @@ TEST(a_slice_is_where_its_elements_are) {
 
 TEST(a_reducer_is_offered_what_the_worker_sends) {
   std::vector<double> in(10), out(10);
-  Session workers(SessionOptions{});
-  std::recursive_mutex mutex;
-  const ReducerContext context{workers, mutex, nullptr, nullptr, nullptr, {}, {}};
   Request slice = slice_of(whole(in, out), 3, 5);
-  send_to_reducer(slice, context, nullptr, 4096);
+  send_to_reducer(slice, nullptr, nullptr, 4096);
   const auto offer = decode_offer(slice.part->offer);
   CHECK(offer.has_value());
   CHECK(offer->signature.hash() == slice.signature.hash());
@@ -49,6 +46,43 @@ TEST(a_reducer_is_offered_what_the_worker_sends) {
   CHECK_EQ(offer->divisor, uint64_t{4});
   CHECK_EQ(offer->signature.chunk_bytes, uint32_t{4096});
   CHECK(slice.part->received != nullptr);
+}
+
+TEST(what_is_summed_within_a_host_is_scaled_once) {
+  std::vector<double> in(10), out(10);
+  Request before = slice_of(whole(in, out), 3, 5), between = before, after = before;
+  const Shards shards;
+  reduce_within(before, shards);
+  take_sums(between);
+  gather_within(after, shards);
+  CHECK(before.spaces[0].data != before.spaces[1].data);
+  CHECK(before.prescale == 2 && before.postscale == 1 && before.divisor == 1);
+  CHECK(between.spaces[0].data == reinterpret_cast<std::byte*>(&out[3]));
+  CHECK(between.prescale == 1 && between.postscale == 3 && between.divisor == 4);
+  CHECK(after.spaces[0].data == reinterpret_cast<std::byte*>(&out[3]));
+  CHECK(after.prescale == 1 && after.postscale == 1 && after.divisor == 1);
+}
+
+TEST(a_worker_is_among_the_carriers_of_its_shards) {
+  Group all;
+  all.ranks = {0, 1, 2, 3, 4, 5};
+  for (all.rank = 0; all.rank < 6; ++all.rank) {
+    Shards shards;  // hosts of three, two, and one
+    shards.carriers = {{0, 3, 5}, {0, 3, 5}, {1, 3, 5}, {1, 4, 5}, {2, 4, 5}, {2, 4, 5}};
+    shards.make_groups(all, {all.rank});
+    CHECK_EQ(shards.hosts(), 3);
+    CHECK_EQ(shards.begin(0, 100), uint64_t{0});
+    CHECK_EQ(shards.begin(6, 100), uint64_t{100});
+    std::set<uint64_t> ids{shards.within->id};
+    size_t carried = 0;
+    for (size_t shard = 0; shard < shards.count(); ++shard) {
+      if (!shards.carries(shard)) continue;
+      ++carried;
+      CHECK(ids.insert(shards.across[shard]->id).second);
+      CHECK(shards.across[shard]->ranks == shards.carriers[shard]);
+    }
+    CHECK_EQ(carried, std::vector<size_t>({2, 2, 2, 3, 3, 6})[static_cast<size_t>(all.rank)]);
+  }
 }
 
 TEST(a_bitwise_or_keeps_the_signature_and_scales_nothing) {

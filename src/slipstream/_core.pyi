@@ -200,6 +200,17 @@ class Session:
         copy_out: tuple[int, int, int] | None = None,
     ) -> None: ...
 
+class Shards:
+    def __init__(
+        self,
+        carriers: Sequence[Sequence[int]],
+        neighbours: Sequence[int],
+        star: Plan,
+        between: Plan,
+        reduce: Plan | None,
+        gather: Plan | None,
+    ) -> None: ...
+
 def use_reducers(
     session: Session,
     group: Group,
@@ -208,6 +219,7 @@ def use_reducers(
     reducers: Sequence[tuple[str, Sequence[str], int]],
     star: Plan,
     small: Plan,
+    shards: Shards,
     heartbeat: float,
     link: LinkOptions,
 ) -> ReducerClient: ...
@@ -225,9 +237,11 @@ class ReducerServer:
     def __init__(
         self,
         workers: int,
+        carriers: Sequence[Sequence[int]],
         job: str,
         secret: bytes,
         plan: Plan,
+        small: Plan,
         *,
         heartbeat: float,
         link: LinkOptions,

@@ -227,6 +227,13 @@ def test_reducers_take_part_in_all_large_all_reduces(nbytes: int, small: SmallCo
     assert choose("broadcast", nbytes, there, reducers) == choose("broadcast", nbytes, there)
 
 
+def test_the_workers_own_slice_goes_by_hosts_where_ranks_share_them() -> None:
+    there = topology(2, 1)
+    choice = choose("all_reduce", 64 * MIB, there, Reducers())
+    assert (choice.algorithm, choice.reducers) == ("hierarchical", True)
+    assert choose("all_reduce", 64 * MIB, replace(there, hierarchy="off"), Reducers()).algorithm == "ring"
+
+
 def test_reducers_take_part_in_small_messages_that_are_measured_to_be_faster() -> None:
     there, reducers = topology(*[1] * 8), Reducers(MEASURED)
     own = choose("all_reduce", 64, there)

@@ -10,7 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plan.reference import ALGORITHMS, BY_HOSTS, plans_of, roots_of
+from slipstream.plan.hierarchical import within_host
 from slipstream.plan.order import PlanError, prove
+from slipstream.plan.shards import shards_of
 from slipstream.plan.simulate import Reads, simulate
 from slipstream.plan.steps import Draft, Plan, Space
 
@@ -31,6 +33,22 @@ def test_every_order_is_right(collective: str, algorithm: str) -> None:
 def test_every_order_is_right_on_any_hosts(algorithm: str, hosts: list[int]) -> None:
     for in_place in (False, True):
         prove(plans_of("all_reduce", algorithm, len(hosts), hosts=hosts), in_place)
+
+
+@given(hosts=st.lists(st.integers(0, 3), min_size=2, max_size=12))
+def test_the_halves_within_a_host_sum_and_distribute_by_themselves(hosts: list[int]) -> None:
+    shards = shards_of(len(hosts), hosts)
+    for ranks in shards.hosts:
+        if len(ranks) == 1:
+            continue
+        reduce, gather = zip(*(within_host(shards, rank) for rank in ranks), strict=True)
+        for in_place in (False, True):
+            prove(reduce, in_place)
+            prove(gather, in_place)
+        inputs = [np.arange(97) * (rank + 1) for rank in ranks]
+        sums = simulate(reduce, inputs, in_place=True).outputs
+        for got in simulate(gather, sums, in_place=True).outputs:
+            np.testing.assert_array_equal(got, np.sum(inputs, axis=0))
 
 
 def of_two(write: Callable[[Draft, int], None], blocks: int = 1) -> list[Plan]:

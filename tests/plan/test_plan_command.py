@@ -76,6 +76,7 @@ def test_json() -> None:
         "reducer_rate": 32 * 10**9,
         "worker_price": 30,
         "reducer_price": 0.7,
+        "ranks_per_host": 1,
     }
     assert found["training"] == {"nbytes": 1395864371, "compute": 0.3, "overlap": 0, "steps": 3600}
     assert (found["rule"], found["recommended"], found["cheapest"]) == (25, 25, 25)
@@ -84,6 +85,14 @@ def test_json() -> None:
     assert last["communication_seconds"] == pytest.approx(8 * 1395864371 / 1e11)
     assert last["cost_per_step"] == pytest.approx(last["cost_per_hour"] * last["step_seconds"] / 3600)
     assert last["total_cost"] == pytest.approx(257.5 * last["step_seconds"])
+
+
+def test_ranks_of_a_worker_share_its_link() -> None:
+    alone, shared = call(), call("--ranks-per-host", "4")
+    assert "each with" not in alone.output
+    assert "8 workers, each with 4 ranks, of 100gbit" in shared.output
+    assert alone.output.splitlines()[1:] == shared.output.splitlines()[1:]
+    assert call("--ranks-per-host", "0").exit_code == 2
 
 
 def test_it_says_what_reducers_cannot_do() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,7 +103,17 @@ def again(stack: contextlib.ExitStack, folder: Path, port: int) -> None:
     wait_for(works, f"a reducer on port {port}")
 
 
-def lose_one(folder: Path, script: Path, arguments: list[str], n: int, k: int, lost: int, how: str) -> None:
+def lose_one(
+    folder: Path,
+    script: Path,
+    arguments: list[str],
+    n: int,
+    k: int,
+    lost: int,
+    how: str,
+    transport: str = "tcp",
+    envs: Mapping[int, Mapping[str, str]] | None = None,
+) -> None:
     """Runs ``script`` as ``n`` ranks beside ``k`` reducers, kills or stops one, brings it back, and waits for the end.
 
     The ranks print "used", "lost" and "back".
@@ -111,7 +121,9 @@ def lose_one(folder: Path, script: Path, arguments: list[str], n: int, k: int, l
     with contextlib.ExitStack() as stack:
         services = [stack.enter_context(service.started(folder)) for _ in range(k)]
         env = environment(services) | {"SLIPSTREAM_REDUCER_HEARTBEAT": "0.5"}
-        job = stack.enter_context(ranks.started(script, n, transport="tcp", args=arguments, env=env))
+        job = stack.enter_context(
+            ranks.started(script, n, transport=transport, args=arguments, env=env, envs=envs)
+        )
 
         def all_say(word: str) -> bool:
             for rank in job:

@@ -38,6 +38,14 @@ def plan() -> None:
     help="Number of hosts that train; each has one link.",
 )
 @click.option(
+    "--ranks-per-host",
+    type=Whole(min=1),
+    default=1,
+    show_default=True,
+    help="Number of ranks on each worker. They share its link, and sum within the worker first, so times are those of "
+    "the workers.",
+)
+@click.option(
     "--worker-rate",
     metavar="RATE",
     callback=parsed(parse_rate),
@@ -91,6 +99,7 @@ def plan() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def reducers(
     workers: int,
+    ranks_per_host: int,
     worker_rate: int,
     reducer_rate: int,
     model_bytes: int,
@@ -117,7 +126,7 @@ def reducers(
     if steps is not None and hours is not None:
         raise click.UsageError("give --steps or --hours, not both")
     try:
-        cluster = Cluster(workers, worker_rate, reducer_rate, worker_price, reducer_price)
+        cluster = Cluster(workers, worker_rate, reducer_rate, worker_price, reducer_price, ranks_per_host)
         training = Training(model_bytes, compute_time, overlap, steps)
         if hours is not None:
             alone = outcome(cluster, training, 0)
@@ -130,8 +139,9 @@ def reducers(
 
 def _text(sizing: Sizing) -> str:
     cluster, training = sizing.cluster, sizing.training
+    ranks = f", each with {cluster.ranks_per_host} ranks," if cluster.ranks_per_host > 1 else ""
     what = (
-        f"{cluster.workers} workers of {format_rate(cluster.worker_rate)}, "
+        f"{cluster.workers} workers{ranks} of {format_rate(cluster.worker_rate)}, "
         f"reducers of {format_rate(cluster.reducer_rate)}; a step computes {time_text(training.compute)} and "
         f"exchanges {training.nbytes} bytes, {100 * training.overlap:g} % of that while it computes"
     )

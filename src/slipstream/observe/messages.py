@@ -25,7 +25,7 @@ def follow(job: Any, settings: Settings) -> None:
         _log.propagate = False
     _handler.setFormatter(logging.Formatter(f"slipstream: rank {job.rank}: %(message)s"))
     if job.rank == 0:
-        if settings.log == "warning" and settings.reducers and job.size > 1 and not job.ranks_are_apart:
+        if settings.log == "warning" and settings.reducers and job.size > 1 and len(set(job.hosts)) == 1:
             _log.warning("the reducers %s", _reducers(job, settings))  # `info` has it in the banner
         for line in banner(job, settings) if _log.isEnabledFor(logging.INFO) else []:
             _log.info("%s", line)
@@ -88,11 +88,8 @@ def _reducers(job: Any, settings: Settings) -> str:
     named = ", ".join(f"{host}:{port}" for host, port in settings.reducers)
     if job.size == 1:
         return f"{named} are not used: this is a job of one rank"
-    if not job.ranks_are_apart:
-        return (
-            f"{named} are not used: they take part where each rank has a host of its own, and here ranks share one. "
-            "Start one rank a host (-H host1:1,host2:1), or leave the reducers out"
-        )
+    if len(set(job.hosts)) == 1:
+        return f"{named} are not used: they take part between hosts, and all ranks share one here. Leave them out"
     there = [
         one["name"] if one["incarnation"] else f"{one['name']} (not reached, and asked again every second)"
         for one in job.reducers.known

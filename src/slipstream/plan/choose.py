@@ -312,7 +312,9 @@ def choose(collective: str, nbytes: int, topology: Topology, reducers: Reducers 
     if collective != "all_reduce":
         return own
     reason = f"{nbytes} bytes are split between reducers and a ring, as all from {SPLIT_BYTES} on"
-    return Choice("ring", own.chunk_bytes, reason, reducers=True)
+    shape = _shape(topology)
+    by_hosts = _is_open("hierarchical", collective, shape, topology)
+    return Choice("hierarchical" if by_hosts else "ring", own.chunk_bytes, reason, reducers=True)
 
 
 def _choose_small(collective: str, nbytes: int, own: Choice, costs: SmallCosts) -> Choice:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipstream.plan import direct, halving_doubling, ring
-from slipstream.plan.shards import shards_of
+from slipstream.plan.shards import Shards, shards_of
 from slipstream.plan.steps import Draft, Plan, Space
 
-__all__ = ["all_reduce"]
+__all__ = ["all_reduce", "within_host"]
 
 
 def all_reduce(rank: int, size: int, hosts: Sequence[int] | None, inter: str = "ring") -> Plan:
@@ -46,6 +46,22 @@ def all_reduce(rank: int, size: int, hosts: Sequence[int] | None, inter: str = "
     if len(members) > 1:
         direct.all_gather_pass(draft, members, parts, Space.OUT, done)
     return draft.plan()
+
+
+def within_host(shards: Shards, rank: int) -> tuple[Plan, Plan]:
+    """The first and the last part of the all-reduce alone, among the ranks of the host of ``rank``, two at least.
+
+    By the first, each has the host's sums of the shards that it carries, by the last all have all shards. The blocks
+    are the shards. The last begins with what is in OUT.
+    """
+    host, index = shards.place(rank)
+    size = len(shards.hosts[host])
+    carried = [shards.carried(host, member) for member in range(size)]
+    parts = [(mine.start, len(mine)) for mine in carried]
+    first, last = (Draft("all_reduce", "within_host", index, size, shards.count) for _ in range(2))
+    direct.reduce_pass(first, range(size), parts, Space.OUT)
+    direct.all_gather_pass(last, range(size), parts, Space.OUT)
+    return first.plan(), last.plan()
 
 
 def _ring_all_reduce(

@@ -48,10 +48,11 @@ def shard_count(local_sizes: Sequence[int]) -> int:
 
     As many as the fullest host has ranks, if the others have as many, or divide it: 6 for hosts of 3, 2 and 1 ranks.
     """
-    most = max(local_sizes)
+    sizes = set(local_sizes)
+    most = max(sizes)
 
     def unevenness(count: int) -> float:  # one division, so equal ones are equal numbers
-        return max(-(-count // size) * size for size in local_sizes) / count
+        return max(-(-count // size) * size for size in sizes) / count
 
     return min(range(most, _MOST_PER_RANK * most + 1), key=unevenness)
 

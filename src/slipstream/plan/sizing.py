@@ -43,6 +43,8 @@ _LIKE_MOST = (0.57, 1.33)  # times the time that most reducers took
 class Cluster:
     """``workers`` hosts and the reducers that may join them. Rates: bits a second; prices: of one for an hour.
 
+    ``ranks_per_host``: ranks that share a worker's link, and move its data over it once.
+
     Both prices 0: costs are not asked for. Raises ValueError for what cannot be.
     """
 
@@ -51,10 +53,13 @@ class Cluster:
     reducer_rate: int
     worker_price: float = 0.0
     reducer_price: float = 0.0
+    ranks_per_host: int = 1
 
     def __post_init__(self) -> None:
         if self.workers < 2:
             raise ValueError("an all-reduce needs at least 2 workers")
+        if self.ranks_per_host < 1:
+            raise ValueError("a worker has at least one rank")
         if self.worker_rate < 1 or self.reducer_rate < 1:
             raise ValueError("a rate must be at least one bit a second")
         if not all(0 <= price < math.inf for price in (self.worker_price, self.reducer_price)):

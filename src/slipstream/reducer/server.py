@@ -21,6 +21,7 @@ from typing import Any
 
 from slipstream import _core
 from slipstream.base.errors import SlipstreamError
+from slipstream.comm.measuring.runs import compiled
 from slipstream.comm.reducers.client import JOB, Reply, Request
 from slipstream.comm.rendezvous.questions import QuestionServer
 from slipstream.plan.reducers import reducer as reducer_plan
@@ -33,6 +34,7 @@ _LOOK_SECONDS = 0.5
 _WORK_WINDOWS = (
     5.5  # of a work: its sums, in f32 too if they are short (four times as much), and one chunk in f32
 )
+_LEAST_WINDOW = 1 << 20
 _SMALL_WINDOWS = 3  # for all works that are too small for a window
 _WORKER = (
     80 << 20
@@ -58,10 +60,15 @@ class Limits:
     idle: float = 30.0
     join: float = 10.0
 
-    def needed(self, workers: int) -> int:
+    def shard_window(self, shards: int) -> int:
+        """Bytes of the window of a work of one of so many shards."""
+        return max(self.window // shards, min(self.window, _LEAST_WINDOW))
+
+    def needed(self, workers: int, shards: int = 1) -> int:
         """Bytes that a job may use."""
-        # Two works may be under way at once, and small ones; and of each worker its data before its turn.
-        return int((2 * _WORK_WINDOWS + _SMALL_WINDOWS) * self.window) + workers * _WORKER
+        # Two works of each shard may be under way at once, and small ones; and of each worker its data before its turn.
+        large = 2 * _WORK_WINDOWS * shards * self.shard_window(shards)
+        return int(large + _SMALL_WINDOWS * self.window) + workers * _WORKER
 
 
 @dataclass(eq=False)
@@ -196,17 +203,17 @@ class Reducer:
             self._log_credit -= 1
             _log.warning("refused a job of %s: %s", peer, why)
 
-    def _decide(self, host: str, workers: int) -> Decision[_Job]:
-        """Whether a job of so many workers can begin. With the lock."""
+    def _decide(self, host: str, workers: int, shards: int = 1) -> Decision[_Job]:
+        """Whether a job of so many workers and shards can begin. With the lock."""
         if self.draining:
             return Decision("it is shutting down")
         limits = self.limits
         bounds = Bounds(limits.jobs, limits.memory, limits.join)
         held = [job for job in self._jobs if not job.given]
-        return admit(held, host, workers, limits.needed(workers), bounds, time.monotonic())
+        return admit(held, host, workers, limits.needed(workers, shards), bounds, time.monotonic())
 
     def _begin(self, request: Request, peer: str, encrypted: bool) -> Reply:
-        host = peer.rpartition(":")[0]
+        host, shards = peer.rpartition(":")[0], request.shards
         with self._lock:
             others = [job for job in self._jobs if job.host == host]
         for job in others:  # a fault counts before the next job is taken
@@ -217,7 +224,7 @@ class Reducer:
                 return Reply(
                     refusal=f"{host} has to wait {left:.1f} s for its next job, as one broke the rules: {why}"
                 )
-            decision = self._decide(host, request.workers)
+            decision = self._decide(host, request.workers, shards.count)
             for job in decision.going:
                 job.given = True
                 job.missed |= job.host != host
@@ -225,8 +232,7 @@ class Reducer:
                 job.missed = True
         if decision.refusal:
             return Reply(refusal=decision.refusal)
-        rows, deps = reducer_plan(request.workers).encode()
-        plan = _core.Plan.compile(request.workers, request.workers + 1, 1, rows, deps)
+        plan, small = (compiled(reducer_plan(workers)) for workers in (len(shards.hosts), request.workers))
         random = secrets.randbits(48)
         name, secret = _core.reducer_session(request.job, self._secret, random)
         limits = self.limits
@@ -234,18 +240,20 @@ class Reducer:
         link.lanes, link.congestion, link.encrypt = request.lanes, self._congestion, encrypted
         server = _core.ReducerServer(
             request.workers,
+            [shards.carriers(shard) for shard in range(shards.count)],
             name,
             secret,
             plan,
+            small,
             heartbeat=limits.heartbeat,
             link=link,
-            window_bytes=limits.window,
+            window_bytes=limits.shard_window(shards.count),
             intake=limits.bandwidth,
         )
         try:
             port = server.listen_tcp(self._bind)
             server.start()
-            needed = limits.needed(request.workers)
+            needed = limits.needed(request.workers, shards.count)
             job = _Job(f"{request.job} of {peer}", request.workers, server, needed, host)
             thread = threading.Thread(
                 target=self._watch, args=(job,), name=f"slipstream-job-{port}", daemon=True

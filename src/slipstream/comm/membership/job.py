@@ -97,11 +97,6 @@ class Job:
 
         return classified(self.measured)
 
-    @property
-    def ranks_are_apart(self) -> bool:
-        """No two ranks share memory. Reducers take part only then."""
-        return len(set(self.hosts)) == self.size
-
     def is_crowded(self, ranks: Sequence[int]) -> bool:
         """Whether one of the hosts has more of these ranks than processors that they may run on."""
         cpus: dict[str, set[int]] = {}
@@ -331,7 +326,7 @@ def _start(settings: Settings, member: Membership, measured: Measured | None = N
             job.measured = measure(job.session, job.make_group("network"), job.hosts)
         if reducers.known:
             group = job.make_group("reducers")
-            reducers.connect(job.session, group, link_options(settings), ranks_are_apart=job.ranks_are_apart)
+            reducers.connect(job.session, group, link_options(settings), job.hosts)
     except BaseException:
         job.close()
         raise

@@ -7,6 +7,7 @@ by these rates, and `slipstream.plan.choose` chooses for small messages by these
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +30,19 @@ _log = logging.getLogger("slipstream.reducers")
 
 
 def calibrate(
-    client: _core.ReducerClient, session: _core.Session, group: _core.Group, rank: int, size: int
+    client: _core.ReducerClient,
+    session: _core.Session,
+    group: _core.Group,
+    rank: int,
+    hosts: Sequence[int],
 ) -> SmallCosts | None:
     """Agrees on the reducers that all ranks reach, and on what they are worth. None: there are none.
 
-    Collective over ``group``, all ranks; about a second, less where links are fast.
+    Collective over ``group``, all ranks; about a second, less where links are fast. ``hosts``: per rank, the number of
+    its host. All rates are those of hosts.
     """
-    runs = _Runs(client, session, group)
+    size = len(set(hosts))
+    runs = _Runs(client, session, group, hosts)
     states = client.states()
     reached = runs.agree(np.array([state["ready"] for state in states], dtype=np.float64), Op.MIN) > 0
     if not reached.any():
@@ -79,11 +86,14 @@ def _of_bytes(quarter: float, whole: float) -> float:
 class _Runs(Runs):
     """All-reduces of zeros; every rank makes the same calls."""
 
-    def __init__(self, client: _core.ReducerClient, session: _core.Session, group: _core.Group) -> None:
+    def __init__(
+        self, client: _core.ReducerClient, session: _core.Session, group: _core.Group, hosts: Sequence[int]
+    ) -> None:
         super().__init__(session, group)
         self._client = client
         rank, size = group.rank, len(group.ranks)
-        ring = build("all_reduce", "ring", rank, size)
+        way = "ring" if len(set(hosts)) == size else "hierarchical"
+        ring = build("all_reduce", way, rank, size, hosts=hosts)
         self._ring, self._split = compiled(ring), compiled(ring, split=True)
         self.small_plans = {
             "all_reduce": self.doubling,

@@ -11,6 +11,7 @@ import json
 import logging
 import socket
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from slipstream import _core
 from slipstream.base.errors import Refused, SlipstreamError
 from slipstream.comm.rendezvous.secret import reducer_secret
 from slipstream.comm.rendezvous.store import Called, Store
+from slipstream.plan.shards import Shards, shards_of
 
 __all__ = ["JOB", "Keeper", "Reply", "Request", "reducer_secret", "register", "resolve"]
 
 JOB = "slipstream reducer"  # what callers of a reducer prove to belong to
 _REGISTER_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0
+_MOST_ON_A_HOST = 1024  # ranks
 
 _CALLED = Called(
     name="reducer {}:{}",
@@ -39,11 +42,15 @@ _log = logging.getLogger("slipstream.reducers")
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks a reducer for: a session with ``workers`` ranks, of ``lanes`` connections each."""
+    """What a job asks a reducer for: a session with ``workers`` ranks, of ``lanes`` connections each.
+
+    ``hosts``: the number of each rank's host, if ranks share some; else nothing.
+    """
 
     job: str
     workers: int
     lanes: int
+    hosts: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -52,15 +59,27 @@ class Request:
     @classmethod
     def decode(cls, data: bytes) -> Request:
         """Raises ValueError for anything but what `encode` makes within sane bounds."""
-        fields = _fields(data, "job", "workers", "lanes")
-        job, workers, lanes = fields["job"], fields["workers"], fields["lanes"]
+        fields = _fields(data, "job", "workers", "lanes", "hosts")
+        job, workers, lanes, hosts = (fields[name] for name in ("job", "workers", "lanes", "hosts"))
         if not (isinstance(job, str) and job.isprintable() and 0 < len(job) <= 1000):
             raise ValueError("not a name of a job")
         if not (type(workers) is int and type(lanes) is int):
             raise ValueError("not a request for a session")
         if not (2 <= workers <= 1 << 16 and 1 <= lanes <= 64):
             raise ValueError(f"{workers} workers with {lanes} lanes")
-        return cls(job, workers, lanes)
+        numbers = isinstance(hosts, list) and all(type(host) is int and 0 <= host < workers for host in hosts)
+        if (
+            not numbers
+            or len(hosts) not in (0, workers)
+            or max(Counter(hosts).values(), default=1) > _MOST_ON_A_HOST
+        ):
+            raise ValueError(f"not the hosts of {workers} workers")
+        return cls(job, workers, lanes, tuple(hosts))
+
+    @property
+    def shards(self) -> Shards:
+        """What each worker carries between the hosts."""
+        return shards_of(self.workers, self.hosts or range(self.workers))
 
 
 @dataclass(frozen=True)

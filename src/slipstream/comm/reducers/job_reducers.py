@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from slipstream import _core
@@ -9,6 +10,7 @@ from slipstream.base.settings import Settings
 from slipstream.comm.rendezvous.join import Membership
 from slipstream.comm.rendezvous.secret import reducer_secret
 from slipstream.plan.choose import Reducers, SmallCosts
+from slipstream.plan.topology import numbered
 
 if TYPE_CHECKING:
     from slipstream.comm.reducers.client import Keeper
@@ -30,7 +32,7 @@ class JobReducers:
         self.known: tuple[dict[str, Any], ...] = ()
         self.client: _core.ReducerClient | None = None
         self.small_costs: SmallCosts | None = None
-        self._ranks_are_apart = False
+        self._serves_hosts = False
         self._group: Any = None  # whose reductions go through the reducers
         self._keeper: Keeper | None = None
 
@@ -41,44 +43,55 @@ class JobReducers:
             return []
         from slipstream.comm.reducers.client import Keeper, Request  # most jobs have no reducers
 
-        request = Request(f"{member.job}/{member.epoch}", member.size, self._lanes())
+        request = Request(f"{member.job}/{member.epoch}", member.size, self._lanes(), self._shared_hosts())
         secret = reducer_secret(settings, member.secret)
         self._keeper = Keeper(settings.reducers, secret, request, encrypt=settings.encrypt)
         return self._keeper.register_all()
 
     def connect(
-        self, session: _core.Session, group: _core.Group, links: _core.LinkOptions, *, ranks_are_apart: bool
+        self, session: _core.Session, group: _core.Group, links: _core.LinkOptions, hosts: Sequence[str]
     ) -> None:
         """Has the session split all-reduces between the workers and the `known` reducers. All ranks call it.
 
-        ``group``: of all ranks, for this alone. ``links``: what the settings say of links; kept. Reducers are measured,
-        and take part, only if ``ranks_are_apart``: no two ranks share memory.
+        ``group``: of all ranks, for this alone. ``links``: what the settings say of links; kept. ``hosts``: per rank:
+        what can share memory has the same. Reducers are measured, and take part, only if there are several.
         """
+        from slipstream.comm.measuring.runs import compiled
         from slipstream.comm.reducers.calibration import calibrate
+        from slipstream.comm.reducers.carried_shards import native_shards
         from slipstream.plan.reducers import worker
         from slipstream.plan.registry import build
+        from slipstream.plan.shards import shards_of
 
         settings, member = self._settings, self._member
         links.lanes = self._lanes()
         links.threads = 0  # those of the job's own links do not serve these
         small = build("all_reduce", "recursive_doubling", member.rank, member.size)
         star = worker(member.rank, member.size)
+        numbers = numbered(hosts)
         client = self.client = _core.use_reducers(
             session,
             group,
             f"{member.job}/{member.epoch}",
             reducer_secret(settings, member.secret),
             [(one["name"], one["addresses"], one["incarnation"]) for one in self.known],
-            _core.Plan.compile(star.rank, star.size, star.blocks, *star.encode()),
-            _core.Plan.compile(small.rank, small.size, small.blocks, *small.encode()),
+            compiled(star),
+            compiled(small),
+            native_shards(shards_of(member.size, numbers), member.rank),
             settings.reducer_heartbeat,
             links,
         )
-        self._ranks_are_apart = ranks_are_apart
-        if ranks_are_apart:
-            self.small_costs = calibrate(client, session, group, member.rank, member.size)
+        self._serves_hosts = len(set(hosts)) > 1
+        if self._serves_hosts:
+            self.small_costs = calibrate(client, session, group, member.rank, numbers)
         if self._keeper is not None:
             self._keeper.watch(client)
+
+    def _shared_hosts(self) -> tuple[int, ...]:
+        """The number of each rank's host; nothing if no ranks share memory."""
+        hosts = self._member.host_ids
+        shared = self._settings.transport != "tcp" and len(set(hosts)) < len(hosts)
+        return numbered(hosts) if shared else ()
 
     def _lanes(self) -> int:
         """Connections to each reducer: all together as many as to one other worker."""
@@ -94,7 +107,7 @@ class JobReducers:
 
     def for_choices(self, group: object) -> Reducers | None:
         """What the choices of ``group`` depend on if reducers serve it; None if they do not."""
-        serves = self.client is not None and self._ranks_are_apart and self._group is group
+        serves = self.client is not None and self._serves_hosts and self._group is group
         return Reducers(self.small_costs) if serves else None
 
     def states(self) -> list[dict[str, Any]]:

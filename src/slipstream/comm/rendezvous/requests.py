@@ -28,7 +28,7 @@ MAX_TOTAL = 256 << 20
 MAX_REPLY = 64 << 20
 MAX_GATHER = 1 << 20
 MAX_WORDS = 4 << 10  # of why a rank gives up
-MAX_QUESTION = 4 << 10
+MAX_QUESTION = 64 << 10
 
 SET_HEAD = struct.Struct("<H")
 ADD_HEAD = struct.Struct("<q")
