@@ -56,6 +56,7 @@ EVENTS = [
     bar("gradients", "wait", 1e6, 500),
     bar("gradients", "wait", 1e6 + 400, 200),
     bar("negotiation", "loss", 1e6, 4000),
+    {"name": "locked", "cat": "negotiation", "ph": "i", "ts": 1e6, "pid": 0, "tid": 9},
     {"name": "5 events dropped", "cat": "timeline", "ph": "i", "ts": 1e6, "pid": 0, "args": {"count": 5}},
     LINK,
 ]

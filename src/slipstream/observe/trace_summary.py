@@ -27,7 +27,9 @@ def summarised(events: Sequence[Event]) -> dict[str, Any]:
         "operations": _operations(works),
         "links": _links(timed),
         "steps": _steps(timed, works),
-        "negotiation": _durations(event for event in timed if event.get("cat") == "negotiation"),
+        "negotiation": _durations(
+            event for event in timed if event.get("cat") == "negotiation" and "dur" in event
+        ),
         "errors": sum("error" in event["args"] for event in works),
         "lanes_lost": sum(event["name"] == "lane lost" for event in timed if event.get("cat") == "link"),
         "dropped": sum(event["args"]["count"] for event in timed if event.get("cat") == "timeline"),
