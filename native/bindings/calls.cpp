@@ -116,7 +116,7 @@ uintptr_t address_of(nb::handle array) {
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
            uint64_t count, std::string name, double timeout, nb::object keep, const Copy& copy_in,
-           const Copy& copy_out) {
+           const Copy& copy_out, int urgency) {
   drop_orphans();
   count_begun();
   if constexpr (kRun) {
@@ -127,6 +127,7 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   }
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);
+  call.urgency = urgency;
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
   if (copy_in) {
     const auto [from, begin, bytes] = *copy_in;
@@ -177,7 +178,7 @@ template <class F>
 void define_call(SessionClass& c, const char* name, F f, const char* doc) {
   c.def(name, f, nb::arg("request"), nb::arg("src"), nb::arg("dst"), nb::arg("count"), nb::arg("name") = "",
         nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(), nb::arg("copy_in") = nb::none(),
-        nb::arg("copy_out") = nb::none(), doc);
+        nb::arg("copy_out") = nb::none(), nb::arg("urgency") = 0, doc);
 }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {

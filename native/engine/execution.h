@@ -72,6 +72,7 @@ class Execution {
   std::vector<int> waiting_on() const;
   const WorkPtr& work() const { return work_; }
   bool bulk() const { return bulk_; }
+  int urgency() const { return request_.urgency; }
   uint64_t progress() const { return progress_; }
 
   Stall stall;  // StallWatch's

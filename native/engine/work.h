@@ -110,6 +110,9 @@ struct Request {
   uint32_t signature_hash = 0;
   std::array<Layout, 3> spaces;  // tmp's data is allocated by the executor
   uint32_t chunk_bytes = 64 << 10;
+  // Works of a channel with more of it begin, and go on, before those with less. The same on all ranks. A work whose
+  // memory an earlier one needs has none.
+  int urgency = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   uint64_t divisor = 1;  // AVG: exact division after the sum

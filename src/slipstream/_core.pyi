@@ -186,6 +186,7 @@ class Session:
         keep: object = None,
         copy_in: tuple[int, int, int] | None = None,
         copy_out: tuple[int, int, int] | None = None,
+        urgency: int = 0,
     ) -> Work: ...
     def run(
         self,
@@ -198,6 +199,7 @@ class Session:
         keep: object = None,
         copy_in: tuple[int, int, int] | None = None,
         copy_out: tuple[int, int, int] | None = None,
+        urgency: int = 0,
     ) -> None: ...
 
 def use_reducers(

@@ -23,6 +23,10 @@ __all__ = ["Bucket", "GradientPlace", "Parameter", "cut"]
 BUCKET_BYTES = 32 << 20
 # The first bucket is small, so that communication starts while backward has only begun.
 FIRST_BUCKET_BYTES = 1 << 20
+# ... and so is the last: nothing hides the time that it takes.
+LAST_BUCKET_BYTES = 4 << 20
+# Of a bucket whose parameters are awaited in a forward pass, while others still travel.
+OVERLAPPED_BYTES = 4 << 20
 _ALIGNMENT = 64
 
 
@@ -50,11 +54,13 @@ class GradientPlace:
     address: int
 
 
-def cut(parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = ()) -> list[list[Parameter]]:
+def cut(
+    parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = (), most: int | None = None
+) -> list[list[Parameter]]:
     """Cuts parameters, in the order given, into lists that become buckets.
 
     Parameters whose index is in one of ``groups`` are kept together (and apart from others) whatever their size;
-    all others are joined while they share a dtype and fit into BUCKET_BYTES. A bucket has one dtype.
+    all others are joined while they share a dtype and fit into ``most`` bytes (BUCKET_BYTES). A bucket has one dtype.
     """
     group_of = {index: number for number, members in enumerate(groups) for index in members}
     grouped: dict[tuple[int, DType], list[Parameter]] = {}
@@ -70,13 +76,22 @@ def cut(parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = ()) -
                 result.append(grouped[key])
             grouped[key].append(parameter)
             continue
-        limit = BUCKET_BYTES if result else FIRST_BUCKET_BYTES
+        limit = (most or BUCKET_BYTES) if result else FIRST_BUCKET_BYTES
         if not open_ or open_[-1].dtype != parameter.dtype or filled + parameter.nbytes > limit:
             open_, filled = [], 0
             result.append(open_)
         open_.append(parameter)
         filled += parameter.nbytes
+    if result and result[-1] is open_:
+        result[-1:] = _with_a_small_end(open_)
     return result
+
+
+def _with_a_small_end(last: list[Parameter]) -> list[list[Parameter]]:
+    """The parameters of the last bucket in two, if they are more than it should have."""
+    sizes = list(accumulate(parameter.nbytes for parameter in reversed(last)))
+    small = sum(size <= LAST_BUCKET_BYTES for size in sizes)
+    return [last[:-small], last[-small:]] if 0 < small < len(last) else [last]
 
 
 class Bucket:
@@ -98,5 +113,9 @@ class Bucket:
         self.count = self.memory.size // itemsize(self.dtype)
         starts = accumulate((p.nbytes for p in parameters[:-1]), initial=self.address)
         self.places = [GradientPlace(p, start) for p, start in zip(parameters, starts, strict=True)]
+        self.begin()
+
+    def begin(self) -> None:
+        """A new round: no gradient is there yet."""
         self.waiting = len(self.places)
         self.work: Work | None = None

@@ -14,22 +14,27 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from slipstream.base import recording
 from slipstream.base.dtypes import Op
+from slipstream.base.errors import Mismatch
+from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import addresses, arrays
-from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
+from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
+from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
-from slipstream.gradients.buckets import Bucket, Parameter, cut
+from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, cut
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import turns_of
 
 __all__ = ["GradientExchange", "Gradients"]
 
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _EXCHANGE = "the exchange of gradients"
 _MOST_SHOWN = 5  # parameters in the name of a bucket
@@ -73,7 +78,7 @@ class Gradients(Protocol):
         """Starts the reduction of a sparse gradient; returns what waits for it and takes the result over."""
 
 
-def _guarded(method: Callable[[GradientExchange], None]) -> Callable[[GradientExchange], None]:
+def _guarded(method: _Method) -> _Method:
     return guarded_call(method, lambda error, _, args, __: args[0].broken_off(error))
 
 
@@ -83,7 +88,8 @@ class GradientExchange:
     ``count``: how many parameters there are. ``group``: gives the group, and is asked anew in each step. ``op`` is
     the engine's; gradients are multiplied by ``prescale`` before they are reduced, by ``postscale`` afterwards.
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
-    that share a bucket.
+    that share a bucket. ``overlaps``: the exchange may go on after the step (`launch`, `settle`); those gradients that
+    backward computes last then travel first, as the next forward pass needs their parameters first.
     Backward may run in any thread; `synchronize` runs in the caller's.
     """
 
@@ -98,6 +104,7 @@ class GradientExchange:
         postscale: float,
         passes: int,
         groups: Sequence[Sequence[int]],
+        overlaps: bool = False,
     ) -> None:
         self.passes = passes
         self.touched = False
@@ -107,6 +114,10 @@ class GradientExchange:
         self._op = op
         self._scales = prescale, postscale
         self._groups = groups
+        self._overlaps = overlaps
+        self._unsettled: list[Bucket] = []
+        self._take: Callable[[list[int]], None] = _drop
+        self._turn: Work | None = None
         self._left = [passes] * count
         self._order: list[int] = []
         self._buckets: list[Bucket] | None = None
@@ -121,6 +132,7 @@ class GradientExchange:
 
     def detach(self) -> None:
         """Takes no more notice of backward."""
+        self.settle()
         self._gradients.detach()
 
     def set_passes(self, passes: int) -> None:
@@ -130,6 +142,7 @@ class GradientExchange:
 
     def reset(self) -> None:
         """Waits for what is under way and forgets it: the next backward begins a new step."""
+        self.settle()
         for bucket in self._buckets or []:
             if bucket.work is not None:
                 bucket.work.wait()
@@ -137,6 +150,9 @@ class GradientExchange:
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
+        if self._unsettled:
+            self._check_settled(index)
+            self.settle()
         with self._lock:
             if self._left[index] <= 0:
                 raise AssertionError(
@@ -160,6 +176,7 @@ class GradientExchange:
 
         Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
         """
+        self.settle()
         with self._lock:
             try:
                 with Together(self._group(), _EXCHANGE):
@@ -170,9 +187,65 @@ class GradientExchange:
             finally:
                 self._begin()
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether `launch` has left something under way that was not settled."""
+        return bool(self._unsettled)
+
+    def _check_settled(self, index: int) -> None:
+        if any(bucket is self._bucket_of.get(index) for bucket in self._unsettled):
+            name = self._gradients.parameter(index).name or f"number {index}"
+            raise RuntimeError(
+                f"parameter {name} was used in a forward pass before the step that updates it was complete: with "
+                "overlap_forward, run the model or the parameter's own module, or call optimizer.settle() before"
+            )
+
+    @_guarded
+    def launch(self, take: Callable[[list[int]], None]) -> bool:
+        """Ends the step in place of `synchronize`, and does not wait; `settle` does. Every rank calls one of the two.
+
+        ``take`` is called for each bucket whose gradients are reduced, with the numbers of its parameters. Until
+        then these have no gradients. False: this step cannot be ended so, call `synchronize`.
+        """
+        self.settle()
+        if self._buckets is None or self._sparse:
+            return False
+        with self._lock, Together(self._group(), _EXCHANGE):
+            self._turn = turns_of(self._group()).begin(self)
+            self._launch_rest()
+            self._take = take
+            self._unsettled = self._buckets[::-1]
+            self._gradients.drop()
+            self._left = [self.passes] * self._count
+            self.touched = False
+            self._story.stepped()
+        return True
+
+    @_guarded
+    def settle(self, index: int | None = None) -> None:
+        """Waits for what `launch` has left under way: the bucket of one parameter, or all. Does nothing otherwise.
+
+        Raises SlipstreamError when a rank is lost.
+        """
+        if not self._unsettled:
+            return
+        with self._lock:
+            for bucket in [
+                one for one in self._unsettled if index is None or one is self._bucket_of.get(index)
+            ]:
+                self._complete_bucket(bucket)
+                bucket.begin()
+                self._unsettled.remove(bucket)
+                self._take([place.parameter.index for place in bucket.places])
+            if not self._unsettled:
+                assert self._turn is not None
+                self._turn.wait()
+                self._begin()
+
     @_guarded
     def take_part(self) -> None:
         """Completes a step of the other ranks: this one has no gradients, and takes part with zeros."""
+        self.settle()
         self._gradients.drop()
         with self._lock:
             try:
@@ -188,19 +261,25 @@ class GradientExchange:
     def _complete(self) -> None:
         if self._buckets is None:
             self._learn()
+        self._launch_rest()
+        sparse = [self._gradients.start_sparse(index) for index in self._sparse]
+        for bucket in self._buckets or []:
+            self._complete_bucket(bucket)
+        for finish in sparse:
+            finish()
+
+    def _launch_rest(self) -> None:
         for index in self._bucket_of:
             if index not in self._full:
                 self._fill(index)
         self._launch()
-        sparse = [self._gradients.start_sparse(index) for index in self._sparse]
-        for bucket in self._buckets or []:
-            assert bucket.work is not None
-            with recording.span("gradients", "wait", bucket=bucket.name):
-                bucket.work.wait()
-            for place in bucket.places:
-                self._gradients.read(place.parameter.index)
-        for finish in sparse:
-            finish()
+
+    def _complete_bucket(self, bucket: Bucket) -> None:
+        assert bucket.work is not None
+        with recording.span("gradients", "wait", bucket=bucket.name):
+            bucket.work.wait()
+        for place in bucket.places:
+            self._gradients.read(place.parameter.index)
 
     def _begin(self) -> None:
         self._left = [self.passes] * self._count
@@ -209,8 +288,7 @@ class GradientExchange:
         self._next = 0
         self.touched = False
         for bucket in self._buckets or []:
-            bucket.waiting = len(bucket.places)
-            bucket.work = None
+            bucket.begin()
 
     def _learn(self) -> None:
         """After the first backward: agree on the order and on which gradients are sparse, and cut the
@@ -221,18 +299,33 @@ class GradientExchange:
         order = self._order + [index for index in reversed(range(self._count)) if index not in seen]
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         check_agreement("optimise", self._gradients.describe(), group)
+        self._check_overlap(group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         agreed = arrays.broadcast(np.array(order, dtype=np.int64), 0, group=group).tolist()
         self._sparse = [index for index, flag in enumerate(flags) if flag]
         self._build([index for index in agreed if not flags[index]], group)
 
+    def _check_overlap(self, group: Group) -> None:
+        overlaps = np.asarray(arrays.all_gather(np.array([self._overlaps]), group=group)).tolist()
+        if len(set(overlaps)) > 1:
+            ranks = [rank for rank, one in zip(group.ranks, overlaps, strict=True) if one]
+            raise found_by_all(
+                Mismatch(
+                    f"overlap_forward is given on rank{'s' if len(ranks) > 1 else ''} {format_spans(ranks)} alone: "
+                    "give it on all ranks, or on none"
+                )
+            )
+
     def _build(self, order: Sequence[int], group: Group) -> None:
         parameters = [self._gradients.parameter(index) for index in order]
-        self._buckets = [Bucket(part, group, _label(part)) for part in cut(parameters, self._groups)]
+        self._buckets = [Bucket(part, group, _label(part)) for part in self._cut(parameters)]
         for bucket in self._buckets:
             self._gradients.place(bucket)
             for place in bucket.places:
                 self._bucket_of[place.parameter.index] = bucket
+
+    def _cut(self, parameters: Sequence[Parameter]) -> list[list[Parameter]]:
+        return cut(parameters, self._groups, OVERLAPPED_BYTES if self._overlaps else None)
 
     def _fill(self, index: int) -> None:
         self._gradients.write(index)
@@ -257,6 +350,7 @@ class GradientExchange:
                     postscale=self._scales[1],
                     keep=bucket.memory,
                     name=bucket.name,
+                    urgency=self._next if self._overlaps else 0,
                 )
                 self._next += 1
             recording.mark(
@@ -266,6 +360,10 @@ class GradientExchange:
                 parameters=len(bucket.places),
                 elements=bucket.count,
             )
+
+
+def _drop(_: list[int]) -> None:
+    """Takes gradients that nobody wants."""
 
 
 def _label(parameters: Sequence[Parameter]) -> str:

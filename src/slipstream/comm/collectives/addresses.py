@@ -151,8 +151,12 @@ def all_reduce(
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
+    urgency: int = 0,
 ) -> Work:
     """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch.
+
+    Of operations that run at the same time, those with more ``urgency`` go first. It is the same on all ranks, and
+    memory of such an operation is not that of another one.
 
     ``cast_from``: what the caller was given in place of this memory, in words that are compared, too; then there are
     neither shape nor scales.
@@ -171,7 +175,7 @@ def all_reduce(
         key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale)
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes)
     call = group.session.run if sync else group.session.submit
-    native = call(request, src, dst, count, name or "", timeout, keep)
+    native = call(request, src, dst, count, name or "", timeout, keep, urgency=urgency)
     return DONE if native is None else Work(native)
 
 

@@ -45,11 +45,12 @@ def exchange_gradients(
     groups: Sequence[Sequence[int]],
     sparse_as_dense: bool,
     process_set: ProcessSet,
+    overlaps: bool = False,
 ) -> GradientExchange:
     """The exchange of the gradients of ``params`` over a process set; ``op`` is Horovod's.
 
     ``predivide``: with Average, gradients are divided by it before the sum, and by size/``predivide`` after.
-    ``names`` are the parameters' (None: they have none).
+    ``names`` are the parameters' (None: they have none). ``overlaps``: as of GradientExchange.
     """
     scales = (1.0 / predivide, predivide) if op == Average else (1.0, 1.0)
     return GradientExchange(
@@ -61,6 +62,7 @@ def exchange_gradients(
         postscale=scales[1],
         passes=passes,
         groups=groups,
+        overlaps=overlaps,
     )
 
 

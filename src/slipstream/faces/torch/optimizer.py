@@ -16,6 +16,7 @@ from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
 from slipstream.faces.torch.gradients import exchange_gradients
+from slipstream.faces.torch.overlap import ForwardOverlap
 from slipstream.gradients.exchange import GradientExchange
 
 __all__ = ["DistributedOptimizer"]
@@ -30,6 +31,7 @@ class _Distributed:
     param_groups: list[dict[str, Any]]
     _exchange: GradientExchange | None
     _settings: dict[str, Any]
+    _overlap: ForwardOverlap | None
     _synchronized: bool
     _should_synchronize: bool
     backward_passes_per_step: int
@@ -51,8 +53,14 @@ class _Distributed:
             params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
         settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
         self._exchange = exchange_gradients(
-            params, groups=_as_indices(params, groups), passes=self.backward_passes_per_step, **settings
+            params,
+            groups=_as_indices(params, groups),
+            passes=self.backward_passes_per_step,
+            overlaps=self._overlap is not None,
+            **settings,
         )
+        if self._overlap is not None:
+            self._overlap.watch(self, params, self._exchange)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated locally before gradients are reduced."""
@@ -68,6 +76,20 @@ class _Distributed:
         if self._exchange is not None:
             self._exchange.synchronize()
         self._synchronized = True
+
+    def settle(self) -> None:
+        """Completes a step that goes on after `step` (``overlap_forward``): parameters are updated afterwards.
+
+        Raises SlipstreamError when the job has failed.
+        """
+        if self._overlap is not None:
+            self._overlap.settle()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The state after the last step, which this completes."""
+        self.settle()
+        state: dict[str, Any] = super().state_dict(*args, **kwargs)  # type: ignore[misc]
+        return state
 
     @contextmanager
     def skip_synchronize(self) -> Generator[None, None, None]:
@@ -88,6 +110,7 @@ class _Distributed:
             self._synchronized = False
             return step() if closure is None else step(closure)
         if closure is not None:
+            self.settle()
             inner = closure
 
             def reduced() -> Any:
@@ -101,6 +124,8 @@ class _Distributed:
             result = step(reduced)
             self._synchronized = False
             return result
+        if self._overlap is not None and not self._synchronized and self._overlap.step():
+            return None
         again = self._exchange is None or self._exchange.touched
         if self._synchronized:
             warnings.warn(
@@ -217,6 +242,7 @@ def DistributedOptimizer(
     groups: int | list[list[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    overlap_forward: torch.nn.Module | None = None,
 ) -> Any:
     """Wraps an optimizer so that it steps on gradients reduced over the ranks, sent while backward runs.
 
@@ -234,6 +260,10 @@ def DistributedOptimizer(
     name
     sparse_as_dense: sparse gradients are made dense before they travel
     process_set: the ranks to reduce over; on others the optimizer works alone
+    overlap_forward: the model; not in Horovod. ``step`` then does not wait for gradients that still travel: before one
+    of the model's modules runs forward, the parameters of that module are updated. The values are the same. Gradients
+    are gone after ``step``, as after ``zero_grad``. What reads parameters in another way calls ``settle`` before. On
+    all ranks or on none
 
     Gradients live in memory that the ranks of a host share. If a script keeps ``p.grad`` of an earlier step, that
     tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names or
@@ -262,6 +292,7 @@ def DistributedOptimizer(
     )
     wrapped.backward_passes_per_step = backward_passes_per_step
     wrapped._exchange = None
+    wrapped._overlap = None if overlap_forward is None else ForwardOverlap(optimizer, overlap_forward)
     wrapped._synchronized = False
     wrapped._should_synchronize = True
     wrapped._settings = {
