@@ -26,7 +26,7 @@ USED_IN = {
     "piece": ("native/engine/",),
     "bucket": (
         *("src/slipstream/gradients/", "src/slipstream/faces/", "src/slipstream/bench/train/"),
-        "src/slipstream/cli/bench_train.py",
+        *("src/slipstream/cli/bench_train.py", "src/slipstream/torch/comm_hooks.py"),
     ),
     "knock": ("native/transport/", "native/engine/", "native/session/"),
     "verdict": ("native/reducers/",),

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
 from slipstream.base.dtypes import DType  # noqa: E402
-from slipstream.gradients import buckets, exchange  # noqa: E402
+from slipstream.gradients import buckets, reductions  # noqa: E402
 
 ROWS = 4  # of each rank's part of a batch
 
@@ -234,7 +234,7 @@ def check_different_ways() -> None:
 def check_overlap() -> None:
     """From the second step on, buckets leave while backward still runs."""
     launched: list[int] = []
-    plain_all_reduce = exchange.addresses.all_reduce
+    plain_all_reduce = reductions.addresses.all_reduce
     fixed = buckets.FIRST_BUCKET_BYTES, buckets.BUCKET_BYTES
     buckets.FIRST_BUCKET_BYTES = buckets.BUCKET_BYTES = 1024
 
@@ -247,8 +247,8 @@ def check_overlap() -> None:
             launched.append(arguments[3])
             return plain_all_reduce(*arguments, **options)
 
-    plain = exchange.addresses
-    exchange.addresses = Watch()
+    plain = reductions.addresses
+    reductions.addresses = Watch()
     try:
         model = make_model()
         distributed = hvd.DistributedOptimizer(sgd(model))
@@ -264,7 +264,7 @@ def check_overlap() -> None:
         assert counts[0] == 0
         assert counts[1] == counts[2] == len(launched) >= 3
     finally:
-        exchange.addresses = plain
+        reductions.addresses = plain
         buckets.FIRST_BUCKET_BYTES, buckets.BUCKET_BYTES = fixed
 
 

@@ -7,88 +7,16 @@ exchange_rank.py differ: rank 1 has another shape; prints the error
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy_gradients import Arrays, exchange
 
-from slipstream.base.dtypes import Op, from_numpy
 from slipstream.base.errors import Mismatch
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import description
-from slipstream.gradients.buckets import Bucket, Parameter
-from slipstream.gradients.exchange import GradientExchange
-
-Array = NDArray[np.floating]
 
 UNUSED = 3
 STEPS = 3
-
-
-class Arrays:
-    """`slipstream.gradients.exchange.Gradients` of arrays."""
-
-    def __init__(self, values: list[Array]) -> None:
-        self.values = values
-        self.gradients: list[Array | None] = [None] * len(values)
-        self.views: dict[int, Array] = {}
-        self.ready: Callable[[int], None] = lambda _: None
-
-    def watch(self, ready: Callable[[int], None]) -> None:
-        self.ready = ready
-
-    def detach(self) -> None:
-        self.ready = lambda _: None
-
-    def describe(self) -> list[str]:
-        return [description(f"p{i}", value.shape, str(value.dtype)) for i, value in enumerate(self.values)]
-
-    def sparse(self) -> list[bool]:
-        return [False] * len(self.values)
-
-    def parameter(self, index: int) -> Parameter:
-        value = self.values[index]
-        return Parameter(index, value.size, from_numpy(value.dtype), f"p{index}")
-
-    def place(self, bucket: Bucket) -> None:
-        for place in bucket.places:
-            value = self.values[place.parameter.index]
-            start = place.address - bucket.address
-            flat = bucket.memory[start : start + value.nbytes].view(value.dtype)
-            self.views[place.parameter.index] = flat.reshape(value.shape)
-
-    def drop(self) -> None:
-        raise AssertionError("nobody joins")
-
-    def write(self, index: int) -> None:
-        gradient = self.gradients[index]
-        self.views[index][...] = 0 if gradient is None else gradient
-
-    def read(self, index: int) -> None:
-        self.gradients[index] = self.views[index].copy()
-
-    def start_sparse(self, index: int) -> Callable[[], None]:
-        raise AssertionError(f"{index} is not sparse")
-
-    def backward(self, factor: float, order: list[int]) -> None:
-        """Makes a gradient of each parameter in this order: its number, times the factor."""
-        for index in order:
-            self.gradients[index] = np.full_like(self.values[index], factor * (index + 1))
-            self.ready(index)
-
-
-def exchange(arrays: Arrays, group: Group, passes: int = 1) -> GradientExchange:
-    return GradientExchange(
-        arrays,
-        len(arrays.values),
-        group=lambda: group,
-        op=int(Op.AVG),
-        prescale=1.0,
-        postscale=1.0,
-        passes=passes,
-        groups=[],
-    )
 
 
 def check_average(group: Group) -> None:

@@ -9,7 +9,7 @@ import pytest
 from comm import ranks
 from slipstream.base.dtypes import DType
 from slipstream.gradients.buckets import Parameter
-from slipstream.gradients.compression import BF16, FP16, NONE
+from slipstream.gradients.compression import BF16, EXACT, FP16
 
 SCRIPT = Path(__file__).with_name("exchange_rank.py")
 
@@ -25,6 +25,18 @@ def test_different_parameters_are_named_on_all_ranks() -> None:
         assert "parameter 1 is p1 (3,) float64 on rank 0 and p1 (4,) float64 on rank 1" in text, text
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_top_k_and_powersgd_do_what_one_process_computes(n: int) -> None:
+    for text in ranks.run(SCRIPT.with_name("compression_rank.py"), n, args=["references"], timeout=120):
+        assert text.strip() == "compressed", text
+
+
+def test_different_compressions_are_named_on_all_ranks() -> None:
+    for text in ranks.run(SCRIPT.with_name("compression_rank.py"), 3, args=["differ"], timeout=60):
+        assert "float32 sent by top-k of 5 % on rank 0 and" in text, text
+        assert "float32 sent by PowerSGD of rank 3 on rank 1" in text, text
+
+
 def test_a_cast_changes_floating_point_alone() -> None:
     assert [FP16.dtype(own) for own in (DType.F64, DType.F32, DType.I32, DType.C64)] == [
         DType.F16,
@@ -33,7 +45,7 @@ def test_a_cast_changes_floating_point_alone() -> None:
         DType.C64,
     ]
     assert BF16.dtype(DType.F16) is DType.BF16
-    assert NONE.dtype(DType.F32) is DType.F32
+    assert EXACT.dtype(DType.F32) is DType.F32
 
 
 @pytest.mark.parametrize(("count", "nbytes"), [(0, 0), (1, 64), (16, 64), (17, 128)])

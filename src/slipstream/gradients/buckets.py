@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType, itemsize
 from slipstream.comm.collectives.buffers import empty
-from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
+from slipstream.gradients.compression import EXACT, Way
 
-__all__ = ["Bucket", "GradientPlace", "Parameter", "cut"]
+__all__ = ["Bucket", "GradientPlace", "Parameter", "bucket_of", "cut"]
 
 BUCKET_BYTES = 32 << 20
 # The first bucket is small, so that communication starts while backward has only begun.
@@ -32,12 +33,17 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as its gradient travels: its number, its elements and their dtype; ``name`` is for people."""
+    """A parameter as its gradient travels: its number, its elements and their dtype in a bucket, and the ``way``.
+
+    ``shape`` is the parameter's own; ``name`` is for people.
+    """
 
     index: int
     count: int
     dtype: DType
     name: str = ""
+    shape: tuple[int, ...] = ()
+    way: Way = EXACT
 
     @property
     def nbytes(self) -> int:
@@ -57,34 +63,31 @@ class GradientPlace:
 def cut(
     parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = (), most: int | None = None
 ) -> list[list[Parameter]]:
-    """Cuts parameters, in the order given, into lists that become buckets.
+    """Cuts parameters, in the order in which their gradients become ready, into lists that become buckets.
 
-    Parameters whose index is in one of ``groups`` are kept together (and apart from others) whatever their size;
-    all others are joined while they share a dtype and fit into ``most`` bytes (BUCKET_BYTES). A bucket has one dtype.
+    A bucket has one dtype and one way. Parameters whose index is in one of ``groups`` are kept together (and apart from
+    others) whatever their size; all others are joined until ``most`` bytes (BUCKET_BYTES) are full. Buckets are in the
+    order in which they become full, so that none waits for another that is begun before it and filled later.
     """
     group_of = {index: number for number, members in enumerate(groups) for index in members}
-    grouped: dict[tuple[int, DType], list[Parameter]] = {}
-    result: list[list[Parameter]] = []
-    open_: list[Parameter] = []
-    filled = 0
+    open_: dict[tuple[int | None, DType, Way], list[Parameter]] = {}
+    filled: dict[int, int] = {}  # bytes, by the id of the list
+    found: list[list[Parameter]] = []
     for parameter in parameters:
         number = group_of.get(parameter.index)
-        if number is not None:
-            key = (number, parameter.dtype)
-            if key not in grouped:
-                grouped[key] = []
-                result.append(grouped[key])
-            grouped[key].append(parameter)
-            continue
-        limit = (most or BUCKET_BYTES) if result else FIRST_BUCKET_BYTES
-        if not open_ or open_[-1].dtype != parameter.dtype or filled + parameter.nbytes > limit:
-            open_, filled = [], 0
-            result.append(open_)
-        open_.append(parameter)
-        filled += parameter.nbytes
-    if result and result[-1] is open_:
-        result[-1:] = _with_a_small_end(open_)
-    return result
+        key = (number, parameter.dtype, parameter.way)
+        bucket = open_.get(key)
+        limit = (most or BUCKET_BYTES) if bucket is None or bucket is not found[0] else FIRST_BUCKET_BYTES
+        if bucket is None or (number is None and filled[id(bucket)] + parameter.nbytes > limit):
+            bucket = open_[key] = []
+            found.append(bucket)
+        bucket.append(parameter)
+        filled[id(bucket)] = filled.get(id(bucket), 0) + parameter.nbytes
+    end = next((one for one in found if one[-1] is parameters[-1]), None)
+    if end is not None and end[-1].index not in group_of:
+        found = [one for one in found if one is not end] + _with_a_small_end(end)
+    last = {bucket[-1].index: bucket for bucket in found}
+    return [last[parameter.index] for parameter in parameters if parameter.index in last]
 
 
 def _with_a_small_end(last: list[Parameter]) -> list[list[Parameter]]:
@@ -95,27 +98,48 @@ def _with_a_small_end(last: list[Parameter]) -> list[list[Parameter]]:
 
 
 class Bucket:
-    """Memory for the gradients of some parameters, in their order, and the state of its current round.
+    """Memory in which the gradients of some parameters travel: all of one dtype, and one way.
 
-    ``group``: who reduces it; the memory is of the job that this group belongs to. ``name``: what errors and the
-    timeline call the operation.
+    ``memory``: flat bytes, of which ``places`` has the parameters' parts, in their order. ``name``: what errors and the
+    timeline call the operation. ``waiting``: how many of the gradients are not there yet.
     """
 
-    __slots__ = ("address", "count", "dtype", "memory", "name", "places", "waiting", "work")
+    __slots__ = ("address", "count", "dtype", "memory", "name", "places", "waiting", "way")
 
-    def __init__(self, parameters: Sequence[Parameter], group: Group, name: str = "") -> None:
+    def __init__(self, memory: NDArray[np.uint8], places: Sequence[GradientPlace], name: str = "") -> None:
         self.name = name
-        self.dtype = parameters[0].dtype
-        # An array of bytes: NumPy knows no bfloat16.
-        self.memory = empty((max(sum(p.nbytes for p in parameters), 1),), np.uint8, group=group)
-        self.memory[...] = 0
-        self.address: int = self.memory.ctypes.data
-        self.count = self.memory.size // itemsize(self.dtype)
-        starts = accumulate((p.nbytes for p in parameters[:-1]), initial=self.address)
-        self.places = [GradientPlace(p, start) for p, start in zip(parameters, starts, strict=True)]
+        self.memory = memory
+        self.places = list(places)
+        self.dtype, self.way = self.places[0].parameter.dtype, self.places[0].parameter.way
+        self.address: int = memory.ctypes.data
+        self.count = memory.size // itemsize(self.dtype)
         self.begin()
 
     def begin(self) -> None:
         """A new round: no gradient is there yet."""
         self.waiting = len(self.places)
-        self.work: Work | None = None
+
+    def floats(self) -> NDArray[np.float32]:
+        """All of its numbers; only if they are float32."""
+        assert self.dtype == DType.F32
+        return self.memory[: 4 * self.count].view(np.float32)
+
+    def gradients(self) -> list[tuple[Parameter, NDArray[np.float32]]]:
+        """Each parameter, and its gradient as a flat array; only if they are float32."""
+        numbers = self.floats()
+        starts = [(place.address - self.address) // 4 for place in self.places]
+        return [
+            (place.parameter, numbers[start : start + place.parameter.count])
+            for place, start in zip(self.places, starts, strict=True)
+        ]
+
+
+def bucket_of(parameters: Sequence[Parameter], group: Group, name: str = "") -> Bucket:
+    """A bucket for these parameters, in their order, all zeros. ``group``: the memory is of the job it belongs to."""
+    # An array of bytes: NumPy knows no bfloat16.
+    memory = empty((max(sum(p.nbytes for p in parameters), 1),), np.uint8, group=group)
+    memory[...] = 0
+    starts = accumulate((p.nbytes for p in parameters[:-1]), initial=memory.ctypes.data)
+    return Bucket(
+        memory, [GradientPlace(p, start) for p, start in zip(parameters, starts, strict=True)], name
+    )

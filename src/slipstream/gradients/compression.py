@@ -1,30 +1,107 @@
-"""Gradients in fewer bits: the compressions that cast, which every framework can do by itself."""
+"""The ways in which gradients travel in fewer bits, as data: what each of them is called, and what it takes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from slipstream.base.dtypes import DType
+from slipstream.base.arguments import as_number
+from slipstream.base.dtypes import DType, name_of
 
-__all__ = ["BF16", "FP16", "NONE", "Cast"]
+__all__ = ["BF16", "EXACT", "FP16", "Cast", "PowerSGD", "TopK", "Way", "is_floating_point"]
 
 _FLOATING_POINT = frozenset((DType.F64, DType.F32, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2))
+_SAVES = 2  # how many times fewer numbers PowerSGD must send of a matrix
+
+
+def is_floating_point(dtype: DType) -> bool:
+    """Whether numbers of this dtype may be rounded."""
+    return dtype in _FLOATING_POINT
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Floating-point gradients travel as ``wire`` (None: as they are); all others as they are.
+    """Floating-point gradients travel as ``to`` (None: as they are), also within a host; all others as they are.
 
     Sums of 16-bit gradients are formed in float32.
     """
 
-    wire: DType | None
+    to: DType | None
 
     def dtype(self, own: DType) -> DType:
-        """The dtype in which gradients of the dtype ``own`` travel."""
-        return own if self.wire is None or own not in _FLOATING_POINT else self.wire
+        """The dtype in which gradients of the dtype ``own`` lie in a bucket."""
+        return own if self.to is None or not is_floating_point(own) else self.to
+
+    def takes(self, own: DType, shape: tuple[int, ...]) -> bool:
+        """Whether gradients of this dtype and shape can go this way."""
+        return True
+
+    def __str__(self) -> str:
+        return "exact" if self.to is None else name_of(self.to)
 
 
-NONE = Cast(None)
+@dataclass(frozen=True)
+class TopK:
+    """Of each gradient the largest numbers travel, a share of ``ratio``; the others wait in the residual.
+
+    Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (2017); error feedback as in Stich et
+    al., "Sparsified SGD with Memory" (2018).
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        ratio = as_number("the ratio of top-k", self.ratio)
+        if not 0 < ratio <= 1:
+            raise ValueError(f"top-k takes a ratio above 0 and up to 1, such as 0.01 for 1 %, not {ratio:g}")
+
+    def dtype(self, own: DType) -> DType:
+        """The dtype in which gradients of the dtype ``own`` lie in a bucket."""
+        return DType.F32
+
+    def takes(self, own: DType, shape: tuple[int, ...]) -> bool:
+        """Whether gradients of this dtype and shape can go this way."""
+        return is_floating_point(own) and math.prod(shape) < 1 << 32
+
+    def count(self, size: int) -> int:
+        """How many of ``size`` numbers travel."""
+        return min(size, math.ceil(self.ratio * size))
+
+    def __str__(self) -> str:
+        return f"top-k of {100 * self.ratio:g} %"
+
+
+@dataclass(frozen=True)
+class PowerSGD:
+    """Of each gradient that is a matrix, or can be seen as one, two factors of ``rank`` columns travel.
+
+    Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression" (2019).
+    """
+
+    rank: int
+
+    def __post_init__(self) -> None:
+        if type(self.rank) is not int or self.rank < 1:
+            raise ValueError(f"PowerSGD takes a rank of at least 1, not {self.rank!r}")
+
+    def dtype(self, own: DType) -> DType:
+        """The dtype in which gradients of the dtype ``own`` lie in a bucket."""
+        return DType.F32
+
+    def takes(self, own: DType, shape: tuple[int, ...]) -> bool:
+        """Whether gradients of this dtype and shape can go this way, and gain by it."""
+        if not is_floating_point(own) or len(shape) < 2 or not math.prod(shape):
+            return False
+        rows, columns = shape[0], math.prod(shape[1:])
+        return (rows + columns) * self.rank * _SAVES < rows * columns
+
+    def __str__(self) -> str:
+        return f"PowerSGD of rank {self.rank}"
+
+
+Way: TypeAlias = Cast | TopK | PowerSGD
+
+EXACT = Cast(None)
 FP16 = Cast(DType.F16)
 BF16 = Cast(DType.BF16)

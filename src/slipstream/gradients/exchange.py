@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -22,14 +23,19 @@ from slipstream.base import recording
 from slipstream.base.dtypes import Op
 from slipstream.base.errors import Mismatch
 from slipstream.base.spans import format_spans
-from slipstream.comm.collectives import addresses, arrays
+from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
-from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, cut
+from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
+from slipstream.gradients.compression import EXACT
+from slipstream.gradients.policy import Policy
+from slipstream.gradients.reductions import Reduction, Terms
+from slipstream.gradients.states import State, States, check_state
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import turns_of
+from slipstream.gradients.ways import reduction_of
 
 __all__ = ["GradientExchange", "Gradients"]
 
@@ -43,8 +49,8 @@ _MOST_SHOWN = 5  # parameters in the name of a bucket
 class Gradients(Protocol):
     """The gradients of a framework's parameters, which are numbered from 0 in an order equal on all ranks.
 
-    ``watch`` comes first. ``describe`` and ``sparse`` are asked after the first backward pass, ``parameter`` and
-    ``place`` then for every gradient that is not sparse; the others in every step.
+    ``watch`` comes first. ``describe``, ``sparse`` and ``parameter`` are asked after the first backward pass, ``place``
+    then for every gradient that is not sparse; the others in every step.
     """
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -60,7 +66,7 @@ class Gradients(Protocol):
         """Which gradients travel by themselves, in no bucket (`start_sparse`)."""
 
     def parameter(self, index: int) -> Parameter:
-        """A parameter, as its gradient travels."""
+        """A parameter, in the dtype in which its gradient travels where no way is chosen for it (`policy`)."""
 
     def place(self, bucket: Bucket) -> None:
         """Takes note of where the gradients in ``bucket`` go."""
@@ -88,8 +94,9 @@ class GradientExchange:
     ``count``: how many parameters there are. ``group``: gives the group, and is asked anew in each step. ``op`` is
     the engine's; gradients are multiplied by ``prescale`` before they are reduced, by ``postscale`` afterwards.
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
-    that share a bucket. ``overlaps``: the exchange may go on after the step (`launch`, `settle`); those gradients that
-    backward computes last then travel first, as the next forward pass needs their parameters first.
+    that share a bucket. ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
+    on after the step (`launch`, `settle`); those gradients that backward computes last then travel first, as the next
+    forward pass needs their parameters first.
     Backward may run in any thread; `synchronize` runs in the caller's.
     """
 
@@ -104,6 +111,7 @@ class GradientExchange:
         postscale: float,
         passes: int,
         groups: Sequence[Sequence[int]],
+        policy: Policy | None = None,
         overlaps: bool = False,
     ) -> None:
         self.passes = passes
@@ -111,9 +119,10 @@ class GradientExchange:
         self._gradients = gradients
         self._count = count
         self._group = group
-        self._op = op
-        self._scales = prescale, postscale
+        self._terms = Terms(op, prescale, postscale)
         self._groups = groups
+        self._policy = Policy() if policy is None else policy
+        self._states = States()
         self._overlaps = overlaps
         self._unsettled: list[Bucket] = []
         self._take: Callable[[list[int]], None] = _drop
@@ -122,6 +131,8 @@ class GradientExchange:
         self._order: list[int] = []
         self._buckets: list[Bucket] | None = None
         self._bucket_of: dict[int, Bucket] = {}
+        self._reductions: dict[Bucket, Reduction] = {}  # in the order of the buckets
+        self._gone_on = False
         self._sparse: list[int] = []
         self._next = 0
         self._full: set[int] = set()
@@ -141,12 +152,21 @@ class GradientExchange:
         self._left = [passes] * self._count
 
     def reset(self) -> None:
-        """Waits for what is under way and forgets it: the next backward begins a new step."""
+        """Waits for what is under way and forgets it, and what compressions owe; then a new step begins."""
         self.settle()
-        for bucket in self._buckets or []:
-            if bucket.work is not None:
-                bucket.work.wait()
+        for reduction in self._reductions.values():
+            reduction.wait()
+        self._states.forget()
         self._begin()
+
+    def state_dict(self) -> dict[str, State]:
+        """What compressions remember of each parameter on this rank, as copies; between steps."""
+        return self._states.state_dict()
+
+    def load_state_dict(self, saved: Mapping[str, State]) -> None:
+        """Takes over what `state_dict` returned on this rank; ValueError if it does not fit."""
+        check_state(saved, [self._gradients.parameter(index) for index in range(self._count)])
+        self._states.load_state_dict(saved)
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
@@ -230,6 +250,7 @@ class GradientExchange:
         if not self._unsettled:
             return
         with self._lock:
+            self._go_on()
             for bucket in [
                 one for one in self._unsettled if index is None or one is self._bucket_of.get(index)
             ]:
@@ -263,7 +284,8 @@ class GradientExchange:
             self._learn()
         self._launch_rest()
         sparse = [self._gradients.start_sparse(index) for index in self._sparse]
-        for bucket in self._buckets or []:
+        self._go_on()
+        for bucket in self._reductions:
             self._complete_bucket(bucket)
         for finish in sparse:
             finish()
@@ -274,10 +296,16 @@ class GradientExchange:
                 self._fill(index)
         self._launch()
 
+    def _go_on(self) -> None:
+        """What comes after the first messages of all buckets: in one order on all ranks, whatever they wait for."""
+        if not self._gone_on:
+            self._gone_on = True
+            for reduction in self._reductions.values():
+                reduction.go_on()
+
     def _complete_bucket(self, bucket: Bucket) -> None:
-        assert bucket.work is not None
         with recording.span("gradients", "wait", bucket=bucket.name):
-            bucket.work.wait()
+            self._reductions[bucket].finish()
         for place in bucket.places:
             self._gradients.read(place.parameter.index)
 
@@ -286,6 +314,7 @@ class GradientExchange:
         self._order.clear()
         self._full.clear()
         self._next = 0
+        self._gone_on = False
         self.touched = False
         for bucket in self._buckets or []:
             bucket.begin()
@@ -298,12 +327,13 @@ class GradientExchange:
         seen = set(self._order)
         order = self._order + [index for index in reversed(range(self._count)) if index not in seen]
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
-        check_agreement("optimise", self._gradients.describe(), group)
+        parameters = [self._travelling(index) for index in range(self._count)]
+        check_agreement("optimise", _with_ways(self._gradients.describe(), parameters), group)
         self._check_overlap(group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         agreed = arrays.broadcast(np.array(order, dtype=np.int64), 0, group=group).tolist()
         self._sparse = [index for index, flag in enumerate(flags) if flag]
-        self._build([index for index in agreed if not flags[index]], group)
+        self._build([parameters[index] for index in agreed if not flags[index]], group)
 
     def _check_overlap(self, group: Group) -> None:
         overlaps = np.asarray(arrays.all_gather(np.array([self._overlaps]), group=group)).tolist()
@@ -316,9 +346,17 @@ class GradientExchange:
                 )
             )
 
-    def _build(self, order: Sequence[int], group: Group) -> None:
-        parameters = [self._gradients.parameter(index) for index in order]
-        self._buckets = [Bucket(part, group, _label(part)) for part in self._cut(parameters)]
+    def _travelling(self, index: int) -> Parameter:
+        """A parameter with the way that its gradient takes."""
+        parameter = self._gradients.parameter(index)
+        way = self._policy.way_of(parameter)
+        return replace(parameter, dtype=way.dtype(parameter.dtype), way=way)
+
+    def _build(self, parameters: Sequence[Parameter], group: Group) -> None:
+        self._buckets = [bucket_of(part, group, _label(part)) for part in self._cut(parameters)]
+        self._reductions = {
+            bucket: reduction_of(bucket, self._terms, self._states) for bucket in self._buckets
+        }
         for bucket in self._buckets:
             self._gradients.place(bucket)
             for place in bucket.places:
@@ -336,22 +374,9 @@ class GradientExchange:
         """Launches buckets in order, as far as they are full."""
         buckets = self._buckets or []
         while self._next < len(buckets) and not buckets[self._next].waiting:
-            bucket = buckets[self._next]
-            group = self._group()
+            bucket, group = buckets[self._next], self._group()
             with Together(group, _EXCHANGE):
-                bucket.work = addresses.all_reduce(
-                    group,
-                    bucket.address,
-                    bucket.address,
-                    bucket.count,
-                    int(bucket.dtype),
-                    self._op,
-                    prescale=self._scales[0],
-                    postscale=self._scales[1],
-                    keep=bucket.memory,
-                    name=bucket.name,
-                    urgency=self._next if self._overlaps else 0,
-                )
+                self._reductions[bucket].start(group, self._next if self._overlaps else 0)
                 self._next += 1
             recording.mark(
                 "gradients",
@@ -364,6 +389,14 @@ class GradientExchange:
 
 def _drop(_: list[int]) -> None:
     """Takes gradients that nobody wants."""
+
+
+def _with_ways(described: Sequence[str], parameters: Sequence[Parameter]) -> list[str]:
+    """The descriptions, with the way that each gradient takes if it is not sent as it is."""
+    return [
+        text if parameter.way == EXACT else f"{text} sent by {parameter.way}"
+        for text, parameter in zip(described, parameters, strict=True)
+    ]
 
 
 def _label(parameters: Sequence[Parameter]) -> str:

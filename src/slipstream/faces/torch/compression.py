@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from slipstream.faces.torch_tensors import DTYPES
-from slipstream.gradients.compression import BF16, FP16, Cast
+from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, PowerSGD, TopK, Way
 
 __all__ = [
+    "AnyCompression",
     "BF16Compressor",
     "CastCompressor",
     "Compression",
     "Compressor",
     "FP16Compressor",
     "NoneCompressor",
+    "WayCompressor",
     "as_compressor",
+    "way_and_compressor",
 ]
 
 
@@ -66,9 +69,9 @@ class CastCompressor(Compressor):
 
 
 def _shrink(tensor: torch.Tensor, cast: Cast) -> tuple[torch.Tensor, Any]:
-    if cast.wire is None or not tensor.dtype.is_floating_point:
+    if cast.to is None or not tensor.dtype.is_floating_point:
         return tensor, tensor.dtype
-    return tensor.to(DTYPES[cast.wire]), tensor.dtype
+    return tensor.to(DTYPES[cast.to]), tensor.dtype
 
 
 def _restore(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -107,8 +110,34 @@ class BF16Compressor(CastCompressor):
         return _restore(tensor, ctx)
 
 
+class WayCompressor(Compressor):
+    """A compression that the exchange of gradients knows: top-k, PowerSGD."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+
+    def __repr__(self) -> str:
+        return f"<compression: {self.way}>"
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:  # type: ignore[override]
+        """Raises ValueError: single operations keep nothing from call to call."""
+        raise ValueError(
+            f"{self.way} is for gradients: DistributedOptimizer(compression=...). Operations on single tensors take "
+            "Compression.none, fp16, bf16 or a Compressor of your own"
+        )
+
+
 class Compression:
-    """The compressions to choose from, as Horovod names them; bf16 is ours.
+    """The compressions to choose from. none and fp16 are Horovod's; [compression.md](compression.md) compares them.
+
+    | name | what travels |
+    |---|---|
+    | ``none`` | tensors as they are |
+    | ``fp16``, ``bf16`` | 16 bits a number |
+    | ``topk(ratio)`` | the largest numbers of each gradient, a share of ``ratio``; the others later |
+    | ``powersgd(rank)`` | two thin factors of each gradient that is a matrix |
+
+    The last two are for gradients alone (`DistributedOptimizer`, `slipstream.torch.comm_hooks`).
 
     >>> hvd.allreduce(torch.ones(2), op=hvd.Sum, compression=hvd.Compression.fp16)
     tensor([2., 2.])
@@ -118,12 +147,40 @@ class Compression:
     fp16 = FP16Compressor
     bf16 = BF16Compressor
 
+    @staticmethod
+    def topk(ratio: float) -> WayCompressor:
+        """Of each gradient the largest numbers travel, a share of ``ratio`` (0.01: 1 %); the others are added to the
+        next gradient. ValueError unless 0 < ratio <= 1.
+        """
+        return WayCompressor(TopK(ratio))
+
+    @staticmethod
+    def powersgd(rank: int = 4) -> WayCompressor:
+        """Two factors of ``rank`` columns travel of each gradient that is a matrix; what they leave out is added to the
+        next gradient. ValueError unless rank is at least 1.
+        """
+        return WayCompressor(PowerSGD(rank))
+
+
+AnyCompression: TypeAlias = "type[Compressor] | Compressor"
+
 
 def as_compressor(compression: Any) -> Any:
     """``compression`` itself; TypeError that says what is accepted if it compresses nothing."""
     if not callable(getattr(compression, "compress", None)):
         raise TypeError(
-            "compression takes Compression.none, Compression.fp16, Compression.bf16 or a Compressor of your own, not "
+            "compression takes one of hvd.Compression, such as Compression.fp16, or a Compressor of your own, not "
             f"{compression!r:.40}"
         )
     return compression
+
+
+def way_and_compressor(compression: AnyCompression) -> tuple[Way, AnyCompression | None]:
+    """How gradients travel, and what the user compresses them with before, if so."""
+    if isinstance(compression, WayCompressor):
+        return compression.way, None
+    if compression is Compression.none:
+        return EXACT, None
+    if isinstance(compression, type) and issubclass(compression, CastCompressor):
+        return compression.cast, None
+    return EXACT, compression

@@ -15,11 +15,12 @@ import torch
 from slipstream.base.dtypes import DType
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
-from slipstream.faces.torch.compression import CastCompressor, Compression, Compressor
+from slipstream.faces.torch.compression import AnyCompression, way_and_compressor
 from slipstream.faces.torch.reduction_operations import sparse_allreduce_async
 from slipstream.faces.torch_tensors import DTYPES, describe, dtype_code
 from slipstream.gradients.buckets import Bucket, Parameter
 from slipstream.gradients.exchange import GradientExchange
+from slipstream.gradients.policy import Policy
 
 __all__ = ["exchange_gradients"]
 
@@ -38,7 +39,8 @@ def exchange_gradients(
     params: Sequence[torch.Tensor],
     *,
     names: Sequence[str] | None,
-    compression: type[Compressor],
+    compression: AnyCompression,
+    exact: Callable[[Parameter], bool],
     op: int,
     predivide: float,
     passes: int,
@@ -50,11 +52,13 @@ def exchange_gradients(
     """The exchange of the gradients of ``params`` over a process set; ``op`` is Horovod's.
 
     ``predivide``: with Average, gradients are divided by it before the sum, and by size/``predivide`` after.
-    ``names`` are the parameters' (None: they have none). ``overlaps``: as of GradientExchange.
+    ``names`` are the parameters' (None: they have none). ``exact`` says which travel as they are nevertheless.
+    ``overlaps``: as of GradientExchange.
     """
     scales = (1.0 / predivide, predivide) if op == Average else (1.0, 1.0)
+    way, compressor = way_and_compressor(compression)
     return GradientExchange(
-        _TorchGradients(params, names, compression, op, sparse_as_dense, process_set),
+        _TorchGradients(params, names, compressor, op, sparse_as_dense, process_set),
         len(params),
         group=lambda: process_set.group,
         op=engine_op(op),
@@ -63,6 +67,7 @@ def exchange_gradients(
         passes=passes,
         groups=groups,
         overlaps=overlaps,
+        policy=Policy(way, exact),
     )
 
 
@@ -73,15 +78,14 @@ class _TorchGradients:
         self,
         params: Sequence[torch.Tensor],
         names: Sequence[str] | None,
-        compression: type[Compressor],
+        compressor: AnyCompression | None,
         op: int,
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
         self._params = list(params)
         self._names = [""] * len(self._params) if names is None else list(names)
-        self._compression = compression
-        self._casts = compression is Compression.none or issubclass(compression, CastCompressor)
+        self._compressor = compressor
         self._op = op
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
@@ -109,11 +113,12 @@ class _TorchGradients:
 
     def parameter(self, index: int) -> Parameter:
         param = self._params[index]
-        if issubclass(self._compression, CastCompressor):
-            wire = self._compression.cast.dtype(DType(dtype_code(param)))
-        else:
-            wire = DType(dtype_code(self._compression.compress(torch.empty(0, dtype=param.dtype))[0]))
-        return Parameter(index, param.numel(), wire, self._names[index])
+        sent = torch.empty(0, dtype=param.dtype)
+        if self._compressor is not None:
+            sent = self._compressor.compress(sent)[0]
+        return Parameter(
+            index, param.numel(), DType(dtype_code(sent)), self._names[index], tuple(param.shape)
+        )
 
     def place(self, bucket: Bucket) -> None:
         memory = torch.from_numpy(bucket.memory)
@@ -153,7 +158,7 @@ class _TorchGradients:
             return
         with torch.no_grad():
             context = self._contexts.pop(index, None)
-            result = view if self._casts else self._compression.decompress(view, context)
+            result = view if self._compressor is None else self._compressor.decompress(view, context)
             if param.grad is None or param.grad.is_sparse:
                 param.grad = torch.empty_like(param)
             param.grad.copy_(result)
@@ -179,18 +184,18 @@ class _TorchGradients:
     def _in_place(self, index: int, view: torch.Tensor) -> bool:
         """Whether the place in the bucket can be the gradient."""
         param = self._params[index]
-        return param.is_cpu and view.dtype == param.dtype and self._compression is Compression.none
+        return param.is_cpu and view.dtype == param.dtype and self._compressor is None
 
     def _copy(self, index: int, grad: torch.Tensor | None, view: torch.Tensor) -> None:
         with torch.no_grad():
-            if grad is None and self._casts:
+            if grad is None and self._compressor is None:
                 view.zero_()
                 return
             grad = torch.zeros_like(self._params[index]) if grad is None else grad.detach()
             if grad.is_sparse:
                 grad = grad.to_dense()
-            if not self._casts:
-                grad, self._contexts[index] = self._compression.compress(grad)
+            if self._compressor is not None:
+                grad, self._contexts[index] = self._compressor.compress(grad)
                 if grad.shape != view.shape:
                     raise ValueError("a compression for gradients must not change the shape")
             view.copy_(grad)

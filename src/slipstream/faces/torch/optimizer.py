@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,10 +14,18 @@ import torch
 from slipstream.base.arguments import as_number
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
-from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
+from slipstream.faces.torch.compression import (
+    AnyCompression,
+    Compression,
+    as_compressor,
+    way_and_compressor,
+)
+from slipstream.faces.torch.exact import Exact, check_exact, exact_rule
 from slipstream.faces.torch.gradients import exchange_gradients
 from slipstream.faces.torch.overlap import ForwardOverlap
+from slipstream.gradients.compression import Cast
 from slipstream.gradients.exchange import GradientExchange
+from slipstream.gradients.reductions import check_sums
 
 __all__ = ["DistributedOptimizer"]
 
@@ -38,8 +46,10 @@ class _Distributed:
 
     def _watch(self) -> None:
         """Hooks up the parameters that there are now."""
+        kept = {}
         if self._exchange is not None:
             self._exchange.detach()
+            kept = self._exchange.state_dict()
             self._exchange = None
         process_set: ProcessSet = self._settings["process_set"]
         if not process_set.included() or process_set.group.size == 1:
@@ -52,6 +62,7 @@ class _Distributed:
         if known is not None:  # ranks match parameters by name; those that were added without one come last
             params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
         settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
+        settings["exact"] = exact_rule(settings["exact"], params)
         self._exchange = exchange_gradients(
             params,
             groups=_as_indices(params, groups),
@@ -59,6 +70,7 @@ class _Distributed:
             overlaps=self._overlap is not None,
             **settings,
         )
+        self._exchange.load_state_dict(kept)
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
 
@@ -162,6 +174,34 @@ class _Distributed:
             old.update(new)
         self.param_groups = kept
 
+    def compression_state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
+        """What the compression remembers of each parameter: residuals, and the factors of PowerSGD. Copies.
+
+        Every rank has its own: a checkpoint that goes on exactly keeps those of all ranks. Without it a compression
+        begins anew, and what this rank's gradients still owed is lost. Empty where nothing is remembered.
+
+        >>> torch.save(optimizer.compression_state_dict(), f"compression-{hvd.rank()}.pt")
+        """
+        self.settle()
+        saved = {} if self._exchange is None else self._exchange.state_dict()
+        return {
+            name: {what: torch.from_numpy(array) for what, array in arrays.items()}
+            for name, arrays in saved.items()
+        }
+
+    def load_compression_state_dict(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Takes over what `compression_state_dict` returned on this rank; after `load_state_dict`, which forgets it.
+
+        Raises ValueError for a state of other parameters.
+        """
+        if self._exchange is not None:
+            self._exchange.load_state_dict(
+                {
+                    name: {what: tensor.numpy() for what, tensor in tensors.items()}
+                    for name, tensors in state.items()
+                }
+            )
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, reduced like the others. Every rank calls it, between steps."""
         super().add_param_group(param_group)  # type: ignore[misc]
@@ -234,7 +274,7 @@ def _check_groups(groups: Any, num_groups: int) -> tuple[list[list[torch.Tensor]
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompression = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -243,6 +283,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     overlap_forward: torch.nn.Module | None = None,
+    exact: Exact = None,
 ) -> Any:
     """Wraps an optimizer so that it steps on gradients reduced over the ranks, sent while backward runs.
 
@@ -252,7 +293,7 @@ def DistributedOptimizer(
     named_parameters: must be complete and unique. Ranks match parameters by name, whatever their order; the first step
     raises Mismatch if names, shapes or dtypes differ. Without names ranks match them by their order, and compare shapes
     and dtypes alone: equal shapes in another order go unnoticed
-    compression: what travels, see `Compression`; sums of 16-bit gradients are formed in float32
+    compression: what travels, see `Compression`; sums are formed in float32.
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
     op: Average, Sum, Min, Max or Product
     gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after
@@ -264,6 +305,9 @@ def DistributedOptimizer(
     of the model's modules runs forward, the parameters of that module are updated. The values are the same. Gradients
     are gone after ``step``, as after ``zero_grad``. What reads parameters in another way calls ``settle`` before. On
     all ranks or on none
+    exact: which gradients top-k and PowerSGD leave alone. By default those with at most one dimension (biases, norms)
+    or fewer than 4096 numbers. A list of names, or patterns such as "head.*", adds to these; a function of
+    (name, parameter) decides instead
 
     Gradients live in memory that the ranks of a host share. If a script keeps ``p.grad`` of an earlier step, that
     tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names or
@@ -285,6 +329,9 @@ def DistributedOptimizer(
         raise ValueError("backward_passes_per_step must be at least 1")
     names = _check_names(optimizer, named_parameters)
     group_lists, group_count = _check_groups(groups, num_groups)
+    way, compressor = way_and_compressor(as_compressor(compression))
+    if compressor is None and not isinstance(way, Cast):
+        check_sums(way, engine_op(op))
     made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
     wrapped: Any = made.__new__(made)
     wrapped.__dict__.update(
@@ -296,7 +343,8 @@ def DistributedOptimizer(
     wrapped._synchronized = False
     wrapped._should_synchronize = True
     wrapped._settings = {
-        "compression": as_compressor(compression),
+        "compression": compression,
+        "exact": check_exact(exact, None if names is None else names.values()),
         "names": names,
         "op": op,
         "predivide": predivide,

@@ -1,0 +1,177 @@
+"""Compressed gradients for DistributedDataParallel, as a communication hook.
+
+The hook runs in backward's thread, where it starts the reductions of a bucket. A thread of the hook's own ends them,
+one bucket after another, in the order in which they were started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from slipstream.base.dtypes import DType, Op
+from slipstream.comm.membership.group import Group
+from slipstream.faces.torch_distributed.group import SlipstreamGroup
+from slipstream.faces.torch_tensors import dtype_code
+from slipstream.gradients.buckets import Bucket, GradientPlace, Parameter, bucket_of
+from slipstream.gradients.compression import EXACT
+from slipstream.gradients.policy import Policy
+from slipstream.gradients.reductions import Reduction, Terms
+from slipstream.gradients.states import State, States, check_state
+from slipstream.gradients.ways import reduction_of
+
+__all__ = ["DdpGradients"]
+
+_AVERAGE = Terms(int(Op.AVG))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What one bucket of DDP consists of, and how it is reduced.
+
+    ``exact``: gradients that are reduced apart, as pairs of where they are and a copy.
+    """
+
+    key: tuple[Any, ...]
+    reductions: list[Reduction]
+    exact: list[tuple[torch.Tensor, torch.Tensor]]
+
+    def start(self, group: Group) -> None:
+        """Begins to reduce the gradients."""
+        for gradient, copy in self.exact:
+            copy.copy_(gradient)
+        for reduction in self.reductions:
+            reduction.start(group)
+
+    def finish(self) -> None:
+        """Waits for the averages, which are in DDP's bucket then."""
+        for reduction in self.reductions:
+            reduction.go_on()
+        for reduction in self.reductions:
+            reduction.finish()
+        for gradient, copy in self.exact:
+            gradient.copy_(copy)
+
+
+def members_of(process_group: Any) -> Group:
+    """The ranks of a c10d process group (None: the default one); TypeError if it is not slipstream's."""
+    found = dist.group.WORLD if process_group is None else process_group
+    if isinstance(found, SlipstreamGroup):
+        return found.members
+    raise TypeError(
+        "comm_hooks compress for process groups of slipstream: init_process_group('slipstream'), or slipstream run "
+        f"--replace gloo; not for {type(found).__name__}"
+    )
+
+
+class DdpGradients:
+    """The gradients of a model that DDP wraps: averages its buckets, each gradient in the way ``policy`` says.
+
+    ``names`` are the parameters' names, by the id of the parameter.
+    """
+
+    def __init__(self, policy: Policy, params: Mapping[str, torch.Tensor], process_group: Any) -> None:
+        self._policy = policy
+        self._parameters = {
+            id(param): Parameter(i, param.numel(), DType(dtype_code(param)), name, tuple(param.shape))
+            for i, (name, param) in enumerate(params.items())
+        }
+        members = members_of(process_group)
+        # a channel of its own: other operations of the process group may run beside it, in whatever order
+        self._group = members.beside("the compressed gradients of DDP")
+        self._states = States()
+        self._layouts: dict[int, _Layout] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream DDP")
+
+    def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Starts to average a `torch.distributed.GradBucket`; a future of its buffer."""
+        buffer = bucket.buffer()
+        layout = self._layout(bucket, buffer)
+        with torch.no_grad():
+            layout.start(self._group)
+        ended: torch.futures.Future[Any] = torch.futures.Future()
+        errors: list[Exception] = []
+
+        def result(_: Any) -> torch.Tensor:
+            if errors:  # C++ sees an error that is raised here, and none that Python sets
+                raise errors[0]
+            return buffer  # type: ignore[no-any-return]
+
+        averaged = ended.then(result)
+
+        def end() -> None:
+            try:
+                with torch.no_grad():
+                    layout.finish()
+            except Exception as error:
+                errors.append(error)
+            ended.set_result(None)
+
+        self._thread.submit(end)
+        return averaged
+
+    def state_dict(self) -> dict[str, State]:
+        """What compressions remember of each parameter on this rank, as copies; between steps."""
+        return self._states.state_dict()
+
+    def load_state_dict(self, saved: Mapping[str, State]) -> None:
+        """Takes over what `state_dict` returned on this rank; ValueError if it does not fit."""
+        check_state(saved, list(self._parameters.values()))
+        self._states.load_state_dict(saved)
+
+    def _layout(self, bucket: Any, buffer: torch.Tensor) -> _Layout:
+        """Kept while DDP keeps the bucket; it makes new ones after the first step."""
+        params, number = bucket.parameters(), bucket.index()
+        key = (buffer.data_ptr(), *map(id, params))
+        found = self._layouts.get(number)
+        if found is None or found.key != key:
+            if not buffer.is_cpu:
+                raise ValueError(
+                    f"comm_hooks compress gradients in CPU memory, and these are on {buffer.device}"
+                )
+            found = self._layouts[number] = self._lay_out(key, number, buffer, params, bucket.gradients())
+        return found
+
+    def _lay_out(
+        self, key: tuple[Any, ...], number: int, buffer: torch.Tensor, params: Any, gradients: Any
+    ) -> _Layout:
+        own = DType(dtype_code(buffer))
+        label = f"bucket {number} of DDP"
+        memory = buffer.view(torch.uint8).numpy()
+        places = [
+            GradientPlace(replace(self._parameter(param), dtype=own), gradient.data_ptr())
+            for param, gradient in zip(params, gradients, strict=True)
+        ]
+        ways = [self._policy.way_of(place.parameter) for place in places]
+        ways = [way if way.dtype(own) is own else EXACT for way in ways]
+        way = next((one for one in ways if one != EXACT), EXACT)
+        if way == EXACT:
+            whole = Bucket(memory, places, label)
+            return _Layout(key, [reduction_of(whole, _AVERAGE, self._states)], [])
+        sent = [
+            GradientPlace(replace(place.parameter, way=way), place.address)
+            for place, one in zip(places, ways, strict=True)
+            if one == way
+        ]
+        reductions = [reduction_of(Bucket(memory, sent, f"{label} by {way}"), _AVERAGE, self._states)]
+        exact: list[tuple[torch.Tensor, torch.Tensor]] = []
+        apart = [
+            (place.parameter, g) for place, one, g in zip(places, ways, gradients, strict=True) if one != way
+        ]
+        if apart:
+            side = bucket_of([parameter for parameter, _ in apart], self._group, f"{label}, exact")
+            reductions.append(reduction_of(side, _AVERAGE, self._states))
+            copies = [torch.from_numpy(view) for _, view in side.gradients()]
+            exact = [(g, copy.view_as(g)) for (_, g), copy in zip(apart, copies, strict=True)]
+        return _Layout(key, reductions, exact)
+
+    def _parameter(self, param: torch.Tensor) -> Parameter:
+        found = self._parameters.get(id(param))
+        if found is None:
+            raise ValueError("the hook was given another model than the one that DDP wraps")
+        return found

@@ -1,0 +1,168 @@
+"""DistributedOptimizer with top-k and PowerSGD: what is exact, what is remembered, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import slipstream.torch as hvd  # noqa: E402
+
+KINDS: dict[str, Any] = {
+    "topk": hvd.Compression.topk(0.05),
+    "powersgd": hvd.Compression.powersgd(rank=2),
+}
+
+
+def model() -> Any:
+    torch.manual_seed(5)
+    layers = [torch.nn.Linear(64, 96), torch.nn.LayerNorm(96), torch.nn.Tanh(), torch.nn.Linear(96, 80)]
+    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(80, 4))
+
+
+def optimizer(net: Any, kind: str, **options: Any) -> Any:
+    made = torch.optim.Adam(net.parameters(), lr=0.003)
+    return hvd.DistributedOptimizer(made, net.named_parameters(), KINDS[kind], **options)
+
+
+def backward(net: Any, step: int) -> float:
+    generator = torch.Generator().manual_seed(100 * hvd.rank() + step % 3)
+    x = torch.randn(8, 64, generator=generator)
+    loss = torch.nn.functional.mse_loss(net(x), x[:, :4])
+    loss.backward()
+    return loss.item()
+
+
+def check_learning(kind: str) -> float:
+    """Small gradients are averages, others near them, all alike on all ranks; returns the last loss by the first."""
+    net = model()
+    distributed = optimizer(net, kind)
+    losses = []
+    for step in range(30):
+        distributed.zero_grad(set_to_none=step % 2 == 0)
+        alone = copy.deepcopy(net)
+        alone.zero_grad()
+        losses.append(backward(net, step))
+        backward(alone, step)
+        distributed.synchronize()
+        off = 0.0
+        for ours, mine in zip(net.parameters(), alone.parameters(), strict=True):
+            average = hvd.allreduce(mine.grad)
+            if ours.dim() == 1 or ours.numel() < 4096:
+                torch.testing.assert_close(ours.grad, average, rtol=1e-6, atol=1e-8)
+            else:
+                off = max(off, float((ours.grad - average).abs().max()))
+        assert off > 0
+        with distributed.skip_synchronize():
+            distributed.step()
+    bits = hvd.allgather_object([p.detach().numpy().tobytes() for p in net.parameters()])
+    assert all(other == bits[0] for other in bits)
+    return losses[-1] / losses[0]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_models_learn_alike_on_all_ranks_and_norms_stay_exact(three: Any, kind: str) -> None:
+    assert max(three(check_learning, kind)) < 0.8
+
+
+def check_resume(kind: str) -> None:
+    """From a checkpoint, and with a parameter group that is added, training goes on with the same bits."""
+    net = model()
+    distributed = optimizer(net, kind)
+    for step in range(3):
+        distributed.zero_grad()
+        backward(net, step)
+        distributed.step()
+    saved = copy.deepcopy((net.state_dict(), distributed.state_dict(), distributed.compression_state_dict()))
+    assert set(saved[2]) == {"0.weight", "3.weight"}
+    again = model()
+    again.load_state_dict(saved[0])
+    resumed = optimizer(again, kind)
+    resumed.load_state_dict(saved[1])
+    resumed.load_compression_state_dict(saved[2])
+    for each, other in ((net, distributed), (again, resumed)):
+        for step in range(3, 5):
+            other.zero_grad()
+            backward(each, step)
+            other.step()
+    for ours, theirs in zip(net.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    before = distributed.compression_state_dict()["0.weight"]["residual"]
+    assert before.any()
+    distributed.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+    assert torch.equal(distributed.compression_state_dict()["0.weight"]["residual"], before)
+    distributed.load_state_dict(saved[1] | {"param_groups": distributed.state_dict()["param_groups"]})
+    assert not distributed.compression_state_dict()["0.weight"]["residual"].any()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_training_resumes_with_the_same_bits(two: Any, kind: str) -> None:
+    two(check_resume, kind)
+
+
+def check_exact() -> None:
+    for exact, compressed in (
+        (["3.*"], {"0.weight"}),
+        (lambda name, param: name != "5.weight", {"5.weight"}),
+        (lambda name, param: True, set()),
+    ):
+        net = model()
+        distributed = optimizer(net, "topk", exact=exact)
+        backward(net, 0)
+        distributed.step()
+        assert set(distributed.compression_state_dict()) == compressed
+
+
+def test_users_choose_what_stays_exact(two: Any) -> None:
+    two(check_exact)
+
+
+def check_sparse() -> None:
+    """Sparse gradients travel exactly beside those that are compressed."""
+    torch.manual_seed(0)
+    table, net = torch.nn.Embedding(10, 64, sparse=True), model()
+    both = torch.nn.ModuleList([table, net])
+    distributed = hvd.DistributedOptimizer(
+        torch.optim.SGD(both.parameters(), lr=0.1), both.named_parameters(), KINDS["powersgd"]
+    )
+    for _ in range(2):
+        distributed.zero_grad()
+        net(table(torch.tensor([hvd.rank(), 7]))).sum().backward()
+        mine = table.weight.grad.to_dense()
+        distributed.step()
+        torch.testing.assert_close(table.weight.grad.to_dense(), hvd.allreduce(mine))
+
+
+def test_sparse_gradients_stay_exact(two: Any) -> None:
+    two(check_sparse)
+
+
+def test_what_is_refused() -> None:
+    net = model()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    for options, kind, words in (
+        ({"op": hvd.Min}, ValueError, "top-k of 5 % compresses sums and averages"),
+        ({"exact": ["head.*"]}, ValueError, r"exact: no parameter is called 'head\.\*'"),
+        ({"exact": ["0.weight"], "named_parameters": None}, ValueError, "named_parameters"),
+        ({"exact": "0.weight"}, TypeError, "list of names"),
+        ({"exact": [net[0].weight]}, TypeError, "names of parameters"),
+        ({"compression": "topk"}, TypeError, "hvd.Compression"),
+    ):
+        given = {"named_parameters": net.named_parameters(), "compression": KINDS["topk"]} | options
+        with pytest.raises(kind, match=words):
+            hvd.DistributedOptimizer(sgd, **given)
+    with pytest.raises(ValueError, match="a ratio above 0"):
+        hvd.Compression.topk(2)
+
+
+def check_operations() -> None:
+    with pytest.raises(ValueError, match="top-k of 5 % is for gradients"):
+        hvd.allreduce(torch.ones(3), compression=KINDS["topk"])
+    assert hvd.allreduce(torch.ones(1)).item() == 1
+
+
+def test_single_operations_keep_nothing_to_owe(two: Any) -> None:
+    two(check_operations)
