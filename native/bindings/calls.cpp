@@ -59,7 +59,7 @@ void set_side(Signature& signature, const Plan& plan, const Group& group) {
 void make_request(CallRequest* self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan, std::string operation,
                   int dtype, int op, uint32_t chunk_bytes, int root, double prescale, double postscale,
                   uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t extra, uint64_t channel,
-                  bool ragged) {
+                  bool ragged, int wire) {
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
   Request r;
@@ -73,6 +73,10 @@ void make_request(CallRequest* self, std::shared_ptr<Group> group, std::shared_p
   if (r.signature.reduces && reduce_fn(r.signature.dtype, r.signature.op) == nullptr)
     throw Failure(Code::invalid,
                   std::string("op ") + name_of(r.signature.op) + " is not defined for " + name_of(r.signature.dtype));
+  if (wire < 0 || wire >= kWireTypes) throw Failure(Code::invalid, "unknown wire code " + std::to_string(wire));
+  r.signature.wire = static_cast<WireType>(wire);
+  if (!fits(r.signature.wire, r.signature))
+    throw Failure(Code::invalid, "only float32 data that is moved, or added, travels in a wire type");
   r.chunk_bytes = std::clamp<uint32_t>(chunk_bytes, 64, kMaxPayload);
   r.prescale = prescale;
   r.postscale = postscale;
@@ -228,7 +232,7 @@ void bind_requests(nb::module_& m) {
            nb::arg("dtype"), nb::arg("op") = -1, nb::arg("chunk_bytes"), nb::arg("root") = -1,
            nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
            nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("extra") = 0,
-           nb::arg("channel") = 0, nb::arg("ragged") = false);
+           nb::arg("channel") = 0, nb::arg("ragged") = false, nb::arg("wire") = 0);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ Error ReducerServer::offered(int peer, const WorkHeader& frame, std::span<const 
   }
   ++channel.next;
   ++served_.works;
-  served_.bytes += offer->count * size_of(offer->signature.dtype) * static_cast<uint64_t>(options_.workers);
+  served_.bytes += bytes_between_hosts(offer->signature, offer->count) * static_cast<uint64_t>(options_.workers);
   session_.submit(session_.prepare(request_for(*offer, channel.group), 0));
   return {};
 }

@@ -101,7 +101,7 @@ void SplitWork::prepare_reducers(Part& part, Request request) {
   request.part->window_bytes = kWindowBytes;
   request.part->window_seconds = kWindowSeconds;
   request.part->window_least = window;
-  pool_.count_sent(reducer, bytes);
+  pool_.count_sent(reducer, bytes_between_hosts(request.signature, part.count));
   part.work = part.session->prepare(std::move(request), pool_.group(reducer)->id);
 }
 

@@ -124,6 +124,7 @@ class Request:
         extra: int = 0,
         channel: int = 0,
         ragged: bool = False,
+        wire: int = 0,
     ) -> None: ...
 
 def address_of(array: NDArray[Any]) -> int: ...
