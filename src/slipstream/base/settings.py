@@ -224,7 +224,8 @@ class Settings:
     wire: str = _setting(
         _one_of("exact", "bf16", "f16", "f8", "int8"),
         "exact",
-        "what large float32 tensors travel as between hosts when torch.distributed sums or averages them; on all ranks",
+        "what large float32 tensors travel as between hosts when torch.distributed or a DistributedOptimizer sums or "
+        "averages them; on all ranks",
     )
     wire_gather: bool = _setting(
         _switch,

@@ -136,8 +136,8 @@ def main() -> None:
 @click.option(
     "--wire",
     type=click.Choice(["exact", "bf16", "f16", "f8", "int8"]),
-    help="What large float32 tensors travel as between hosts when torch.distributed, and so DDP, sums or averages "
-    "them: half of the bytes, or a quarter. [default: exact]",
+    help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or a DistributedOptimizer "
+    "sums or averages them: half of the bytes, or a quarter. [default: exact]",
 )
 @click.option(
     "--wire-gather",

@@ -327,7 +327,7 @@ class GradientExchange:
         seen = set(self._order)
         order = self._order + [index for index in reversed(range(self._count)) if index not in seen]
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
-        parameters = [self._travelling(index) for index in range(self._count)]
+        parameters = [self._travelling(index, group) for index in range(self._count)]
         check_agreement("optimise", _with_ways(self._gradients.describe(), parameters), group)
         self._check_overlap(group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
@@ -346,10 +346,10 @@ class GradientExchange:
                 )
             )
 
-    def _travelling(self, index: int) -> Parameter:
+    def _travelling(self, index: int, group: Group) -> Parameter:
         """A parameter with the way that its gradient takes."""
         parameter = self._gradients.parameter(index)
-        way = self._policy.way_of(parameter)
+        way = self._policy.way_of(parameter, group, self._terms.op)
         return replace(parameter, dtype=way.dtype(parameter.dtype), way=way)
 
     def _build(self, parameters: Sequence[Parameter], group: Group) -> None:

@@ -57,11 +57,12 @@ class Reduction(Protocol):
 
 
 class Exact:
-    """Gradients as they are, or as they have been cast; with a ``wire`` of the engine between hosts."""
+    """Gradients as they are, or as they have been cast; by a ``wire`` of the engine between hosts, if there is one."""
 
-    def __init__(self, bucket: Bucket, terms: Terms) -> None:
+    def __init__(self, bucket: Bucket, terms: Terms, wire: str | None = None) -> None:
         self._bucket = bucket
         self._terms = terms
+        self._wire = wire
         self._work = DONE
 
     def start(self, group: Group, urgency: int = 0) -> None:
@@ -76,6 +77,7 @@ class Exact:
             self._terms.op,
             prescale=self._terms.prescale,
             postscale=self._terms.postscale,
+            wire=self._wire,
             keep=bucket.memory,
             name=bucket.name,
             urgency=urgency,

@@ -20,7 +20,7 @@ from slipstream.faces.torch.compression import (
     as_compressor,
     way_and_compressor,
 )
-from slipstream.faces.torch.exact import Exact, check_exact, exact_rule
+from slipstream.faces.torch.exact import Exact, check_exact, exact_rule, ways_of_groups
 from slipstream.faces.torch.gradients import exchange_gradients
 from slipstream.faces.torch.overlap import ForwardOverlap
 from slipstream.gradients.compression import Cast
@@ -63,6 +63,7 @@ class _Distributed:
             params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
         settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
         settings["exact"] = exact_rule(settings["exact"], params)
+        settings["wires"] = ways_of_groups(self.param_groups, params)
         self._exchange = exchange_gradients(
             params,
             groups=_as_indices(params, groups),
@@ -293,7 +294,8 @@ def DistributedOptimizer(
     named_parameters: must be complete and unique. Ranks match parameters by name, whatever their order; the first step
     raises Mismatch if names, shapes or dtypes differ. Without names ranks match them by their order, and compare shapes
     and dtypes alone: equal shapes in another order go unnoticed
-    compression: what travels, see `Compression`; sums are formed in float32.
+    compression: what travels, see `Compression`; sums are formed in float32. A parameter group with a key "wire"
+    (exact, bf16, f16, f8 or int8) has its own
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
     op: Average, Sum, Min, Max or Product
     gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after
@@ -305,13 +307,13 @@ def DistributedOptimizer(
     of the model's modules runs forward, the parameters of that module are updated. The values are the same. Gradients
     are gone after ``step``, as after ``zero_grad``. What reads parameters in another way calls ``settle`` before. On
     all ranks or on none
-    exact: which gradients top-k and PowerSGD leave alone. By default those with at most one dimension (biases, norms)
-    or fewer than 4096 numbers. A list of names, or patterns such as "head.*", adds to these; a function of
-    (name, parameter) decides instead
+    exact: which gradients no compression touches. By default those with at most one dimension (biases, norms) or fewer
+    than 4096 numbers. A list of names, or patterns such as "head.*", adds to these; a function of (name, parameter)
+    decides instead
 
     Gradients live in memory that the ranks of a host share. If a script keeps ``p.grad`` of an earlier step, that
-    tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names or
-    groups that do not fit, NotImplementedError for Adasum.
+    tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names,
+    groups or wires that do not fit, NotImplementedError for Adasum.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -330,7 +332,7 @@ def DistributedOptimizer(
     names = _check_names(optimizer, named_parameters)
     group_lists, group_count = _check_groups(groups, num_groups)
     way, compressor = way_and_compressor(as_compressor(compression))
-    if compressor is None and not isinstance(way, Cast):
+    if compressor is None and way is not None and not isinstance(way, Cast):
         check_sums(way, engine_op(op))
     made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
     wrapped: Any = made.__new__(made)
