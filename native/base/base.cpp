@@ -20,6 +20,12 @@ const char* name_of(Op op) {
   return i < kOps ? names[i] : "?";
 }
 
+const char* name_of(WireType wire) {
+  static const char* const names[kWireTypes] = {"exact", "bf16", "f16", "f8", "int8"};
+  const auto i = static_cast<unsigned>(wire);
+  return i < kWireTypes ? names[i] : "?";
+}
+
 std::string errno_text(const char* what, int error_number) {
   return std::string(what) + ": " + std::strerror(error_number);
 }

@@ -40,7 +40,22 @@ constexpr size_t size_of(DType t) {
 // Numbers in an element.
 constexpr size_t numbers_of(DType t) { return t == DType::q8 ? 64 : 1; }
 
+// As what the numbers of f32 data travel between hosts. The codes cross the wire and the Python boundary, too.
+//   bf16: plain. The others: blocks of kWireBlock numbers, the last one as short as it is, each after its f32 scale.
+//   A number stands for scale * number: f16, whose scale is a power of two; f8 (e4m3); int8.
+enum class WireType : uint8_t { exact = 0, bf16 = 1, f16 = 2, f8 = 3, int8 = 4 };
+inline constexpr int kWireTypes = 5;
+inline constexpr uint64_t kWireBlock = 256;
+
+// Bytes of so many numbers on the wire. Parts that begin at whole blocks have as many together as the whole.
+constexpr uint64_t wire_bytes(WireType wire, uint64_t count) {
+  constexpr uint8_t widths[kWireTypes] = {4, 2, 2, 1, 1};
+  const bool scaled = wire == WireType::f16 || wire == WireType::f8 || wire == WireType::int8;
+  return count * widths[static_cast<int>(wire)] + (scaled ? (count + kWireBlock - 1) / kWireBlock * sizeof(float) : 0);
+}
+
 const char* name_of(DType t);
 const char* name_of(Op op);
+const char* name_of(WireType wire);
 
 }  // namespace slipstream

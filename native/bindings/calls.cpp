@@ -59,7 +59,7 @@ void set_side(Signature& signature, const Plan& plan, const Group& group) {
 void make_request(CallRequest* self, std::shared_ptr<Group> group, std::shared_ptr<Plan> plan, std::string operation,
                   int dtype, int op, uint32_t chunk_bytes, int root, double prescale, double postscale,
                   uint64_t divisor, Offsets in_offsets, Offsets out_offsets, uint64_t extra, uint64_t channel,
-                  bool ragged) {
+                  bool ragged, int wire) {
   if (dtype < 0 || dtype >= kDTypes) throw Failure(Code::invalid, "unknown dtype code " + std::to_string(dtype));
   if (op >= kOps) throw Failure(Code::invalid, "unknown op code " + std::to_string(op));
   Request r;
@@ -73,6 +73,10 @@ void make_request(CallRequest* self, std::shared_ptr<Group> group, std::shared_p
   if (r.signature.reduces && reduce_fn(r.signature.dtype, r.signature.op) == nullptr)
     throw Failure(Code::invalid,
                   std::string("op ") + name_of(r.signature.op) + " is not defined for " + name_of(r.signature.dtype));
+  if (wire < 0 || wire >= kWireTypes) throw Failure(Code::invalid, "unknown wire code " + std::to_string(wire));
+  r.signature.wire = static_cast<WireType>(wire);
+  if (!fits(r.signature.wire, r.signature))
+    throw Failure(Code::invalid, "only float32 data that is moved, or added, travels in a wire type");
   r.chunk_bytes = std::clamp<uint32_t>(chunk_bytes, 64, kMaxPayload);
   r.prescale = prescale;
   r.postscale = postscale;
@@ -116,7 +120,7 @@ uintptr_t address_of(nb::handle array) {
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
            uint64_t count, std::string name, double timeout, nb::object keep, const Copy& copy_in,
-           const Copy& copy_out) {
+           const Copy& copy_out, int urgency) {
   drop_orphans();
   count_begun();
   if constexpr (kRun) {
@@ -127,6 +131,7 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   }
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);
+  call.urgency = urgency;
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
   if (copy_in) {
     const auto [from, begin, bytes] = *copy_in;
@@ -177,7 +182,7 @@ template <class F>
 void define_call(SessionClass& c, const char* name, F f, const char* doc) {
   c.def(name, f, nb::arg("request"), nb::arg("src"), nb::arg("dst"), nb::arg("count"), nb::arg("name") = "",
         nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(), nb::arg("copy_in") = nb::none(),
-        nb::arg("copy_out") = nb::none(), doc);
+        nb::arg("copy_out") = nb::none(), nb::arg("urgency") = 0, doc);
 }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -227,7 +232,7 @@ void bind_requests(nb::module_& m) {
            nb::arg("dtype"), nb::arg("op") = -1, nb::arg("chunk_bytes"), nb::arg("root") = -1,
            nb::arg("prescale") = 1.0, nb::arg("postscale") = 1.0, nb::arg("divisor") = 1,
            nb::arg("in_offsets") = nb::none(), nb::arg("out_offsets") = nb::none(), nb::arg("extra") = 0,
-           nb::arg("channel") = 0, nb::arg("ragged") = false);
+           nb::arg("channel") = 0, nb::arg("ragged") = false, nb::arg("wire") = 0);
 }
 
 }  // namespace

@@ -52,6 +52,16 @@ void bind_kernels(nb::module_& m) {
       },
       nb::arg("source"), nb::arg("target"), nb::arg("dst"), nb::arg("src"), nb::arg("count"),
       "Converts `count` elements between floating dtypes, round to nearest even.");
+  m.def(
+      "round_to",
+      [](int wire, uintptr_t data, size_t count) {
+        if (wire <= 0 || wire >= kWireTypes) throw Failure(Code::invalid, "no wire type: " + std::to_string(wire));
+        WithoutGil release;
+        const DefaultFloatState state;
+        round_to(static_cast<WireType>(wire), address(data), count);
+      },
+      nb::arg("wire"), nb::arg("data"), nb::arg("count"),
+      "Makes `count` float32 numbers, in place, what another rank gets of them by this wire type.");
 }
 
 }  // namespace slipstream

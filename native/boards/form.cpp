@@ -33,6 +33,7 @@ BoardForm::Kind kind_of(const Request& request) {
   const std::string_view operation = request.signature.operation;
   const std::string_view collective = operation.substr(0, operation.find_first_of("[/"));
   const std::string_view algorithm = operation.substr(std::min(operation.rfind('/'), operation.size() - 1) + 1);
+  if (request.signature.wire != WireType::exact) return Kind::none;
   if (request.ragged) return Kind::told;  // or told_each: who packs the blocks knows
   if (collective == "barrier") return Kind::barrier;
   if (collective == "all_reduce" && algorithm == "recursive_doubling") return Kind::all_reduce;

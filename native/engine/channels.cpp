@@ -8,7 +8,7 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kSmallBytes = 4 << 10;  // of a work that begins at once, whatever its channel is busy with
-constexpr int kBulkAtOnce = 2;           // bulk works of one channel under way together
+constexpr int kBulkAtOnce = 2;           // bulk works of one channel, as urgent, under way together
 
 bool is_small(const Request& request) {
   if (request.ragged) return true;  // its messages are short, however much room there is for them
@@ -38,6 +38,7 @@ Channels::Channel& Channels::at(uint64_t id) {
 
 bool Channels::enter(Channel& channel, const WorkPtr& work, bool overlaps) {
   memory_.add(*work);
+  if (overlaps) work->request.urgency = 0;
   // A small work never waits behind bulk; but offers go out in order.
   const bool offers = work->request.part && !work->request.part->offer.empty();
   if (!overlaps && !offers && is_small(work->request)) return true;
@@ -58,9 +59,15 @@ bool Channels::may_begin(const Work& work) const {
 
 WorkPtr Channels::next(Channel& channel) {
   auto& waiting = channel.waiting_;
-  if (waiting.empty() || channel.bulk_ >= kBulkAtOnce || !may_begin(*waiting.front())) return nullptr;
-  WorkPtr work = std::move(waiting.front());
-  waiting.pop_front();
+  if (waiting.empty()) return nullptr;
+  const auto urgency = [](const WorkPtr& work) { return work->request.urgency; };
+  const auto first = std::ranges::max_element(waiting, {}, urgency);  // of equals the one that came first
+  // Only works that are as urgent hold it up. So the most urgent work that is not done has begun wherever it was
+  // called, and no rank waits for one that another rank holds back.
+  const auto before = std::ranges::count_if(channel.bulk_, [&](int running) { return running >= urgency(*first); });
+  if (before >= kBulkAtOnce || !may_begin(**first)) return nullptr;
+  WorkPtr work = std::move(*first);
+  waiting.erase(first);
   return work;
 }
 
@@ -69,7 +76,7 @@ void Channels::ended(Channel& channel, const Work& work, bool bulk) {
   channel.newest_ = std::max(channel.newest_, work.request.seq);
   channel.history_.push_back({work.request.seq, work.request.signature, coarse_now()});
   if (channel.history_.size() > kHistory) channel.history_.pop_front();
-  if (bulk) --channel.bulk_;
+  if (bulk) channel.bulk_.erase(std::ranges::find(channel.bulk_, work.request.urgency));
   memory_.remove(work);
 }
 
@@ -81,7 +88,7 @@ void Channels::forget_idle() {
     const auto it = channels_.find(id);
     Channel& channel = it->second;
     const bool used = std::exchange(channel.used_, false);
-    if (used || channel.bulk_ > 0 || !channel.waiting_.empty())
+    if (used || !channel.bulk_.empty() || !channel.waiting_.empty())
       in_turn_.push_back(id);
     else
       channels_.erase(it);
@@ -93,7 +100,7 @@ std::vector<WorkPtr> Channels::clear() {
   for (auto& [id, channel] : channels_) {
     for (WorkPtr& work : channel.waiting_) works.push_back(std::move(work));
     channel.waiting_.clear();
-    channel.bulk_ = 0;
+    channel.bulk_.clear();
   }
   memory_.clear();
   return works;

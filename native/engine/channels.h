@@ -1,7 +1,8 @@
 // The order of the works of each channel: which may begin now, which wait for their turn, and which are done.
 //
-// At most two bulk works of a channel are under way together. A small work begins at once. A work that needs memory of
-// an earlier one waits until that is done, and so do those behind it. Driver's thread only.
+// At most two bulk works of a channel that are as urgent are under way together. More urgent ones begin before others,
+// and beside them. A small work begins at once. A work that needs memory of an earlier one waits until that is done, and
+// so do those behind it. Driver's thread only.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class Channels {
    private:
     friend class Channels;
     std::deque<WorkPtr> waiting_;
-    int bulk_ = 0;         // bulk works under way
+    std::vector<int> bulk_;  // the urgency of each bulk work under way
     bool used_ = false;    // since forget_idle() saw it last
     uint32_t newest_ = 0;  // the highest number in history_, and before
     std::deque<Past> history_;
@@ -47,7 +48,9 @@ class Channels {
   WorkPtr next(Channel& channel);
   // A work that could not begin is the first in line again.
   void put_back(Channel& channel, WorkPtr work) { channel.waiting_.push_front(std::move(work)); }
-  void began(Channel& channel, bool bulk) { channel.bulk_ += bulk ? 1 : 0; }
+  void began(Channel& channel, const Work& work, bool bulk) {
+    if (bulk) channel.bulk_.push_back(work.request.urgency);
+  }
   // The work is done. Call next() then.
   void ended(Channel& channel, const Work& work, bool bulk);
   // Its memory is not needed any more.

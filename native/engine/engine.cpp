@@ -133,7 +133,7 @@ void Engine::begin(Channels::Channel& channel, const WorkPtr& work) {
   work->begun.store(true, std::memory_order_relaxed);
   executions_.add(std::move(owned));
   execution.start();
-  channels_.began(channel, execution.bulk());
+  channels_.began(channel, *execution.work(), execution.bulk());
   if (Error early = dispatch_.deliver_early(execution)) fail(std::move(early));
 }
 
@@ -218,7 +218,10 @@ bool Engine::turn() {
   bool moved = pump_->poll();
   const auto& running = executions_.in_order();
   if (!moved)
-    for (size_t i = 0; i < running.size(); ++i) moved |= running[i]->start_chunk();
+    for (size_t i = 0; i < running.size(); ++i) {
+      if (moved && running[i]->urgency() < running[i - 1]->urgency()) break;
+      moved |= running[i]->start_chunk();
+    }
   if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
   if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();

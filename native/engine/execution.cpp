@@ -26,6 +26,12 @@ WorkHeader frame_of(const Request& request, MessageType type) {
   return frame;
 }
 
+Geometry cut(const Request& request, const Fabric& fabric) {
+  Geometry geometry(request);
+  geometry.encode([&](int peer) { return !fabric.shares_memory(request.group->ranks[static_cast<size_t>(peer)]); });
+  return geometry;
+}
+
 const Geometry& folded(Geometry& geometry, const Request& request, uint64_t window) {
   if (!is_windowed(request)) geometry.fold_tmp(window);  // else all spaces are one ring
   return geometry;
@@ -62,14 +68,16 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       request_(work_->request),
       part_(request_.part),
       plan_(*request_.plan),
-      geometry_(request_),
+      geometry_(cut(request_, context.fabric)),
       reduce_(reduce_fn(geometry_.dtype(), op_of(request_))),
       network_(peers_here() < plan_.peers().size()),
+      rounds_(rounds()),
       schedule_(plan_, geometry_.chunks(), std::min(geometry_.chunks(), widest_window())),
       memory_(context.arena, request_, folded(geometry_, request_, schedule_.window()), schedule_.window(),
               peers_here() != 0),
       wide_(request_, memory_.ring_elements()),
       scaled_(context.arena, geometry_, request_.prescale),
+      encoded_(context.arena, geometry_),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       private_sends_(request_, geometry_, context.fabric),
       gates_(plan_.peers().size()),
@@ -83,10 +91,18 @@ size_t Execution::peers_here() const {
   }));
 }
 
+bool Execution::rounds() const {
+  const std::vector<int>& ranks = request_.group->ranks;
+  const int me = ranks[static_cast<size_t>(request_.group->rank)];
+  return geometry_.wire() != WireType::exact &&
+         std::ranges::any_of(ranks, [&](int rank) { return rank != me && !context_.fabric.shares_memory(rank); });
+}
+
 uint64_t Execution::widest_window() const {
   const size_t network = part_ && part_->window_bytes != 0 ? part_->window_bytes : kNetworkBudget;
   const uint64_t staged = std::max<uint64_t>(1, SharedCopies::bytes_per_chunk(plan_, geometry_));
-  const uint64_t fitting = network_ ? network / geometry_.chunk_bytes() : kStagingBudget / staged;
+  const uint64_t chunk = is_windowed(request_) ? geometry_.chunk_bytes() : geometry_.wire_chunk_bytes();
+  const uint64_t fitting = network_ ? network / chunk : kStagingBudget / staged;
   return std::clamp<uint64_t>(fitting, kFewestChunks, network_ ? 4 * kMostChunks : kMostChunks);
 }
 
@@ -97,8 +113,6 @@ void Execution::start() {
     const Plan::Peer& peer = plan_.peers()[i];
     const int global = global_rank(peer.rank);
     const auto [out, in] = geometry_.traffic(peer);
-    uint64_t frames = 0;
-    for (const uint32_t s : peer.sends) frames += geometry_.pieces(plan_.steps()[s]);
     Gate& gate = gates_[i];
     const bool silent = out == 0 || out > kEagerBytes;  // nothing of ours travels before the receiver moves
     if (silent && !peer.sends.empty() && request_.channel != request_.group->id)
@@ -109,7 +123,7 @@ void Execution::start() {
     gate.must_say_ready = in > kEagerBytes;
     say_ready(static_cast<int>(i));
     if (out <= kEagerBytes) {
-      if (out == 0 || context_.fabric.credit(global).spend(out + frames * kFrameCost))
+      if (out == 0 || context_.fabric.credit(global).spend(out + geometry_.frames(peer) * kFrameCost))
         gate.sends.set_eager();
       else
         context_.fabric.send(global, frame_of(request_, MessageType::request));
@@ -175,7 +189,7 @@ uint64_t Execution::allowance() const {
       bytes = std::min<uint64_t>(bytes, ahead);
     }
   const uint64_t window = schedule_.window();
-  return std::clamp<uint64_t>(bytes / geometry_.chunk_bytes(), std::min(kFewestChunks, window), window);
+  return std::clamp<uint64_t>(bytes / geometry_.wire_chunk_bytes(), std::min(kFewestChunks, window), window);
 }
 
 bool Execution::start_chunk() {
@@ -205,9 +219,11 @@ void Execution::issue(uint32_t index, uint64_t chunk) {
 }
 
 void Execution::complete(uint32_t index, uint64_t chunk) {
+  const Step& step = plan_.steps()[index];
   ++progress_;
   scaled_.drop(send_key(index, chunk));
-  if (part_ && part_->received && plan_.steps()[index].kind == StepKind::recv) (*part_->received)[chunk] = 1;
+  if (step.kind == StepKind::send && geometry_.is_encoded(step)) encoded_.drop(step, chunk);
+  if (part_ && part_->received && step.kind == StepKind::recv) (*part_->received)[chunk] = 1;
   schedule_.complete(index, chunk);
 }
 
@@ -218,7 +234,7 @@ void Execution::issue_local(const Step& step, uint64_t chunk) {
     if (to.count == 0) continue;
     std::byte* dst = memory_.at(step.dst, to.offset);
     if (step.kind == StepKind::finish) {
-      finish(to.offset, dst, to.count);
+      finish(step, to, dst);
       continue;
     }
     const std::byte* src = scaled_.read(step, at(step.src, step, chunk, j), to.count);
@@ -226,13 +242,22 @@ void Execution::issue_local(const Step& step, uint64_t chunk) {
       reduce_(dst, dst, src, to.count);
     else if (src != dst)
       copy_of(step)(dst, src, to.count * geometry_.element_bytes());
+    // What is only moved is the same on all ranks, whoever has it from where.
+    if (rounds_ && !request_.signature.reduces && step.src == Space::in) round(step, to, dst);
   }
 }
 
-void Execution::finish(uint64_t element, std::byte* dst, uint64_t count) {
-  if (wide_) return wide_.finish(element, dst, count);
-  if (request_.divisor > 1) divide(geometry_.dtype(), dst, count, request_.divisor);
-  if (request_.postscale != 1.0) scale(geometry_.dtype(), dst, dst, count, request_.postscale);
+void Execution::finish(const Step& step, const Geometry::Extent& to, std::byte* dst) {
+  if (wide_) return wide_.finish(to.offset, dst, to.count);
+  if (request_.divisor > 1) divide(geometry_.dtype(), dst, to.count, request_.divisor);
+  if (request_.postscale != 1.0) scale(geometry_.dtype(), dst, dst, to.count, request_.postscale);
+  if (rounds_ && step.given) round(step, to, dst);
+}
+
+void Execution::round(const Step& step, const Geometry::Extent& to, std::byte* dst) const {
+  geometry_.each_block(step.dst, step, to, [&](uint64_t before, uint64_t count) {
+    round_to(geometry_.wire(), dst + before * sizeof(float), count);
+  });
 }
 
 // ---- sending
@@ -250,13 +275,21 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
   frame.chunk = static_cast<uint32_t>(chunk);
   uint32_t& left = schedule_.pieces_left(index, chunk);
   left = 1;
+  const std::byte* encoded = nullptr;
+  if (geometry_.is_encoded(step))
+    encoded = encoded_.take(step, chunk, [&](uint32_t j) {
+      return scaled_.read(step, at(step.src, step, chunk, j), geometry_.piece(step.src, step, chunk, j).count);
+    });
   for (uint32_t j = 0; j < geometry_.pieces(step); ++j) {
     const Geometry::Extent from = geometry_.piece(step.src, step, chunk, j);
     if (from.count == 0) continue;
     frame.piece = static_cast<uint16_t>(j);
-    frame.length = static_cast<uint32_t>(from.count * geometry_.element_bytes());
+    frame.length = static_cast<uint32_t>(geometry_.bytes(step.src, step, chunk, j));
     const std::byte* data = memory_.at(step.src, from.offset);
-    if (scaled_.applies(step)) data = scaled_.for_send(step, send_key(index, chunk), j, data, from.count);
+    if (encoded != nullptr)
+      data = std::exchange(encoded, encoded + frame.length);
+    else if (scaled_.applies(step))
+      data = scaled_.for_send(step, send_key(index, chunk), j, data, from.count);
     const bool places = request_.signature.reduces || !step.multicast;
     if (const auto place = places ? gate.place(step.stream, chunk * geometry_.chunk_bytes()) : std::nullopt) {
       if (!put(*link, *place, data, frame.length, past_cache_ ? copy_past_cache : copy))
@@ -304,8 +337,7 @@ int Execution::step_of(int peer_index, const WorkHeader& frame, uint32_t& expect
   const uint32_t index = recvs[frame.stream];
   const Step& step = plan_.steps()[index];
   if (frame.piece >= geometry_.pieces(step)) return -1;
-  const uint64_t elements = geometry_.piece(step.dst, step, frame.chunk, frame.piece).count;
-  expected_bytes = static_cast<uint32_t>(elements * geometry_.element_bytes());
+  expected_bytes = static_cast<uint32_t>(geometry_.bytes(step.dst, step, frame.chunk, frame.piece));
   const bool placed = (frame.flags & kPlacedFlag) != 0 && sender_may_write(step);
   const bool shorter = request_.ragged && !placed && frame.length > 0 && frame.length < expected_bytes;
   return shorter || frame.length == (placed ? 0 : expected_bytes) ? static_cast<int>(index) : -1;
@@ -327,7 +359,7 @@ Events::Landing Execution::land(int peer_index, const WorkHeader& frame) {
   while (schedule_.begun() <= frame.chunk && start_chunk()) {
   }
   const Step& step = plan_.steps()[static_cast<size_t>(index)];
-  if (step.kind != StepKind::recv || (part_ && part_->whole_chunks) || wide_ ||
+  if (step.kind != StepKind::recv || (part_ && part_->whole_chunks) || wide_ || geometry_.is_encoded(step) ||
       !schedule_.awaits(static_cast<uint32_t>(index), frame.chunk))
     return {};
   return {true, at(step.dst, step, frame.chunk, frame.piece)};
@@ -365,28 +397,55 @@ void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, con
   const Step& step = plan_.steps()[index];
   const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
   std::byte* dst = memory_.at(step.dst, to.offset);
-  const bool first = step.kind == StepKind::recv;
-  const std::byte* data = private_sends_.bytes_of(link, payload, first && !wide_ ? dst : nullptr);
+  const bool there = step.kind == StepKind::recv && !wide_ && !geometry_.is_encoded(step);
+  const std::byte* data = private_sends_.bytes_of(link, payload, there ? dst : nullptr);
   if (data == nullptr && payload.size > 0) return;  // its sender has failed or left: this never completes
-  if (wide_) {
-    if (first)
-      wide_.set(to.offset, data, to.count);
-    else
-      wide_.add(to.offset, data, to.count);
-  } else if (first) {
-    if (data != dst && payload.size > 0) copy_of(step)(dst, data, payload.size);
-  } else {
-    const std::byte* own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
-    const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left
-    reduce_(dst, lower ? data : own, lower ? own : data, to.count);
-  }
+  if (geometry_.is_encoded(step))
+    absorb_encoded(step, frame, data);
+  else
+    absorb(step, frame, data, payload.size);
   if (link != nullptr && !link->intact(payload)) return;  // as above
+  if (rounds_ && !request_.signature.reduces && !geometry_.is_encoded(step)) round(step, to, dst);
   if (link != nullptr && payload.hold != 0) link->release(payload);
   if (link != nullptr && (frame.flags & kPlacedFlag) != 0) link->count(0, to.count * geometry_.element_bytes());
   if (link != nullptr && (frame.flags & kEagerFlag) != 0)
     context_.fabric.consumed(link->peer(), frame.length + kFrameCost);
   ++progress_;
   if (--schedule_.pieces_left(index, frame.chunk) == 0) complete(index, frame.chunk);
+}
+
+void Execution::absorb(const Step& step, const WorkHeader& frame, const std::byte* data, size_t bytes) {
+  const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
+  std::byte* dst = memory_.at(step.dst, to.offset);
+  const bool first = step.kind == StepKind::recv;
+  if (wide_) {
+    if (first)
+      wide_.set(to.offset, data, to.count);
+    else
+      wide_.add(to.offset, data, to.count);
+  } else if (first) {
+    if (data != dst && bytes > 0) copy_of(step)(dst, data, bytes);
+  } else {
+    const std::byte* own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
+    const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left
+    reduce_(dst, lower ? data : own, lower ? own : data, to.count);
+  }
+}
+
+void Execution::absorb_encoded(const Step& step, const WorkHeader& frame, const std::byte* data) {
+  const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
+  std::byte* dst = memory_.at(step.dst, to.offset);
+  const std::byte* own = nullptr;
+  if (step.kind == StepKind::recv_reduce)
+    own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
+  geometry_.each_block(step.dst, step, to, [&](uint64_t before, uint64_t count) {
+    const uint64_t at_byte = before * sizeof(float);
+    if (own == nullptr)
+      decode(geometry_.wire(), dst + at_byte, data, count);
+    else
+      decode_add(geometry_.wire(), dst + at_byte, own + at_byte, data, count);
+    data += wire_bytes(geometry_.wire(), count);
+  });
 }
 
 // ---- whom it waits for

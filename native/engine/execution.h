@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/encoded_sends.h"
 #include "engine/fabric.h"
 #include "engine/geometry.h"
 #include "engine/held_pieces.h"
@@ -72,6 +73,7 @@ class Execution {
   std::vector<int> waiting_on() const;
   const WorkPtr& work() const { return work_; }
   bool bulk() const { return bulk_; }
+  int urgency() const { return request_.urgency; }
   uint64_t progress() const { return progress_; }
 
   Stall stall;  // StallWatch's
@@ -97,7 +99,13 @@ class Execution {
   void issue_recv(uint32_t step, uint64_t chunk);
   void issue_local(const Step& step, uint64_t chunk);
   decltype(&copy) copy_of(const Step& step) const { return past_cache_ && step.last ? copy_past_cache : copy; }
-  void finish(uint64_t element, std::byte* dst, uint64_t count);
+  void finish(const Step& step, const Geometry::Extent& to, std::byte* dst);
+  // True if some ranks get what is given in the wire type, so that all must.
+  bool rounds() const;
+  void round(const Step& step, const Geometry::Extent& to, std::byte* dst) const;
+  // Puts a piece that has come where it belongs, or adds it to what is there.
+  void absorb(const Step& step, const WorkHeader& frame, const std::byte* data, size_t bytes);
+  void absorb_encoded(const Step& step, const WorkHeader& frame, const std::byte* data);
   void complete(uint32_t step, uint64_t chunk);
   void consume(uint32_t step, Link* link, const WorkHeader& frame, const Payload& payload);
   // Where a piece lies.
@@ -118,11 +126,13 @@ class Execution {
   Geometry geometry_;
   ReduceFn reduce_;
   bool network_;  // it leaves the host
+  bool rounds_;
   bool bulk_ = false;
   Schedule schedule_;
   WorkMemory memory_;
   WideSums wide_;
   ScaledInput scaled_;
+  EncodedSends encoded_;
   SharedCopies shared_copies_;
   PrivateSends private_sends_;
   HeldPieces held_;

@@ -1,7 +1,9 @@
-// The executions of a session: found by their works' names, and kept in the order in which they began. Driver's thread
-// only.
+// The executions of a session: found by their works' names, and kept in the order in which they began, the most urgent
+// first. Driver's thread only.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -16,7 +18,9 @@ class Executions {
  public:
   void add(std::unique_ptr<Execution> execution) {
     const Request& request = execution->work()->request;
-    in_order_.push_back(execution.get());
+    const auto place = std::ranges::upper_bound(in_order_, execution->urgency(), std::ranges::greater{},
+                                                [](const Execution* other) { return other->urgency(); });
+    in_order_.insert(place, execution.get());
     by_key_.emplace(WorkKey{request.channel, request.seq}, std::move(execution));
   }
   // Null if that work is not under way.

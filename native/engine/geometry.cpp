@@ -8,6 +8,7 @@ Geometry::Geometry(const Request& request)
     : plan_(*request.plan),
       layouts_(request.spaces),
       dtype_(dtype_of(request)),
+      wire_(wire_of(request)),
       element_(size_of(dtype_)),
       chunk_elements_(slipstream::chunk_elements(request)) {
   const auto& steps = plan_.steps();
@@ -51,19 +52,49 @@ bool Geometry::is_empty(Space space, const Step& step, uint64_t chunk) const {
   return true;
 }
 
+uint64_t Geometry::bytes(Space space, const Step& step, uint64_t chunk, uint32_t index) const {
+  const Extent whole = piece(space, step, chunk, index);
+  if (!is_encoded(step)) return whole.count * element_;
+  uint64_t bytes = 0;
+  each_block(space, step, whole, [&](uint64_t, uint64_t count) { bytes += wire_bytes(wire_, count); });
+  return bytes;
+}
+
+uint64_t Geometry::traffic(Space space, const Step& step) const {
+  if (!is_encoded(step)) return elements(space, step) * element_;
+  uint64_t bytes = 0;
+  for (int b = step.block; b < step.block + step.count; ++b)
+    bytes += wire_bytes(wire_, block(space, b + 1) - block(space, b));
+  return bytes;
+}
+
 std::pair<uint64_t, uint64_t> Geometry::traffic(const Plan::Peer& peer) const {
   uint64_t out = 0, in = 0;
-  for (const uint32_t s : peer.sends) out += elements(plan_.steps()[s].src, plan_.steps()[s]) * element_;
-  for (const uint32_t s : peer.recvs) in += elements(plan_.steps()[s].dst, plan_.steps()[s]) * element_;
+  for (const uint32_t s : peer.sends) out += traffic(plan_.steps()[s].src, plan_.steps()[s]);
+  for (const uint32_t s : peer.recvs) in += traffic(plan_.steps()[s].dst, plan_.steps()[s]);
   return {out, in};
 }
 
+uint64_t Geometry::frames(const Plan::Peer& peer) const {
+  uint64_t frames = 0;
+  for (const uint32_t s : peer.sends) {
+    const Step& step = plan_.steps()[s];
+    if (merged(step)) {
+      frames += elements(step.src, step) != 0 ? 1 : 0;
+      continue;
+    }
+    for (int b = step.block; b < step.block + step.count; ++b)
+      frames += (block(step.src, b + 1) - block(step.src, b) + chunk_elements_ - 1) / chunk_elements_;
+  }
+  return frames;
+}
+
 uint64_t Geometry::received(uint64_t chunk) const {
-  uint64_t elements = 0;
+  uint64_t sum = 0;
   for (const Step& step : plan_.steps())
     if (step.kind == StepKind::recv || step.kind == StepKind::recv_reduce)
-      for (uint32_t j = 0; j < pieces(step); ++j) elements += piece(step.dst, step, chunk, j).count;
-  return elements * element_;
+      for (uint32_t j = 0; j < pieces(step); ++j) sum += bytes(step.dst, step, chunk, j);
+  return sum;
 }
 
 }  // namespace slipstream

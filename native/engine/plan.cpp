@@ -70,6 +70,7 @@ std::shared_ptr<const Plan> Plan::compile(int rank, int size, int blocks, std::s
     plan->steps_.push_back(step);
   }
   plan->mark_last();
+  plan->mark_given();
   plan->index_peers();
   plan->index_dependents(deps);
   return plan;
@@ -91,6 +92,17 @@ void Plan::mark_last() {
     const auto& blocks = read[static_cast<size_t>(step.dst)];
     step.last = std::none_of(blocks.begin() + step.block, blocks.begin() + step.block + step.count,
                              [](bool is_read) { return is_read; });
+  }
+}
+
+void Plan::mark_given() {
+  std::array<std::vector<bool>, 3> sent;  // later, by space and block
+  sent.fill(std::vector<bool>(static_cast<size_t>(blocks_)));
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    auto& blocks = sent[static_cast<size_t>(step->kind == StepKind::send ? step->src : step->dst)];
+    const auto first = blocks.begin() + step->block, last = first + step->count;
+    if (step->kind == StepKind::send) std::fill(first, last, true);
+    if (step->kind == StepKind::finish) step->given = std::find(first, last, true) != last;
   }
 }
 

@@ -22,6 +22,7 @@ struct Step {
   uint32_t deps;           // how many steps it waits for
   uint32_t stream = 0;     // n-th send to, or receive from, this peer
   bool last = false;       // it moves data, and no step of this rank reads what it writes
+  bool given = false;      // a finish: this rank sends what is finished
   bool multicast = false;  // another send carries the same bytes
   uint32_t batch = 0;      // sends of one batch carry the same bytes to several peers and are staged once
   uint32_t dependents_begin = 0;
@@ -63,6 +64,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
  private:
   void mark_last();
+  void mark_given();
   void index_peers();
   void index_dependents(std::span<const int32_t> deps);
 

@@ -58,6 +58,7 @@ uint32_t Signature::hash() const {
   h.number(static_cast<uint64_t>(static_cast<int64_t>(root)));
   h.number(chunk_bytes);
   h.number(extra);
+  h.number(static_cast<uint64_t>(wire));
   return h.folded();
 }
 
@@ -75,6 +76,7 @@ std::string Signature::describe() const {
   text += name_of(dtype);
   if (count > 0) text += ", " + std::to_string(count) + (count == 1 ? " element" : " elements");
   if (reduces) text += std::string(", op=") + name_of(op);
+  if (wire != WireType::exact) text += std::string(", wire=") + name_of(wire);
   if (root >= 0) text += ", root=" + std::to_string(root);
   text += ")";
   return text;

@@ -56,6 +56,9 @@ struct Signature {
   int root = -1;
   uint32_t chunk_bytes = 0;
   uint64_t extra = 0;  // hash of anything else that must agree (tables, scales)
+  // As what f32 data travels between hosts. A reduction is a sum then, or an average, and its plan finishes each block
+  // on one rank before it gives it to others: that rank rounds it, and all end with the same bits.
+  WireType wire = WireType::exact;
   // Not compared:
   Side side = Side::none;
   int other_side = -1;  // the global rank; -1: any
@@ -110,6 +113,9 @@ struct Request {
   uint32_t signature_hash = 0;
   std::array<Layout, 3> spaces;  // tmp's data is allocated by the executor
   uint32_t chunk_bytes = 64 << 10;
+  // Works of a channel with more of it begin, and go on, before those with less. The same on all ranks. A work whose
+  // memory an earlier one needs has none.
+  int urgency = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   uint64_t divisor = 1;  // AVG: exact division after the sum
@@ -136,9 +142,28 @@ inline Op op_of(const Request& request) {
   return request.part && request.part->elements ? request.part->elements->op : request.signature.op;
 }
 
-// Elements of a full chunk.
+inline WireType wire_of(const Request& request) {
+  return request.part && request.part->elements ? WireType::exact : request.signature.wire;
+}
+
+// True if such data may travel as `wire`: what is added in f32, or moved.
+inline bool fits(WireType wire, const Signature& signature) {
+  if (wire == WireType::exact) return true;
+  return signature.dtype == DType::f32 && (!signature.reduces || signature.op == Op::sum || signature.op == Op::avg);
+}
+
+// Bytes of so many elements between hosts.
+inline uint64_t bytes_between_hosts(const Signature& signature, uint64_t count) {
+  return signature.wire == WireType::exact ? count * size_of(signature.dtype) : wire_bytes(signature.wire, count);
+}
+
+// Elements of a full chunk; whole blocks of the wire type, so that all ranks cut alike what they encode.
+inline uint64_t chunk_elements(uint32_t chunk_bytes, DType dtype, WireType wire) {
+  const uint64_t elements = std::max<uint64_t>(1, chunk_bytes / size_of(dtype));
+  return wire == WireType::exact ? elements : std::max(kWireBlock, elements / kWireBlock * kWireBlock);
+}
 inline uint64_t chunk_elements(const Request& request) {
-  return std::max<uint64_t>(1, request.chunk_bytes / size_of(dtype_of(request)));
+  return chunk_elements(request.chunk_bytes, dtype_of(request), wire_of(request));
 }
 
 inline bool is_windowed(const Request& request) { return request.part && request.part->windowed; }

@@ -16,8 +16,8 @@ inline void store(void* p, size_t i, T value) {
   __builtin_memcpy(static_cast<char*>(p) + i * sizeof(T), &value, sizeof(T));
 }
 
-inline uint32_t bits_of(float f) { return __builtin_bit_cast(uint32_t, f); }
-inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+constexpr uint32_t bits_of(float f) { return __builtin_bit_cast(uint32_t, f); }
+constexpr float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 // `abs` is the encoding without its sign, of a format with `kMantissa` bits of fraction and exponents biased by kBias.
 // Subnormals become normal f32 numbers by a subtraction that is exact.

@@ -151,6 +151,29 @@ void cast(DType from, DType to, void* dst, const void* src, size_t count) {
   }
 }
 
+void encode(WireType wire, void* dst, const void* src, size_t count) {
+  table().encode[static_cast<int>(wire) - 1](dst, src, count);
+}
+
+void decode(WireType wire, void* dst, const void* src, size_t count) {
+  table().decode[static_cast<int>(wire) - 1](dst, src, count);
+}
+
+void decode_add(WireType wire, void* dst, const void* own, const void* src, size_t count) {
+  table().decode_add[static_cast<int>(wire) - 1](dst, own, src, count);
+}
+
+void round_to(WireType wire, void* data, size_t count) {
+  constexpr uint64_t kNumbers = 8 * kWireBlock;  // the encoded ones stay in the first-level cache
+  std::byte encoded[wire_bytes(WireType::f16, kNumbers)];
+  auto* numbers = static_cast<std::byte*>(data);
+  for (size_t done = 0; done < count; done += kNumbers) {
+    const size_t n = std::min<size_t>(kNumbers, count - done);
+    encode(wire, encoded, numbers + done * sizeof(float), n);
+    decode(wire, numbers + done * sizeof(float), encoded, n);
+  }
+}
+
 const char* cpu_level() { return kernels::name_of(kernels::chosen().level); }
 
 void copy(void* dst, const void* src, size_t bytes) {

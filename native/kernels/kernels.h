@@ -46,6 +46,19 @@ void divide(DType dtype, void* buf, size_t count, uint64_t divisor);
 // scale NaN, and so comes back as NaN throughout; one whose scale would be below 2^-125 comes back as zeros.
 void cast(DType from, DType to, void* dst, const void* src, size_t count);
 
+// f32 numbers on their way between hosts; `wire` is not exact. What has been decoded is encoded to the bytes that it
+// came from, so whoever passes it on changes nothing. No finite number becomes an infinity. In f16 and bf16 infinities
+// and NaN stay, number by number; a block of f8 or int8 with one of them is NaN throughout.
+//   f16   the largest finite magnitude of a block gets the highest exponent of f16: the scale is 2^-102 at least
+//   f8    the scale is the largest magnitude / 448, rounded up to 16 bits; zeros if it were below 2^-116
+//   int8  the same with 127 and 2^-125
+void encode(WireType wire, void* dst, const void* src, size_t count);
+void decode(WireType wire, void* dst, const void* src, size_t count);
+// dst[i] = own[i] + decoded[i]; `dst` may be `own`.
+void decode_add(WireType wire, void* dst, const void* own, const void* src, size_t count);
+// What another rank gets, in place: decodes what it encodes.
+void round_to(WireType wire, void* data, size_t count);
+
 // The instruction set in use: "avx512", "avx2", "neon" or "baseline". SLIPSTREAM_CPU=baseline|avx2|avx512 asks for a
 // lower one than the processor has; any other value throws Failure(invalid).
 const char* cpu_level();

@@ -26,6 +26,8 @@ namespace {
 #include "kernels/reduce.inl"
 #include "kernels/block_int8.inl"
 #include "kernels/convert.inl"
+#include "kernels/wire.inl"
+#include "kernels/table.inl"
 // clang-format on
 
 }  // namespace

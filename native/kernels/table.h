@@ -22,6 +22,10 @@ struct Table {
   void (*divide[kDTypes])(void* buf, size_t count, uint64_t divisor);
   void (*unpack_blocks)(void* dst, const void* src, size_t count);  // q8 to f32
   void (*pack_blocks)(void* dst, const void* src, size_t count);
+  // Of the WireTypes from bf16 on, by their codes less one.
+  void (*encode[kWireTypes - 1])(void* dst, const void* src, size_t count);
+  void (*decode[kWireTypes - 1])(void* dst, const void* src, size_t count);
+  void (*decode_add[kWireTypes - 1])(void* dst, const void* own, const void* src, size_t count);
 };
 
 enum class Level : uint8_t { baseline = 0, avx2 = 1, avx512 = 2 };

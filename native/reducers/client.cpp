@@ -198,7 +198,7 @@ void ReducerClient::begin_slices(const WorkPtr& parent, const std::vector<std::p
     const uint64_t begin = count * i / slices;
     const uint64_t own = count * (i + 1) / slices - begin;
     const auto& [reducer, express] = ways[i];
-    pool_.count_sent(reducer, own * size_of(whole.signature.dtype));
+    pool_.count_sent(reducer, bytes_between_hosts(whole.signature, own));
     express->begin(slice_of(whole, begin, own), [parent, left](const Error& error) {
       if (error && !left->error) left->error = error;
       if (--left->slices == 0) parent->complete(left->error);

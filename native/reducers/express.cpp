@@ -154,6 +154,7 @@ void Express::repair(uint64_t number) {
 void Express::redo(uint64_t number) {
   Request request = slice(number).request;
   request.plan = context_.small;
+  request.signature.wire = WireType::exact;  // every rank forms the sums of this plan
   const WorkPtr work = context_.workers.prepare(std::move(request), channel(2 * number + 2));
   run(context_.workers, work, [this, number](const Error& error) { settle(number, error); });
 }

@@ -25,7 +25,8 @@ struct Fixed {  // as on the wire: little-endian
   uint16_t name;       // length of the text
   uint8_t dtype;
   uint8_t op;
-  uint16_t reserved;
+  uint8_t wire;
+  uint8_t reserved;
 };
 static_assert(sizeof(Fixed) == 56 && std::is_trivially_copyable_v<Fixed>);
 
@@ -33,11 +34,12 @@ static_assert(sizeof(Fixed) == 56 && std::is_trivially_copyable_v<Fixed>);
 
 std::vector<std::byte> encode_offer(const Offer& offer) {
   const Signature& s = offer.signature;
-  Fixed fixed{offer.count, s.count, s.extra, offer.divisor, offer.postscale, s.root, s.chunk_bytes, 0, 0, 0, 0, 0};
+  Fixed fixed{offer.count, s.count, s.extra, offer.divisor, offer.postscale, s.root, s.chunk_bytes, 0, 0, 0, 0, 0, 0};
   fixed.operation = static_cast<uint16_t>(s.operation.size());
   fixed.name = static_cast<uint16_t>(s.name.size());
   fixed.dtype = static_cast<uint8_t>(s.dtype);
   fixed.op = static_cast<uint8_t>(s.op);
+  fixed.wire = static_cast<uint8_t>(s.wire);
   std::vector<std::byte> bytes(sizeof(Fixed) + s.operation.size() + s.name.size());
   std::memcpy(bytes.data(), &fixed, sizeof(Fixed));
   std::memcpy(bytes.data() + sizeof(Fixed), s.operation.data(), s.operation.size());
@@ -50,7 +52,8 @@ std::optional<Offer> decode_offer(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof(Fixed) || bytes.size() > kMostOfferBytes) return std::nullopt;
   std::memcpy(&fixed, bytes.data(), sizeof(Fixed));
   if (bytes.size() != sizeof(Fixed) + fixed.operation + fixed.name) return std::nullopt;
-  if (fixed.dtype >= kDTypes || fixed.op >= kOps || fixed.reserved != 0) return std::nullopt;
+  if (fixed.dtype >= kDTypes || fixed.op >= kOps || fixed.wire >= kWireTypes || fixed.reserved != 0)
+    return std::nullopt;
   if (fixed.count == 0 || fixed.count > kMostElements || fixed.divisor == 0 || !std::isfinite(fixed.postscale))
     return std::nullopt;
   if (fixed.chunk_bytes < 64 || fixed.chunk_bytes > kMaxPayload) return std::nullopt;
@@ -64,9 +67,11 @@ std::optional<Offer> decode_offer(std::span<const std::byte> bytes) {
                      fixed.signed_count,
                      fixed.root,
                      fixed.chunk_bytes,
-                     fixed.extra};
+                     fixed.extra,
+                     static_cast<WireType>(fixed.wire)};
   if (reduce_fn(offer.signature.dtype, offer.signature.op) == nullptr) return std::nullopt;
-  const uint64_t chunk = std::max<uint64_t>(1, fixed.chunk_bytes / size_of(offer.signature.dtype));
+  if (!fits(offer.signature.wire, offer.signature)) return std::nullopt;
+  const uint64_t chunk = chunk_elements(fixed.chunk_bytes, offer.signature.dtype, offer.signature.wire);
   if (fixed.count / chunk >= UINT32_MAX) return std::nullopt;
   offer.count = fixed.count;
   offer.postscale = fixed.postscale;

@@ -59,7 +59,7 @@ Error ReducerServer::offered(int peer, const WorkHeader& frame, std::span<const 
   channel.group = group;
   ++channel.next;
   ++served_.works;
-  served_.bytes += offer->count * size_of(offer->signature.dtype) * (group->ranks.size() - 1);
+  served_.bytes += bytes_between_hosts(offer->signature, offer->count) * (group->ranks.size() - 1);
   session_.submit(session_.prepare(request_for(*offer, channel.group), 0));
   return {};
 }

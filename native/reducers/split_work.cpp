@@ -142,7 +142,7 @@ void SplitWork::prepare_carried(Part& part) {
   request.part->window_bytes = kWindowBytes;
   request.part->window_seconds = kWindowSeconds;
   request.part->window_least = window;
-  pool_.count_sent(reducer, part.count * size_of(request.signature.dtype));
+  pool_.count_sent(reducer, bytes_between_hosts(request.signature, part.count));
   part.work = part.session->prepare(std::move(request), group->id);
 }
 

@@ -39,7 +39,7 @@ bool submit(Channels& channels, const WorkPtr& work, bool bulk = true) {
   if (!begins) return false;
   CHECK(begins == work);
   begins->begun.store(true);
-  channels.began(channel, bulk);
+  channels.began(channel, *work, bulk);
   return true;
 }
 
@@ -64,6 +64,35 @@ TEST(two_bulk_works_of_a_channel_at_once) {
   CHECK(submit(channels, work(8, 0, uint64_t{9} << 32, kBulk)));  // another channel has its own two
   CHECK(end(channels, works[1]) == works[2]);
   CHECK_EQ(channels.waiting(), size_t{1});
+}
+
+TEST(a_more_urgent_work_begins_beside_others_and_before_them) {
+  Channels channels;
+  std::vector<WorkPtr> works;
+  for (uint32_t i = 0; i < 6; ++i) {
+    works.push_back(work(7, i, uint64_t{i + 1} << 32, kBulk));
+    works.back()->request.urgency = i < 4 ? 1 : 2;
+  }
+  works[3]->request.urgency = 0;
+  CHECK(submit(channels, works[0]));
+  CHECK(submit(channels, works[1]));
+  CHECK(!submit(channels, works[3]));
+  CHECK(!submit(channels, works[2]));
+  CHECK(submit(channels, works[4]));
+  CHECK(submit(channels, works[5]));
+  CHECK(end(channels, works[4]) == nullptr);  // two of its urgency run still
+  CHECK(end(channels, works[0]) == works[2]);
+  CHECK_EQ(channels.waiting(), size_t{1});
+}
+
+TEST(a_work_that_needs_memory_of_an_earlier_one_is_not_urgent) {
+  Channels channels;
+  const WorkPtr first = work(7, 0, 1 << 30, kBulk), again = work(7, 1, 1 << 30, kBulk);
+  again->request.urgency = 5;
+  CHECK(submit(channels, first));
+  CHECK(!submit(channels, again));
+  CHECK_EQ(again->request.urgency, 0);
+  CHECK(end(channels, first) == again);
 }
 
 TEST(a_ragged_work_passes_bulk_however_much_room_it_has) {

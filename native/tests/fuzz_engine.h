@@ -156,7 +156,13 @@ class EngineUnderFuzz final : Dialer, Pump {
     const uint64_t count = kCounts[input.below(std::size(kCounts))];
     const uint32_t chunk = count > 1000 ? kChunks[1 + input.below(2)] : kChunks[input.below(3)];
     const int peer = static_cast<int>(other(input));
-    switch (input.below(5)) {
+    switch (input.below(6)) {
+      case 5: {  // encoded on its way from and to all ranks but one
+        Request r = request("ring", testing::ring_all_reduce(kSelf, kSize), count, chunk);
+        r.signature.wire = static_cast<WireType>(1 + input.below(kWireTypes - 1));
+        r.signature_hash = r.signature.hash();
+        return start(std::move(r), kGroup);
+      }
       case 0:
         return start(request("ring", testing::ring_all_reduce(kSelf, kSize), count, chunk), kGroup);
       case 1:

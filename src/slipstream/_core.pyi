@@ -33,6 +33,7 @@ def crypto_version() -> str: ...
 def reduces(dtype: int, op: int) -> bool: ...
 def reduce(dtype: int, op: int, dst: int, a: int, b: int, count: int) -> None: ...
 def cast(source: int, target: int, dst: int, src: int, count: int) -> None: ...
+def round_to(wire: int, data: int, count: int) -> None: ...
 
 class Plan:
     @staticmethod
@@ -124,6 +125,7 @@ class Request:
         extra: int = 0,
         channel: int = 0,
         ragged: bool = False,
+        wire: int = 0,
     ) -> None: ...
 
 def address_of(array: NDArray[Any]) -> int: ...
@@ -186,6 +188,7 @@ class Session:
         keep: object = None,
         copy_in: tuple[int, int, int] | None = None,
         copy_out: tuple[int, int, int] | None = None,
+        urgency: int = 0,
     ) -> Work: ...
     def run(
         self,
@@ -198,6 +201,7 @@ class Session:
         keep: object = None,
         copy_in: tuple[int, int, int] | None = None,
         copy_out: tuple[int, int, int] | None = None,
+        urgency: int = 0,
     ) -> None: ...
 
 class Shards:

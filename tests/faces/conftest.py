@@ -19,19 +19,21 @@ WORKER = Path(__file__).with_name("rank_process.py")
 class Ranks:
     """N processes, each a rank of one job, that run functions of the test files together."""
 
-    def __init__(self, size: int, folder: Path) -> None:
+    def __init__(self, size: int, folder: Path, hosts: bool = False) -> None:
+        """``hosts``: each rank pretends to be a host of its own."""
         self.size = size
         secret = secrets.token_hex(32)
 
         def job(rank: int, generation: int) -> dict[str, str]:
             return {
-                "SLIPSTREAM_RENDEZVOUS": f"file://{folder}/meeting-{size}-{generation}",
+                "SLIPSTREAM_RENDEZVOUS": f"file://{folder}/meeting-{size}-{hosts}-{generation}",
                 "SLIPSTREAM_SECRET": secret,
                 "SLIPSTREAM_SIZE": str(size),
                 "SLIPSTREAM_RANK": str(rank),
+                **({"SLIPSTREAM_HOST_ID": f"host-{rank}"} if hosts else {}),
             }
 
-        outputs = folder / f"outputs-{size}"
+        outputs = folder / f"outputs-{size}-{hosts}"
         outputs.mkdir()
         self._processes = Processes(WORKER, outputs, job)
         self.stop = self._processes.stop
@@ -62,3 +64,12 @@ def two(jobs: dict[int, Ranks]) -> Ranks:
 def three(jobs: dict[int, Ranks]) -> Ranks:
     """A job of three ranks: no power of two, and enough for process sets."""
     return jobs[3]
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """A job of three ranks, each on a host of its own, as far as they know."""
+    pytest.importorskip("torch")
+    ranks = Ranks(3, tmp_path_factory.mktemp("hosts"), hosts=True)
+    yield ranks
+    ranks.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,21 @@ import pytest
 from slipstream.base.dtypes import DType, Op
 from slipstream.gradients import buckets
 from slipstream.gradients.buckets import Parameter, cut
-from slipstream.gradients.compression import EXACT, FP16, PowerSGD, TopK, Way
+from slipstream.gradients.compression import BF16, EXACT, FP16, PowerSGD, TopK, Way, Wire
 from slipstream.gradients.policy import Policy
 from slipstream.gradients.power_sgd import orthonormal, product
 from slipstream.gradients.reductions import Terms, check_sums
 from slipstream.gradients.states import RESIDUAL, States, check_state
 from slipstream.gradients.top_k import largest
 
-TOP = TopK(0.1)
+INT8 = Wire("int8")
 SUM, MAX = int(Op.SUM), int(Op.MAX)
+
+
+def group(*hosts: int, wire: str = "exact") -> Any:
+    """What a policy looks at of a group."""
+    settings = SimpleNamespace(wire=wire)
+    return SimpleNamespace(spans_hosts=len(set(hosts)) > 1, job=SimpleNamespace(settings=settings))
 
 
 def parameter(*shape: int, dtype: DType = DType.F32, index: int = 0, way: Way = EXACT) -> Parameter:
@@ -27,17 +34,47 @@ def parameter(*shape: int, dtype: DType = DType.F32, index: int = 0, way: Way = 
 
 
 MATRIX, BIAS, SMALL = parameter(256, 256), parameter(1 << 20), parameter(4, 4)
+TWO_HOSTS = group(0, 1)
 
 
-@pytest.mark.parametrize("way", [TOP, PowerSGD(2)])
+@pytest.mark.parametrize("way", [INT8, Wire("bf16"), Wire("f8", True), TopK(0.1), PowerSGD(2)])
 def test_biases_norms_and_what_is_small_stay_exact(way: Way) -> None:
-    assert [Policy(way).way_of(one) for one in (MATRIX, BIAS, SMALL)] == [way, EXACT, EXACT]
-    assert Policy(way, lambda one: one is MATRIX).way_of(MATRIX) == EXACT
-    assert Policy(way).way_of(parameter(256, 256, dtype=DType.I32)) == EXACT
+    policy = Policy(way)
+    ways = [policy.way_of(one, TWO_HOSTS, SUM) for one in (MATRIX, BIAS, SMALL)]
+    assert ways == [way, EXACT, EXACT]
+    assert Policy(way, lambda one: one is MATRIX).way_of(MATRIX, TWO_HOSTS, SUM) == EXACT
 
 
-def test_a_cast_leaves_none_out() -> None:
-    assert [Policy(FP16).way_of(one) for one in (MATRIX, BIAS, SMALL)] == [FP16] * 3
+def test_a_wire_acts_between_hosts_and_on_sums() -> None:
+    for way in (INT8, None):
+        assert Policy(way).way_of(MATRIX, group(0, 1, wire="int8"), SUM) == INT8
+        assert Policy(way).way_of(MATRIX, group(0, 0, wire="int8"), SUM) == EXACT
+        assert Policy(way).way_of(MATRIX, group(0, 1, wire="int8"), MAX) == EXACT
+    assert Policy(EXACT).way_of(MATRIX, group(0, 1, wire="int8"), SUM) == EXACT
+    assert Policy(TopK(0.1)).way_of(MATRIX, group(0, 0), SUM) == TopK(0.1)
+
+
+def test_the_wire_of_the_job_takes_float32_alone() -> None:
+    half = parameter(256, 256, dtype=DType.BF16)
+    assert Policy().way_of(half, group(0, 1, wire="int8"), SUM) == EXACT
+    assert Policy(INT8).way_of(half, TWO_HOSTS, SUM) == INT8
+    assert Policy(Wire("f16")).way_of(half, TWO_HOSTS, SUM) == EXACT
+    assert Policy(INT8).way_of(parameter(256, 256, dtype=DType.I32), TWO_HOSTS, SUM) == EXACT
+
+
+def test_a_cast_gives_way_to_the_wire_of_its_type() -> None:
+    for cast, wire in ((FP16, "f16"), (BF16, "bf16")):
+        assert Policy(cast).way_of(MATRIX, TWO_HOSTS, SUM) == Wire(wire)
+        assert Policy(cast).way_of(MATRIX, group(0, 0), SUM) == EXACT
+        assert Policy(cast).way_of(BIAS, TWO_HOSTS, SUM) == EXACT
+        assert Policy(cast).way_of(MATRIX, TWO_HOSTS, MAX) == cast
+        assert Policy(cast).way_of(parameter(9, dtype=DType.F64), TWO_HOSTS, SUM) == cast
+
+
+def test_single_parameters_may_have_a_way_of_their_own() -> None:
+    policy = Policy(INT8, own={1: EXACT, 2: Wire("bf16")})
+    ways = [policy.way_of(parameter(256, 256, index=i), TWO_HOSTS, SUM) for i in range(3)]
+    assert ways == [INT8, EXACT, Wire("bf16")]
 
 
 def test_powersgd_takes_what_it_makes_smaller() -> None:
@@ -47,16 +84,18 @@ def test_powersgd_takes_what_it_makes_smaller() -> None:
     assert not PowerSGD(4).takes(DType.F32, (0, 5))
 
 
-@pytest.mark.parametrize("make", [lambda: TopK(0.0), lambda: TopK(1.5), lambda: PowerSGD(0)])
+@pytest.mark.parametrize(
+    "make", [lambda: TopK(0.0), lambda: TopK(1.5), lambda: PowerSGD(0), lambda: Wire("f9")]
+)
 def test_what_no_compression_can_be(make: Any) -> None:
     with pytest.raises(ValueError, match="take"):
         make()
 
 
 def test_what_adds_up_takes_no_maximum() -> None:
-    check_sums(TOP, int(Op.AVG))
-    with pytest.raises(ValueError, match="top-k of 10 % compresses sums"):
-        check_sums(TOP, MAX)
+    check_sums(INT8, int(Op.AVG))
+    with pytest.raises(ValueError, match="int8 between hosts compresses sums"):
+        check_sums(INT8, MAX)
 
 
 def test_buckets_are_divided_by_way_and_keep_the_order_in_which_they_become_full(
@@ -65,7 +104,7 @@ def test_buckets_are_divided_by_way_and_keep_the_order_in_which_they_become_full
     monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 256)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 512)
     ready = [
-        parameter(64, index=i, way=EXACT if i % 2 else TOP) for i in range(10)
+        parameter(64, index=i, way=EXACT if i % 2 else INT8) for i in range(10)
     ]  # weights and biases in turns
     found = [[one.index for one in bucket] for bucket in cut(ready)]
     # the first is small; each ends later than the one before it

@@ -1,6 +1,6 @@
 """One rank of a job with reducers.
 
-    job_rank.py values | asynchronous | resets | limited RATE | loss [--staggered] | endless
+    job_rank.py values | wires | asynchronous | resets | limited RATE | loss [--staggered] | endless
 
 Inputs are small whole numbers, so that every sum is exact in every dtype and the results must be equal to the bit.
 """
@@ -109,6 +109,29 @@ def blocks(rank: int, op: Op, count: int) -> None:
         assert (wrong <= 0.505 * n * unit[:, None]).all(), f"{what}: {wrong.max()}"
 
 
+def wires(rank: int) -> None:
+    """In fewer bits: the workers' ring and the reducers round alike on all ranks."""
+    for wire, precision in (("bf16", 2**-8), ("f16", 2**-11), ("f8", 2**-4), ("int8", 1 / 254)):
+        before = sum(state["sent"] for state in states())
+        for count in (20, 8191, 8193, 40_003, (1 << 20) + 3):
+            inputs = [
+                np.random.default_rng(r).uniform(1, 2, count).astype(np.float32)
+                for r in range(slipstream.size())
+            ]
+            total = np.sum([x.astype(np.float64) for x in inputs], axis=0)
+            place = inputs[rank].copy()
+            averages = slipstream.all_reduce(inputs[rank], "avg", wire=wire, async_op=True)
+            slipstream.all_reduce(place, out=place, wire=wire)
+            for got, wanted in ((place, total), (averages.wait(), total / slipstream.size())):
+                same_on_all(f"{wire} x {count}", got)
+                off = float(np.abs(got - wanted).max() / wanted.max())
+                assert off < precision * (slipstream.size() / 2 + 2), (wire, count, off)
+        sent = sum(state["sent"] for state in states()) - before
+        assert 0 < sent < (9 << 20) * {"bf16": 0.51, "f16": 0.52}.get(wire, 0.27), (wire, sent)
+    for state in states():
+        assert state["lost"] == 0, state
+
+
 def asynchronous(rank: int) -> None:
     for turn in range(5):
         cases = [(20_001 * (k + 1) + turn, (DType.F32, DType.BF16, DType.I32)[k % 3]) for k in range(12)]
@@ -190,6 +213,8 @@ def loss(rank: int) -> None:
             place = mine.copy()
             slipstream.all_reduce(place, out=place)
             same(f"turn {turn} in place", place, total)
+            wired = slipstream.all_reduce(np.random.default_rng(rank).random(count, np.float32), wire="int8")
+            same_on_all(f"turn {turn} in int8", wired)
         found = states()
         if phase == "used" and all(state["sent"] for state in found):
             print("used", flush=True)
@@ -216,7 +241,7 @@ def endless(rank: int) -> None:
 def main() -> None:
     slipstream.init()
     assert states(), "no reducers"
-    cases = {case.__name__: case for case in (values, asynchronous, resets, limited, loss, endless)}
+    cases = {case.__name__: case for case in (values, wires, asynchronous, resets, limited, loss, endless)}
     cases[sys.argv[1]](slipstream.rank())
     slipstream.shutdown()
 

@@ -43,6 +43,12 @@ def test_values(tmp_path: Path, n: int, k: int) -> None:
             assert found["received_bytes_total"] == found["sent_bytes_total"] > n << 20
 
 
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (3, 2)])
+def test_fewer_bits(tmp_path: Path, n: int, k: int) -> None:
+    with reducers(tmp_path, k) as services:
+        ranks.run(RANK, n, transport="tcp", args=["wires"], env=environment(services))
+
+
 @pytest.mark.parametrize("insists", [True, False])
 def test_an_encrypted_job(tmp_path: Path, insists: bool) -> None:
     """A reducer does what its job wants, unless it insists itself."""

@@ -11,11 +11,14 @@ __all__ = [
     "BLOCK_NUMBERS",
     "DType",
     "Op",
+    "WireType",
     "as_op",
+    "as_wire",
     "from_numpy",
     "itemsize",
     "lone_field",
     "to_numpy",
+    "wire_share",
 ]
 
 
@@ -53,6 +56,39 @@ class Op(IntEnum):
     BAND = 5
     BOR = 6
     BXOR = 7
+
+
+class WireType(IntEnum):
+    """As what float32 data travels between hosts; F16, F8 and INT8 in blocks of 256 numbers, each with a scale."""
+
+    EXACT = 0
+    BF16 = 1
+    F16 = 2
+    F8 = 3
+    INT8 = 4
+
+
+_WIRE_BYTES = (1024, 512, 516, 260, 260)  # of 256 numbers
+
+
+def wire_share(wire: int) -> float:
+    """The bytes that data takes on this wire, as a part of what it has."""
+    return _WIRE_BYTES[wire] / _WIRE_BYTES[0]
+
+
+def as_wire(wire: int | str | None) -> WireType:
+    """The wire type of that name, such as ``"int8"``; EXACT for None, ValueError if there is none.
+
+    >>> as_wire("bf16")
+    <WireType.BF16: 1>
+    """
+    try:
+        if isinstance(wire, str):
+            return WireType[wire.upper()]
+        return WireType.EXACT if wire is None else WireType(wire)
+    except (KeyError, ValueError):
+        names = ", ".join(one.name.lower() for one in WireType)
+        raise ValueError(f"{wire!r} is no wire type: take one of {names}") from None
 
 
 def as_op(op: Op | str) -> Op:

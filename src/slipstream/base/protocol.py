@@ -8,7 +8,7 @@ from functools import cache
 __all__ = ["PROTOCOL", "VERSIONS_DIFFER", "package_version"]
 
 # CMakeLists.txt reads this line. docs/architecture.md says which package speaks which version.
-PROTOCOL = 3
+PROTOCOL = 4
 
 VERSIONS_DIFFER = "install the same slipstream on all hosts"
 

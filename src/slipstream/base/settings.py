@@ -237,9 +237,15 @@ class Settings:
         "checksums of what TCP connections carry: auto, between hosts alone; on, within a host too; off",
     )
     wire: str = _setting(
-        _one_of("exact", "bf16", "f16", "int8"),
+        _one_of("exact", "bf16", "f16", "f8", "int8"),
         "exact",
-        "what large float32 tensors travel as between hosts when torch.distributed sums or averages them; on all ranks",
+        "what large float32 tensors travel as between hosts when torch.distributed or a DistributedOptimizer sums or "
+        "averages them; on all ranks",
+    )
+    wire_gather: bool = _setting(
+        _switch,
+        False,
+        "1: large float32 tensors that torch.distributed gathers by all_gather travel so, too; on all ranks",
     )
     hierarchy: str = _setting(
         _one_of("auto", "on", "off"),

@@ -92,7 +92,7 @@ _WHAT: list[Option] = [
     ),
     click.option(
         "--wire",
-        type=click.Choice(["exact", "bf16", "f16", "int8"]),
+        type=click.Choice(["exact", "bf16", "f16", "f8", "int8"]),
         help="What slipstream's gradients travel as between hosts. [default: SLIPSTREAM_WIRE, else exact]",
     ),
     click.option(

@@ -137,9 +137,15 @@ def main() -> None:
 )
 @click.option(
     "--wire",
-    type=click.Choice(["exact", "bf16", "f16", "int8"]),
-    help="What large float32 tensors travel as between hosts when torch.distributed, and so DDP, sums or averages "
-    "them: half of the bytes, or a quarter. [default: exact]",
+    type=click.Choice(["exact", "bf16", "f16", "f8", "int8"]),
+    help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or a DistributedOptimizer "
+    "sums or averages them: half of the bytes, or a quarter. [default: exact]",
+)
+@click.option(
+    "--wire-gather",
+    is_flag=True,
+    help="Large float32 tensors that torch.distributed gathers, such as the parameters of FSDP, travel in the type of "
+    "--wire, too. It rounds them: example: --wire bf16 --wire-gather.",
 )
 @click.option(
     "--fusion-threshold",

@@ -24,6 +24,10 @@ __all__ = ["Bucket", "GradientPlace", "Parameter", "bucket_of", "cut"]
 BUCKET_BYTES = 32 << 20
 # The first bucket is small, so that communication starts while backward has only begun.
 FIRST_BUCKET_BYTES = 1 << 20
+# ... and so is the last: nothing hides the time that it takes.
+LAST_BUCKET_BYTES = 4 << 20
+# Of a bucket whose parameters are awaited in a forward pass, while others still travel.
+OVERLAPPED_BYTES = 4 << 20
 _ALIGNMENT = 64
 
 
@@ -56,12 +60,14 @@ class GradientPlace:
     address: int
 
 
-def cut(parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = ()) -> list[list[Parameter]]:
+def cut(
+    parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = (), most: int | None = None
+) -> list[list[Parameter]]:
     """Cuts parameters, in the order in which their gradients become ready, into lists that become buckets.
 
     A bucket has one dtype and one way. Parameters whose index is in one of ``groups`` are kept together (and apart from
-    others) whatever their size; all others are joined until BUCKET_BYTES are full. Buckets are in the order in which
-    they become full, so that none waits for another that is begun before it and filled later.
+    others) whatever their size; all others are joined until ``most`` bytes (BUCKET_BYTES) are full. Buckets are in the
+    order in which they become full, so that none waits for another that is begun before it and filled later.
     """
     group_of = {index: number for number, members in enumerate(groups) for index in members}
     open_: dict[tuple[int | None, DType, Way], list[Parameter]] = {}
@@ -71,14 +77,24 @@ def cut(parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = ()) -
         number = group_of.get(parameter.index)
         key = (number, parameter.dtype, parameter.way)
         bucket = open_.get(key)
-        limit = BUCKET_BYTES if bucket is None or bucket is not found[0] else FIRST_BUCKET_BYTES
+        limit = (most or BUCKET_BYTES) if bucket is None or bucket is not found[0] else FIRST_BUCKET_BYTES
         if bucket is None or (number is None and filled[id(bucket)] + parameter.nbytes > limit):
             bucket = open_[key] = []
             found.append(bucket)
         bucket.append(parameter)
         filled[id(bucket)] = filled.get(id(bucket), 0) + parameter.nbytes
+    end = next((one for one in found if one[-1] is parameters[-1]), None)
+    if end is not None and end[-1].index not in group_of:
+        found = [one for one in found if one is not end] + _with_a_small_end(end)
     last = {bucket[-1].index: bucket for bucket in found}
     return [last[parameter.index] for parameter in parameters if parameter.index in last]
+
+
+def _with_a_small_end(last: list[Parameter]) -> list[list[Parameter]]:
+    """The parameters of the last bucket in two, if they are more than it should have."""
+    sizes = list(accumulate(parameter.nbytes for parameter in reversed(last)))
+    small = sum(size <= LAST_BUCKET_BYTES for size in sizes)
+    return [last[:-small], last[-small:]] if 0 < small < len(last) else [last]
 
 
 class Bucket:
@@ -97,6 +113,10 @@ class Bucket:
         self.dtype, self.way = self.places[0].parameter.dtype, self.places[0].parameter.way
         self.address: int = memory.ctypes.data
         self.count = memory.size // itemsize(self.dtype)
+        self.begin()
+
+    def begin(self) -> None:
+        """A new round: no gradient is there yet."""
         self.waiting = len(self.places)
 
     def floats(self) -> NDArray[np.float32]:

@@ -9,8 +9,10 @@ from typing import TypeAlias
 from slipstream.base.arguments import as_number
 from slipstream.base.dtypes import DType, name_of
 
-__all__ = ["BF16", "EXACT", "FP16", "Cast", "PowerSGD", "TopK", "Way", "is_floating_point"]
+__all__ = ["BF16", "EXACT", "FP16", "WIRES", "Cast", "PowerSGD", "TopK", "Way", "Wire", "is_floating_point"]
 
+WIRES = ("bf16", "f16", "f8", "int8")
+_NARROW = ("f8", "int8")  # wires of fewer bits than any floating-point dtype of a gradient
 _FLOATING_POINT = frozenset((DType.F64, DType.F32, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2))
 _SAVES = 2  # how many times fewer numbers PowerSGD must send of a matrix
 
@@ -39,6 +41,32 @@ class Cast:
 
     def __str__(self) -> str:
         return "exact" if self.to is None else name_of(self.to)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Between hosts float32 sums travel by the engine's wire ``name``, one of `WIRES`; within a host they are exact.
+
+    ``feedback``: what rounding takes from a gradient of this rank is added to the next one.
+    """
+
+    name: str
+    feedback: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in WIRES:
+            raise ValueError(f"{self.name!r} is no wire: take one of {', '.join(WIRES)}")
+
+    def dtype(self, own: DType) -> DType:
+        """The dtype in which gradients of the dtype ``own`` lie in a bucket."""
+        return DType.F32
+
+    def takes(self, own: DType, shape: tuple[int, ...]) -> bool:
+        """Whether gradients of this dtype and shape can go this way, and gain by it."""
+        return own is DType.F32 or (self.name in _NARROW and is_floating_point(own))
+
+    def __str__(self) -> str:
+        return f"{self.name} between hosts{' with error feedback' if self.feedback else ''}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +128,7 @@ class PowerSGD:
         return f"PowerSGD of rank {self.rank}"
 
 
-Way: TypeAlias = Cast | TopK | PowerSGD
+Way: TypeAlias = Cast | Wire | TopK | PowerSGD
 
 EXACT = Cast(None)
 FP16 = Cast(DType.F16)

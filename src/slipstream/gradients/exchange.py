@@ -15,17 +15,20 @@ import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from slipstream.base import recording
 from slipstream.base.dtypes import Op
+from slipstream.base.errors import Mismatch
+from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import arrays
-from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
+from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
+from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
-from slipstream.gradients.buckets import Bucket, Parameter, bucket_of, cut
+from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
 from slipstream.gradients.compression import EXACT
 from slipstream.gradients.policy import Policy
 from slipstream.gradients.reductions import Reduction, Terms
@@ -36,6 +39,8 @@ from slipstream.gradients.ways import reduction_of
 
 __all__ = ["GradientExchange", "Gradients"]
 
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _EXCHANGE = "the exchange of gradients"
 _MOST_SHOWN = 5  # parameters in the name of a bucket
@@ -79,7 +84,7 @@ class Gradients(Protocol):
         """Starts the reduction of a sparse gradient; returns what waits for it and takes the result over."""
 
 
-def _guarded(method: Callable[[GradientExchange], None]) -> Callable[[GradientExchange], None]:
+def _guarded(method: _Method) -> _Method:
     return guarded_call(method, lambda error, _, args, __: args[0].broken_off(error))
 
 
@@ -89,7 +94,9 @@ class GradientExchange:
     ``count``: how many parameters there are. ``group``: gives the group, and is asked anew in each step. ``op`` is
     the engine's; gradients are multiplied by ``prescale`` before they are reduced, by ``postscale`` afterwards.
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
-    that share a bucket. ``policy`` says which gradients travel in fewer bits.
+    that share a bucket. ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
+    on after the step (`launch`, `settle`); those gradients that backward computes last then travel first, as the next
+    forward pass needs their parameters first.
     Backward may run in any thread; `synchronize` runs in the caller's.
     """
 
@@ -105,6 +112,7 @@ class GradientExchange:
         passes: int,
         groups: Sequence[Sequence[int]],
         policy: Policy | None = None,
+        overlaps: bool = False,
     ) -> None:
         self.passes = passes
         self.touched = False
@@ -115,11 +123,16 @@ class GradientExchange:
         self._groups = groups
         self._policy = Policy() if policy is None else policy
         self._states = States()
+        self._overlaps = overlaps
+        self._unsettled: list[Bucket] = []
+        self._take: Callable[[list[int]], None] = _drop
+        self._turn: Work | None = None
         self._left = [passes] * count
         self._order: list[int] = []
         self._buckets: list[Bucket] | None = None
         self._bucket_of: dict[int, Bucket] = {}
-        self._reductions: list[Reduction] = []
+        self._reductions: dict[Bucket, Reduction] = {}  # in the order of the buckets
+        self._gone_on = False
         self._sparse: list[int] = []
         self._next = 0
         self._full: set[int] = set()
@@ -130,6 +143,7 @@ class GradientExchange:
 
     def detach(self) -> None:
         """Takes no more notice of backward."""
+        self.settle()
         self._gradients.detach()
 
     def set_passes(self, passes: int) -> None:
@@ -139,7 +153,8 @@ class GradientExchange:
 
     def reset(self) -> None:
         """Waits for what is under way and forgets it, and what compressions owe; then a new step begins."""
-        for reduction in self._reductions:
+        self.settle()
+        for reduction in self._reductions.values():
             reduction.wait()
         self._states.forget()
         self._begin()
@@ -155,6 +170,9 @@ class GradientExchange:
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
+        if self._unsettled:
+            self._check_settled(index)
+            self.settle()
         with self._lock:
             if self._left[index] <= 0:
                 raise AssertionError(
@@ -178,6 +196,7 @@ class GradientExchange:
 
         Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
         """
+        self.settle()
         with self._lock:
             try:
                 with Together(self._group(), _EXCHANGE):
@@ -188,9 +207,66 @@ class GradientExchange:
             finally:
                 self._begin()
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether `launch` has left something under way that was not settled."""
+        return bool(self._unsettled)
+
+    def _check_settled(self, index: int) -> None:
+        if any(bucket is self._bucket_of.get(index) for bucket in self._unsettled):
+            name = self._gradients.parameter(index).name or f"number {index}"
+            raise RuntimeError(
+                f"parameter {name} was used in a forward pass before the step that updates it was complete: with "
+                "overlap_forward, run the model or the parameter's own module, or call optimizer.settle() before"
+            )
+
+    @_guarded
+    def launch(self, take: Callable[[list[int]], None]) -> bool:
+        """Ends the step in place of `synchronize`, and does not wait; `settle` does. Every rank calls one of the two.
+
+        ``take`` is called for each bucket whose gradients are reduced, with the numbers of its parameters. Until
+        then these have no gradients. False: this step cannot be ended so, call `synchronize`.
+        """
+        self.settle()
+        if self._buckets is None or self._sparse:
+            return False
+        with self._lock, Together(self._group(), _EXCHANGE):
+            self._turn = turns_of(self._group()).begin(self)
+            self._launch_rest()
+            self._take = take
+            self._unsettled = self._buckets[::-1]
+            self._gradients.drop()
+            self._left = [self.passes] * self._count
+            self.touched = False
+            self._story.stepped()
+        return True
+
+    @_guarded
+    def settle(self, index: int | None = None) -> None:
+        """Waits for what `launch` has left under way: the bucket of one parameter, or all. Does nothing otherwise.
+
+        Raises SlipstreamError when a rank is lost.
+        """
+        if not self._unsettled:
+            return
+        with self._lock:
+            self._go_on()
+            for bucket in [
+                one for one in self._unsettled if index is None or one is self._bucket_of.get(index)
+            ]:
+                self._complete_bucket(bucket)
+                bucket.begin()
+                self._unsettled.remove(bucket)
+                self._take([place.parameter.index for place in bucket.places])
+            if not self._unsettled:
+                assert self._turn is not None
+                self._turn.wait()
+                self._begin()
+
     @_guarded
     def take_part(self) -> None:
         """Completes a step of the other ranks: this one has no gradients, and takes part with zeros."""
+        self.settle()
         self._gradients.drop()
         with self._lock:
             try:
@@ -206,29 +282,42 @@ class GradientExchange:
     def _complete(self) -> None:
         if self._buckets is None:
             self._learn()
+        self._launch_rest()
+        sparse = [self._gradients.start_sparse(index) for index in self._sparse]
+        self._go_on()
+        for bucket in self._reductions:
+            self._complete_bucket(bucket)
+        for finish in sparse:
+            finish()
+
+    def _launch_rest(self) -> None:
         for index in self._bucket_of:
             if index not in self._full:
                 self._fill(index)
         self._launch()
-        sparse = [self._gradients.start_sparse(index) for index in self._sparse]
-        for reduction in self._reductions:
-            reduction.go_on()
-        for bucket, reduction in zip(self._buckets or [], self._reductions, strict=True):
-            with recording.span("gradients", "wait", bucket=bucket.name):
-                reduction.finish()
-            for place in bucket.places:
-                self._gradients.read(place.parameter.index)
-        for finish in sparse:
-            finish()
+
+    def _go_on(self) -> None:
+        """What comes after the first messages of all buckets: in one order on all ranks, whatever they wait for."""
+        if not self._gone_on:
+            self._gone_on = True
+            for reduction in self._reductions.values():
+                reduction.go_on()
+
+    def _complete_bucket(self, bucket: Bucket) -> None:
+        with recording.span("gradients", "wait", bucket=bucket.name):
+            self._reductions[bucket].finish()
+        for place in bucket.places:
+            self._gradients.read(place.parameter.index)
 
     def _begin(self) -> None:
         self._left = [self.passes] * self._count
         self._order.clear()
         self._full.clear()
         self._next = 0
+        self._gone_on = False
         self.touched = False
         for bucket in self._buckets or []:
-            bucket.waiting = len(bucket.places)
+            bucket.begin()
 
     def _learn(self) -> None:
         """After the first backward: agree on the order and on which gradients are sparse, and cut the
@@ -238,26 +327,43 @@ class GradientExchange:
         seen = set(self._order)
         order = self._order + [index for index in reversed(range(self._count)) if index not in seen]
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
-        parameters = [self._travelling(index) for index in range(self._count)]
+        parameters = [self._travelling(index, group) for index in range(self._count)]
         check_agreement("optimise", _with_ways(self._gradients.describe(), parameters), group)
+        self._check_overlap(group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         agreed = arrays.broadcast(np.array(order, dtype=np.int64), 0, group=group).tolist()
         self._sparse = [index for index, flag in enumerate(flags) if flag]
         self._build([parameters[index] for index in agreed if not flags[index]], group)
 
-    def _travelling(self, index: int) -> Parameter:
+    def _check_overlap(self, group: Group) -> None:
+        overlaps = np.asarray(arrays.all_gather(np.array([self._overlaps]), group=group)).tolist()
+        if len(set(overlaps)) > 1:
+            ranks = [rank for rank, one in zip(group.ranks, overlaps, strict=True) if one]
+            raise found_by_all(
+                Mismatch(
+                    f"overlap_forward is given on rank{'s' if len(ranks) > 1 else ''} {format_spans(ranks)} alone: "
+                    "give it on all ranks, or on none"
+                )
+            )
+
+    def _travelling(self, index: int, group: Group) -> Parameter:
         """A parameter with the way that its gradient takes."""
         parameter = self._gradients.parameter(index)
-        way = self._policy.way_of(parameter)
+        way = self._policy.way_of(parameter, group, self._terms.op)
         return replace(parameter, dtype=way.dtype(parameter.dtype), way=way)
 
     def _build(self, parameters: Sequence[Parameter], group: Group) -> None:
-        self._buckets = [bucket_of(part, group, _label(part)) for part in cut(parameters, self._groups)]
-        self._reductions = [reduction_of(bucket, self._terms, self._states) for bucket in self._buckets]
+        self._buckets = [bucket_of(part, group, _label(part)) for part in self._cut(parameters)]
+        self._reductions = {
+            bucket: reduction_of(bucket, self._terms, self._states) for bucket in self._buckets
+        }
         for bucket in self._buckets:
             self._gradients.place(bucket)
             for place in bucket.places:
                 self._bucket_of[place.parameter.index] = bucket
+
+    def _cut(self, parameters: Sequence[Parameter]) -> list[list[Parameter]]:
+        return cut(parameters, self._groups, OVERLAPPED_BYTES if self._overlaps else None)
 
     def _fill(self, index: int) -> None:
         self._gradients.write(index)
@@ -270,7 +376,7 @@ class GradientExchange:
         while self._next < len(buckets) and not buckets[self._next].waiting:
             bucket, group = buckets[self._next], self._group()
             with Together(group, _EXCHANGE):
-                self._reductions[self._next].start(group)
+                self._reductions[bucket].start(group, self._next if self._overlaps else 0)
                 self._next += 1
             recording.mark(
                 "gradients",
@@ -279,6 +385,10 @@ class GradientExchange:
                 parameters=len(bucket.places),
                 elements=bucket.count,
             )
+
+
+def _drop(_: list[int]) -> None:
+    """Takes gradients that nobody wants."""
 
 
 def _with_ways(described: Sequence[str], parameters: Sequence[Parameter]) -> list[str]:

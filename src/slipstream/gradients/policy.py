@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from slipstream.base.dtypes import DType, Op
+from slipstream.comm.membership.group import Group
 from slipstream.gradients.buckets import Parameter
-from slipstream.gradients.compression import EXACT, Cast, Way
+from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, Way, Wire
 
 __all__ = ["LEAST_NUMBERS", "Policy", "is_sensitive"]
 
 LEAST_NUMBERS = 4096  # of a gradient; smaller ones are few of the bytes
+_SUMS = (Op.SUM, Op.AVG)
+_WIRE_OF = {FP16: Wire("f16"), BF16: Wire("bf16")}
 
 
 def is_sensitive(parameter: Parameter) -> bool:
@@ -20,17 +24,30 @@ def is_sensitive(parameter: Parameter) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    """``way``: that of all gradients. ``exact``: which travel as they are nevertheless.
+    """``way``: that of all gradients, None for what the job's setting says (SLIPSTREAM_WIRE).
 
-    A `Cast` leaves none out, as Horovod's compressions do.
+    ``exact``: which gradients travel as they are nevertheless. ``own``: ways of single parameters, by number. A `Cast`
+    leaves none out, as Horovod's compressions do; but where gradients are float32 and are added up, the engine's wire
+    of the same type takes its place, which rounds only between hosts.
     """
 
-    way: Way = EXACT
+    way: Way | None = None
     exact: Callable[[Parameter], bool] = is_sensitive
+    own: Mapping[int, Way] = field(default_factory=dict)
 
-    def way_of(self, parameter: Parameter) -> Way:
-        """The way of a gradient whose dtype is still its own. The same on all ranks."""
-        if isinstance(self.way, Cast):
-            return self.way
-        taken = self.way.takes(parameter.dtype, parameter.shape) and not self.exact(parameter)
-        return self.way if taken else EXACT
+    def way_of(self, parameter: Parameter, group: Group, op: int) -> Way:
+        """The way of a gradient whose dtype is still its own; ``op`` is the engine's. The same on all ranks."""
+        way = self.own.get(parameter.index, self.way)
+        if way is None:
+            setting = group.job.settings.wire
+            way = EXACT if setting == "exact" or parameter.dtype is not DType.F32 else Wire(setting)
+        if isinstance(way, Cast):
+            wire = _WIRE_OF.get(way)
+            if wire is None or parameter.dtype is not DType.F32 or op not in _SUMS:
+                return way
+            way = wire
+        if not way.takes(parameter.dtype, parameter.shape) or self.exact(parameter):
+            return EXACT
+        if isinstance(way, Wire) and (op not in _SUMS or not group.spans_hosts):
+            return EXACT
+        return way

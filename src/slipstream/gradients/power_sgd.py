@@ -103,7 +103,7 @@ class PowerSGDReduction:
         self._work = DONE
 
     @np.errstate(all="ignore")
-    def start(self, group: Group) -> None:
+    def start(self, group: Group, urgency: int = 0) -> None:
         """Begins to add up P."""
         message = np.empty(sum(matrix.sizes[0] for matrix in self._matrices), dtype=np.float32)
         begin = 0

@@ -43,8 +43,8 @@ class Terms:
 class Reduction(Protocol):
     """One bucket's, again and again: gradients are in its memory before, what all ranks made of them afterwards."""
 
-    def start(self, group: Group) -> None:
-        """Takes the gradients, and begins."""
+    def start(self, group: Group, urgency: int = 0) -> None:
+        """Takes the gradients, and begins; ``urgency`` as in `addresses.all_reduce`."""
 
     def go_on(self) -> None:
         """What comes after the first messages; may wait for them."""
@@ -57,14 +57,15 @@ class Reduction(Protocol):
 
 
 class Exact:
-    """Gradients as they are, or as they have been cast; with a ``wire`` of the engine between hosts."""
+    """Gradients as they are, or as they have been cast; by a ``wire`` of the engine between hosts, if there is one."""
 
-    def __init__(self, bucket: Bucket, terms: Terms) -> None:
+    def __init__(self, bucket: Bucket, terms: Terms, wire: str | None = None) -> None:
         self._bucket = bucket
         self._terms = terms
+        self._wire = wire
         self._work = DONE
 
-    def start(self, group: Group) -> None:
+    def start(self, group: Group, urgency: int = 0) -> None:
         """Begins to reduce the memory."""
         bucket = self._bucket
         self._work = addresses.all_reduce(
@@ -76,8 +77,10 @@ class Exact:
             self._terms.op,
             prescale=self._terms.prescale,
             postscale=self._terms.postscale,
+            wire=self._wire,
             keep=bucket.memory,
             name=bucket.name,
+            urgency=urgency,
         )
 
     def go_on(self) -> None:

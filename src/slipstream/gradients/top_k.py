@@ -41,7 +41,7 @@ class TopKReduction:
         self._everyone = np.zeros((0, 2, 0), dtype=np.int32)
         self._work = DONE
 
-    def start(self, group: Group) -> None:
+    def start(self, group: Group, urgency: int = 0) -> None:
         """Chooses what travels, and begins to gather it."""
         total = sum(self._counts)
         message = np.empty((2, total), dtype=np.int32)

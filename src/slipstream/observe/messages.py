@@ -68,7 +68,8 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
             f"{'encrypted' if settings.encrypt else 'not encrypted'}"
         )
     if hosts > 1 and settings.wire != "exact":
-        found.append(f"large float32 sums of torch.distributed as {settings.wire}")
+        gathers = " and all_gathers" if settings.wire_gather else ""
+        found.append(f"large float32 sums{gathers} of torch.distributed as {settings.wire}")
     return "; ".join(found) + _network(job)
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from slipstream.base.dtypes import WireType, wire_share
 from slipstream.plan.halving_doubling import power_of_two_below
 from slipstream.plan.shards import shard_count
 from slipstream.plan.topology import Network, Topology, members_of_hosts
 
-__all__ = ["SMALL_SIZES", "Choice", "Network", "Reducers", "SmallCosts", "Topology", "choose", "estimate"]
+__all__ = ["SMALL_SIZES", "Choice", "Network", "Reducers", "SmallCosts", "Topology", "carries", "choose", "estimate"]
 
 SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
 # What is only moved takes fewer messages, and fewer turns if ranks share cores: up to this size, and so many chunks.
@@ -249,6 +250,8 @@ _MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
     "broadcast": {"binomial": _binomial, "chain": _chain},
 }
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+# With a wire type all ranks end with the same bits if one of them finishes a block, and the others get it from there.
+_FINISHED_BY_ALL = frozenset({"recursive_doubling"})
 _SENDS_EACH_ITS_OWN = frozenset({"scatter", "all_to_all"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
 _SMALL_ON_ONE_HOST = 32 << 10
@@ -269,6 +272,14 @@ def _crossing(hosts: Sequence[int]) -> int:
     power = power_of_two_below(len(hosts))
     rounds = range(_rounds(power))
     return sum(any(hosts[rank] != hosts[rank ^ (1 << k)] for rank in range(power)) for k in rounds)
+
+
+def carries(collective: str, algorithm: str) -> bool:
+    """Whether data of this collective may travel in a wire type by this algorithm.
+
+    An algorithm of your own must finish each block on one rank before it gives it to others.
+    """
+    return not (collective == "all_reduce" and algorithm in _FINISHED_BY_ALL)
 
 
 def estimate(collective: str, nbytes: int, topology: Topology) -> dict[str, float]:
@@ -298,15 +309,23 @@ def _is_open(algorithm: str, collective: str, shape: _Shape, topology: Topology)
     return topology.hierarchy == "auto" or by_hosts == (topology.hierarchy == "on")
 
 
-def choose(collective: str, nbytes: int, topology: Topology, reducers: Reducers | None = None) -> Choice:
+def choose(
+    collective: str,
+    nbytes: int,
+    topology: Topology,
+    reducers: Reducers | None = None,
+    wire: WireType = WireType.EXACT,
+) -> Choice:
     """Return the algorithm of least estimated time, the same on every rank that asks the same.
 
     ``nbytes`` as for ``estimate``, which see for errors. Of equals the first in the table wins. ``reducers``: None if
-    none serve the group.
+    none serve the group. ``wire``: what the data, float32, travels as between hosts.
     """
-    own = _choose_own(collective, nbytes, topology)
+    own = _choose_own(collective, nbytes, topology, wire)
     if reducers is None:
         return own
+    if wire and collective != "all_reduce":
+        return own  # what stands in for it would move bytes
     if nbytes < SPLIT_BYTES:
         return own if reducers.small is None else _choose_small(collective, nbytes, own, reducers.small)
     if collective != "all_reduce":
@@ -350,9 +369,15 @@ def _on_one_host(collective: str, nbytes: int, topology: Topology) -> tuple[str,
     return next(iter(_ONE_HOST[collective])), "the way of one host"
 
 
-def _choose_own(collective: str, nbytes: int, topology: Topology) -> Choice:
+def _choose_own(collective: str, nbytes: int, topology: Topology, wire: WireType = WireType.EXACT) -> Choice:
     shape = _shape(topology)
+    if wire:
+        network = topology.network
+        faster = replace(network, inter_beta=network.inter_beta * wire_share(wire))
+        topology = replace(topology, network=faster)
     times = estimate(collective, nbytes, topology)
+    if wire and shape.hosts > 1:
+        times = {name: seconds for name, seconds in times.items() if carries(collective, name)}
     where = f"{shape.hosts} hosts of up to {shape.local}"
     if shape.hosts == 1:
         name, reason = _on_one_host(collective, nbytes, topology)

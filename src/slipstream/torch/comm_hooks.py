@@ -30,8 +30,8 @@ __all__ = ["CompressionState", "compress_hook"]
 class CompressionState:
     """What `compress_hook` works with, one for each model.
 
-    ``model``: the one that DDP wraps, or DDP itself. ``compression``: ``topk`` or ``powersgd`` of
-    `slipstream.torch.Compression`; others leave gradients as they are. ``exact``: which gradients
+    ``model``: the one that DDP wraps, or DDP itself. ``compression``: one of `slipstream.torch.Compression`, but for
+    compressors of your own; its default is the job's wire (``slipstream run --wire``). ``exact``: which gradients
     travel as they are nevertheless, as in `slipstream.torch.DistributedOptimizer`: by default those with at most one
     dimension or fewer than 4096 numbers. ``process_group``: the one that DDP has, None for the default group.
 

@@ -38,6 +38,7 @@ class C10d:
         store: str = "file",
         timeout: float = 60.0,
         environment: Mapping[str, str] | None = None,
+        hosts: bool = False,
         dying: Collection[int] = (),
         patience: float = PATIENCE,
     ) -> list[Any]:
@@ -46,9 +47,10 @@ class C10d:
         The default group of ``backend`` (None: PyTorch's choice), ``timeout`` seconds, is kept for the next check that
         wants the same, unless it is ``fresh``: made for this check and destroyed after it. ``store``: file, or tcp on
         a free port. ``environment``: variables set while the group is made and the check runs; implies fresh.
+        ``hosts``: each rank pretends to be a host of its own, too; implies fresh.
         ``dying``: ranks that the check kills. Results must not hold tensors of more than a few MB.
         """
-        fresh = fresh or bool(environment) or bool(dying)
+        fresh = fresh or bool(environment) or bool(dying) or hosts
         kind = (backend, size, store, timeout)
         wanted = (kind, self._processes.generation)
         if fresh or wanted != self._kept:
@@ -58,9 +60,10 @@ class C10d:
             "kind": kind,
             "meeting": str(self._folder / f"meeting-{self._groups}"),
             "fresh": fresh,
-            "environment": dict(environment or {}),
         }
-        requests: list[Any] = [(rank, group, *named(check), arguments) for rank in range(size)]
+        pretended = [{"SLIPSTREAM_HOST_ID": f"host-{rank}"} if hosts else {} for rank in range(size)]
+        groups = [group | {"environment": {**(environment or {}), **more}} for more in pretended]
+        requests: list[Any] = [(rank, groups[rank], *named(check), arguments) for rank in range(size)]
         requests += [None] * (self._processes.running - size)  # these leave the group they are in
         return self._processes.ask(requests, dying=dying, patience=patience)[:size]
 

@@ -21,9 +21,10 @@ from slipstream.torch import Compression, Compressor, comm_hooks  # noqa: E402
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "torch_compressed_text.py"
 BUCKET = 20_000 / 2**20  # MiB: several buckets
 KINDS: dict[str, Any] = {
-    "exact": Compression.none,
+    "exact": Compression.exact,
     "topk": Compression.topk(0.05),
     "powersgd": Compression.powersgd(rank=2),
+    "int8": Compression.int8,
 }
 
 
@@ -82,6 +83,17 @@ def learning_check(kind: str, rounded: bool) -> float:
 @pytest.mark.parametrize("kind", ["exact", "topk", "powersgd"])
 def test_models_learn_alike_on_all_ranks_and_norms_stay_exact(c10d: Any, kind: str) -> None:
     assert max(c10d(learning_check, kind, kind != "exact", size=3)) < 0.7
+
+
+@pytest.mark.parametrize("wire", [None, "int8"])
+def test_wires_act_between_hosts(c10d: Any, wire: str | None) -> None:
+    """The hook's own, and that of the job."""
+    environment = {} if wire is None else {"SLIPSTREAM_WIRE": wire}
+    kind = "int8" if wire is None else "none"
+    assert max(c10d(learning_check, kind, True, environment=environment, hosts=True)) < 0.7
+
+
+KINDS["none"] = Compression.none
 
 
 def resume_check(kind: str) -> None:

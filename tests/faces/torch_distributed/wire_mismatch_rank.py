@@ -11,7 +11,7 @@ import torch.distributed as dist
 import slipstream
 
 CASES = {  # elements, dtype and operation of rank 0 and of rank 1
-    "elements": ((20_030, torch.float32, "SUM"), (19_969, torch.float32, "SUM")),  # as many blocks of 64
+    "elements": ((20_030, torch.float32, "SUM"), (19_969, torch.float32, "SUM")),  # as many blocks
     "op": ((20_000, torch.float32, "SUM"), (20_000, torch.float32, "AVG")),
     "f16": ((20_000, torch.float32, "SUM"), (20_000, torch.float16, "SUM")),
     "bf16": ((20_000, torch.float32, "SUM"), (20_000, torch.bfloat16, "SUM")),

@@ -10,6 +10,10 @@ signal handler (KeyboardInterrupt, say) may end the call, but not the work. ``ti
 prescale is the rank's own. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
 finished work.
 
+``wire``: what float32 data travels as between hosts, a code or name of `WireType`; None: as it is. Sums are formed in
+float32 all the same, and every rank gets the same bits, ranks of one host included. It changes nothing in a group
+whose ranks are all on one host. Ranks that differ in it get Mismatch.
+
 Every function raises ValueError for arguments that are wrong on this rank, and the session's error if it has
 failed; errors of the operation itself are raised by ``Work.wait``.
 """
@@ -25,7 +29,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream._core import address_of
-from slipstream.base.dtypes import DType, Op, itemsize
+from slipstream.base.dtypes import DType, Op, WireType, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
 from slipstream.comm.collectives.overlaps import check_apart, check_gather, check_scatter, place_of
 from slipstream.comm.collectives.signatures import (
@@ -35,6 +39,7 @@ from slipstream.comm.collectives.signatures import (
     digest_of_scales,
     shape_to_compare,
 )
+from slipstream.comm.collectives.wires import wire_for
 from slipstream.comm.collectives.work import DONE, Received, Work
 from slipstream.comm.membership.group import Compiled, Group
 
@@ -89,7 +94,7 @@ def _issue(
 
 
 def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
-    details = {name: fields.pop(name) for name in ("shape", "counts", "of", "cast_from") if name in fields}
+    details = {name: fields.pop(name) for name in ("shape", "counts", "of") if name in fields}
     scales = {name: fields[name] for name in ("prescale", "postscale") if name in fields}
     if not fields.pop("one_scale", True):  # what the operation says of itself is compared
         scales.clear()
@@ -147,48 +152,48 @@ def all_reduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     one_scale: bool = True,
-    cast_from: str = "",
+    wire: int | str | None = None,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
+    urgency: int = 0,
 ) -> Work:
     """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch.
 
-    ``cast_from``: what the caller was given in place of this memory, in words that are compared, too; then there are
-    neither shape nor scales.
+    Of operations that run at the same time, those with more ``urgency`` go first. It is the same on all ranks, and
+    memory of such an operation is not that of another one.
     """
     nbytes = count * itemsize(dtype)
     if src != dst:
         check_apart("all_reduce", src, nbytes, dst, nbytes)
     if OPEN:
         settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
-    compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled("all_reduce", nbytes)
+    code = wire_for(group, wire, dtype, op) if wire else WireType.EXACT
+    if code:
+        compiled = group.compiled_for(code, "all_reduce", nbytes)
+    else:
+        compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled(
+            "all_reduce", nbytes
+        )
     key: tuple[Any, ...] = (dtype, op)
-    if cast_from:
-        key += (cast_from,)
-    elif len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
+    if code or len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
-        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale)
+        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale, code)
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes)
     call = group.session.run if sync else group.session.submit
-    native = call(request, src, dst, count, name or "", timeout, keep)
+    native = call(request, src, dst, count, name or "", timeout, keep, urgency=urgency)
     return DONE if native is None else Work(native)
 
 
 def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes: int) -> _core.Request:
-    """``key``: dtype and op; then, if they matter, shape, scales, their digest, and whether that is compared.
-
-    Or dtype, op and what the memory was cast from.
-    """
+    """``key``: dtype and op; then, if any matters, shape, scales, their digest, whether that is compared, the wire."""
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) == 2:
         made = _kept(group, compiled, key, fields)
         group.sums.add(nbytes.bit_length(), *key, made)
         return made
-    if len(key) == 3:
-        return _kept(group, compiled, key, fields | {"cast_from": key[2]})
-    shape, prescale, postscale, digest_of_both, compared = key[2:]
-    fields |= {"shape": shape, "prescale": prescale, "postscale": postscale}
+    shape, prescale, postscale, digest_of_both, compared, wire = key[2:]
+    fields |= {"shape": shape, "prescale": prescale, "postscale": postscale, "wire": wire}
     fields |= {"extra": digest_of_both if compared else 0, "one_scale": compared}
     return _kept(group, compiled, key, fields)
 
@@ -229,15 +234,12 @@ def reduce_scatter(
     prescale: float = 1.0,
     postscale: float = 1.0,
     one_scale: bool = True,
-    cast_from: str = "",
+    wire: int | str | None = None,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r.
-
-    ``cast_from``: as in `all_reduce`.
-    """
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
     _check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
@@ -245,7 +247,6 @@ def reduce_scatter(
     fields: dict[str, Any] = {
         "shape": shape_to_compare(shape),
         "counts": tuple(counts),
-        "cast_from": cast_from,
         "extra": digest(tuple(counts)),
         "divisor": group.size if op == _AVG else 1,
     }
@@ -254,7 +255,9 @@ def reduce_scatter(
         fields["one_scale"] = one_scale
         if one_scale:
             fields["extra"] ^= digest_of_scales(fields["prescale"], fields["postscale"])
-    compiled = group.compiled("reduce_scatter", total * size)
+    code = wire_for(group, wire, dtype, op) if wire else WireType.EXACT
+    fields["wire"] = code
+    compiled = group.compiled_for(code, "reduce_scatter", total * size)
     if compiled.reducers:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
         fields["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
@@ -272,6 +275,7 @@ def all_gather(
     dtype: int,
     *,
     name: str | None = None,
+    wire: int | str | None = None,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
@@ -280,7 +284,8 @@ def all_gather(
     _check_counts(group, counts, "counts")
     total = sum(counts)
     check_gather("all_gather", group, src, dst, counts, dtype)
-    compiled = group.compiled("all_gather", total * itemsize(dtype))
+    code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
+    compiled = group.compiled_for(code, "all_gather", total * itemsize(dtype))
     if compiled.reducers:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
         details = {"counts": tuple(counts), "of": dtype, "extra": digest(tuple(counts))}
@@ -302,6 +307,7 @@ def all_gather(
         out_offsets=_offsets(counts),
         counts=tuple(counts),
         extra=digest(tuple(counts)),
+        wire=code,
     )
 
 
@@ -466,6 +472,7 @@ def all_to_all(
     dtype: int,
     *,
     name: str | None = None,
+    wire: int | str | None = None,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
@@ -477,10 +484,11 @@ def all_to_all(
     check_apart("all_to_all", src, sum(send_counts) * size, dst, sum(recv_counts) * size)
     if send_counts[group.rank] != recv_counts[group.rank]:
         raise ValueError("send_counts and recv_counts disagree about this rank's own block")
+    code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
     return _issue(
         group,
         # ranks may hold different totals, so nothing that depends on the size may choose the plan
-        group.compiled("all_to_all", 1 << 20),
+        group.compiled_for(code, "all_to_all", 1 << 20),
         dtype,
         -1,
         src,
@@ -492,6 +500,7 @@ def all_to_all(
         timeout,
         in_offsets=_offsets(send_counts),
         out_offsets=_offsets(recv_counts),
+        wire=code,
     )
 
 

@@ -26,6 +26,7 @@ from slipstream.comm.collectives.copies_back import OPEN, await_memory
 from slipstream.comm.collectives.interruption import Together, whole
 from slipstream.comm.collectives.overlaps import check_gather, check_scatter
 from slipstream.comm.collectives.rows import FIELDS, check_rows, check_source, head_of, rows_of
+from slipstream.comm.collectives.wires import check_wire
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, check_group, world
 
@@ -106,6 +107,7 @@ def all_reduce(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    wire: str | None = None,
 ) -> Any:
     """Reduces ``x`` over the group, element by element; every rank gets the whole result, with the same bits.
 
@@ -115,13 +117,14 @@ def all_reduce(
     and of the result, the same on all ranks. Integers are truncated after each factor: ``prescale=0.5``
     makes 0 of a 1 on every rank, before the sum. ``group``: the ranks that take part, default all. ``async_op``:
     return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the timeline call the
-    operation. Returns the result. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError
-    when the operation fails.
+    operation. ``wire``: what float32 sums and averages travel as between hosts, "bf16", "f16", "f8" or "int8";
+    default: as they are. Returns the result. Raises TypeError or ValueError for arguments that do not fit, a
+    SlipstreamError when the operation fails.
 
     >>> slipstream.all_reduce(numpy.ones(3))
     array([2., 2., 2.])
     """
-    plain = group is None and name is None and not async_op and prescale == 1.0 == postscale
+    plain = group is None and name is None and not async_op and prescale == 1.0 == postscale and wire is None
     group = world() if group is None else group
     if plain and not OPEN and type(x) is np.ndarray and type(op) is Op:
         result = np.empty_like(x) if out is None else out
@@ -141,6 +144,7 @@ def all_reduce(
         shape=array.shape,
         prescale=prescale,
         postscale=postscale,
+        wire=wire,
         keep=(array, result),
         sync=not async_op,
     )
@@ -159,6 +163,7 @@ def reduce_scatter(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    wire: str | None = None,
 ) -> Any:
     """Reduces ``x`` over the group, element by element, and leaves each rank with some rows of the result.
 
@@ -167,8 +172,8 @@ def reduce_scatter(
     this rank's rows; default: a new array, or tensor where ``x`` is one. ``prescale``, ``postscale``: factors of
     every rank's ``x``, and of the result; integers truncate, as in `all_reduce`. ``group``: the ranks that take
     part, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what
-    errors and the timeline call the operation. Returns this rank's rows. Raises TypeError or ValueError for
-    arguments that do not fit, a SlipstreamError when the operation fails.
+    errors and the timeline call the operation. ``wire``: as in `all_reduce`. Returns this rank's rows. Raises
+    TypeError or ValueError for arguments that do not fit, a SlipstreamError when the operation fails.
 
     >>> slipstream.reduce_scatter(numpy.arange(4.0))  # on rank 0
     array([0., 2.])
@@ -196,6 +201,7 @@ def reduce_scatter(
         shape=array.shape,
         prescale=prescale,
         postscale=postscale,
+        wire=wire,
         keep=(array, result),
         sync=not async_op,
     )
@@ -210,14 +216,16 @@ def all_gather(
     group: Group | None = None,
     async_op: bool = False,
     name: str | None = None,
+    wire: str | None = None,
 ) -> Any:
     """Joins every rank's ``x`` along dim 0, in order of rank; every rank gets all of it.
 
     ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``out``: takes the result;
     default: a new array, or tensor where ``x`` is one. ``group``: the ranks that take part, default all.
     ``async_op``: return a `Work` at once, whose ``wait()`` gives the result. ``name``: what errors and the
-    timeline call the operation. Returns the result. Raises TypeError or ValueError for arguments that do not fit,
-    a SlipstreamError when the operation fails.
+    timeline call the operation. ``wire``: what float32 data travels as between hosts, as in `all_reduce`; but for
+    small arrays, all of the result is rounded then. Returns the result. Raises TypeError or ValueError for arguments
+    that do not fit, a SlipstreamError when the operation fails.
 
     >>> slipstream.all_gather(numpy.array([slipstream.rank()]))
     array([0, 1])
@@ -225,6 +233,7 @@ def all_gather(
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_gather")
     check_text("name", name)
+    check_wire(wire, dtype)
     if out is not None:
         check_memory(out)
     head = head_of(array, dtype)
@@ -238,7 +247,7 @@ def all_gather(
         memory = address_of(array), address_of(result)
         if told.blocks is None:
             work = addresses.all_gather(
-                group, *memory, elements, dtype, name=name, keep=(array, result), sync=not async_op
+                group, *memory, elements, dtype, name=name, wire=wire, keep=(array, result), sync=not async_op
             )
         else:
             check_gather("all_gather", group, *memory, elements, dtype)
@@ -454,15 +463,16 @@ def all_to_all(
     group: Group | None = None,
     async_op: bool = False,
     name: str | None = None,
+    wire: str | None = None,
 ) -> Any:
     """Sends some rows of ``x`` to each rank, and gets theirs, in order of rank.
 
     ``x``: a NumPy array, CPU tensor or buffer; the ranks may differ in dim 0 only. ``splits``: how many rows of
     dim 0 go to each rank, default equally many. ``out``: takes what comes; default: a new array, or tensor where
     ``x`` is one. ``group``: the ranks that take part, default all. ``async_op``: return a `Work` at once, whose
-    ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. Returns the rows from
-    all ranks. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the operation
-    fails.
+    ``wait()`` gives the result. ``name``: what errors and the timeline call the operation. ``wire``: as in
+    `all_gather`. Returns the rows from all ranks. Raises TypeError or ValueError for arguments that do not fit, a
+    SlipstreamError when the operation fails.
 
     >>> slipstream.all_to_all(numpy.arange(4) + 10 * slipstream.rank())  # on rank 0
     array([ 0,  1, 10, 11])
@@ -470,6 +480,7 @@ def all_to_all(
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "all_to_all")
     check_text("name", name)
+    check_wire(wire, dtype)
     if out is not None:
         check_memory(out)
     rows, *kind = head_of(array, dtype)
@@ -495,7 +506,15 @@ def all_to_all(
                 array = array.copy()
             memory = address_of(array), address_of(result)
             work = addresses.all_to_all(
-                group, *memory, sent, received, dtype, name=name, keep=(array, result), sync=not async_op
+                group,
+                *memory,
+                sent,
+                received,
+                dtype,
+                name=name,
+                wire=wire,
+                keep=(array, result),
+                sync=not async_op,
             )
         else:
             _join(group, "all_to_all", told.blocks, received, result, out is not None)

@@ -48,18 +48,15 @@ def detailed(
     shape: Sequence[int] = (),
     counts: Sequence[int] = (),
     of: int | None = None,
-    cast_from: str = "",
     prescale: float = 1.0,
     postscale: float = 1.0,
 ) -> str:
     """The operation's name with what it was called with, so that ranks that differ in that read what differs.
 
     ``ranks``: of a group in another order than ascending; ``counts``: elements of each rank; ``of``: the dtype of what
-    travels as bytes; ``cast_from``: what travels in another dtype, in words.
+    travels as bytes.
     """
     details = [f"ranks={_listed(ranks, ',')}"] if ranks else []
-    if cast_from:
-        details.append(f"cast from {cast_from}")
     if shape:
         details.append(f"shape={'x'.join(map(str, shape))}")
     if any(count != counts[0] for count in counts):

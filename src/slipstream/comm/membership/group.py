@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.base.arguments import as_seconds
+from slipstream.base.dtypes import WireType
 from slipstream.base.log import Log
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
-from slipstream.plan.choose import choose
+from slipstream.plan.choose import carries, choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
 from slipstream.plan.topology import Topology, numbered
@@ -97,7 +98,9 @@ class Group:
         hierarchy = current.settings.hierarchy
         self.topology = Topology(hosts, current.network, current.is_crowded(self.ranks), hierarchy)
         self.token: NDArray[np.uint8] = np.zeros(1, dtype=np.uint8)  # what a barrier reduces
+        self.spans_hosts = len(set(hosts)) > 1
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
+        self._wired: dict[tuple[str, int, WireType], Compiled] = {}  # those for data in a wire type
         self.sums = _core.QuickSums(self.session)  # all_reduces that `plans` has requests for
         self._forced: dict[str, tuple[str, int]] = {}
         self.authenticated = (
@@ -160,11 +163,30 @@ class Group:
             )
         return found
 
-    def _compile(self, collective: str, magnitude: int, root: int) -> Compiled:
+    def compiled_for(self, wire: WireType, collective: str, nbytes: int) -> Compiled:
+        """The plan for ``nbytes`` of float32 data that travels as ``wire`` between hosts.
+
+        ValueError if the program has chosen an algorithm (`use`) by which it cannot.
+        """
+        if not wire:
+            return self.compiled(collective, nbytes)
+        key = (collective, nbytes.bit_length(), wire)
+        found = self._wired.get(key)
+        if found is None:
+            with self._lock:
+                found = self._wired[key] = self._compile(collective, key[1], 0, wire)
+        return found
+
+    def _compile(
+        self, collective: str, magnitude: int, root: int, wire: WireType = WireType.EXACT
+    ) -> Compiled:
         forced = self._forced.get(collective)
         if forced is not None:
+            if wire and not carries(collective, forced[0]):
+                raise ValueError(f"{collective} by {forced[0]} cannot travel as {wire.name.lower()}")
             return replace(self.compile_as(collective, *forced, root), reason="the program asks for it")
-        choice = choose(collective, (1 << magnitude) >> 1, self.topology, self.job.reducers.for_choices(self))
+        reducers = self.job.reducers.for_choices(self)
+        choice = choose(collective, (1 << magnitude) >> 1, self.topology, reducers, wire)
         if not choice.reducers:
             own = self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
             return replace(own, reason=choice.reason)
@@ -205,6 +227,7 @@ class Group:
             self.plans = {
                 key: plan for key, plan in self.plans.items() if key[0] not in (collective, "barrier")
             }
+            self._wired = {key: plan for key, plan in self._wired.items() if key[0] != collective}
             self._forced[collective] = (algorithm, chunk_bytes)
             self.sums.clear()
 

@@ -6,8 +6,10 @@ A process is in one job by `init`; the torch backend enters more, one for every 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -70,6 +72,7 @@ class Job:
     measured: Measured | None = None  # of the network, if there are several hosts
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
     world: Any = None  # the Group of all ranks, made on first use by `slipstream.world`
+    _last_acts: list[Callable[[], None]] = field(default_factory=list)
     _farewells: list[Callable[[], None]] = field(default_factory=list)
     groups_made: dict[tuple[int, ...], dict[int, None]] = field(
         default_factory=dict
@@ -120,6 +123,11 @@ class Job:
 
         A failed job waits up to 2 s for ranks that do not know yet why, unless they need not be told (``tell``).
         """
+        while self._last_acts:
+            act = self._last_acts.pop()
+            if isinstance(sys.exc_info()[1], SystemExit | None):
+                with contextlib.suppress(errors.SlipstreamError):  # a job that has failed
+                    act()
         _entered.discard(self)
         self.reducers.stop()
         self.close_meeting()
@@ -136,6 +144,10 @@ class Job:
                 meeting.close()
         while self.left_open:
             self.left_open.pop().close()
+
+    def before_leaving(self, act: Callable[[], None]) -> None:
+        """Has ``act`` called once, when this process leaves the job and is a rank of it still."""
+        self._last_acts.append(act)
 
     def when_left(self, farewell: Callable[[], None]) -> None:
         """Has ``farewell`` called once this process has left the job."""

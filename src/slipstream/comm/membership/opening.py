@@ -25,7 +25,7 @@ __all__ = ["Opened", "open_session"]
 
 # Groups of more have a board only if this process may use as many cores: a board links all members to the leader.
 _BOARD_RANKS = 16
-_ALIKE = ("wire", "hierarchy")  # settings that must be the same on all ranks
+_ALIKE = ("wire", "wire_gather", "hierarchy")  # settings that must be the same on all ranks
 
 
 class Opened(NamedTuple):
@@ -156,7 +156,7 @@ def _check_alike(name: str, values: list[str]) -> None:
     if other is not None:
         raise Mismatch(
             f"SLIPSTREAM_{name.upper()} differs between ranks: rank 0 has {values[0]}, rank {other} has "
-            f"{values[other]}; it must be the same on all ranks: --{name} sets it for a whole job"
+            f"{values[other]}; it must be the same on all ranks: --{name.replace('_', '-')} sets it for a whole job"
         )
 
 

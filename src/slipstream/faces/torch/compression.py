@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 
 from slipstream.faces.torch_tensors import DTYPES
-from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, PowerSGD, TopK, Way
+from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, PowerSGD, TopK, Way, Wire
 
 __all__ = [
     "AnyCompression",
@@ -15,6 +15,7 @@ __all__ = [
     "CastCompressor",
     "Compression",
     "Compressor",
+    "ExactCompressor",
     "FP16Compressor",
     "NoneCompressor",
     "WayCompressor",
@@ -60,6 +61,10 @@ class NoneCompressor(Compressor):
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Returns ``tensor`` itself."""
         return tensor
+
+
+class ExactCompressor(NoneCompressor):
+    """Sends tensors as they are, whatever SLIPSTREAM_WIRE says."""
 
 
 class CastCompressor(Compressor):
@@ -111,7 +116,7 @@ class BF16Compressor(CastCompressor):
 
 
 class WayCompressor(Compressor):
-    """A compression that the exchange of gradients knows: top-k, PowerSGD."""
+    """A compression that the exchange of gradients knows: wires of the engine, top-k, PowerSGD."""
 
     def __init__(self, way: Way) -> None:
         self.way = way
@@ -132,20 +137,34 @@ class Compression:
 
     | name | what travels |
     |---|---|
-    | ``none`` | tensors as they are |
+    | ``none`` | tensors as they are, or by the job's wire (``slipstream run --wire``) |
+    | ``exact`` | tensors as they are, also where the job has a wire |
     | ``fp16``, ``bf16`` | 16 bits a number |
+    | ``f8``, ``int8`` | 8 bits a number and a scale for each block of numbers, between hosts |
+    | ``wire(name, error_feedback=True)`` | the same of bf16, f16, f8 or int8; rounding is made up for |
     | ``topk(ratio)`` | the largest numbers of each gradient, a share of ``ratio``; the others later |
     | ``powersgd(rank)`` | two thin factors of each gradient that is a matrix |
 
-    The last two are for gradients alone (`DistributedOptimizer`, `slipstream.torch.comm_hooks`).
+    All but none, exact, fp16 and bf16 are for gradients alone (`DistributedOptimizer`, `slipstream.torch.comm_hooks`).
 
     >>> hvd.allreduce(torch.ones(2), op=hvd.Sum, compression=hvd.Compression.fp16)
     tensor([2., 2.])
     """
 
     none = NoneCompressor
+    exact = ExactCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    f8 = WayCompressor(Wire("f8"))
+    int8 = WayCompressor(Wire("int8"))
+
+    @staticmethod
+    def wire(name: str, error_feedback: bool = False) -> WayCompressor:
+        """Large float32 gradients travel between hosts as ``name``: bf16, f16, f8 or int8. ValueError for others.
+
+        ``error_feedback``: what rounding takes from this rank's gradient is added to its next one.
+        """
+        return WayCompressor(Wire(name, bool(error_feedback)))
 
     @staticmethod
     def topk(ratio: float) -> WayCompressor:
@@ -175,11 +194,13 @@ def as_compressor(compression: Any) -> Any:
     return compression
 
 
-def way_and_compressor(compression: AnyCompression) -> tuple[Way, AnyCompression | None]:
-    """How gradients travel, and what the user compresses them with before, if so."""
+def way_and_compressor(compression: AnyCompression) -> tuple[Way | None, AnyCompression | None]:
+    """How gradients travel (None: as the job's setting says), and what the user compresses them with before, if so."""
     if isinstance(compression, WayCompressor):
         return compression.way, None
     if compression is Compression.none:
+        return None, None
+    if compression is Compression.exact:
         return EXACT, None
     if isinstance(compression, type) and issubclass(compression, CastCompressor):
         return compression.cast, None

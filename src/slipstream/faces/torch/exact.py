@@ -1,17 +1,18 @@
-"""Which parameters travel as they are: what users say of it."""
+"""Which parameters travel as they are, and which by a wire of their own: what users say of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
 
 from slipstream.gradients.buckets import Parameter
+from slipstream.gradients.compression import EXACT, WIRES, Way, Wire
 from slipstream.gradients.policy import is_sensitive
 
-__all__ = ["Exact", "check_exact", "exact_rule"]
+__all__ = ["Exact", "check_exact", "exact_rule", "ways_of_groups"]
 
 Exact: TypeAlias = "Callable[[str, torch.Tensor], bool] | Iterable[str] | None"
 
@@ -48,3 +49,20 @@ def exact_rule(exact: Any, params: Sequence[torch.Tensor]) -> Callable[[Paramete
     if callable(exact):
         return lambda parameter: bool(exact(parameter.name, params[parameter.index]))
     return lambda parameter: is_sensitive(parameter) or any(fnmatchcase(parameter.name, one) for one in exact)
+
+
+def ways_of_groups(groups: Sequence[Mapping[str, Any]], params: Sequence[torch.Tensor]) -> dict[int, Way]:
+    """The ways of the parameters in groups with a "wire", by number; ValueError for a wire that there is not."""
+    number_of = {id(param): number for number, param in enumerate(params)}
+    found: dict[int, Way] = {}
+    for group in groups:
+        wire = group.get("wire")
+        if wire is None:
+            continue
+        if wire not in ("exact", *WIRES):
+            raise ValueError(
+                f'the "wire" of a parameter group is one of exact, {", ".join(WIRES)}, not {wire!r:.40}'
+            )
+        way = EXACT if wire == "exact" else Wire(wire)
+        found |= {number_of[id(param)]: way for param in group["params"] if id(param) in number_of}
+    return found

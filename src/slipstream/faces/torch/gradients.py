@@ -6,7 +6,7 @@ Where a gradient travels as it is, its place in the bucket becomes the gradient.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from slipstream.faces.torch.compression import AnyCompression, way_and_compresso
 from slipstream.faces.torch.reduction_operations import sparse_allreduce_async
 from slipstream.faces.torch_tensors import DTYPES, describe, dtype_code
 from slipstream.gradients.buckets import Bucket, Parameter
+from slipstream.gradients.compression import Way
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.policy import Policy
 
@@ -41,17 +42,20 @@ def exchange_gradients(
     names: Sequence[str] | None,
     compression: AnyCompression,
     exact: Callable[[Parameter], bool],
+    wires: Mapping[int, Way],
     op: int,
     predivide: float,
     passes: int,
     groups: Sequence[Sequence[int]],
     sparse_as_dense: bool,
     process_set: ProcessSet,
+    overlaps: bool = False,
 ) -> GradientExchange:
     """The exchange of the gradients of ``params`` over a process set; ``op`` is Horovod's.
 
     ``predivide``: with Average, gradients are divided by it before the sum, and by size/``predivide`` after.
-    ``names`` are the parameters' (None: they have none). ``exact`` says which travel as they are nevertheless.
+    ``names`` are the parameters' (None: they have none). ``exact`` says which travel as they are nevertheless,
+    ``wires`` which have a way of their own, by number. ``overlaps``: as of GradientExchange.
     """
     scales = (1.0 / predivide, predivide) if op == Average else (1.0, 1.0)
     way, compressor = way_and_compressor(compression)
@@ -64,7 +68,8 @@ def exchange_gradients(
         postscale=scales[1],
         passes=passes,
         groups=groups,
-        policy=Policy(way, exact),
+        overlaps=overlaps,
+        policy=Policy(way, exact, wires if compressor is None else {}),
     )
 
 

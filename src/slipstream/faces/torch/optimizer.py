@@ -20,8 +20,9 @@ from slipstream.faces.torch.compression import (
     as_compressor,
     way_and_compressor,
 )
-from slipstream.faces.torch.exact import Exact, check_exact, exact_rule
+from slipstream.faces.torch.exact import Exact, check_exact, exact_rule, ways_of_groups
 from slipstream.faces.torch.gradients import exchange_gradients
+from slipstream.faces.torch.overlap import ForwardOverlap
 from slipstream.gradients.compression import Cast
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.reductions import check_sums
@@ -38,6 +39,7 @@ class _Distributed:
     param_groups: list[dict[str, Any]]
     _exchange: GradientExchange | None
     _settings: dict[str, Any]
+    _overlap: ForwardOverlap | None
     _synchronized: bool
     _should_synchronize: bool
     backward_passes_per_step: int
@@ -61,10 +63,17 @@ class _Distributed:
             params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
         settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
         settings["exact"] = exact_rule(settings["exact"], params)
+        settings["wires"] = ways_of_groups(self.param_groups, params)
         self._exchange = exchange_gradients(
-            params, groups=_as_indices(params, groups), passes=self.backward_passes_per_step, **settings
+            params,
+            groups=_as_indices(params, groups),
+            passes=self.backward_passes_per_step,
+            overlaps=self._overlap is not None,
+            **settings,
         )
         self._exchange.load_state_dict(kept)
+        if self._overlap is not None:
+            self._overlap.watch(self, params, self._exchange)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated locally before gradients are reduced."""
@@ -80,6 +89,20 @@ class _Distributed:
         if self._exchange is not None:
             self._exchange.synchronize()
         self._synchronized = True
+
+    def settle(self) -> None:
+        """Completes a step that goes on after `step` (``overlap_forward``): parameters are updated afterwards.
+
+        Raises SlipstreamError when the job has failed.
+        """
+        if self._overlap is not None:
+            self._overlap.settle()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The state after the last step, which this completes."""
+        self.settle()
+        state: dict[str, Any] = super().state_dict(*args, **kwargs)  # type: ignore[misc]
+        return state
 
     @contextmanager
     def skip_synchronize(self) -> Generator[None, None, None]:
@@ -100,6 +123,7 @@ class _Distributed:
             self._synchronized = False
             return step() if closure is None else step(closure)
         if closure is not None:
+            self.settle()
             inner = closure
 
             def reduced() -> Any:
@@ -113,6 +137,8 @@ class _Distributed:
             result = step(reduced)
             self._synchronized = False
             return result
+        if self._overlap is not None and not self._synchronized and self._overlap.step():
+            return None
         again = self._exchange is None or self._exchange.touched
         if self._synchronized:
             warnings.warn(
@@ -157,6 +183,7 @@ class _Distributed:
 
         >>> torch.save(optimizer.compression_state_dict(), f"compression-{hvd.rank()}.pt")
         """
+        self.settle()
         saved = {} if self._exchange is None else self._exchange.state_dict()
         return {
             name: {what: torch.from_numpy(array) for what, array in arrays.items()}
@@ -256,6 +283,7 @@ def DistributedOptimizer(
     groups: int | list[list[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    overlap_forward: torch.nn.Module | None = None,
     exact: Exact = None,
 ) -> Any:
     """Wraps an optimizer so that it steps on gradients reduced over the ranks, sent while backward runs.
@@ -266,7 +294,8 @@ def DistributedOptimizer(
     named_parameters: must be complete and unique. Ranks match parameters by name, whatever their order; the first step
     raises Mismatch if names, shapes or dtypes differ. Without names ranks match them by their order, and compare shapes
     and dtypes alone: equal shapes in another order go unnoticed
-    compression: what travels, see `Compression`; sums are formed in float32.
+    compression: what travels, see `Compression`; sums are formed in float32. A parameter group with a key "wire"
+    (exact, bf16, f16, f8 or int8) has its own
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
     op: Average, Sum, Min, Max or Product
     gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after
@@ -274,13 +303,17 @@ def DistributedOptimizer(
     name
     sparse_as_dense: sparse gradients are made dense before they travel
     process_set: the ranks to reduce over; on others the optimizer works alone
-    exact: which gradients top-k and PowerSGD leave alone. By default those with at most one dimension (biases, norms)
-    or fewer than 4096 numbers. A list of names, or patterns such as "head.*", adds to these; a function of
-    (name, parameter) decides instead
+    overlap_forward: the model; not in Horovod. ``step`` then does not wait for gradients that still travel: before one
+    of the model's modules runs forward, the parameters of that module are updated. The values are the same. Gradients
+    are gone after ``step``, as after ``zero_grad``. What reads parameters in another way calls ``settle`` before. On
+    all ranks or on none
+    exact: which gradients no compression touches. By default those with at most one dimension (biases, norms) or fewer
+    than 4096 numbers. A list of names, or patterns such as "head.*", adds to these; a function of (name, parameter)
+    decides instead
 
     Gradients live in memory that the ranks of a host share. If a script keeps ``p.grad`` of an earlier step, that
-    tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names or
-    groups that do not fit, NotImplementedError for Adasum.
+    tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names,
+    groups or wires that do not fit, NotImplementedError for Adasum.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -299,7 +332,7 @@ def DistributedOptimizer(
     names = _check_names(optimizer, named_parameters)
     group_lists, group_count = _check_groups(groups, num_groups)
     way, compressor = way_and_compressor(as_compressor(compression))
-    if compressor is None and not isinstance(way, Cast):
+    if compressor is None and way is not None and not isinstance(way, Cast):
         check_sums(way, engine_op(op))
     made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
     wrapped: Any = made.__new__(made)
@@ -308,6 +341,7 @@ def DistributedOptimizer(
     )
     wrapped.backward_passes_per_step = backward_passes_per_step
     wrapped._exchange = None
+    wrapped._overlap = None if overlap_forward is None else ForwardOverlap(optimizer, overlap_forward)
     wrapped._synchronized = False
     wrapped._should_synchronize = True
     wrapped._settings = {

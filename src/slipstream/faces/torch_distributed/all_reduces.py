@@ -37,13 +37,21 @@ class AllReduces:
         if not as_it_is:
             return self._of_any(tensor, opts)
         starter = self._starter
-        if starter.wire is not None and starter.wire.takes(tensor, op):
-            return self._of_separate([tensor], opts)
         address, count = tensor.data_ptr(), tensor.numel()
+        wire = starter.wire.of_sum(count, tensor.dtype, op)
         sync = starter.is_synchronous(opts)
         limit = starter.limit if starter.alone else starter.limit_of(opts)
         running = addresses.all_reduce(
-            starter.members, address, address, count, code, op, keep=tensor, sync=sync, timeout=limit
+            starter.members,
+            address,
+            address,
+            count,
+            code,
+            op,
+            wire=wire,
+            keep=tensor,
+            sync=sync,
+            timeout=limit,
         )
         if sync:
             return FinishedWork([tensor], True)

@@ -45,6 +45,7 @@ class _Layout:
         """Begins to reduce the gradients."""
         for gradient, copy in self.exact:
             copy.copy_(gradient)
+            gradient.zero_()  # it must not widen the scale of a block of its neighbours
         for reduction in self.reductions:
             reduction.start(group)
 
@@ -147,7 +148,7 @@ class DdpGradients:
             GradientPlace(replace(self._parameter(param), dtype=own), gradient.data_ptr())
             for param, gradient in zip(params, gradients, strict=True)
         ]
-        ways = [self._policy.way_of(place.parameter) for place in places]
+        ways = [self._policy.way_of(place.parameter, self._group, int(Op.AVG)) for place in places]
         ways = [way if way.dtype(own) is own else EXACT for way in ways]
         way = next((one for one in ways if one != EXACT), EXACT)
         if way == EXACT:

@@ -234,7 +234,7 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         start = self._starter
         limit = start.limit_of(opts)
         ready = [
-            operations.all_gather(start.group_for(tensor), outs, tensor, limit)
+            operations.all_gather(start.group_for(tensor), outs, tensor, limit, start.wire)
             for outs, tensor in zip(outputs, inputs, strict=True)
         ]
         return start.start_all(ready, opts)

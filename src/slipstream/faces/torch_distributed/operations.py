@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
-from slipstream.base.dtypes import itemsize
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.work import Received, Work
 from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed.devices.memory import TensorMemory
 from slipstream.faces.torch_distributed.operands import Operands
 from slipstream.faces.torch_distributed.reduce_ops import reduction
-from slipstream.faces.torch_distributed.wire import Wire
+from slipstream.faces.torch_distributed.wire import EXACT, Wire
 from slipstream.faces.torch_tensors import byte_code
 from slipstream.staging.calls import Call
 from slipstream.staging.device import Device
@@ -118,28 +117,22 @@ def _own(factor: float) -> dict[str, Any]:
 
 
 def all_reduce(
-    group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float, wire: Wire | None = None
+    group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float, wire: Wire = EXACT
 ) -> Operation:
-    """``tensor`` = the reduction of every rank's, in place; on the ``wire``, if it takes it."""
+    """``tensor`` = the reduction of every rank's, in place."""
     operands = Operands(group, "all_reduce", limit)
     code, op, plain = reduction(reduce_op, tensor.dtype)
-    on_wire = wire is not None and plain and wire.takes(tensor, op)
-    if on_wire:
-        operands.await_earlier(tensor, writes=True)
     flat, finish = operands.in_place(tensor)
     src, factor = operands.scaled(flat, reduce_op, plain)
-    options = {**_own(factor), "timeout": limit}
-    if on_wire:
-        assert wire is not None
-        sums = wire.encode(flat, flat, op, finish)
-        src, flat, finish, code, op = sums.src, sums.dst, sums.decode, wire.code, sums.op
-        options["cast_from"] = sums.cast_from
-    count = [flat.numel() // itemsize(code) if on_wire else flat.numel()]
+    options = {**_own(factor), "timeout": limit, "wire": wire.of_sum(flat.numel(), flat.dtype, op)}
+    count = [flat.numel()]
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
         return addresses.all_reduce(group, src, dst, sent[0], code, op, keep=keep, sync=sync, **options)
 
-    return Operation(Call("all_reduce", itemsize(code), count, count, issue), src, flat, [tensor], finish)
+    return Operation(
+        Call("all_reduce", flat.element_size(), count, count, issue), src, flat, [tensor], finish
+    )
 
 
 def reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, root: int, limit: float) -> Operation:
@@ -180,7 +173,9 @@ def broadcast(group: Group, tensor: torch.Tensor, root: int, limit: float) -> Op
 # ---- operations on one block per rank
 
 
-def all_gather(group: Group, outputs: Tensors, tensor: torch.Tensor, limit: float) -> Operation:
+def all_gather(
+    group: Group, outputs: Tensors, tensor: torch.Tensor, limit: float, wire: Wire = EXACT
+) -> Operation:
     """``outputs`` = every rank's ``tensor``, which may differ in size; a single output takes all blocks in a row."""
     operands = Operands(group, "all_gather", limit)
     src = operands.readable(tensor)
@@ -202,13 +197,14 @@ def all_gather(group: Group, outputs: Tensors, tensor: torch.Tensor, limit: floa
             )
         dst, finish = operands.writable_list(outputs)
     code, factor = byte_code(src)
+    wired = wire.of_gathered(sum(counts), src.dtype)
     offset = sum(counts[: group.rank]) * src.element_size()
     if src.data_ptr() != dst.data_ptr() + offset:  # an input that is already in its place is left there
         src = operands.apart(src, dst)
 
     def issue(src: int, dst: int, _: Sequence[int], received: Sequence[int], keep: Any, sync: bool) -> Work:
         return addresses.all_gather(
-            group, src, dst, _times(received, factor), code, keep=keep, sync=sync, timeout=limit
+            group, src, dst, _times(received, factor), code, wire=wired, keep=keep, sync=sync, timeout=limit
         )
 
     call = Call("all_gather", src.element_size(), [src.numel()], counts, issue)
@@ -221,12 +217,9 @@ def reduce_scatter(
     inputs: Tensors,
     reduce_op: Any,
     limit: float,
-    wire: Wire | None = None,
+    wire: Wire = EXACT,
 ) -> Operation:
-    """``output`` = this rank's block of the reduction of ``inputs``: one per rank, or all blocks in one tensor.
-
-    On the ``wire``, if it takes the blocks.
-    """
+    """``output`` = this rank's block of the reduction of ``inputs``: one per rank, or all blocks in one tensor."""
     operands = Operands(group, "reduce_scatter", limit)
     _check_same(inputs, output, "input")
     code, op, plain = reduction(reduce_op, output.dtype)
@@ -248,14 +241,7 @@ def reduce_scatter(
         src = operands.readable_list(inputs)
     dst, finish = operands.writable(output)
     src, factor = operands.scaled(src, reduce_op, plain)
-    options = {**_own(factor), "timeout": limit}
-    if wire is not None and plain and wire.takes_blocks(src, op, counts):
-        operands.await_earlier(src, writes=False)
-        operands.await_earlier(output, writes=True)
-        sums = wire.encode(src, dst, op, finish)
-        src, dst, finish, code, op = sums.src, sums.dst, sums.decode, wire.code, sums.op
-        options["cast_from"] = sums.cast_from
-        counts = wire.counts(counts)
+    options = {**_own(factor), "timeout": limit, "wire": wire.of_sum(src.numel(), src.dtype, op)}
     src = operands.apart(src, dst)
 
     def issue(src: int, dst: int, sent: Sequence[int], _: Sequence[int], keep: Any, sync: bool) -> Work:
@@ -263,7 +249,7 @@ def reduce_scatter(
             group, src, dst, list(sent), code, op, keep=keep, sync=sync, **options
         )
 
-    call = Call("reduce_scatter", itemsize(code), counts, [counts[group.rank]], issue)
+    call = Call("reduce_scatter", src.element_size(), counts, [counts[group.rank]], issue)
     return Operation(call, src, dst, [output], finish)
 
 

@@ -12,7 +12,7 @@ from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import devices, operations
 from slipstream.faces.torch_distributed.operations import Operation
-from slipstream.faces.torch_distributed.wire import Wire
+from slipstream.faces.torch_distributed.wire import EXACT, Wire
 from slipstream.faces.torch_distributed.works import FinishedWork, JoinedWork, PendingWork
 from slipstream.faces.torch_tensors import copy_back
 from slipstream.staging.process import stage
@@ -24,12 +24,11 @@ class OperationStarter:
     """Starts operations on ``members``, and gives a Work for each.
 
     ``staged``: the same members, as a group for what passes through host memory. ``limit``: seconds that operations
-    may take which do not bring a limit of their own, 0 for the job's limit. ``wire``: what sums travel as, None if as
-    they are. Between `begin_batch` and
-    `end_batch` works are also collected: the coalescing of c10d.
+    may take which do not bring a limit of their own, 0 for the job's limit. ``wire``: what they travel as. Between
+    `begin_batch` and `end_batch` works are also collected: the coalescing of c10d.
     """
 
-    def __init__(self, members: Group, staged: Group, limit: float, wire: Wire | None = None) -> None:
+    def __init__(self, members: Group, staged: Group, limit: float, wire: Wire = EXACT) -> None:
         self.members = members
         self.limit = limit
         self.alone = members.size == 1  # then there is nobody to wait for

@@ -1,0 +1,157 @@
+"""Optimizer steps that go on while the next forward pass runs: each module waits for its own parameters alone.
+
+`step` launches what is left of the exchange of gradients and returns. Before a module runs forward, the buckets of its
+parameters are waited for, and the optimizer updates the parameters in them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from slipstream.gradients.exchange import GradientExchange
+
+__all__ = ["ForwardOverlap"]
+
+_WITHOUT_FORWARD = torch.nn.ParameterList, torch.nn.ParameterDict
+
+
+class ForwardOverlap:
+    """Steps of ``optimizer`` beside forward passes of ``model``. ValueError if the optimizer cannot do that.
+
+    ``watch`` comes before the first step. Whatever reads parameters without running their modules calls ``settle``.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise ValueError(
+                f"overlap_forward must be the model, a torch.nn.Module, not {type(model).__name__}"
+            )
+        if not _updates_each_alone(optimizer):
+            raise ValueError(
+                f"overlap_forward updates some parameters at a time, which {type(optimizer).__name__} may not bear: "
+                "use an optimizer of torch.optim other than LBFGS, or leave overlap_forward out"
+            )
+        # weak: a model outlives its optimizer, and must not keep the buckets
+        self._optimizer: Callable[[], Any] = lambda: None
+        self._exchange: GradientExchange | None = None
+        self._params: list[torch.Tensor] = []
+        self._number: dict[int, int] = {}
+        self._of_modules: set[int] | None = set()  # ids of parameters whose modules ran, in the first steps
+        self._elsewhere: list[int] = []  # parameters that are used without running their modules
+        self._options: list[dict[str, Any]] = []  # of the groups of parameters, at the last step
+        self._hook(model)
+
+    def _hook(self, model: torch.nn.Module) -> None:
+        me = weakref.ref(self)
+
+        def before(module: torch.nn.Module, _: Any) -> None:
+            if (target := me()) is not None:
+                target._before_forward(module, is_whole=module is model)
+
+        def settle(*_: Any) -> None:
+            if (target := me()) is not None:
+                target.settle()
+
+        for module in model.modules():
+            if module is model or any(True for _ in _own(module)):
+                module.register_forward_pre_hook(before)
+        model.register_state_dict_pre_hook(settle)
+        model.register_load_state_dict_pre_hook(settle)
+
+    def watch(self, optimizer: Any, params: list[torch.Tensor], exchange: GradientExchange) -> None:
+        """Goes on with this exchange of the gradients of ``params``."""
+        self._optimizer = weakref.ref(optimizer)
+        self._exchange = exchange
+        self._params = params
+        self._number = {id(param): number for number, param in enumerate(params)}
+        self._of_modules = set()
+        me = weakref.ref(self)
+
+        def settle() -> None:
+            if (target := me()) is not None:
+                target.settle()
+
+        optimizer._settings["process_set"].group.job.before_leaving(settle)
+
+    def settle(self) -> None:
+        """Completes the last step: all parameters are updated. Raises SlipstreamError if the job has failed."""
+        if self._exchange is not None:
+            self._exchange.settle()
+
+    def step(self) -> bool:
+        """Takes the step, in part later. False: it has to be taken at once."""
+        optimizer = self._optimizer()
+        if (
+            self._exchange is None
+            or optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+        ):
+            return False
+        self._exchange.settle()
+        self._options = [
+            {name: _kept(value) for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
+        ]
+        if not self._exchange.launch(self._update):
+            return False
+        if self._of_modules is not None:
+            ran, self._of_modules = self._of_modules, None
+            self._elsewhere = [number for number, param in enumerate(self._params) if id(param) not in ran]
+        return True
+
+    def _before_forward(self, module: torch.nn.Module, *, is_whole: bool) -> None:
+        if self._of_modules is not None:
+            self._of_modules.update(id(param) for param in _own(module))
+        if self._exchange is None or not self._exchange.unsettled:
+            return
+        for number in self._elsewhere if is_whole else ():
+            self._exchange.settle(number)
+        for param in _own(module):
+            if (own := self._number.get(id(param))) is not None:
+                self._exchange.settle(own)
+
+    def _update(self, numbers: list[int]) -> None:
+        """Has the optimizer update these parameters, with the options that it had at the step."""
+        optimizer = self._optimizer()
+        params = [self._params[number] for number in numbers]
+        wanted = {id(param) for param in params}
+        now = [dict(group) for group in optimizer.param_groups]
+        try:
+            for group, options in zip(optimizer.param_groups, self._options, strict=True):
+                group |= options | {"params": [param for param in group["params"] if id(param) in wanted]}
+            _plain_step(optimizer)(optimizer)
+        finally:
+            for group, before in zip(optimizer.param_groups, now, strict=True):
+                group |= before
+        for param in params:
+            param.grad = None
+
+
+def _own(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters that the module itself uses: also those of lists of parameters, which do not run."""
+    yield from module.parameters(recurse=False)
+    for child in module.children():
+        if isinstance(child, _WITHOUT_FORWARD):
+            yield from _own(child)
+
+
+def _kept(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _plain_step(optimizer: torch.optim.Optimizer) -> Any:
+    """The step of the user's optimizer, without the hooks around it: it is called for parts of a step."""
+    own: Any = type(optimizer).__mro__[2]  # after that of `DistributedOptimizer` and what it adds
+    return getattr(own.step, "__wrapped__", own.step)
+
+
+def _updates_each_alone(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step is the same if it is taken for some parameters after others."""
+    step = type(optimizer).step
+    return getattr(step, "__module__", "").startswith("torch.optim") and not isinstance(
+        optimizer, torch.optim.LBFGS
+    )

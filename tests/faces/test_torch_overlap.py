@@ -1,0 +1,218 @@
+"""Steps that go on in the next forward pass: the same values, bit by bit, as steps that end at once."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import slipstream  # noqa: E402
+import slipstream.torch as hvd  # noqa: E402
+from comm import ranks  # noqa: E402
+from slipstream.gradients import buckets  # noqa: E402
+
+ROWS = 4
+
+
+class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Layers, parameters in a list, one that is used by another module than its own, and one that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(5, 8)
+        self.inner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+        self.listed = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(8)) for _ in range(2)])
+        self.elsewhere = torch.nn.Linear(8, 8)
+        self.last = torch.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.inner(self.first(x)) * self.listed[0] + self.listed[1]
+        return self.last(x @ self.elsewhere.weight + self.elsewhere.bias)
+
+
+def make_model() -> Any:
+    torch.manual_seed(3)
+    return Net().double()
+
+
+def batch(step: int) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+    x = torch.rand((ROWS, 5), generator=generator, dtype=torch.float64)
+    return x, torch.rand((ROWS, 3), generator=generator, dtype=torch.float64)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01), foreach=False),
+    "adam, foreach": lambda p: torch.optim.Adam(p, lr=0.01, foreach=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True),
+}
+
+
+def groups_of(model: Any) -> list[dict[str, Any]]:
+    """Weights, and the rest with options of their own."""
+    named = list(model.named_parameters())
+    return [
+        {"params": [p for name, p in named if name.endswith("weight")]},
+        {"params": [p for name, p in named if not name.endswith("weight")], "weight_decay": 0.1},
+    ]
+
+
+def train(kind: str, overlapped: bool, steps: int = 6) -> tuple[Any, Any, list[float]]:
+    """The model, its optimizer and the losses of ``steps`` steps; the learning rate falls after each."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(
+        OPTIMIZERS[kind](groups_of(model)),
+        named_parameters=model.named_parameters(),
+        **({"overlap_forward": model} if overlapped else {}),
+    )
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+    losses = []
+    for step in range(steps):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return model, optimizer, losses
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def check_values(kind: str) -> None:
+    fixed = buckets.FIRST_BUCKET_BYTES, buckets.OVERLAPPED_BYTES
+    buckets.FIRST_BUCKET_BYTES = buckets.OVERLAPPED_BYTES = 256
+    try:
+        plain, _, expected = train(kind, overlapped=False)
+        model, optimizer, losses = train(kind, overlapped=True)
+        assert optimizer._exchange.unsettled
+        assert losses == expected
+        assert_same(model.state_dict(), plain.state_dict())
+        assert not optimizer._exchange.unsettled
+        assert all(parameter.grad is None for parameter in model.parameters())
+    finally:
+        buckets.FIRST_BUCKET_BYTES, buckets.OVERLAPPED_BYTES = fixed
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_values_are_those_of_steps_that_wait(two: Any, kind: str) -> None:
+    two(check_values, kind)
+
+
+def check_settled_by() -> None:
+    """Whatever asks for the state after the step gets it."""
+    plain, done, _ = train("sgd", overlapped=False)
+    for look in ("optimizer", "settle", "synchronize", "closure"):
+        model, optimizer, _ = train("sgd", overlapped=True)
+        if look == "optimizer":
+            found = copy.deepcopy(optimizer.state_dict())["state"]
+            for number, state in done.state_dict()["state"].items():
+                assert torch.equal(found[number]["momentum_buffer"], state["momentum_buffer"])
+        elif look == "settle":
+            optimizer.settle()
+        elif look == "synchronize":
+            optimizer.synchronize()
+        else:
+            before = [p.clone() for p in plain.parameters()]
+
+            def closure(model: Any = model, before: Any = before) -> Any:
+                for mine, other in zip(model.parameters(), before, strict=True):
+                    assert torch.equal(mine, other)
+                return model(batch(9)[0]).sum() * 0
+
+            optimizer.step(closure)
+            continue
+        assert not optimizer._exchange.unsettled
+        for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(mine, other)
+
+
+def test_whoever_needs_the_state_completes_the_step(two: Any) -> None:
+    two(check_settled_by)
+
+
+def check_clipping() -> None:
+    """A step after `synchronize` ends at once, as ever."""
+    found = []
+    for overlapped in (False, True):
+        model = make_model()
+        options = {"overlap_forward": model} if overlapped else {}
+        optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), **options)
+        for step in range(4):
+            x, y = batch(step)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            if step % 2:
+                optimizer.synchronize()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            else:
+                optimizer.step()
+        found.append(model.state_dict())
+    assert_same(*found)
+
+
+def test_steps_that_end_at_once_in_between(two: Any) -> None:
+    two(check_clipping)
+
+
+def check_stale() -> None:
+    """A parameter that is used before its update is there is an error, not an old value."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), overlap_forward=model)
+    x, y = batch(0)
+    for _ in range(2):
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    loss = (x @ model.first.weight.T).sum()  # without running the model, or its first layer
+    with pytest.raises(RuntimeError, match=r"was used in a forward pass before the step .*settle\(\)"):
+        loss.backward()
+    optimizer.settle()
+
+
+def test_a_parameter_that_is_used_too_early_is_an_error(two: Any) -> None:
+    two(check_stale)
+
+
+def check_disagreement() -> None:
+    model = make_model()
+    options = {"overlap_forward": model} if hvd.rank() == 1 else {}
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), **options)
+    x, y = batch(0)
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    with pytest.raises(slipstream.Mismatch, match="overlap_forward is given on rank 1 alone"):
+        optimizer.step()
+
+
+def test_all_ranks_overlap_or_none(two: Any) -> None:
+    two(check_disagreement)
+
+
+def test_an_optimizer_whose_step_is_one() -> None:
+    model = torch.nn.Linear(2, 2)
+
+    class Own(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    for optimizer in (torch.optim.LBFGS(model.parameters()), Own(model.parameters(), lr=0.1)):
+        with pytest.raises(ValueError, match="leave overlap_forward out"):
+            hvd.DistributedOptimizer(optimizer, overlap_forward=model)
+    with pytest.raises(ValueError, match=r"must be the model, a torch\.nn\.Module, not bool"):
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters()), overlap_forward=True)
+
+
+def test_ranks_with_fewer_batches_and_a_last_step_that_nobody_waits_for() -> None:
+    for text in ranks.run(Path(__file__).with_name("overlap_rank.py"), 3):
+        assert text.strip() == "the same parameters"
