@@ -11,6 +11,7 @@ messages that are measured to be faster through a reducer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -373,7 +374,7 @@ def _choose_own(collective: str, nbytes: int, topology: Topology, wire: WireType
     shape = _shape(topology)
     if wire:
         network = topology.network
-        faster = replace(network, inter_beta=network.inter_beta * wire_share(wire))
+        faster = network._replace(inter_beta=network.inter_beta * wire_share(wire))
         topology = replace(topology, network=faster)
     times = estimate(collective, nbytes, topology)
     if wire and shape.hosts > 1:

@@ -160,8 +160,7 @@ def all_reduce(
 ) -> Work:
     """dst = reduction of every rank's src, ``count`` elements each. Ranks whose ``shape`` differs get Mismatch.
 
-    Of operations that run at the same time, those with more ``urgency`` go first. It is the same on all ranks, and
-    memory of such an operation is not that of another one.
+    Operations with more ``urgency``, the same on all ranks, go before those that run already. Their memory is theirs.
     """
     nbytes = count * itemsize(dtype)
     if src != dst:
@@ -172,9 +171,8 @@ def all_reduce(
     if code:
         compiled = group.compiled_for(code, "all_reduce", nbytes)
     else:
-        compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0)) or group.compiled(
-            "all_reduce", nbytes
-        )
+        compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0))
+        compiled = compiled or group.compiled("all_reduce", nbytes)
     key: tuple[Any, ...] = (dtype, op)
     if code or len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
