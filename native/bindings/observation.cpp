@@ -112,12 +112,50 @@ nb::tuple take_trace(Session& self) {
   return nb::make_tuple(events, taken.dropped);
 }
 
+nb::dict counters(Session& self) {
+  const Counters& found = self.counters();
+  nb::list operations;
+  for (const Counters::Cell& cell : found.cells()) {
+    nb::dict one;
+    one["collective"] = name_of(cell.collective);
+    one["largest"] = cell.largest == UINT64_MAX ? 0 : cell.largest;
+    one["count"] = cell.count;
+    one["bytes"] = cell.bytes;
+    one["bus_bytes"] = cell.bus_bytes;
+    one["seconds"] = double(cell.nanoseconds) * 1e-9;
+    operations.append(one);
+  }
+  nb::list late;
+  for (const uint64_t nanoseconds : found.late()) late.append(double(nanoseconds) * 1e-9);
+  nb::dict all;
+  all["operations"] = operations;
+  all["waited"] = double(found.waited()) * 1e-9;
+  all["busy"] = double(found.busy()) * 1e-9;
+  all["late"] = late;
+  all["stalls"] = found.stalls();
+  return all;
+}
+
 }  // namespace
 
 void bind_observation(nb::module_& m, SessionClass& session) {
   m.def("congestion", &check_congestion, nb::arg("name"),
         "The TCP congestion control that connections get; name: one to take, \"\" for the default. ValueError if this "
         "machine or this user does not have it.");
+  m.def(
+      "wait_in_background", [] { Counters::in_background() = true; },
+      "From now on what this thread waits for is not counted as a wait of the program.");
+  session
+      .def("counters", &counters,
+           "What operations have cost since the start: `operations`, by collective and size class (`largest`: its "
+           "bytes, 0: no bound); seconds that callers `waited`, and in which any was under way (`busy`); how `late` "
+           "each rank came, after this one; warnings of `stalls`.")
+      .def(
+          "times", [](Session& self) { return nb::make_tuple(self.counters().waited(), self.counters().busy()); },
+          "(waited, busy) of counters(), in nanoseconds.")
+      .def(
+          "add_wait", [](Session& self, double duration) { self.counters().add_wait(seconds(duration)); },
+          nb::arg("seconds"), "The program has waited for so long, outside of these calls.");
   session.def("links", &Session::links, nb::call_guard<WithoutGil>(), "(tcp, shm) links that are up.")
       .def("link_statistics", &statistics,
            "What each link has done, also if it is closed: a dict each, those of tcp with their lanes.")

@@ -86,6 +86,8 @@ class Board : public std::enable_shared_from_this<Board> {
   // Looks until the call is decided, for a moment, or as long as is usual. True if it is.
   bool look_at_once();
   bool look();
+  // Before end(), if it is not decided yet: the ranks of the group that this one still waits for.
+  std::vector<int> missing() const { return rows_->missing(); }
   // Null: the call is done. Or the work that it has become. This thread looks no more.
   WorkPtr end(const BoardCall& call, uint64_t number);
 

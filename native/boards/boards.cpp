@@ -223,6 +223,7 @@ WorkPtr Boards::work_of(const BoardCall& call, uint64_t number) {
   auto work = std::make_shared<Work>(std::move(request));
   work->deferred = true;  // the call was made before, whatever happens now
   enter(work, number);
+  parts_.counters.begin(*work);
   return work;
 }
 

@@ -37,6 +37,7 @@ class Boards final : public BoardHandler, private BoardHost {
     Runner& runner;
     Regions& regions;
     Trace& trace;
+    Counters& counters;
   };
   Boards(const Parts& parts, BoardOptions options) : parts_(parts), options_(options) {}
 

@@ -71,7 +71,7 @@ Error StallWatch::watch(Execution& execution, Time now) {
     stall.asked_at = now;
     execution.nudge();
   }
-  warn(stall, now, [&] { return report_.wait_of(execution, now); });
+  warn(stall, execution.work()->counters, now, [&] { return report_.wait_of(execution, now); });
   return {};
 }
 
@@ -112,7 +112,7 @@ Error StallWatch::watch(Receives::Receive& receive, Time now) {
       questions_.ask({candidate.channel, ledger_.next(candidate.channel)}, request.signature, rank);
   }
   if (ask) stall.asked_at = now;
-  warn(stall, now, [&] { return report_.wait_of(receive, now); });
+  warn(stall, receive.work->counters, now, [&] { return report_.wait_of(receive, now); });
   return {};
 }
 
@@ -143,10 +143,11 @@ Error StallWatch::expired(const Work& work, const Stall& stall, const std::vecto
       wait + report_.dissent(stall, now()) + " Timed out on " + report_.name() + " (" + setting + " sets the limit)"};
 }
 
-void StallWatch::warn(Stall& stall, Time now, const std::function<std::string()>& wait) {
+void StallWatch::warn(Stall& stall, Counters* counters, Time now, const std::function<std::string()>& wait) {
   if (now - stall.progress_at < seconds(options_.warn_seconds)) return;
   if (stall.warned_at > stall.progress_at && now - stall.warned_at < seconds(options_.warn_again_seconds)) return;
   stall.warned_at = now;
+  if (counters != nullptr) counters->add_stall();
   if (warned_.take(now, options_.warn_seconds, kMostWarnings))
     log_warning(rank_, wait() + report_.dissent(stall, now));
   else

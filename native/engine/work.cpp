@@ -134,7 +134,8 @@ void Work::complete(const Error& error) {
   if (done()) return;
   error_ = error;
   if (!error_) copy_out.run();
-  finished = coarse_now();
+  finished = counters != nullptr ? now() : coarse_now();
+  if (counters != nullptr) counters->end(*this, !error_);
   state_.store(kDone, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0)
     ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);

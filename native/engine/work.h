@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "engine/counters.h"
 #include "engine/plan.h"
 
 namespace slipstream {
@@ -132,6 +133,7 @@ struct Request {
   // No operation: it is done when no earlier work needs its spaces, which the caller is about to copy from, or to. Of
   // this rank alone, so it takes no number.
   bool only_waits = false;
+  Collective collective = Collective::none;  // as which it is counted
 };
 
 // What is reduced, and how.
@@ -210,13 +212,15 @@ class Work {
       if (bytes != 0) std::memcpy(to, from, bytes);
     }
   };
-  Copy copy_in;           // of a split work: into its input, when it begins
-  Copy copy_out;          // of a part of the result, when that is there
-  bool split = false;     // its slices are works of their own; set before anybody else knows of it
-  bool deferred = false;  // the splitter submits it, for a call that was made before
-  Time traced{};          // when it was prepared, if the session had a timeline then
-  Time submitted{};       // coarse, as `finished` is
-  Time finished{};        // after done()
+  Copy copy_in;                  // of a split work: into its input, when it begins
+  Copy copy_out;                 // of a part of the result, when that is there
+  bool split = false;            // its slices are works of their own; set before anybody else knows of it
+  bool deferred = false;         // the splitter submits it, for a call that was made before
+  Counters* counters = nullptr;  // its session's, if it is counted
+  Time called{};                 // then; exact
+  Time traced{};                 // when it was prepared, if the session had a timeline then
+  Time submitted{};              // coarse, as `finished` is
+  Time finished{};               // after done()
   std::atomic<bool> begun{false};
 
  private:

@@ -99,7 +99,7 @@ Session::Session(SessionOptions options)
       shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_, connect_seconds(options_)),
       tcp_(poller_, engine_, *this, identity_of(options_, options_.link.encrypt), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus),
-      boards_({engine_, runner_, regions_, trace_}, board_options(options_)) {
+      boards_({engine_, runner_, regions_, trace_, counters_}, board_options(options_)) {
   engine_.set_pump(this);
   shm_.set_single_copy(options_.link.single_copy);
   engine_.set_trace(&trace_);
@@ -162,6 +162,8 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   } else {
     engine_.ledger().enter(work);
   }
+  const Request& call = work->request;
+  if (call.collective != Collective::none && !call.part && !call.only_waits) counters_.begin(*work);
   return work;
 }
 

@@ -108,6 +108,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   // What the timeline is made of. Any thread.
   Trace& trace() { return trace_; }
+  // What the operations have cost. Any thread.
+  Counters& counters() { return counters_; }
 
   Error failure() const { return engine_.failure(); }
   // Fails the session on all linked ranks.
@@ -166,6 +168,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   const uint32_t forks_ = forks();
   std::vector<PeerAddress> peers_;
   Trace trace_;
+  Counters counters_{options_.size};
   Regions regions_;
   Bell bell_;
   Poller poller_;

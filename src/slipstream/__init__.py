@@ -26,6 +26,7 @@ from slipstream.comm import __all__ as _COMM
 
 _TIMELINE = ("start_timeline", "stop_timeline")
 _RECORDING = ("timeline_mark", "timeline_span")
+_STEPS = ("mark_step",)
 _OPS = ("SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 _SUBMODULES = ("bench", "lab", "torch")  # of the public interface, imported by those who use them
 # What other libraries call it, where that does not look like our name.
@@ -39,7 +40,7 @@ _ELSEWHERE = {
     "world_size": "size",
 }
 
-__all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_TIMELINE, *_RECORDING, "run"))
+__all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_STEPS, *_TIMELINE, *_RECORDING, "run"))
 
 
 def _observe(job: Any, settings: Any) -> None:
@@ -50,6 +51,7 @@ def _observe(job: Any, settings: Any) -> None:
         importlib.import_module("slipstream.observe.messages").follow(job, settings)
     if settings.timeline is not None:
         importlib.import_module("slipstream.observe.timeline").follow(job, settings)
+    importlib.import_module("slipstream.observe.metrics_follow").follow(job, settings)
 
 
 _job_observers.observe_jobs(_observe)  # by whichever face a job is entered
@@ -63,6 +65,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module("slipstream.observe.timeline"), name)
     elif name in _RECORDING:
         value = getattr(importlib.import_module("slipstream.base.recording"), name)
+    elif name in _STEPS:
+        value = getattr(importlib.import_module("slipstream.base.training"), name)
     elif name in _OPS:
         value = importlib.import_module("slipstream.base.dtypes").Op[name]
     elif name == "run":

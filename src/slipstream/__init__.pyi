@@ -9,6 +9,7 @@ from slipstream.base.errors import SlipstreamError as SlipstreamError
 from slipstream.base.errors import Timeout as Timeout
 from slipstream.base.recording import timeline_mark as timeline_mark
 from slipstream.base.recording import timeline_span as timeline_span
+from slipstream.base.training import mark_step as mark_step
 from slipstream.comm import BLOCK_INT8 as BLOCK_INT8
 from slipstream.comm import Group as Group
 from slipstream.comm import LaneStatistics as LaneStatistics

@@ -165,6 +165,21 @@ def _lanes(text: str) -> str | int:
         raise ValueError(f"{error}, or auto") from None
 
 
+def _numeric_address(text: str) -> str:
+    import ipaddress  # few jobs name one
+
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError("expected a numeric address, such as 127.0.0.1 or 0.0.0.0") from None
+
+
+def _summary(text: str) -> str:
+    if text not in ("0", "1") and not text.endswith(".json"):
+        raise ValueError("expected 0, 1 or a file whose name ends in .json (put -- before the command)")
+    return text
+
+
 def _rendezvous(text: str) -> str:
     if not re.fullmatch(r"file://(/[^\0]+)", text):
         raise ValueError("expected file:///absolute/path")
@@ -306,6 +321,16 @@ class Settings:
         None,
         "file of the timeline of all ranks; with {rank} in it, which is replaced, each rank writes its own",
     )
+    metrics_port: int | None = _setting(
+        _whole(1, 65535), None, "port of Prometheus metrics: rank r of a host serves them at this one + r"
+    )
+    metrics_bind: str = _setting(
+        _numeric_address, "127.0.0.1", "numeric address at which the metrics are served, such as 0.0.0.0"
+    )
+    summary: str = _setting(
+        _summary, "0", "1: rank 0 prints a summary as the job ends; FILE.json: it writes one there"
+    )
+    top: bool = _setting(_switch, True, "0: `slipstream top` does not see this job")
     host_name: str | None = _setting(_text, None, "what messages call this host; set by `slipstream run`")
     report: str | None = _setting(
         _text, None, "the pipe by which a rank tells its launcher of an exception; set by `slipstream run`"

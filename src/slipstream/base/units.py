@@ -43,6 +43,15 @@ def format_rate(rate: float) -> str:
     return f"{rate:.10g}bit"
 
 
+def format_size(count: float) -> str:
+    """``1.5 MiB`` of 1572864 bytes: three digits, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
 def parse_size(text: str, *, rounded: bool = False) -> int:
     """Bytes of ``4``, ``64K``, ``16MiB``, ``1.3GB`` or ``2TB``; ValueError for anything else.
 

@@ -1,4 +1,4 @@
-"""The commands: run, reducer, lab, bench, plan, check, timeline, version."""
+"""The commands: run, top, reducer, lab, bench, plan, check, timeline, version."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
 from slipstream.cli.root import Root
 from slipstream.cli.timeline import timeline
+from slipstream.cli.top import top
 from slipstream.launch.agent import advice
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
@@ -38,6 +39,8 @@ Examples:
   slipstream run -np 8 --hostfile hosts --output-dir logs -- python train.py
   slipstream run -np 4 --hostfile hosts --reducers auto -- python train.py
   slipstream run -np 4 --timeline trace.json -- python train.py
+  slipstream run -np 4 --summary -- python train.py        # where the time went; slipstream top: live
+  slipstream run -np 4 --metrics-port 9400 -- python train.py   # Prometheus: curl localhost:9400/metrics
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 
 Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.
@@ -167,6 +170,24 @@ def main() -> None:
     "file. See slipstream timeline.",
 )
 @click.option(
+    "--summary",
+    metavar="FILE.json",
+    is_flag=False,
+    flag_value="1",
+    help="Print at the end where the time went: steps, communication, bandwidths, the straggler, what to try; with "
+    "FILE.json, write that instead. Put -- before the command. [default: with -v]",
+)
+@click.option(
+    "--metrics-port",
+    type=Whole(1, 65535),
+    help="Serve Prometheus metrics of each rank at this port + its number on the host: /metrics, /healthz.",
+)
+@click.option(
+    "--metrics-bind",
+    metavar="ADDRESS",
+    help="Numeric address at which the metrics are served. [default: 127.0.0.1]",
+)
+@click.option(
     "-e", "--env", "variables", metavar="VAR=VAL", multiple=True, help="Set a variable for all ranks."
 )
 @click.option(
@@ -236,6 +257,8 @@ def run(
         env["SLIPSTREAM_START_TIMEOUT"] = f"{start_timeout:g}"
     if verbose:
         env.setdefault("SLIPSTREAM_LOG", "info" if verbose == 1 else "debug")
+        if "SLIPSTREAM_SUMMARY" not in os.environ:
+            env.setdefault("SLIPSTREAM_SUMMARY", "1")
     try:
         settings = Settings.from_environment()
         Settings.from_environment(passed_on(os.environ, remote=False) | env)  # as the ranks will read them
@@ -422,3 +445,4 @@ main.add_command(lab)
 main.add_command(plan)
 main.add_command(reducer)
 main.add_command(timeline)
+main.add_command(top)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream.base.arguments import as_seconds
-from slipstream.base.dtypes import WireType
+from slipstream.base.dtypes import WireType, wire_share
 from slipstream.base.log import Log
 from slipstream.base.spans import format_spans
+from slipstream.base.training import saved_bytes
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
 from slipstream.plan.choose import carries, choose
@@ -170,6 +171,7 @@ class Group:
         """
         if not wire:
             return self.compiled(collective, nbytes)
+        saved_bytes(int(nbytes * (1 - wire_share(wire))))
         key = (collective, nbytes.bit_length(), wire)
         found = self._wired.get(key)
         if found is None:

@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import hashlib
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -68,6 +67,7 @@ class Job:
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
     collecting: Meeting | None = None  # rank 0's listeners for what the others record
     collector: MeetingPlace | None = None  # where these are, if there are other ranks
+    questions: Meeting | None = None  # where ranks are asked how they are doing, if there are others
     left_open: list[Meeting] = field(default_factory=list)  # of the jobs before, for who comes too late
     measured: Measured | None = None  # of the network, if there are several hosts
     former_ranks: tuple[int, ...] = ()  # after a shrink, per rank: its number in the job before
@@ -123,12 +123,11 @@ class Job:
 
         A failed job waits up to 2 s for ranks that do not know yet why, unless they need not be told (``tell``).
         """
-        while self._last_acts:
-            act = self._last_acts.pop()
-            if isinstance(sys.exc_info()[1], SystemExit | None):
-                with contextlib.suppress(errors.SlipstreamError):  # a job that has failed
-                    act()
         _entered.discard(self)
+        acts, self._last_acts = self._last_acts, []
+        for act in reversed(acts) if tell else ():
+            with contextlib.suppress(errors.SlipstreamError):  # of a job that has failed
+                act()
         self.reducers.stop()
         self.close_meeting()
         self.session.close(parting_words(), tell)
@@ -139,14 +138,14 @@ class Job:
 
     def close_meeting(self) -> None:
         """Listens no more for survivors, nor for ranks that a shrink has left behind."""
-        for meeting in (self.meeting, self.collecting):
+        for meeting in (self.meeting, self.collecting, self.questions):
             if meeting is not None:
                 meeting.close()
         while self.left_open:
             self.left_open.pop().close()
 
     def before_leaving(self, act: Callable[[], None]) -> None:
-        """Has ``act`` called once, when this process leaves the job and is a rank of it still."""
+        """Has ``act`` called just before this process leaves the job in good order; the latest first."""
         self._last_acts.append(act)
 
     def when_left(self, farewell: Callable[[], None]) -> None:
@@ -327,8 +326,9 @@ def _start(settings: Settings, member: Membership, measured: Measured | None = N
         reducers,
         settings,
         opened.meeting,
-        opened.collecting,
-        opened.collector,
+        collecting=opened.collecting,
+        collector=opened.collector,
+        questions=opened.questions,
         measured=measured,
     )
     try:

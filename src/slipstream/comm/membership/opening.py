@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from slipstream import _core
@@ -39,19 +39,21 @@ class Opened(NamedTuple):
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
     collecting: Meeting | None  # rank 0's, for what the others record
     collector: MeetingPlace | None  # where that is
+    questions: Meeting | None  # for those who ask how a rank is doing
 
 
 def open_session(settings: Settings, member: Membership, reducers: JobReducers) -> Opened:
     """Opens the session of ``member``. Tells all ranks which ``reducers`` there are."""
     session = _core.Session(_session_options(settings, member))
-    meetings: list[Meeting] = []
+    meetings: dict[str, Meeting] = {}
     try:
         if member.size > 1:
-            meetings += [_open_meeting(settings, member) for _ in range(2 if member.rank == 0 else 1)]
+            for what in ("meeting", "questions", "collecting")[: 3 if member.rank == 0 else 2]:
+                meetings[what] = _open_meeting(settings, member)
         return _open(settings, member, session, reducers, meetings)
     except BaseException:
         session.close()
-        for meeting in meetings:
+        for meeting in meetings.values():
             meeting.close()
         raise
 
@@ -81,10 +83,9 @@ def _open(
     member: Membership,
     session: _core.Session,
     reducers: JobReducers,
-    meetings: Sequence[Meeting],
+    meetings: Mapping[str, Meeting],
 ) -> Opened:
-    """``meetings``: none in a job of one rank; else that of survivors, and rank 0's for what the others record."""
-    meeting, collecting = (*meetings, None, None)[:2]
+    """``meetings``: none in a job of one rank; else by the names of the fields of `Opened`."""
     one_host = len(set(member.host_ids)) == 1
     if settings.transport == "shm" and not one_host:
         raise ValueError("SLIPSTREAM_TRANSPORT: shm needs all ranks on one host; use auto")
@@ -105,10 +106,7 @@ def _open(
     mine["transport"] = settings.transport
     mine |= {name: getattr(settings, name) for name in _ALIKE}
     mine["cpus"] = format_cpus(os.sched_getaffinity(0))
-    if meeting is not None:
-        mine["meeting"] = [meeting.place.addresses, meeting.place.port]
-    if collecting is not None:
-        mine["collecting"] = [collecting.place.addresses, collecting.place.port]
+    mine |= {what: [one.place.addresses, one.place.port] for what, one in meetings.items()}
     mine["nonce"] = os.urandom(16).hex()
     mine["reducers"] = reducers.register()
     lacking = "every rank has come, but not all have said where they listen"
@@ -126,9 +124,10 @@ def _open(
         )
         for one, host in zip(everyone, member.host_ids, strict=True)
     ]
-    if meeting is not None:
-        meeting.places = tuple(_place(one["meeting"]) for one in everyone)
-    collector = _place(everyone[0]["collecting"]) if meeting is not None else None
+    for what in ("meeting", "questions"):
+        if what in meetings:
+            meetings[what].places = tuple(_place(one[what]) for one in everyone)
+    collector = _place(everyone[0]["collecting"]) if meetings else None
     session.start(peers)
     hosts = member.host_ids if use_shm else [str(r) for r in range(member.size)]
     nonces = [one["nonce"] for one in everyone]
@@ -136,8 +135,17 @@ def _open(
     reducers.known = tuple(everyone[0]["reducers"])
     names = tuple(one["host"] for one in everyone)
     cpus = tuple(frozenset(parse_cpus(one["cpus"])) for one in everyone)
-    nonce = _combined(nonces)
-    return Opened(session, tuple(hosts), cpus, names, nonce, meeting, collecting, collector)
+    return Opened(
+        session,
+        tuple(hosts),
+        cpus,
+        names,
+        _combined(nonces),
+        meetings.get("meeting"),
+        meetings.get("collecting"),
+        collector,
+        meetings.get("questions"),
+    )
 
 
 def _combined(nonces: list[str]) -> bytes:

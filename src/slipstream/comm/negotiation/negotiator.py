@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipstream._core import begun, close_block, open_block
+from slipstream._core import begun, close_block, open_block, wait_in_background
 from slipstream.base import recording
 from slipstream.base.errors import Aborted, SlipstreamError, Timeout
 from slipstream.comm.membership.group import Group
@@ -209,9 +209,9 @@ class Negotiator:
                         if locked.await_held():
                             self._changed.notify_all()
                 if not call.decided():
-                    call.sleep(
-                        _LOOK
-                    )  # a signal that came just before does not end this: its handler runs now
+                    since = time.monotonic()
+                    call.sleep(_LOOK)  # a signal that came just before does not end this: its handler runs now
+                    self._group.session.add_wait(time.monotonic() - since)
                 continue
             with contextlib.suppress(SlipstreamError):  # `look` finds it
                 work.wait()
@@ -237,6 +237,7 @@ class Negotiator:
                 self._changed.notify_all()
 
     def _serve(self) -> None:
+        wait_in_background()  # for other ranks: a program waits where it waits for its operation
         error: BaseException = Aborted("the job was left before all ranks had called it")
         try:
             while self._watch() if self._locked is not None else self._work():

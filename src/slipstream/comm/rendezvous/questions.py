@@ -1,12 +1,13 @@
 """A server that answers questions and stores nothing: a reducer's, for instance, which jobs ask to take them.
 
-    ASK: the question, at most 4 KiB    OK: the answer
+    ASK: the question, at most 4 KiB if nothing else is said    OK: the answer
 
 Who asks is cut off 5 s after it came.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from slipstream.comm.rendezvous import admission
@@ -32,16 +33,24 @@ class QuestionServer:
         port: int,
         answer: Callable[[bytes, str, bool], bytes],
         encrypt: bool | None = False,
+        *,
+        listeners: list[socket.socket] | None = None,
+        most: int = MAX_QUESTION,
     ) -> None:
-        self.requests: Mapping[int, int] = {ASK: MAX_QUESTION}
+        """``most``: bytes of a question."""
+        self.requests: Mapping[int, int] = {ASK: most}
         self._answer = answer
-        self._server = Server(self, Quota(256 << 20), bind, secret, job, port, encrypt=encrypt)
+        self._server = Server(self, Quota(256 << 20), bind, secret, job, port, listeners, encrypt=encrypt)
         self.address = self._server.address
         self._server.start()
 
     def close(self) -> None:
         """Stops serving and closes every connection; harmless when repeated."""
         self._server.close()
+
+    def forget(self) -> None:
+        """In a forked child: closes its copies of the descriptors."""
+        self._server.forget()
 
     def execute(self, client: Client, op: int, body: memoryview) -> None:
         """A question."""

@@ -73,15 +73,19 @@ def read_secret(path: Path, what: str) -> bytes:
         raise Refused(f"{what}: {path}: {error}") from None
 
 
-def write_private(path: Path, data: bytes, *, replace: bool) -> None:
-    """Writes a 0600 file that appears whole or not at all; keeps an existing one unless ``replace``."""
+def write_private(path: Path, data: bytes, *, replace: bool, sync: bool = True) -> None:
+    """Writes a 0600 file that appears whole or not at all; keeps an existing one unless ``replace``.
+
+    ``sync``: it outlives the machine, too.
+    """
     scratch = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         if replace:
             os.rename(scratch, path)
         else:

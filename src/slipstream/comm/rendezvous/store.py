@@ -213,10 +213,10 @@ class Store:
                 self._request(requests.LEAVE, b"\0" + why.encode()[:2000], 0.0, slack=2.0)
         self.close()
 
-    def ask(self, question: bytes, timeout: float) -> bytes:
-        """What a server that answers says to up to 4 KiB; raises Timeout after ``timeout`` seconds."""
-        if not 0 < len(question) <= requests.MAX_QUESTION:
-            raise ValueError(f"store: a question has 1 to {requests.MAX_QUESTION} bytes, got {len(question)}")
+    def ask(self, question: bytes, timeout: float, most: int = requests.MAX_QUESTION) -> bytes:
+        """What a server that answers questions of up to ``most`` bytes says; Timeout after ``timeout`` seconds."""
+        if not 0 < len(question) <= most:
+            raise ValueError(f"store: a question has 1 to {most} bytes, got {len(question)}")
         return self._request(requests.ASK, question, timeout, slack=0.0)[1]
 
     def request(self, op: int, body: bytes, timeout: float) -> tuple[int, bytes]:

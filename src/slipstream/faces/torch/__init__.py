@@ -89,6 +89,9 @@ from slipstream.faces.torch.state import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from slipstream.faces.torch_steps import watch_optimizers
+
+watch_optimizers()
 
 __all__ = [
     "Adasum",

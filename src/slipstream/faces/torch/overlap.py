@@ -6,6 +6,7 @@ parameters are waited for, and the optimizer updates the parameters in them.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -72,7 +73,8 @@ class ForwardOverlap:
         me = weakref.ref(self)
 
         def settle() -> None:
-            if (target := me()) is not None:
+            target = me()
+            if target is not None and isinstance(sys.exc_info()[1], SystemExit | None):
                 target.settle()
 
         optimizer._settings["process_set"].group.job.before_leaving(settle)

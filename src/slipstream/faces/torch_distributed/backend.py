@@ -17,6 +17,7 @@ from slipstream.faces.torch_distributed.group import SlipstreamGroup
 from slipstream.faces.torch_distributed.meeting import start_limit
 from slipstream.faces.torch_distributed.patches import devices_of_others
 from slipstream.faces.torch_distributed.works import WORKS
+from slipstream.faces.torch_steps import watch_optimizers
 
 __all__ = ["is_default", "make_group"]
 
@@ -31,6 +32,7 @@ def make_group(options: Any, _group_options: Any) -> SlipstreamGroup:
     timeout that c10d passes if the program gives none counts as none: SLIPSTREAM_TIMEOUT limits the operations then.
     """
     functional.install()
+    watch_optimizers()
     compiling.skip((SlipstreamGroup, *WORKS))
     ranks = list(options.global_ranks_in_group)
     root = _default_group() if ranks else None

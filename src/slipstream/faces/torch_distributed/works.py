@@ -17,6 +17,7 @@ import torch
 
 from slipstream.base.arguments import seconds_of
 from slipstream.base.errors import SlipstreamError, Timeout
+from slipstream.base.training import future_began, future_ended
 from slipstream.comm.membership.failures import call_site, called_at
 from slipstream.faces.torch_distributed.completions import when_done
 
@@ -183,7 +184,13 @@ class PendingWork(_Work):
             site = call_site()
             gate: torch.futures.Future[None] = torch.futures.Future(devices=_accelerators(self._tensors))
             self._future = gate.then(lambda _: self._resolve(site))
-        when_done(self._running, lambda: gate.set_result(None))
+
+        def done() -> None:
+            future_ended()
+            gate.set_result(None)
+
+        future_began()
+        when_done(self._running, done)
         return self._future
 
     def _resolve(self, site: str) -> list[torch.Tensor]:

@@ -1,0 +1,81 @@
+"""What is done with the metrics of a job that this process enters: counted, answered, served, and summed up at last."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+from slipstream.base.settings import Settings
+from slipstream.comm.membership.job import Job
+from slipstream.observe import metrics_jobs
+from slipstream.observe.metrics import Recorder, Snapshot
+from slipstream.observe.metrics_exchange import Answers, ask, ask_all, key_of, name_of
+from slipstream.observe.summary import report, text
+
+__all__ = ["follow"]
+
+_LAST_WORDS = 0.5  # seconds in which a rank that leaves tells rank 0 its numbers
+_TOGETHER = 1.0  # seconds in which ranks leave that have ended together
+
+_log = logging.getLogger("slipstream")
+
+
+def follow(job: Job, settings: Settings) -> None:
+    """Begins what the settings ask for. Nothing that goes wrong with metrics ends a training."""
+    recorder = Recorder(job)
+    if settings.metrics_port is not None:
+        from slipstream.observe import metrics_port
+
+        metrics_port.serve(settings, job.membership.local_rank)
+        job.when_left(
+            metrics_port.close
+        )  # the last of these to be called: it looks whether there are other jobs
+    job.when_left(recorder.close)
+    sums_up = settings.summary != "0"
+    answers = None
+    if job.questions is not None and (settings.top or sums_up):
+        answers = Answers(job, recorder.snapshot)
+        job.when_left(answers.close)
+    if settings.top and answers is not None:
+        path = metrics_jobs.announce(job)
+        if path is not None:
+            job.when_left(lambda: path.unlink(missing_ok=True))
+    if sums_up:
+        job.before_leaving(lambda: _sum_up(job, recorder, answers))
+
+
+def _sum_up(job: Job, recorder: Recorder, answers: Answers | None) -> None:
+    try:
+        if job.rank == 0:
+            found = report(_everyone(job, recorder, answers), job.membership.job)
+            where = job.settings.summary
+            if where == "1":
+                sys.stderr.write(text(found) + "\n")
+            else:
+                Path(where).write_text(json.dumps(found, indent=2) + "\n")
+        elif answers is not None and job.questions is not None and not answers.asked_last.is_set():
+            place = job.questions.places[0]
+            encrypt = job.settings.encrypt
+            ask(
+                place,
+                key_of(job),
+                name_of(job),
+                encrypt=encrypt,
+                tell=recorder.snapshot(),
+                seconds=_LAST_WORDS,
+            )
+    except Exception as error:  # a full disk must not end a training
+        _log.warning("there is no summary: %s", error)
+
+
+def _everyone(job: Job, recorder: Recorder, answers: Answers | None) -> list[Snapshot | None]:
+    """What each rank has told as it left, else what it says now."""
+    if answers is None or job.questions is None:
+        return [recorder.snapshot()]
+    told: dict[int, Snapshot] = answers.last(job.size - 1, _TOGETHER) | {job.rank: recorder.snapshot()}
+    places = [None if rank in told else place for rank, place in enumerate(job.questions.places)]
+    asked = ask_all(places, key_of(job), name_of(job), encrypt=job.settings.encrypt, last=True)
+    late = answers.last()
+    return [told.get(rank) or one or late.get(rank) for rank, one in enumerate(asked)]

@@ -1,0 +1,140 @@
+"""Which rank the others wait for, and why: its compute is slow, or its network. Pure functions of snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from slipstream.observe.metrics import Snapshot
+
+__all__ = ["Straggler", "find_straggler"]
+
+_SLOWER = 1.15  # times the others' median: what counts as slow compute
+_LEAST_SHARE = 0.05  # of a step that the others lose by it
+_RATE = 0.6  # of the others' rate: what counts as a slow link
+_EXPOSED = 0.1  # of a step: below that no link matters
+_LEAST_BYTES = 1 << 20  # that a link has carried: less tells nothing of its rate
+_LATE = 0.1  # of the time of a run
+_LEAST_LATE = 1.0  # seconds in all
+_LATER = 2.0  # times the lateness of the next one
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """``cause``: compute, network or late. ``ranks``: of which that is said, usually one; ``text``: for people."""
+
+    ranks: tuple[int, ...]
+    host: str
+    cause: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Link:
+    source: int
+    target: int
+    rate: float  # bytes a second while it is busy
+
+
+def find_straggler(snapshots: Sequence[Snapshot]) -> Straggler | None:
+    """What holds the job of these ranks back most; None if nothing stands out."""
+    known = [one for one in snapshots if one]
+    if len(known) < 2:
+        return None
+    return _slow_compute(known) or _slow_network(known) or _late(known)
+
+
+def _slow_compute(snapshots: list[Snapshot]) -> Straggler | None:
+    timed = [one for one in snapshots if one["steps"]["count"] >= 2]
+    if len(timed) < 2:
+        return None
+    slowest = max(timed, key=lambda one: one["steps"]["all"]["compute"])
+    compute = slowest["steps"]["all"]["compute"]
+    others = median(one["steps"]["all"]["compute"] for one in timed if one is not slowest)
+    step = median(one["steps"]["all"]["median"] for one in timed)
+    if compute < _SLOWER * others or compute - others < _LEAST_SHARE * step:
+        return None
+    text = (
+        f"rank {slowest['rank']} ({slowest['host']}): its compute is slow, {_ms(compute)} of a step where the other "
+        f"ranks take {_ms(others)}; they wait for it"
+    )
+    return Straggler((slowest["rank"],), slowest["host"], "compute", text)
+
+
+def _slow_network(snapshots: list[Snapshot]) -> Straggler | None:
+    timed = [one["steps"]["all"] for one in snapshots if one["steps"]["count"] >= 2]
+    if timed and median(one["exposed"] for one in timed) < _EXPOSED * median(one["median"] for one in timed):
+        return None
+    hosts = {one["rank"]: one["host"] for one in snapshots}
+    links = list(_links(snapshots))
+    ends = {rank for link in links for rank in (link.source, link.target)}
+    for rank, touching in sorted(
+        ((rank, [one for one in links if rank in (one.source, one.target)]) for rank in ends),
+        key=lambda found: max(link.rate for link in found[1]),
+    ):
+        rest = [link.rate for link in links if link not in touching]
+        best = max(link.rate for link in touching)
+        if len(touching) >= 2 and rest and best < _RATE * median(rest):
+            text = (
+                f"rank {rank} ({hosts[rank]}): its network is slow, {_rate(best)} at most over its links where those "
+                f"of other ranks carry {_rate(median(rest))}"
+            )
+            return Straggler((rank,), hosts[rank], "network", text)
+    return _slow_link(links, hosts)
+
+
+def _slow_link(links: list[_Link], hosts: dict[int, str]) -> Straggler | None:
+    if len(links) < 2:
+        return None
+    slowest = min(links, key=lambda link: link.rate)
+    rest = median(link.rate for link in links if link is not slowest)
+    if slowest.rate >= _RATE * rest:
+        return None
+    source, target = slowest.source, slowest.target
+    text = (
+        f"ranks {source} ({hosts[source]}) and {target} ({hosts[target]}): the network from the first to the second is "
+        f"slow, {_rate(slowest.rate)} where other links carry {_rate(rest)}"
+    )
+    return Straggler((source, target), hosts[source], "network", text)
+
+
+def _links(snapshots: Iterable[Snapshot]) -> Iterable[_Link]:
+    known = {one["rank"] for one in snapshots}
+    for one in snapshots:
+        for link in one["links"]:
+            if (
+                link["transport"] == "tcp"
+                and link["rate"] > 0
+                and link["sent"] >= _LEAST_BYTES
+                and link["rank"] in known
+            ):
+                yield _Link(one["rank"], link["rank"], link["rate"])
+
+
+def _late(snapshots: list[Snapshot]) -> Straggler | None:
+    """Of programs that mark no steps: whose operations begin long after the others'."""
+    if any(one["steps"]["count"] >= 2 for one in snapshots):
+        return None
+    late: dict[int, float] = {}
+    for one in snapshots:
+        for rank, seconds in one["late"].items():
+            late[int(rank)] = max(late.get(int(rank), 0.0), seconds)
+    ordered = sorted(late.items(), key=lambda item: -item[1])
+    if not ordered:
+        return None
+    (rank, seconds), next_one = ordered[0], ordered[1][1] if len(ordered) > 1 else 0.0
+    time = max(one["time"] for one in snapshots)
+    if seconds < max(_LEAST_LATE, _LATE * time) or seconds < _LATER * next_one:
+        return None
+    host = next((one["host"] for one in snapshots if one["rank"] == rank), "")
+    text = f"rank {rank} ({host}): it comes late to operations; another rank has waited {seconds:.1f} s for it in all"
+    return Straggler((rank,), host, "late", text)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate * 8e-6:.3g} Mbit/s"

@@ -1,0 +1,58 @@
+"""What the summary says of snapshots that are made up."""
+
+from __future__ import annotations
+
+import json
+
+from observe.snapshots import ring, snapshot, steps
+from slipstream.observe.summary import report, text
+
+
+def test_numbers_of_all_ranks_come_together() -> None:
+    found = report([snapshot(r, 0.1, 0.02, links) for r, links in enumerate(ring({}))])
+    assert found["ranks"] == found["hosts"] == 4
+    assert found["steps"]["count"] == 50
+    assert round(found["steps"]["compute"], 6) == 0.08
+    assert round(found["steps"]["exposed_share"], 6) == 0.2
+    assert found["bytes"] == 4 * 400 << 20
+    assert found["wire_bytes"] == 4 << 30
+    assert found["local_bytes"] == 0
+    assert found["retransmits"] == 12
+    (row,) = found["operations"]
+    assert (row["collective"], row["count"], row["seconds"]) == ("all_reduce", 100, 4.0)
+    assert row["algbw"] == (400 << 20) / 4.0
+    assert row["busbw"] == (600 << 20) / 4.0
+    assert found["straggler"] is None
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_advice_follows_the_numbers() -> None:
+    ranks = [snapshot(r, 0.1, 0.06, links) for r, links in enumerate(ring({}))]
+    (one,) = report(ranks)["advice"]
+    assert "60%" in one
+    assert "--wire bf16" in one
+    assert "reducers" in one
+    for rank in ranks:
+        rank["saved_bytes"] = 1 << 30
+    (one,) = report(ranks)["advice"]
+    assert "--wire" not in one
+    ranks[1]["steps"] = steps(0.1, 0.01)
+    (one,) = report(ranks)["advice"]  # the others wait for its compute: fewer bytes would not help
+    assert "rank 1" in one
+    assert report([snapshot(r, 0.1, 0.01) for r in range(2)])["advice"] == []
+
+
+def test_the_text_has_what_people_look_for() -> None:
+    shown = text(report([snapshot(0), None, snapshot(2)]))
+    assert "3 ranks on 2 hosts" in shown
+    assert "no answer      rank 1" in shown
+    assert "median 100 ms" in shown
+    assert "50 ms exposed (50%)" in shown
+    assert "<= 16 MiB" in shown
+    assert "straggler      none" in shown
+
+
+def test_a_run_without_steps_says_how_to_mark_them() -> None:
+    found = report([snapshot(0, steps=steps(0, 0, count=0))])
+    assert found["steps"] is None
+    assert "mark_step" in text(found)
