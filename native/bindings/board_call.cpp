@@ -13,7 +13,7 @@ namespace {
 void wait_on_board(const std::shared_ptr<Session>& session, const BoardCall& call, uint64_t number,
                    const nanobind::object& keep) {
   Board& board = *call.request.group->board;
-  Counters& counters = session->counters();
+  Counters& counters = *session->options().counters;
   const Time begun = now();
   std::vector<int> missing;
   WorkPtr work;
@@ -37,7 +37,7 @@ void wait_on_board(const std::shared_ptr<Session>& session, const BoardCall& cal
 bool run_on_board(const std::shared_ptr<Session>& session, const BoardCall& call, const nanobind::object& keep) {
   if (call.form.kind == BoardForm::Kind::none) return false;
   Board& board = *call.request.group->board;
-  Counters& counters = session->counters();
+  Counters& counters = *session->options().counters;
   const Time begun = counters.times_next() ? now() : Time{};
   const uint64_t number = board.begin(call);
   if (number == 0) return false;

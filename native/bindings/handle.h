@@ -85,7 +85,7 @@ class Handle {
   struct Waiting {
     explicit Waiting(const Handle& handle) : handle(handle) {}
     Waiting(const Waiting&) = delete;
-    ~Waiting() { handle.session_->counters().add_wait(now() - begun); }
+    ~Waiting() { handle.session_->options().counters->add_wait(now() - begun); }
     const Handle& handle;
     const Time begun = now();
   };

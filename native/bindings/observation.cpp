@@ -113,7 +113,7 @@ nb::tuple take_trace(Session& self) {
 }
 
 nb::dict counters(Session& self) {
-  const Counters& found = self.counters();
+  const Counters& found = *self.options().counters;
   nb::list operations;
   for (const Counters::Cell& cell : found.cells()) {
     nb::dict one;
@@ -151,10 +151,13 @@ void bind_observation(nb::module_& m, SessionClass& session) {
            "bytes, 0: no bound); seconds that callers `waited`, and in which any was under way (`busy`); how `late` "
            "each rank came, after this one; warnings of `stalls`.")
       .def(
-          "times", [](Session& self) { return nb::make_tuple(self.counters().waited(), self.counters().busy()); },
+          "times",
+          [](Session& self) {
+            return nb::make_tuple(self.options().counters->waited(), self.options().counters->busy());
+          },
           "(waited, busy) of counters(), in nanoseconds.")
       .def(
-          "add_wait", [](Session& self, double duration) { self.counters().add_wait(seconds(duration)); },
+          "add_wait", [](Session& self, double duration) { self.options().counters->add_wait(seconds(duration)); },
           nb::arg("seconds"), "The program has waited for so long, outside of these calls.");
   session.def("links", &Session::links, nb::call_guard<WithoutGil>(), "(tcp, shm) links that are up.")
       .def("link_statistics", &statistics,

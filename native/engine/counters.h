@@ -42,7 +42,7 @@ class Counters {
   // Bytes of the largest operation of each size class; the last one has no bound.
   static constexpr std::array<uint64_t, kSizes> kLargest{4 << 10, 64 << 10, 1 << 20, 16 << 20, UINT64_MAX};
 
-  explicit Counters(int ranks) : late_(static_cast<size_t>(ranks)) {}
+  explicit Counters(int ranks) : late_(ranks > 0 ? static_cast<size_t>(ranks) : 0) {}
   Counters(const Counters&) = delete;
 
   // Of a call that is asked for like this. Not cheap: once for many calls.

@@ -63,7 +63,8 @@ bool put(Link& link, const Link::Shared& at, const std::byte* data, size_t bytes
 }  // namespace
 
 Execution::Execution(const ExecutionContext& context, WorkPtr work)
-    : context_(context),
+    : lateness(*work),
+      context_(context),
       work_(std::move(work)),
       request_(work_->request),
       part_(request_.part),
@@ -109,7 +110,7 @@ uint64_t Execution::widest_window() const {
 // ---- leave to send
 
 void Execution::start() {
-  started_ = coarse_now();
+  lateness.begin();
   for (size_t i = 0; i < plan_.peers().size(); ++i) {
     const Plan::Peer& peer = plan_.peers()[i];
     const int global = global_rank(peer.rank);
@@ -158,27 +159,8 @@ void Execution::say_ready(int peer_index) {
   link->send(frame, reinterpret_cast<const std::byte*>(placement.data()), 0);
 }
 
-void Execution::count_lateness(Gate& gate, int peer_index) {
-  if (std::exchange(gate.heard, true) || work_->counters == nullptr) return;
-  const Plan::Peer& peer = plan_.peers()[static_cast<size_t>(peer_index)];
-  work_->counters->add_late(global_rank(peer.rank), coarse_now() - started_);
-}
-
-void Execution::heard(int peer_index, uint16_t stream) {
-  Gate& gate = gates_[static_cast<size_t>(peer_index)];
-  if (gate.heard) return;
-  const auto& recvs = plan_.peers()[static_cast<size_t>(peer_index)].recvs;
-  const bool first = stream < recvs.size() && std::ranges::all_of(
-                                                  plan_.peers(),
-                                                  [&](const Plan::Peer& other) {
-                                                    return other.recvs.empty() || recvs[stream] <= other.recvs.front();
-                                                  });
-  if (first) count_lateness(gate, peer_index);
-}
-
 void Execution::peer_ready(int peer_index, Link& link, std::span<const std::byte> placement) {
   const auto i = static_cast<size_t>(peer_index);
-  count_lateness(gates_[i], peer_index);
   gates_[i].sends.set_ready(placement, link, plan_, plan_.peers()[i], geometry_);
   try_open(peer_index);
 }

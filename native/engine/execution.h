@@ -14,6 +14,7 @@
 #include "engine/geometry.h"
 #include "engine/held_pieces.h"
 #include "engine/intake.h"
+#include "engine/lateness.h"
 #include "engine/private_sends.h"
 #include "engine/scaled_input.h"
 #include "engine/schedule.h"
@@ -62,12 +63,6 @@ class Execution {
   // The peer has submitted this work; `placement` is what its say_ready() sent.
   void peer_ready(int peer_index, Link& link, std::span<const std::byte> placement);
   void link_up(int peer_index);
-  // A peer had sent something before this rank began.
-  void was_early(int peer_index) {
-    if (peer_index >= 0) gates_[static_cast<size_t>(peer_index)].heard = true;
-  }
-  // Data has come from the peer: how late its first is, is counted where the peer waits for nobody before it sends.
-  void heard(int peer_index, uint16_t stream);
   // The link is going down, with its memory: takes over what has come through it and waits for its turn.
   void outlive(const Link& link) { held_.outlive(link); }
   // Asks peers that have not said `ready` to say it if they can.
@@ -82,13 +77,13 @@ class Execution {
   int urgency() const { return request_.urgency; }
   uint64_t progress() const { return progress_; }
 
-  Stall stall;  // StallWatch's
+  Stall stall;        // StallWatch's
+  Lateness lateness;  // FrameDispatch's
 
  private:
   struct Gate {
     SendGate sends;
     bool must_say_ready = false;  // to the peer, before its bulk may come
-    bool heard = false;           // something from the peer
   };
 
   int global_rank(int group_rank) const { return request_.group->ranks[static_cast<size_t>(group_rank)]; }
@@ -99,7 +94,6 @@ class Execution {
   uint64_t allowance() const;
   // Tells the peer that its bulk may come, and where in shared memory it may put it.
   void say_ready(int peer_index);
-  void count_lateness(Gate& gate, int peer_index);
   void try_open(int peer_index);
   void run_ready();
   void issue(uint32_t step, uint64_t chunk);
@@ -147,7 +141,6 @@ class Execution {
   std::vector<Gate> gates_;  // by peer of the plan
   bool past_cache_;
   uint64_t progress_ = 0;
-  Time started_{};  // coarse
 };
 
 }  // namespace slipstream

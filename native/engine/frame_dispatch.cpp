@@ -138,7 +138,7 @@ Error FrameDispatch::deliver_early(Execution& execution) {
     Link* link = fabric_.up(early.peer);
     if (link == nullptr) link = &fabric_.past(early.peer);
     const Payload payload{early.payload.data(), early.frame.length, true, 0};
-    execution.was_early(execution.peer_index(early.peer));
+    execution.lateness.was_early(execution.peer_index(early.peer));
     if (Error error = for_execution(execution, *link, early.frame, payload)) return error;
   }
   return {};
@@ -158,9 +158,10 @@ Error FrameDispatch::for_execution(Execution& execution, Link& link, const WorkH
   }
   switch (frame.type) {
     case MessageType::data:
-      execution.heard(index, frame.stream);
+      execution.lateness.sent(index, frame.stream);
       return execution.arrived(index, link, frame, payload);
     case MessageType::ready:
+      execution.lateness.ready(index);
       execution.peer_ready(index, link, {payload.data, payload.size});
       return {};
     case MessageType::announce:

@@ -41,6 +41,11 @@ BoardOptions board_options(const SessionOptions& options) {
           std::chrono::microseconds(options.board_spin_us)};
 }
 
+SessionOptions counted(SessionOptions options) {
+  if (options.counters == nullptr) options.counters = std::make_shared<Counters>(options.size);
+  return options;
+}
+
 // Turns the engine while `owing()` holds, for so many seconds at most.
 template <class Owing>
 void turn_while(Runner& runner, Poller& poller, Engine& engine, double limit_seconds, Owing owing) {
@@ -94,12 +99,12 @@ Identity Session::identity_of(const SessionOptions& options, bool encrypt) {
 }
 
 Session::Session(SessionOptions options)
-    : options_(std::move(options)),
+    : options_(counted(std::move(options))),
       engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options()),
       shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_, connect_seconds(options_)),
       tcp_(poller_, engine_, *this, identity_of(options_, options_.link.encrypt), tcp_options(options_)),
       runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus),
-      boards_({engine_, runner_, regions_, trace_, counters_}, board_options(options_)) {
+      boards_({engine_, runner_, regions_, trace_, *options_.counters}, board_options(options_)) {
   engine_.set_pump(this);
   shm_.set_single_copy(options_.link.single_copy);
   engine_.set_trace(&trace_);
@@ -163,7 +168,7 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
     engine_.ledger().enter(work);
   }
   const Request& call = work->request;
-  if (call.collective != Collective::none && !call.part && !call.only_waits) counters_.begin(*work);
+  if (call.collective != Collective::none && !call.part && !call.only_waits) options_.counters->begin(*work);
   return work;
 }
 

@@ -46,7 +46,8 @@ struct SessionOptions {
   int busy_poll_us = 0;       // of sockets
   bool board_always = false;  // small operations are tried on boards whatever that costs: for tests
   int board_ranks = 16;       // small operations of at most so many ranks of this host go over a board where they can
-  LinkOptions link{};         // its `cpus` are the engine thread's too
+  std::shared_ptr<Counters> counters = nullptr;  // where operations are counted, by any thread; the session makes it
+  LinkOptions link{};                            // its `cpus` are the engine thread's too
   std::optional<StarOptions> star = std::nullopt;
   // Told once if the session fails; by the driver.
   std::function<void(const Error&)> failed = nullptr;
@@ -108,8 +109,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   // What the timeline is made of. Any thread.
   Trace& trace() { return trace_; }
-  // What the operations have cost. Any thread.
-  Counters& counters() { return counters_; }
 
   Error failure() const { return engine_.failure(); }
   // Fails the session on all linked ranks.
@@ -168,7 +167,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   const uint32_t forks_ = forks();
   std::vector<PeerAddress> peers_;
   Trace trace_;
-  Counters counters_{options_.size};
   Regions regions_;
   Bell bell_;
   Poller poller_;
