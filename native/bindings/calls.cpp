@@ -216,6 +216,9 @@ void bind_handles(nb::module_& m) {
       .def_ro("ranks", &Group::ranks);
   nb::class_<Handle>(m, "Work", nb::type_slots(kHandleSlots), "A running operation.")
       .def("done", [](const Handle& h) { return h.work().done(); })
+      .def("finished", &Handle::finished,
+           "When it was done, in seconds of the monotonic clock, some milliseconds late if it is small. None if it is "
+           "not done, or has failed.")
       .def("source", &Handle::source,
            "The rank of the group that a finished send or receive talked to; -1 before, and for works of several.")
       .def("wait", &Handle::wait, nb::arg("timeout") = nb::none(),

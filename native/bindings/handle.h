@@ -47,6 +47,10 @@ class Handle {
 
   Work& work() const { return *work_; }
   const WorkPtr& shared_work() const { return work_; }
+  std::optional<double> finished() const {
+    if (!work_->done() || work_->error()) return std::nullopt;
+    return Seconds(work_->finished.time_since_epoch()).count();
+  }
   int source() const { return work_->done() && !work_->error() ? work_->peer() : -1; }
 
   bool wait(std::optional<double> timeout) {

@@ -219,8 +219,8 @@ class Work {
   Counters* counters = nullptr;  // its session's, if it is counted
   Time called{};                 // then; exact
   Time traced{};                 // when it was prepared, if the session had a timeline then
-  Time submitted{};              // coarse, as `finished` is
-  Time finished{};               // after done()
+  Time submitted{};              // coarse
+  Time finished{};               // after done(); coarse for small works that are not counted
   std::atomic<bool> begun{false};
 
  private:

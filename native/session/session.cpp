@@ -236,6 +236,11 @@ std::string Session::report(const Work* work) {
   return work != nullptr && work->done() ? std::string() : text;  // other sessions' drivers end split works
 }
 
+void Session::set_lanes(int lanes) {
+  check_process();
+  runner_.as_driver([&] { tcp_.set_lanes(lanes); });
+}
+
 void Session::abort(const std::string& why) {
   check_process();
   runner_.as_driver([&] { engine_.fail(Error{Code::aborted, options_.rank, {}, why}); });

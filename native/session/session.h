@@ -104,6 +104,9 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   Engine& engine() { return engine_; }
   const SessionOptions& options() const { return options_; }
 
+  // Of TCP links, as TcpTransport::set_lanes(). Not on a driver's thread.
+  void set_lanes(int lanes);
+
   // What this rank waits for, and its last operations, for people. Any thread.
   std::string report(const Work* work = nullptr);  // with `work`, for what it waits; empty if it is done
 

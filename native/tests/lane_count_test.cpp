@@ -112,3 +112,15 @@ TEST(a_fixed_number_is_fixed) {
   link.go(100, 1e9);
   CHECK_EQ(link.count.wanted(), 4);
 }
+
+TEST(a_number_that_is_set_is_kept_until_the_first_ones_are_set_again) {
+  Link link;
+  link.count.set(4, 4);
+  link.go(10, 50e6);
+  CHECK_EQ(link.count.wanted(), 4);
+  CHECK(!link.trial.has_value());
+  link.count.set(2, 16);
+  CHECK_EQ(link.count.wanted(), 2);
+  link.go(1, 50e6);
+  CHECK_EQ(link.count.wanted(), 16);
+}

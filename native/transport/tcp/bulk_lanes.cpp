@@ -38,10 +38,9 @@ BulkLanes::BulkLanes(TcpLink& link, const std::vector<std::string>& addresses)
       lane_count_(few(*link.context().core), many(*link.context().core)),
       told_(lane_count_.wanted()) {}
 
-BulkLanes::~BulkLanes() { give_back(lane_count_.wanted(), few(*link_.context().core)); }
+BulkLanes::~BulkLanes() { reserve(0); }
 
-// The lanes beyond the first few are counted for all links of the process.
-void BulkLanes::give_back(int before, int now) { link_.context().core->spare_lanes += before - now; }
+void BulkLanes::reserve(int extra) { link_.context().core->spare_lanes -= extra - std::exchange(reserved_, extra); }
 
 int BulkLanes::open() const {
   const auto found = std::count_if(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->is_open(); });
@@ -81,20 +80,30 @@ void BulkLanes::retire(BulkLane& lane) {
 void BulkLanes::recount(Time now) {
   const LinkContext& at = link_.context();
   const int before = lane_count_.wanted();
-  const bool may_try = at.core->spare_lanes >= many(*at.core) - few(*at.core);
+  const bool may_try = at.core->spare_lanes >= lane_count_.many() - lane_count_.few();
   const auto trial = lane_count_.look({link_.sender().went(), link_.sender().busy(now), open()}, may_try, now);
   const int wanted = lane_count_.wanted();
-  give_back(before, wanted);
+  reserve(wanted - lane_count_.few());
   if (trial) {
     char text[160];
-    std::snprintf(text, sizeof(text), "%d lanes to %s carry %.0f Mbit/s, %d carry %.0f Mbit/s: %d stay", few(*at.core),
-                  at.name().c_str(), trial->few * 8e-6, before, trial->many * 8e-6, wanted);
+    std::snprintf(text, sizeof(text), "%d lanes to %s carry %.0f Mbit/s, %d carry %.0f Mbit/s: %d stay",
+                  lane_count_.few(), at.name().c_str(), trial->few * 8e-6, before, trial->many * 8e-6, wanted);
     log_info(at.core->identity.rank, text);
   }
-  if (wanted == before) return;
-  if (!at.accepted) return set_count(std::max(wanted, told_));
-  told_ = wanted;
-  link_.control().send(LaneControl{.type = FrameType::lanes, .number = static_cast<uint64_t>(wanted)}, nullptr);
+  if (wanted != before) want(wanted);
+}
+
+void BulkLanes::want(int lanes) {
+  if (!link_.context().accepted) return set_count(std::max(lanes, told_));
+  told_ = lanes;
+  link_.control().send(LaneControl{.type = FrameType::lanes, .number = static_cast<uint64_t>(lanes)}, nullptr);
+}
+
+void BulkLanes::options_changed() {
+  const TcpCore& core = *link_.context().core;
+  lane_count_.set(few(core), many(core));
+  reserve(0);
+  if (link_.up() && !link_.context().ends() && !link_.context().goodbye) want(lane_count_.wanted());
 }
 
 void BulkLanes::wanted_by_peer(uint64_t lanes) {

@@ -50,6 +50,8 @@ class BulkLanes {
   void spread(Time now);
   // Opens lanes, or ends some, by what the link has carried.
   void recount(Time now);
+  // The options say another number of lanes now.
+  void options_changed();
   // The other side, which cannot connect, has counted.
   void wanted_by_peer(uint64_t lanes);
   // Connects a lane again whose packets are smaller than necessary.
@@ -71,7 +73,8 @@ class BulkLanes {
   void dial(size_t number, size_t path, double delay = 0);
   void dialled(size_t number, Dial::Result result);
   void set_count(int wanted);
-  void give_back(int before, int now);
+  void want(int lanes);         // opens or ends lanes, or asks the side that dials to
+  void reserve(int extra);      // lanes beyond the first few, of those that all links of the process share
   void retire(BulkLane& lane);  // it carries what it has begun, and ends in both directions
   void drop(BulkLane& lane);
   void none_left(Error error, bool gone);
@@ -85,6 +88,7 @@ class BulkLanes {
   Time next_find_{};
   Time next_move_{};
   LaneCount lane_count_;
+  int reserved_ = 0;
   int told_;  // how many lanes this side has told the peer that it wants, or the peer this side
 };
 

@@ -21,6 +21,8 @@ void LaneCount::enter(State state, const Seen& seen, Time now) {
   since_ = now;
 }
 
+void LaneCount::set(int few, int many) { *this = LaneCount(few, many); }
+
 std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, bool may_try, Time now) {
   if (few_ == many_ || state_ == State::many) return std::nullopt;
   const double busy = seen.busy - from_.busy;

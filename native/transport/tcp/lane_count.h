@@ -15,6 +15,9 @@ class LaneCount {
   // `few` and `many` may be equal: then nothing is tried.
   LaneCount(int few, int many) : few_(few), many_(many), wanted_(few) {}
 
+  // Begins anew with these; with two equal numbers it stays at that one.
+  void set(int few, int many);
+
   // Totals of the link, in one direction.
   struct Seen {
     uint64_t bytes = 0;
@@ -28,6 +31,8 @@ class LaneCount {
   };
 
   int wanted() const { return wanted_; }
+  int few() const { return few_; }
+  int many() const { return many_; }
   // Called several times a second while the link is in use. Returns the result of a trial when it ends. `may_try`: a
   // trial may begin.
   std::optional<Trial> look(const Seen& seen, bool may_try, Time now);
@@ -37,8 +42,8 @@ class LaneCount {
 
   void enter(State state, const Seen& seen, Time now);
 
-  const int few_;
-  const int many_;
+  int few_;
+  int many_;
   int wanted_;
   State state_ = State::beginning;
   Seen from_;        // when the state began, or the measurement in it

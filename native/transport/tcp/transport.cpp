@@ -11,17 +11,27 @@
 
 namespace slipstream {
 
+namespace {
+
+void check_lanes(int lanes) {
+  if (lanes < 1 || lanes > kMaxLanes)
+    throw Failure(Code::invalid, "a link has 1 to 64 lanes, not " + std::to_string(lanes));
+}
+
+}  // namespace
+
 struct TcpTransport::Impl {
-  Impl(std::shared_ptr<TcpCore> c, Arrivals& arrivals) : core(std::move(c)), acceptor(core, arrivals) {}
+  Impl(std::shared_ptr<TcpCore> c, Arrivals& arrivals)
+      : core(std::move(c)), first(core->options), acceptor(core, arrivals) {}
 
   std::shared_ptr<TcpCore> core;
+  const LinkOptions first;  // what users chose
   Acceptor acceptor;
   std::list<std::unique_ptr<Dial>> knocks;
 };
 
 TcpTransport::TcpTransport(Poller& poller, Events& events, Arrivals& arrivals, Identity identity, TcpOptions options) {
-  if (options.lanes < 1 || options.lanes > kMaxLanes)
-    throw Failure(Code::invalid, "a link has 1 to 64 lanes, not " + std::to_string(options.lanes));
+  check_lanes(options.lanes);
   check_congestion(options.congestion);
   if (identity.encrypt) poller.expect_again();
   impl_ = std::make_unique<Impl>(std::make_shared<TcpCore>(poller, events, std::move(identity), std::move(options)),
@@ -51,6 +61,15 @@ void TcpTransport::knock(int peer, const std::vector<std::string>& addresses, ui
 
 void TcpTransport::set_directory(std::function<TcpTarget(int)> directory) {
   impl_->core->directory = std::move(directory);
+}
+
+void TcpTransport::set_lanes(int lanes) {
+  check_lanes(lanes == 0 ? 1 : lanes);
+  TcpCore& core = *impl_->core;
+  core.options.lanes = lanes == 0 ? impl_->first.lanes : lanes;
+  core.options.more_lanes = lanes == 0 && impl_->first.more_lanes;
+  for (const auto* links : {&core.accepted, &core.dialled})
+    for (const auto& [key, link] : *links) link->bulk().options_changed();
 }
 
 void TcpTransport::stop_listening() { impl_->acceptor.close(); }

@@ -41,6 +41,10 @@ class TcpTransport {
   // Where ranks listen: with it, connections that break are repaired, and only a peer that is gone ends a link.
   void set_directory(std::function<TcpTarget(int rank)> directory);
 
+  // Of links that there are, and of those to come: so many bulk lanes, 1 to 64; or 0, as the options said at first. All
+  // ranks set it to the same: a link has as many as the rank wants that wants more.
+  void set_lanes(int lanes);
+
   // Records changes of lanes there.
   void set_trace(Trace* trace);
 

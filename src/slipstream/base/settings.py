@@ -190,6 +190,12 @@ def _setting(parse: Callable[[str], Any], default: Any, doc: str, *, show: bool 
     return dataclasses.field(default=default, repr=show, metadata={"parse": parse, "doc": doc})
 
 
+# What Horovod's own variables say, where there are none of ours: the field, the variable, what it means.
+_OF_HOROVOD: tuple[tuple[str, str, Callable[[str], str]], ...] = (
+    ("autotune", "HOROVOD_AUTOTUNE", lambda text: "on" if text == "1" else "off"),
+    ("autotune_log", "HOROVOD_AUTOTUNE_LOG", lambda text: text),
+)
+
 _MAX_RANKS = 1 << 20
 _rank = _whole(0, _MAX_RANKS - 1)
 _size = _whole(1, _MAX_RANKS)
@@ -267,6 +273,20 @@ class Settings:
         "auto",
         "whether an all_reduce of ranks that share hosts sums within each host first: auto, where that is quicker; "
         "on; off; on all ranks",
+    )
+    autotune: str = _setting(
+        _one_of("off", "auto", "on"),
+        "off",
+        "whether a job tunes all-reduces between hosts in its first steps: auto, what leaves results as they are "
+        "(lanes, chunks); on, the algorithm too, which changes the order of additions; on all ranks",
+    )
+    autotune_log: str | None = _setting(
+        _text, None, "file to which rank 0 adds a line for each setting that is tried"
+    )
+    tuning_cache: str | None = _setting(
+        _text,
+        None,
+        "file in which rank 0 remembers what tuning has chosen, or off; without it one of the user's cache",
     )
     encrypt: bool = _setting(
         _switch,
@@ -364,6 +384,9 @@ class Settings:
             except ValueError as error:
                 got = f", got {text!r:.80}" if field.repr else ""
                 raise ValueError(f"{variable}: {error}{got}") from None
+        for name, theirs, parse in _OF_HOROVOD:
+            if name not in values and environ.get(theirs):
+                values[name] = parse(environ[theirs])
         settings = cls(**values)
         settings._check_pairs()
         return settings

@@ -24,6 +24,7 @@ from slipstream.cli.reducer import reducer
 from slipstream.cli.root import Root
 from slipstream.cli.timeline import timeline
 from slipstream.cli.top import top
+from slipstream.cli.tuning import show_tuning
 from slipstream.launch.agent import advice
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
@@ -41,6 +42,7 @@ Examples:
   slipstream run -np 4 --timeline trace.json -- python train.py
   slipstream run -np 4 --summary -- python train.py        # where the time went; slipstream top: live
   slipstream run -np 4 --metrics-port 9400 -- python train.py   # Prometheus: curl localhost:9400/metrics
+  slipstream run -H node1:1,node2:1 --autotune on --autotune-log tuning.jsonl -- python train.py
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 
 Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.
@@ -51,6 +53,7 @@ _EPILOG_CHECK = """\b
 Examples:
   slipstream check
   slipstream check --link node2 --lanes 8
+  slipstream check --tuning
 """
 
 
@@ -161,6 +164,18 @@ def main() -> None:
     type=click.Choice(["auto", "on", "off"]),
     help="Whether an all_reduce of ranks that share hosts sums within each host first, so that a host sends as much as "
     "one rank would: on, off, or auto, where that is quicker. Example: --hierarchy off, to compare. [default: auto]",
+)
+@click.option(
+    "--autotune",
+    type=click.Choice(["off", "auto", "on"]),
+    help="Tune large all-reduces between hosts in the first steps. auto: what leaves results as they are (lanes, "
+    "chunks). on: the algorithm as well, which changes the order of additions. [default: off]",
+)
+@click.option(
+    "--autotune-log",
+    metavar="FILE",
+    callback=parsed(file_name),
+    help="Add a line of JSON to FILE for each setting that tuning tries, and for what it chooses.",
 )
 @click.option(
     "--timeline",
@@ -375,6 +390,10 @@ def _reducer_hosts(hosts: Sequence[Host]) -> tuple[str, ...]:
     "--interface", help="Network interfaces to use, with --link: names or addresses, separated by commas."
 )
 @click.option("--ssh-command", help="Command that starts a shell on HOST. [default: ssh]")
+@click.option(
+    "--tuning", is_flag=True, help="Print what earlier jobs have chosen by --autotune, and what it gained."
+)
+@click.option("--clear", is_flag=True, help="With --tuning: forget it.")
 def check(
     as_json: bool,
     link: str | None,
@@ -382,11 +401,18 @@ def check(
     lanes: int | None,
     interface: str | None,
     ssh_command: str | None,
+    tuning: bool,
+    clear: bool,
 ) -> None:
-    """Prints what slipstream finds on this machine, and what to fix; or how the link to another host does.
+    """Prints what slipstream finds on this machine, and what to fix; or how the link to another host does; or what
+    tuning has chosen.
 
     Exits with 1 if something will not work.
     """
+    if clear and not tuning:
+        raise click.UsageError("--clear goes with --tuning")
+    if tuning:
+        sys.exit(show_tuning(as_json=as_json, clear=clear))
     if link is not None:
         sys.exit(_check_link(link, as_json, seconds, lanes, interface, ssh_command))
     findings = inspect()

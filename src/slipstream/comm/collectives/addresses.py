@@ -20,6 +20,7 @@ failed; errors of the operation itself are raised by ``Work.wait``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -173,6 +174,9 @@ def all_reduce(
     else:
         compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0))
         compiled = compiled or group.compiled("all_reduce", nbytes)
+    tuner = compiled.tuned_by
+    if tuner is not None:
+        compiled, begun = tuner.begin(), time.monotonic()
     key: tuple[Any, ...] = (dtype, op)
     if code or len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
@@ -180,6 +184,8 @@ def all_reduce(
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, urgency=urgency)
+    if tuner is not None:
+        tuner.ran(begun, native)
     return DONE if native is None else Work(native)
 
 
@@ -188,7 +194,8 @@ def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes:
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) == 2:
         made = _kept(group, compiled, key, fields)
-        group.sums.add(nbytes.bit_length(), *key, made)
+        if compiled.tuned_by is None:  # else each call is a step of it
+            group.sums.add(nbytes.bit_length(), *key, made)
         return made
     shape, prescale, postscale, digest_of_both, compared, wire = key[2:]
     fields |= {"shape": shape, "prescale": prescale, "postscale": postscale, "wire": wire}

@@ -20,7 +20,10 @@ from slipstream.base.spans import format_spans
 from slipstream.base.training import saved_bytes
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
-from slipstream.plan.choose import carries, choose
+from slipstream.comm.tuning.candidates import is_tuned
+from slipstream.comm.tuning.group_tuning import GroupTuning
+from slipstream.comm.tuning.size_class import SizeClass
+from slipstream.plan.choose import Choice, carries, choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
 from slipstream.plan.topology import Topology, numbered
@@ -34,8 +37,8 @@ _log = Log("slipstream.plans")
 class Compiled:
     """A plan ready to run: ``operation`` is "collective/algorithm", ``reason`` says why it is this one.
 
-    ``reducers``: reducers take part. It is an all-reduce then, whatever the collective. ``requests`` are kept for more
-    calls.
+    ``reducers``: reducers take part. It is an all-reduce then, whatever the collective. ``tuned_by``: what tunes
+    these operations, and is asked for the plan of each call. ``requests`` are kept for more calls.
     """
 
     native: _core.Plan
@@ -43,6 +46,7 @@ class Compiled:
     chunk_bytes: int
     reason: str = ""
     reducers: bool = False
+    tuned_by: SizeClass | None = None
     requests: dict[tuple[object, ...], _core.Request] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -107,6 +111,7 @@ class Group:
         self.authenticated = (
             itertools.count()
         )  # operations so far: see `slipstream.comm.rendezvous.authentication`
+        self._tuning: GroupTuning | None = None  # made with the first plan that is tuned
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -189,6 +194,15 @@ class Group:
             return replace(self.compile_as(collective, *forced, root), reason="the program asks for it")
         reducers = self.job.reducers.for_choices(self)
         choice = choose(collective, (1 << magnitude) >> 1, self.topology, reducers, wire)
+        if not wire and self.job.tuning.on and is_tuned(collective, magnitude, self.topology):
+            if self._tuning is None:
+                self._tuning = GroupTuning(
+                    self, self.job.tuning, lambda choice: self._compile_choice("all_reduce", choice)
+                )
+            return self._tuning.start(magnitude, choice)
+        return self._compile_choice(collective, choice, root)
+
+    def _compile_choice(self, collective: str, choice: Choice, root: int = 0) -> Compiled:
         if not choice.reducers:
             own = self.compile_as(collective, choice.algorithm, choice.chunk_bytes, root)
             return replace(own, reason=choice.reason)

@@ -26,6 +26,7 @@ from slipstream.comm.membership.opening import open_session
 from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.job_reducers import JobReducers
 from slipstream.comm.rendezvous.join import Membership, given_up, join, when_in_doubt
+from slipstream.comm.tuning.job_tuning import JobTuning
 from slipstream.plan.topology import Network
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Job:
     reducers: JobReducers
     settings: Settings
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
+    tuning: JobTuning
     collecting: Meeting | None = None  # rank 0's listeners for what the others record
     collector: MeetingPlace | None = None  # where these are, if there are other ranks
     questions: Meeting | None = None  # where ranks are asked how they are doing, if there are others
@@ -326,6 +328,7 @@ def _start(settings: Settings, member: Membership, measured: Measured | None = N
         reducers,
         settings,
         opened.meeting,
+        JobTuning(settings, member.rank, opened.remembered),
         collecting=opened.collecting,
         collector=opened.collector,
         questions=opened.questions,

@@ -20,12 +20,13 @@ from slipstream.comm.membership.patience import patience
 from slipstream.comm.reducers.job_reducers import JobReducers
 from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
 from slipstream.comm.rendezvous.join import Membership, exchange
+from slipstream.comm.tuning.job_tuning import what_to_tell
 
 __all__ = ["Opened", "open_session"]
 
 # Groups of more have a board only if this process may use as many cores: a board links all members to the leader.
 _BOARD_RANKS = 16
-_ALIKE = ("wire", "wire_gather", "hierarchy")  # settings that must be the same on all ranks
+_ALIKE = ("wire", "wire_gather", "hierarchy", "autotune")  # settings that must be the same on all ranks
 
 
 class Opened(NamedTuple):
@@ -40,6 +41,7 @@ class Opened(NamedTuple):
     collecting: Meeting | None  # rank 0's, for what the others record
     collector: MeetingPlace | None  # where that is
     questions: Meeting | None  # for those who ask how a rank is doing
+    remembered: str | None  # what rank 0's cache of choices has
 
 
 def open_session(settings: Settings, member: Membership, reducers: JobReducers) -> Opened:
@@ -105,6 +107,8 @@ def _open(
         mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
     mine["transport"] = settings.transport
     mine |= {name: getattr(settings, name) for name in _ALIKE}
+    apart = len(set(member.host_ids)) if use_shm else member.size
+    mine["tuned"] = what_to_tell(settings, member.rank, apart)
     mine["cpus"] = format_cpus(os.sched_getaffinity(0))
     mine |= {what: [one.place.addresses, one.place.port] for what, one in meetings.items()}
     mine["nonce"] = os.urandom(16).hex()
@@ -145,6 +149,7 @@ def _open(
         meetings.get("collecting"),
         collector,
         meetings.get("questions"),
+        everyone[0]["tuned"],
     )
 
 

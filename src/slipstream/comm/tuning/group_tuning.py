@@ -1,0 +1,106 @@
+"""The tuning of one group: its size classes, of which one tries at a time, and the numbers that its ranks share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from slipstream.comm.tuning.agreement import Agreements
+from slipstream.comm.tuning.cache import cluster_name
+from slipstream.comm.tuning.candidates import Candidate
+from slipstream.comm.tuning.job_tuning import JobTuning
+from slipstream.comm.tuning.size_class import SizeClass
+from slipstream.plan.choose import Choice
+
+if TYPE_CHECKING:
+    from slipstream.comm.membership.group import Compiled, Group
+
+__all__ = ["GroupTuning"]
+
+_log = logging.getLogger("slipstream.tuning")
+
+_USUAL_CALLS = 2  # a class with fewer is not waited for
+
+
+class GroupTuning:
+    """``job``: what the groups of the job share. ``compile``: compiles a choice for all-reduces."""
+
+    def __init__(self, group: Group, job: JobTuning, compile: Callable[[Choice], Compiled]) -> None:
+        self.job, self.topology = job, group.topology
+        self._group, self._compile = group, compile
+        self._classes: dict[int, SizeClass] = {}
+        self._trying: SizeClass | None = None
+        reducers = len(group.job.reducers.known) if group.job.reducers.for_choices(group) else 0
+        self._cluster = cluster_name(group.topology.hosts, group.topology.network, reducers)
+        session = group.job.session
+        number = group.job.group_id(group.ranks, f"tuning of {group.id}")
+        self.agreements = Agreements(session, session.make_group(number, list(group.ranks)))
+
+    def start(self, magnitude: int, choice: Choice) -> Compiled:
+        """The plan of a size class from now on: it has the class see to its calls."""
+        entry = self.job.remembered(self._cluster, magnitude)
+        made = self._classes[magnitude] = SizeClass(self, magnitude, choice)
+        if entry is not None and (choice.reducers or not entry.reducers):
+            try:
+                made.remember(entry.candidate, entry.seconds)
+                self.write("remembered", magnitude, entry.candidate, entry.seconds)
+            except (
+                ValueError
+            ) as error:  # of these hosts there is no such plan: it is no choice of this cluster
+                _log.warning("a remembered choice is not used: %s", error)
+        return made.compiled
+
+    def compile(self, owner: SizeClass, candidate: Candidate, reason: str) -> Compiled:
+        """The plan of a candidate, in whose calls ``owner`` has a part."""
+        way = candidate.way
+        made = self._compile(Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers))
+        return replace(made, reason=reason, tuned_by=owner)
+
+    def takes_turn(self, one: SizeClass) -> bool:
+        """Whether this class may try now: one at a time, those that carry most first."""
+        if self._trying is not None and _is_over(self._trying, one):
+            self._trying = None
+        if self._trying is None:
+            others = [c for c in self._classes.values() if c.calls >= _USUAL_CALLS and not _is_over(c, one)]
+            carried = max((c.calls << c.magnitude for c in others if not c.settled), default=0)
+            if one.calls << one.magnitude >= carried:
+                self._trying = one
+        return self._trying is one
+
+    def end_turn(self, one: SizeClass) -> None:
+        """Another class may try."""
+        if self._trying is one:
+            self._trying = None
+
+    def lanes(self) -> int:
+        """The most that a TCP link of this rank has."""
+        links = self._group.session.link_statistics()
+        lanes = (link.get("lanes", ()) for link in links)
+        return max((sum(one["up"] and not one["control"] for one in some) for some in lanes), default=0)
+
+    def set_lanes(self, lanes: int) -> None:
+        """Of all links of the job."""
+        self._group.session.set_lanes(lanes)
+
+    def write(
+        self, event: str, magnitude: int, candidate: Candidate, seconds: float, reason: str = ""
+    ) -> None:
+        """To the log of the job."""
+        self.job.journal.write(event, self._group.ranks, magnitude, candidate, seconds, reason)
+
+    def chosen(
+        self, magnitude: int, candidate: Candidate, seconds: float, before: float, reason: str
+    ) -> None:
+        """A class has chosen: the log and the cache get to know, and people."""
+        self.write("chosen", magnitude, candidate, seconds, reason)
+        if self._group.job.rank == 0:
+            _log.info("all_reduce below %d bytes: %s: %s", 1 << magnitude, candidate, reason)
+        if seconds < float("inf") and before < float("inf"):
+            self.job.keep(self._cluster, magnitude, candidate, seconds, before)
+
+
+def _is_over(other: SizeClass, one: SizeClass) -> bool:
+    """Whether the program seems not to call ``other`` any more."""
+    return one.calls > 4 * other.calls + 16

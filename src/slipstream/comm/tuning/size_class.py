@@ -1,0 +1,204 @@
+"""The all-reduces of a group in one class of sizes: waiting for its turn, trying, then watching in silence.
+
+Every rank makes the same calls in the same order, so the number of a call means the same on all of them. A rank posts
+what it knows at a call, and takes the agreed numbers at a later one: so many calls later as operations were under way
+on any rank, and one more. By then all ranks have posted theirs, unless a program runs further ahead than it did before.
+So nobody waits, and everybody decides the same at the same call.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from dataclasses import replace
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+from slipstream import _core
+from slipstream.comm.tuning.agreement import Pending
+from slipstream.comm.tuning.candidates import Candidate, Space, Way, space_of
+from slipstream.comm.tuning.decision import Found, chosen, next_to_try
+from slipstream.comm.tuning.samples import Samples
+from slipstream.comm.tuning.statistics import MOST_SAMPLES, seconds_of, usable
+from slipstream.comm.tuning.watching import Watch, look
+from slipstream.plan.choose import Choice
+
+if TYPE_CHECKING:
+    from slipstream.comm.membership.group import Compiled
+    from slipstream.comm.tuning.group_tuning import GroupTuning
+
+__all__ = ["SizeClass"]
+
+_log = logging.getLogger("slipstream.tuning")
+
+_FIRST_CALL = 2  # those before set up links, and show what sizes there are
+_FIRST_LAG = 3  # calls, as long as nobody knows how far programs run ahead
+_MOST_REPEATS = 2 * MOST_SAMPLES
+_NONE = -1.0  # no sample
+
+
+class SizeClass:
+    """``magnitude``: bits of the sizes; ``choice``: that of the cost model."""
+
+    def __init__(self, tuning: GroupTuning, magnitude: int, choice: Choice) -> None:
+        self._tuning, self.magnitude, self._choice = tuning, magnitude, choice
+        self.calls = self.agreements_posted = 0
+        self.settled = False
+        self._lock = threading.RLock()  # a handler of a signal may call
+        self._pending: Pending | None = None
+        self._due = 0
+        self._lag = _FIRST_LAG
+        self._space: Space | None = None
+        self._found = Found()
+        self.watch: Watch | None = None
+        self._owns_lanes = False
+        self._lanes: int | None = None
+        self.candidate = Candidate(Way(choice.algorithm, choice.chunk_bytes, choice.reducers))
+        self._samples: Samples | None = None
+        self._first = _FIRST_CALL
+        self.compiled = tuning.compile(self, self.candidate, choice.reason)
+
+    # ---- what calls do
+
+    def begin(self) -> Compiled:
+        """The plan of the next call."""
+        with self._lock:
+            if self._pending is not None and self.calls >= self._due:
+                numbers = self._pending.wait()
+                self._pending = None
+                self._learn(numbers)
+            if self._pending is None:
+                self._post()
+            self.calls += 1
+            return self.compiled
+
+    def ran(self, begun: float, work: _core.Work | None) -> None:
+        """A call has begun at ``begun``, by time.monotonic(). ``work``: None if it has ended."""
+        if self._samples is not None:
+            self._samples.add(begun, work)
+
+    def remember(self, candidate: Candidate, seconds: float) -> None:
+        """An earlier job has chosen. Before the first call."""
+        if candidate.lanes is not None:
+            self._owns_lanes = self._tuning.job.claim_lanes(self)
+        self._use(candidate, "as remembered")
+        self._settle(seconds)
+
+    # ---- what the ranks tell each other
+
+    def _post(self) -> None:
+        if self.watch is not None and self.settled:
+            self._post_look(self.watch)
+            return
+        if self._space is None and self._samples is None:
+            if self.calls < self._first or not self._tuning.takes_turn(self):
+                return
+            self._owns_lanes = self._tuning.job.claim_lanes(self)
+            self._samples = Samples(MOST_SAMPLES)
+            return
+        assert self._samples is not None
+        if self._samples.count:
+            self._send(self._samples.times())
+
+    def _post_look(self, watch: Watch) -> None:
+        left = watch.period - self.calls % watch.period
+        if left == MOST_SAMPLES:
+            self._samples = Samples(MOST_SAMPLES)
+        elif left == watch.period and self._samples is not None:
+            times = usable(self._samples.times())
+            self._send([-median_low(times)] if times else [math.inf])
+            self._samples = None
+
+    def _send(self, times: list[float]) -> None:
+        ahead = self._samples.under_way() if self._samples is not None else 0
+        padded = [*times, *[_NONE] * (MOST_SAMPLES - len(times))]
+        lanes = self._tuning.lanes() if self._owns_lanes and self._space is None and not self.settled else 0
+        values = [*padded, float(ahead), 0.0 if self._owns_lanes else 1.0, float(lanes)]
+        what = f"tuning of all_reduces below {1 << self.magnitude} bytes"
+        self._pending = self._tuning.agreements.post(values, what)
+        self.agreements_posted += 1
+        self._due = self.calls + self._lag
+
+    # ---- what they make of it
+
+    def _learn(self, numbers: list[float]) -> None:
+        times, (ahead, lanes_are_others, lanes) = numbers[:MOST_SAMPLES], numbers[MOST_SAMPLES:]
+        self._lag = 1 + int(ahead)
+        if self.settled:
+            self._look(-times[0])
+            return
+        if self._space is None:
+            self._begin_search(None if lanes_are_others else int(lanes))
+        assert self._space is not None
+        assert self._samples is not None
+        best = min(self._found.first.values(), default=None)
+        seconds = seconds_of(usable(times), best, last=self._samples.count >= _MOST_REPEATS)
+        if seconds is None:
+            return
+        self._found.add(self.candidate, seconds)
+        self._tuning.write("measured", self.magnitude, self.candidate, seconds)
+        following = next_to_try(self._space, self._found)
+        if following is None:
+            self._choose(self._space)
+        else:
+            self._try(following)
+
+    def _begin_search(self, lanes: int | None) -> None:
+        """``lanes``: that a link has, if this class sees to them on all ranks."""
+        if self._owns_lanes and lanes is None:
+            self._tuning.job.leave_lanes(self)
+        self._owns_lanes = lanes is not None
+        tuning = self._tuning
+        space = space_of(self._choice, self.magnitude, tuning.topology, bits=tuning.job.bits, lanes=lanes)
+        if lanes is not None and self._lanes is not None:  # of the search before
+            space = replace(space, start=replace(space.start, lanes=self._lanes))
+        self._space = space
+        self.candidate = space.start
+
+    def _try(self, candidate: Candidate) -> None:
+        changes_lanes = candidate.lanes != self.candidate.lanes
+        self._use(candidate, "on trial")
+        self._samples = Samples(MOST_SAMPLES, time.monotonic() if changes_lanes else -math.inf)
+
+    def _choose(self, space: Space) -> None:
+        best = chosen(space, self._found)
+        seconds, before = (self._found.seconds(one, space.start) for one in (best, space.start))
+        if best == space.start:
+            reason = f"none of {len(self._found.first) - 1} other settings is faster"
+        else:
+            reason = f"{1e3 * seconds:.3g} ms, {space.start} takes {1e3 * before:.3g} ms"
+        self._use(best, f"tuned: {reason}")
+        self._tuning.chosen(self.magnitude, best, seconds, before, reason)
+        self._settle(seconds)
+
+    def _settle(self, seconds: float) -> None:
+        self.watch = Watch(seconds) if self.watch is None else self.watch.after_search(seconds)
+        self.settled = True
+        self.calls = 0  # the next look is a period away
+        self._pending = self._samples = self._space = None
+        self._found = Found()
+        self._tuning.end_turn(self)
+
+    def _look(self, seconds: float) -> None:
+        assert self.watch is not None
+        if not 0 < seconds < math.inf:
+            return
+        self.watch, again = look(self.watch, seconds)
+        if not again:
+            return
+        reason = f"{1e3 * seconds:.3g} ms, for long, after {1e3 * self.watch.reference:.3g} ms"
+        self._tuning.write("again", self.magnitude, self.candidate, seconds, reason)
+        way = self.candidate.way
+        self._choice = Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers)
+        self.settled = False
+        self._lag = _FIRST_LAG
+        self._first = 0
+
+    def _use(self, candidate: Candidate, reason: str) -> None:
+        self.candidate = candidate
+        self.compiled = self._tuning.compile(self, candidate, reason)
+        if self._owns_lanes and candidate.lanes is not None and candidate.lanes != self._lanes:
+            self._tuning.set_lanes(candidate.lanes)
+            self._lanes = candidate.lanes

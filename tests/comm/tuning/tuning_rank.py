@@ -1,0 +1,109 @@
+"""One of several ranks whose all-reduces are tuned.
+
+tuning_rank.py settles CALLS AHEAD  so many calls of two sizes, AHEAD of each at once; every rank comes late at times
+tuning_rank.py dies                 the last rank ends in the middle of the search
+tuning_rank.py bits                 prints a checksum of the first sum, and what was chosen in the end
+tuning_rank.py again                the network seems to be slower for long: the search begins again, and ends
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+import time
+from collections import deque
+
+import numpy as np
+
+import slipstream
+from slipstream.comm.tuning import watching
+from slipstream.comm.tuning.size_class import SizeClass
+
+slipstream.init()
+RANK, SIZE = slipstream.rank(), slipstream.size()
+LARGE, SMALL = 1 << 18, 1 << 16  # elements
+
+
+def size_class(count: int) -> SizeClass:
+    found = slipstream.world().compiled("all_reduce", 4 * count).tuned_by
+    assert found is not None
+    return found
+
+
+def agree(text: str) -> None:
+    """Every rank has the same text."""
+    mine = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint8)
+    assert (slipstream.all_gather(mine).reshape(SIZE, -1) == mine).all(), text
+
+
+def settles(calls: int, ahead: int) -> None:
+    rng, running = random.Random(RANK), deque[tuple[slipstream.Work, np.ndarray, int]]()
+    for i in range(calls):
+        for count in (LARGE, SMALL):
+            data = np.full(count, i + RANK, dtype=np.float32)
+            running.append((slipstream.all_reduce(data, out=data, async_op=True), data, i))
+        while len(running) > 2 * ahead or (running and i + 1 == calls):
+            work, data, number = running.popleft()
+            work.wait()
+            assert (data == SIZE * number + SIZE * (SIZE - 1) // 2).all()
+        if rng.random() < 0.1:
+            time.sleep(0.01)  # as a program is late
+    for count in (LARGE, SMALL):
+        agree(f"{size_class(count).settled} {size_class(count).candidate}")
+    assert size_class(LARGE).settled, size_class(LARGE).candidate
+    agreements = size_class(LARGE).agreements_posted + size_class(SMALL).agreements_posted
+    data = np.ones(LARGE, dtype=np.float32)
+    for _ in range(50):
+        slipstream.all_reduce(data)
+    if size_class(SMALL).settled:
+        assert size_class(LARGE).agreements_posted + size_class(SMALL).agreements_posted == agreements
+
+
+def dies() -> None:
+    data = np.ones(LARGE, dtype=np.float32)
+    try:
+        for i in range(1000):
+            if i == 9 and RANK == SIZE - 1:
+                os._exit(0)
+            slipstream.all_reduce(data)
+    except slipstream.PeerLost as error:
+        assert error.rank == SIZE - 1, error
+        return
+    raise AssertionError("no error")
+
+
+def bits() -> None:
+    data = np.random.default_rng(RANK).standard_normal(LARGE).astype(np.float32)
+    first = slipstream.all_reduce(data)
+    while not size_class(LARGE).settled:
+        slipstream.all_reduce(data)
+    digest = hashlib.sha256(first.tobytes()).hexdigest()[:16]
+    print(f"{digest} {size_class(LARGE).candidate}", flush=True)
+
+
+def again() -> None:
+    data = np.ones(LARGE, dtype=np.float32)
+    while not size_class(LARGE).settled:
+        slipstream.all_reduce(data)
+    size_class(LARGE).watch = watching.Watch(1e-9, period=16)  # so everything is slower
+    searches = 0
+    for _ in range(2000):
+        before = size_class(LARGE).settled
+        slipstream.all_reduce(data)
+        searches += before and not size_class(LARGE).settled
+        if searches and size_class(LARGE).settled:
+            break
+    agree(f"{searches} {size_class(LARGE).candidate}")
+    assert searches == 1
+    assert size_class(LARGE).settled
+
+
+CASES = {"dies": dies, "bits": bits, "again": again}
+if sys.argv[1] == "settles":
+    settles(int(sys.argv[2]), int(sys.argv[3]))
+else:
+    CASES[sys.argv[1]]()
+if sys.argv[1] != "dies":
+    slipstream.shutdown()
