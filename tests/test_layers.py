@@ -46,7 +46,14 @@ PYTHON_LAYERS = [
 ]
 # the same within a package: its folders and modules
 ROOMS = {
-    "comm": [{"rendezvous", "measuring"}, {"reducers"}, {"membership"}, {"collectives"}, {"negotiation"}],
+    "comm": [
+        {"rendezvous", "measuring"},
+        {"reducers"},
+        {"tuning"},
+        {"membership"},
+        {"collectives"},
+        {"negotiation"},
+    ],
     "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed"}],
 }
 # what the modules beside the packages import when they are loaded

@@ -1,4 +1,4 @@
-"""The search, on networks that are formulas: it finds what is near the best, in few steps, and stays where nothing gains."""
+"""The search, on networks that are formulas: it comes near the best in few steps, and stays where nothing gains."""
 
 from __future__ import annotations
 

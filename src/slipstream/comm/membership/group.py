@@ -107,7 +107,7 @@ class Group:
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
         self._wired: dict[tuple[str, int, WireType], Compiled] = {}  # those for data in a wire type
         self.sums = _core.QuickSums(self.session)  # all_reduces that `plans` has requests for
-        self._forced: dict[str, tuple[str, int]] = {}
+        self._forced: dict[str, Choice] = {}
         self.authenticated = (
             itertools.count()
         )  # operations so far: see `slipstream.comm.rendezvous.authentication`
@@ -189,17 +189,15 @@ class Group:
     ) -> Compiled:
         forced = self._forced.get(collective)
         if forced is not None:
-            if wire and not carries(collective, forced[0]):
-                raise ValueError(f"{collective} by {forced[0]} cannot travel as {wire.name.lower()}")
-            return replace(self.compile_as(collective, *forced, root), reason="the program asks for it")
+            if wire and not carries(collective, forced.algorithm):
+                raise ValueError(f"{collective} by {forced.algorithm} cannot travel as {wire.name.lower()}")
+            return self._compile_choice(collective, forced, root)
         reducers = self.job.reducers.for_choices(self)
         choice = choose(collective, (1 << magnitude) >> 1, self.topology, reducers, wire)
         if not wire and self.job.tuning.on and is_tuned(collective, magnitude, self.topology):
-            if self._tuning is None:
-                self._tuning = GroupTuning(
-                    self, self.job.tuning, lambda choice: self._compile_choice("all_reduce", choice)
-                )
-            return self._tuning.start(magnitude, choice)
+            self._tuning = self._tuning or self._start_tuning()
+            compiled: Compiled = self._tuning.start(magnitude, choice)
+            return compiled
         return self._compile_choice(collective, choice, root)
 
     def _compile_choice(self, collective: str, choice: Choice, root: int = 0) -> Compiled:
@@ -209,6 +207,16 @@ class Group:
         plan = build("all_reduce", choice.algorithm, self.rank, self.size, hosts=self.topology.hosts)
         native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
         return Compiled(native, f"{collective}/reducers", choice.chunk_bytes, choice.reason, reducers=True)
+
+    def _start_tuning(self) -> GroupTuning:
+        def compile(choice: Choice, owner: SizeClass) -> Compiled:
+            made = self._compile_choice("all_reduce", choice)
+            return replace(made, reason=choice.reason, tuned_by=owner)
+
+        job = self.job
+        reducers = len(job.reducers.known) if job.reducers.for_choices(self) else 0
+        native = self.beside("tuning").native
+        return GroupTuning(job.tuning, self.session, native, self.topology, reducers, compile)
 
     def barrier_plan(self) -> Compiled:
         """The plan of a barrier: that of the smallest all-reduce, under its own name."""
@@ -234,17 +242,17 @@ class Group:
         native = _core.Plan.compile(self.rank, self.size, plan.blocks, rows, deps)
         return Compiled(native, f"{collective}/{algorithm}", chunk_bytes)
 
-    def use(self, collective: str, algorithm: str, chunk_bytes: int) -> None:
+    def use(self, collective: str, algorithm: str, chunk_bytes: int, *, reducers: bool = False) -> None:
         """Runs ``collective`` by this algorithm and chunk size from now on, whatever the size.
 
-        For tests and benchmarks; every member must do the same.
+        For tests and benchmarks; every member must do the same. ``reducers``: beside the job's reducers.
         """
         with self._lock:
             self.plans = {
                 key: plan for key, plan in self.plans.items() if key[0] not in (collective, "barrier")
             }
             self._wired = {key: plan for key, plan in self._wired.items() if key[0] != collective}
-            self._forced[collective] = (algorithm, chunk_bytes)
+            self._forced[collective] = Choice(algorithm, chunk_bytes, "the program asks for it", reducers)
             self.sums.clear()
 
     def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from slipstream import _core
 from slipstream.comm.tuning.agreement import Agreements
 from slipstream.comm.tuning.cache import cluster_name
 from slipstream.comm.tuning.candidates import Candidate
 from slipstream.comm.tuning.job_tuning import JobTuning
 from slipstream.comm.tuning.size_class import SizeClass
 from slipstream.plan.choose import Choice
-
-if TYPE_CHECKING:
-    from slipstream.comm.membership.group import Compiled, Group
+from slipstream.plan.topology import Topology
 
 __all__ = ["GroupTuning"]
 
@@ -23,22 +21,34 @@ _log = logging.getLogger("slipstream.tuning")
 
 _USUAL_CALLS = 2  # a class with fewer is not waited for
 
+# Compiles a choice for all-reduces, in whose calls the size class has a part. What it returns is the group's.
+Compile = Callable[[Choice, SizeClass], Any]
+
 
 class GroupTuning:
-    """``job``: what the groups of the job share. ``compile``: compiles a choice for all-reduces."""
+    """``job``: what the groups of the job share. ``native``: a group of the same ranks for the agreements alone.
 
-    def __init__(self, group: Group, job: JobTuning, compile: Callable[[Choice], Compiled]) -> None:
-        self.job, self.topology = job, group.topology
-        self._group, self._compile = group, compile
+    ``reducers``: how many serve the group.
+    """
+
+    def __init__(
+        self,
+        job: JobTuning,
+        session: _core.Session,
+        native: _core.Group,
+        topology: Topology,
+        reducers: int,
+        compile: Compile,
+    ) -> None:
+        self.job, self.topology = job, topology
+        self._session, self._compile = session, compile
+        self._ranks: Sequence[int] = native.ranks
         self._classes: dict[int, SizeClass] = {}
         self._trying: SizeClass | None = None
-        reducers = len(group.job.reducers.known) if group.job.reducers.for_choices(group) else 0
-        self._cluster = cluster_name(group.topology.hosts, group.topology.network, reducers)
-        session = group.job.session
-        number = group.job.group_id(group.ranks, f"tuning of {group.id}")
-        self.agreements = Agreements(session, session.make_group(number, list(group.ranks)))
+        self._cluster = cluster_name(topology.hosts, topology.network, reducers)
+        self.agreements = Agreements(session, native)
 
-    def start(self, magnitude: int, choice: Choice) -> Compiled:
+    def start(self, magnitude: int, choice: Choice) -> Any:
         """The plan of a size class from now on: it has the class see to its calls."""
         entry = self.job.remembered(self._cluster, magnitude)
         made = self._classes[magnitude] = SizeClass(self, magnitude, choice)
@@ -52,11 +62,10 @@ class GroupTuning:
                 _log.warning("a remembered choice is not used: %s", error)
         return made.compiled
 
-    def compile(self, owner: SizeClass, candidate: Candidate, reason: str) -> Compiled:
+    def compile(self, owner: SizeClass, candidate: Candidate, reason: str) -> Any:
         """The plan of a candidate, in whose calls ``owner`` has a part."""
         way = candidate.way
-        made = self._compile(Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers))
-        return replace(made, reason=reason, tuned_by=owner)
+        return self._compile(Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers), owner)
 
     def takes_turn(self, one: SizeClass) -> bool:
         """Whether this class may try now: one at a time, those that carry most first."""
@@ -76,26 +85,26 @@ class GroupTuning:
 
     def lanes(self) -> int:
         """The most that a TCP link of this rank has."""
-        links = self._group.session.link_statistics()
+        links = self._session.link_statistics()
         lanes = (link.get("lanes", ()) for link in links)
         return max((sum(one["up"] and not one["control"] for one in some) for some in lanes), default=0)
 
     def set_lanes(self, lanes: int) -> None:
         """Of all links of the job."""
-        self._group.session.set_lanes(lanes)
+        self._session.set_lanes(lanes)
 
     def write(
         self, event: str, magnitude: int, candidate: Candidate, seconds: float, reason: str = ""
     ) -> None:
         """To the log of the job."""
-        self.job.journal.write(event, self._group.ranks, magnitude, candidate, seconds, reason)
+        self.job.journal.write(event, self._ranks, magnitude, candidate, seconds, reason)
 
     def chosen(
         self, magnitude: int, candidate: Candidate, seconds: float, before: float, reason: str
     ) -> None:
         """A class has chosen: the log and the cache get to know, and people."""
         self.write("chosen", magnitude, candidate, seconds, reason)
-        if self._group.job.rank == 0:
+        if self.job.first:
             _log.info("all_reduce below %d bytes: %s: %s", 1 << magnitude, candidate, reason)
         if seconds < float("inf") and before < float("inf"):
             self.job.keep(self._cluster, magnitude, candidate, seconds, before)

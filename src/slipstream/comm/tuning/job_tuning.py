@@ -38,7 +38,7 @@ class JobTuning:
     def __init__(self, settings: Settings, rank: int, choices: str | None = None) -> None:
         self.mode = settings.autotune
         self._remembered = {entry.key: entry for entry in parse(choices)} if choices else {}
-        self._writes = rank == 0
+        self.first = rank == 0
         self._path: Path | None = cache_file(settings.tuning_cache)
         self._lanes = settings.lanes == "auto" and settings.dealing == "pull"
         self._owner: object = None
@@ -71,7 +71,7 @@ class JobTuning:
 
     def keep(self, cluster: str, magnitude: int, chosen: Candidate, seconds: float, before: float) -> None:
         """Writes a choice to the cache: rank 0 alone. A file that cannot be written costs a warning."""
-        if not self._writes or self._path is None:
+        if not self.first or self._path is None:
             return
         way, when = chosen.way, round(time.time(), 3)
         entry = Entry(

@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import replace
 from statistics import median_low
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream import _core
 from slipstream.comm.tuning.agreement import Pending
@@ -26,7 +26,6 @@ from slipstream.comm.tuning.watching import Watch, look
 from slipstream.plan.choose import Choice
 
 if TYPE_CHECKING:
-    from slipstream.comm.membership.group import Compiled
     from slipstream.comm.tuning.group_tuning import GroupTuning
 
 __all__ = ["SizeClass"]
@@ -62,8 +61,8 @@ class SizeClass:
 
     # ---- what calls do
 
-    def begin(self) -> Compiled:
-        """The plan of the next call."""
+    def begin(self) -> Any:
+        """The plan of the next call, as the group compiles it."""
         with self._lock:
             if self._pending is not None and self.calls >= self._due:
                 numbers = self._pending.wait()
