@@ -236,9 +236,9 @@ std::string Session::report(const Work* work) {
   return work != nullptr && work->done() ? std::string() : text;  // other sessions' drivers end split works
 }
 
-void Session::set_lanes(int lanes) {
-  check_process();
-  runner_.as_driver([&] { tcp_.set_lanes(lanes); });
+void set_lanes(Session& session, int lanes) {
+  session.check_process();
+  session.runner_.as_driver([&] { session.tcp_.set_lanes(lanes); });
 }
 
 void Session::abort(const std::string& why) {

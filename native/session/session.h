@@ -61,6 +61,11 @@ struct PeerAddress {
   uint16_t port = 0;
 };
 
+class Session;
+
+// Of its TCP links, as TcpTransport::set_lanes(). Not on a driver's thread.
+void set_lanes(Session& session, int lanes);
+
 class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
  public:
   explicit Session(SessionOptions options);
@@ -103,9 +108,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // For the driver.
   Engine& engine() { return engine_; }
   const SessionOptions& options() const { return options_; }
-
-  // Of TCP links, as TcpTransport::set_lanes(). Not on a driver's thread.
-  void set_lanes(int lanes);
 
   // What this rank waits for, and its last operations, for people. Any thread.
   std::string report(const Work* work = nullptr);  // with `work`, for what it waits; empty if it is done
@@ -160,6 +162,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void check_process() const;
   // Logs the strangers of the last while. Returns when to call again; not any more after the `last` call.
   Time report_strangers(Time now, bool last = false);
+
+  friend void set_lanes(Session& session, int lanes);
 
   enum class Probe : uint8_t { asked, lives, dead };
 

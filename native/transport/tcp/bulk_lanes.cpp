@@ -80,6 +80,8 @@ void BulkLanes::retire(BulkLane& lane) {
 void BulkLanes::recount(Time now) {
   const LinkContext& at = link_.context();
   const int before = lane_count_.wanted();
+  const bool changed = lane_count_.few() != few(*at.core) || lane_count_.many() != many(*at.core);
+  if (changed) lane_count_.set(few(*at.core), many(*at.core));
   const bool may_try = at.core->spare_lanes >= lane_count_.many() - lane_count_.few();
   const auto trial = lane_count_.look({link_.sender().went(), link_.sender().busy(now), open()}, may_try, now);
   const int wanted = lane_count_.wanted();
@@ -90,20 +92,13 @@ void BulkLanes::recount(Time now) {
                   lane_count_.few(), at.name().c_str(), trial->few * 8e-6, before, trial->many * 8e-6, wanted);
     log_info(at.core->identity.rank, text);
   }
-  if (wanted != before) want(wanted);
+  if (changed || wanted != before) want(wanted);
 }
 
 void BulkLanes::want(int lanes) {
   if (!link_.context().accepted) return set_count(std::max(lanes, told_));
   told_ = lanes;
   link_.control().send(LaneControl{.type = FrameType::lanes, .number = static_cast<uint64_t>(lanes)}, nullptr);
-}
-
-void BulkLanes::options_changed() {
-  const TcpCore& core = *link_.context().core;
-  lane_count_.set(few(core), many(core));
-  reserve(0);
-  if (link_.up() && !link_.context().ends() && !link_.context().goodbye) want(lane_count_.wanted());
 }
 
 void BulkLanes::wanted_by_peer(uint64_t lanes) {

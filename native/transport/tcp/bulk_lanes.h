@@ -48,10 +48,8 @@ class BulkLanes {
   void stop_dialling();
   // Gives lanes to paths that have come back, and dials those that could not be had before.
   void spread(Time now);
-  // Opens lanes, or ends some, by what the link has carried.
+  // Opens lanes, or ends some, by what the link has carried, and by what the options say now.
   void recount(Time now);
-  // The options say another number of lanes now.
-  void options_changed();
   // The other side, which cannot connect, has counted.
   void wanted_by_peer(uint64_t lanes);
   // Connects a lane again whose packets are smaller than necessary.

@@ -69,7 +69,8 @@ void TcpTransport::set_lanes(int lanes) {
   core.options.lanes = lanes == 0 ? impl_->first.lanes : lanes;
   core.options.more_lanes = lanes == 0 && impl_->first.more_lanes;
   for (const auto* links : {&core.accepted, &core.dialled})
-    for (const auto& [key, link] : *links) link->bulk().options_changed();
+    for (const auto& [key, link] : *links)
+      if (link->up() && !link->context().ends() && !link->context().goodbye) link->bulk().recount(now());
 }
 
 void TcpTransport::stop_listening() { impl_->acceptor.close(); }

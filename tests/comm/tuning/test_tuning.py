@@ -67,6 +67,11 @@ def test_auto_leaves_the_order_of_additions(tmp_path: Path) -> None:
     assert len({one["lanes"] for one in tried}) > 1
 
 
+def test_lanes_come_and_go() -> None:
+    env = {"SLIPSTREAM_AUTOTUNE": "off", "SLIPSTREAM_HEARTBEAT": "30"}
+    ranks.run(SCRIPT, 2, transport="tcp", args=["lanes"], env=env, timeout=120)
+
+
 def test_a_network_that_is_slower_for_long_is_searched_again() -> None:
     ranks.run(SCRIPT, 2, transport="tcp", args=["again"], env=ON)
 

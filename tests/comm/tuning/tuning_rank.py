@@ -3,6 +3,7 @@
 tuning_rank.py settles CALLS AHEAD  so many calls of two sizes, AHEAD of each at once; every rank comes late at times
 tuning_rank.py dies                 the last rank ends in the middle of the search
 tuning_rank.py bits                 prints a checksum of the first sum, and what was chosen in the end
+tuning_rank.py lanes                the number of lanes changes while operations run
 tuning_rank.py again                the network seems to be slower for long: the search begins again, and ends
 """
 
@@ -102,7 +103,24 @@ def again() -> None:
     assert size_class(LARGE).settled
 
 
-CASES = {"dies": dies, "bits": bits, "again": again}
+def lanes() -> None:
+    data = np.ones(LARGE, dtype=np.float32)
+    session = slipstream.world().session
+    for wanted in (1, 8, 3, 64, 1, 0):
+        session.set_lanes(wanted)
+        for _ in range(2000):
+            assert (slipstream.all_reduce(data) == SIZE).all()
+            found = [
+                sum(lane.up and not lane.control for lane in link.lanes)
+                for link in slipstream.link_statistics()
+            ]
+            if slipstream.all_reduce(np.array([set(found) != {wanted or 2}]), slipstream.Op.MAX)[0] == 0:
+                break
+        else:
+            raise AssertionError(f"{wanted} lanes are wanted, there are {found}")
+
+
+CASES = {"dies": dies, "bits": bits, "again": again, "lanes": lanes}
 if sys.argv[1] == "settles":
     settles(int(sys.argv[2]), int(sys.argv[3]))
 else:
