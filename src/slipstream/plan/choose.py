@@ -20,7 +20,17 @@ from slipstream.plan.halving_doubling import power_of_two_below
 from slipstream.plan.shards import shard_count
 from slipstream.plan.topology import Network, Topology, members_of_hosts
 
-__all__ = ["SMALL_SIZES", "Choice", "Network", "Reducers", "SmallCosts", "Topology", "carries", "choose", "estimate"]
+__all__ = [
+    "SMALL_SIZES",
+    "Choice",
+    "Network",
+    "Reducers",
+    "SmallCosts",
+    "Topology",
+    "carries",
+    "choose",
+    "estimate",
+]
 
 SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
 # What is only moved takes fewer messages, and fewer turns if ranks share cores: up to this size, and so many chunks.

@@ -169,11 +169,8 @@ def all_reduce(
     if OPEN:
         settle(group, 0, "all_reduce", (src, nbytes, None), (dst, nbytes, None))
     code = wire_for(group, wire, dtype, op) if wire else WireType.EXACT
-    if code:
-        compiled = group.compiled_for(code, "all_reduce", nbytes)
-    else:
-        compiled = group.plans.get(("all_reduce", nbytes.bit_length(), 0))
-        compiled = compiled or group.compiled("all_reduce", nbytes)
+    compiled = None if code else group.plans.get(("all_reduce", nbytes.bit_length(), 0))
+    compiled = compiled or group.compiled_for(code, "all_reduce", nbytes)
     tuner = compiled.tuned_by
     if tuner is not None:
         compiled, begun = tuner.begin(), time.monotonic()
@@ -589,18 +586,6 @@ def _point_to_point(
     if not 0 <= peer < group.size or peer == group.rank:
         raise ValueError(f"cannot {kind}: {peer} is not another rank of a group of {group.size}")
     ends = (group.rank, peer) if kind == "send" else (peer, group.rank)
-    return _issue(
-        group,
-        group.point_to_point(kind, peer, _POINT_TO_POINT_CHUNK),
-        dtype,
-        -1,
-        address,
-        address,
-        count,
-        keep,
-        sync,
-        None,
-        timeout,
-        extra=tag & 0xFFFFFFFF,
-        channel=group.channel(*ends, tag),
-    )
+    plan = group.point_to_point(kind, peer, _POINT_TO_POINT_CHUNK)
+    fields: dict[str, Any] = {"extra": tag & 0xFFFFFFFF, "channel": group.channel(*ends, tag)}
+    return _issue(group, plan, dtype, -1, address, address, count, keep, sync, None, timeout, **fields)

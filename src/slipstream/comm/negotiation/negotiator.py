@@ -210,7 +210,9 @@ class Negotiator:
                             self._changed.notify_all()
                 if not call.decided():
                     since = time.monotonic()
-                    call.sleep(_LOOK)  # a signal that came just before does not end this: its handler runs now
+                    call.sleep(
+                        _LOOK
+                    )  # a signal that came just before does not end this: its handler runs now
                     self._group.session.add_wait(time.monotonic() - since)
                 continue
             with contextlib.suppress(SlipstreamError):  # `look` finds it
