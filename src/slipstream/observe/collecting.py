@@ -16,7 +16,8 @@ import zlib
 from collections.abc import Mapping
 
 from slipstream.comm.membership.job import Job
-from slipstream.comm.rendezvous.server import ERROR, LATE, OK, Quota, Server
+from slipstream.comm.rendezvous.requests import ERROR, LATE, OK
+from slipstream.comm.rendezvous.server import Quota, Server
 from slipstream.comm.rendezvous.store_clients import Bad, Client
 from slipstream.observe.trace_file import TraceFile
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm.membership.job import Job
-from slipstream.comm.rendezvous.server import LATE
+from slipstream.comm.rendezvous.requests import LATE
 from slipstream.comm.rendezvous.store import Called, Store, connect_any
 from slipstream.observe.alignment import Alignment
 from slipstream.observe.collecting import CLOCK, END, EVENTS, MAX_TEXT, NUMBER, TIME, job_name

@@ -60,8 +60,9 @@ class ForwardOverlap:
         for module in model.modules():
             if module is model or any(True for _ in _own(module)):
                 module.register_forward_pre_hook(before)
-        model.register_state_dict_pre_hook(settle)
-        model.register_load_state_dict_pre_hook(settle)
+        untyped: Any = model
+        untyped.register_state_dict_pre_hook(settle)
+        untyped.register_load_state_dict_pre_hook(settle)
 
     def watch(self, optimizer: Any, params: list[torch.Tensor], exchange: GradientExchange) -> None:
         """Goes on with this exchange of the gradients of ``params``."""
