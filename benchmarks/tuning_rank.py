@@ -3,13 +3,14 @@
     tuning_rank.py BYTES STEPS SECONDS
 
 Rank 0 prints a line of JSON: the seconds of each of the first STEPS steps, what was chosen and when, and for about
-SECONDS the seconds of each fixed setting, the choice among them. Ends with an error if a value is wrong.
+SECONDS the median of each fixed setting, the choice among them. Ends with an error if a value is wrong.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,10 +21,11 @@ import slipstream
 from slipstream.comm.tuning.candidates import Candidate, Way
 from slipstream.plan.choose import estimate
 
-_LANES = (0, 1, 2, 4, 8, 16, 32)
+_LANES = (1, 2, 4, 8, 16, 32)
 _CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)
 _BETWEEN = 6  # settings from one turn of the choice to the next
-_HOPELESS = 1.5  # times the best: measured once
+_LEAST_TURNS = 4
+_HOPELESS = 1.2  # times the best: measured once
 
 
 def seconds_of_step(data: np.ndarray, wanted: float) -> float:
@@ -34,7 +36,7 @@ def seconds_of_step(data: np.ndarray, wanted: float) -> float:
     seconds = time.perf_counter() - begin
     if not (data == wanted).all():
         raise SystemExit(f"rank {slipstream.rank()}: wrong sum")
-    return float(slipstream.all_reduce(np.array([seconds]), slipstream.Op.MAX)[0])
+    return float(slipstream.all_reduce(np.array([seconds]), slipstream.MAX)[0])
 
 
 def settings(nbytes: int) -> list[Candidate]:
@@ -50,10 +52,11 @@ def settings(nbytes: int) -> list[Candidate]:
 def exhaustive(
     chosen: Candidate, every: Sequence[Candidate], seconds: float, step: Callable[[], float]
 ) -> dict[str, list[float]]:
-    """Every setting in turns, the choice between them; those that are hopeless once."""
+    """The median of every setting, and its turns: the choice comes between them, hopeless ones come once."""
     group, found, lanes = slipstream.world(), {one: [] for one in every} | {chosen: []}, None
-    end, over = time.monotonic() + seconds, False
-    while not over:
+    end, turns, over = time.monotonic() + seconds, 0, False
+    while not over or turns < _LEAST_TURNS:
+        turns += 1
         best = min((min(times) for times in found.values() if times), default=None)
         hopeful = [one for one in every if best is None or min(found[one]) <= _HOPELESS * best]
         for number, one in enumerate(hopeful):
@@ -65,8 +68,8 @@ def exhaustive(
                     group.session.set_lanes(lanes or 0)
                     step()  # its connections are new
                 found[setting].append(step())
-        over = bool(slipstream.all_reduce(np.array([time.monotonic() > end]), slipstream.Op.MAX)[0])
-    return {str(one): times for one, times in found.items()}
+        over = bool(slipstream.all_reduce(np.array([time.monotonic() > end]), slipstream.MAX)[0])
+    return {str(one): [round(statistics.median(times), 6), len(times)] for one, times in found.items()}
 
 
 def main() -> None:
@@ -81,7 +84,7 @@ def main() -> None:
         return seconds_of_step(data, n * (n + 1) / 2)
 
     for i in range(steps):
-        tuned.append(step())
+        tuned.append(round(step(), 6))
         tuner = slipstream.world().compiled("all_reduce", nbytes).tuned_by
         if settled is None and tuner is not None and tuner.settled:
             settled = i + 1

@@ -71,7 +71,7 @@ void bind_membership(SessionClass& session) {
       .def("start", &start, nb::arg("peers"), "peers: (host, same_host, shm_name, addresses, port) per rank.")
       .def("make_group", &make_group, nb::arg("id"), nb::arg("ranks"))
       .def("allocate", &allocate, nb::arg("bytes"), "uint8 array in memory that ranks of this host can map.")
-      .def("set_lanes", &set_lanes, nb::arg("lanes"), nb::call_guard<WithoutGil>(),
+      .def("set_lanes", &set_link_lanes, nb::arg("lanes"), nb::call_guard<WithoutGil>(),
            "So many bulk lanes for each TCP link from now on; 0: as the options said at first. On all ranks alike.")
       .def("close", &close, nb::arg("words") = "", nb::arg("tell") = true);
 }

@@ -236,7 +236,7 @@ std::string Session::report(const Work* work) {
   return work != nullptr && work->done() ? std::string() : text;  // other sessions' drivers end split works
 }
 
-void set_lanes(Session& session, int lanes) {
+void set_link_lanes(Session& session, int lanes) {
   session.check_process();
   session.runner_.as_driver([&] { session.tcp_.set_lanes(lanes); });
 }

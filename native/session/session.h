@@ -64,7 +64,7 @@ struct PeerAddress {
 class Session;
 
 // Of its TCP links, as TcpTransport::set_lanes(). Not on a driver's thread.
-void set_lanes(Session& session, int lanes);
+void set_link_lanes(Session& session, int lanes);
 
 class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
  public:
@@ -163,7 +163,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // Logs the strangers of the last while. Returns when to call again; not any more after the `last` call.
   Time report_strangers(Time now, bool last = false);
 
-  friend void set_lanes(Session& session, int lanes);
+  friend void set_link_lanes(Session& session, int lanes);
 
   enum class Probe : uint8_t { asked, lives, dead };
 

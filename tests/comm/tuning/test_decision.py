@@ -67,6 +67,12 @@ def test_it_comes_near_the_best_in_few_steps(network: Network, noise: float) -> 
         assert steps <= 14
 
 
+@pytest.mark.parametrize("network", [equal, unequal, one_lane, small_chunks, other_way])
+def test_links_may_have_more_lanes_by_then(network: Network) -> None:
+    found, _ = search(replace(SPACE, start=Candidate(RING, 16)), network)
+    assert network(found) <= best(network) / 0.95
+
+
 def test_where_nothing_gains_what_stands_stays() -> None:
     assert search(SPACE, lambda _: 0.1)[0] == SPACE.start
     assert search(SPACE, lambda one: 0.098 if one != SPACE.start else 0.1)[0] == SPACE.start

@@ -114,7 +114,7 @@ def lanes() -> None:
                 sum(lane.up and not lane.control for lane in link.lanes)
                 for link in slipstream.link_statistics()
             ]
-            if slipstream.all_reduce(np.array([set(found) != {wanted or 2}]), slipstream.Op.MAX)[0] == 0:
+            if slipstream.all_reduce(np.array([set(found) != {wanted or 2}]), slipstream.MAX)[0] == 0:
                 break
         else:
             raise AssertionError(f"{wanted} lanes are wanted, there are {found}")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from slipstream.plan.choose import MIXED_CHUNK, SPLIT_BYTES, TCP_CHUNK, Choice, estimate
 from slipstream.plan.topology import Topology
 
-__all__ = ["LEAST_BYTES", "Candidate", "Space", "Way", "is_tuned", "space_of"]
+__all__ = ["FEW_LANES", "LEAST_BYTES", "Candidate", "Space", "Way", "is_tuned", "space_of"]
 
 LEAST_BYTES = 64 << 10  # smaller operations are mostly latency
+FEW_LANES = 2  # that links begin with
 _FACTOR = 3.0  # times the best estimate
 _MOST_WAYS = 3  # that are tried beside the one that was chosen
 
@@ -40,15 +41,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Space:
-    """Where a search begins, and what else it may try.
-
-    ``most_chunk``: larger chunks would change nothing. ``lanes``: that a link has as the search begins.
-    """
+    """Where a search begins, and what else it may try. ``most_chunk``: larger chunks would change nothing."""
 
     start: Candidate
     ways: tuple[Way, ...]
     most_chunk: int
-    lanes: int = 2
 
 
 def is_tuned(collective: str, magnitude: int, topology: Topology) -> bool:
@@ -77,4 +74,6 @@ def space_of(choice: Choice, magnitude: int, topology: Topology, *, bits: bool, 
     if choice.reducers and nbytes < SPLIT_BYTES:
         ways = []
     most = 2 * nbytes // topology.size
-    return Space(Candidate(start, None if lanes is None else 0), tuple(ways), most, lanes or 0)
+    # Links that have more than they begin with have tried that by themselves: it is what later ones are compared with.
+    stand = lanes if lanes is None or lanes > FEW_LANES else 0
+    return Space(Candidate(start, stand), tuple(ways), most)

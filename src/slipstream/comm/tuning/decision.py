@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slipstream.comm.tuning.candidates import Candidate, Space
+from slipstream.comm.tuning.candidates import FEW_LANES, Candidate, Space
 
 __all__ = ["GAIN", "Found", "chosen", "next_to_try"]
 
 GAIN = 0.03  # what gains less is noise, and the setting that stands stays
 _MORE_LANES = (4, 16, 32)
+_FEWER_LANES = (4, 1)
 _NEIGHBOURS = {1: (2,), 4: (8,)}
 _MOST_AGAIN = 2  # beside the start
 _LEAST_CHUNK, _MOST_CHUNK = 64 << 10, 2 << 20
@@ -94,14 +95,23 @@ def _least(stands: Candidate, others: Iterable[Candidate], seconds: Seconds) -> 
 
 
 def _lanes(space: Space, seconds: Seconds) -> Candidate:
-    """More lanes than there are; fewer only if more gain nothing: over several paths one lane is very slow."""
+    """More lanes than there are; fewer only if more gain nothing, and as long as they cost nothing.
+
+    Over several paths one lane is very slow, so it is not tried in vain.
+    """
     best = start = space.start
+    now = start.lanes or FEW_LANES
     for lanes in _MORE_LANES:
-        if lanes > space.lanes and (lanes <= 16 or 16 in (best.lanes, space.lanes)):
+        if lanes > now and (lanes <= 16 or 16 in (best.lanes, now)):
             best = _least(best, [replace(start, lanes=lanes)], seconds)
-    if best == start and space.lanes <= 2:
-        best = _least(best, [replace(start, lanes=1)], seconds)
-    neighbours = _NEIGHBOURS.get(best.lanes or 0, ())
+    if best == start:
+        for lanes in _FEWER_LANES:
+            if lanes < now:
+                fewer = replace(start, lanes=lanes)
+                best = _least(best, [fewer], seconds)
+                if seconds(fewer) > seconds(start) * (1 + GAIN):
+                    break
+    neighbours = _NEIGHBOURS.get(best.lanes or 0, ()) if best != start else ()
     return _least(best, (replace(start, lanes=lanes) for lanes in neighbours), seconds)
 
 
