@@ -11,7 +11,6 @@ import json
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from slipstream.base.errors import SlipstreamError
@@ -142,5 +141,24 @@ def ask_all(
     def one(place: MeetingPlace | None) -> Snapshot | None:
         return None if place is None else ask(place, key, name, encrypt=encrypt, last=last)
 
-    with ThreadPoolExecutor(max_workers=max(1, min(len(places), _AT_ONCE))) as pool:
-        return list(pool.map(one, places))
+    found: list[Snapshot | None] = [None] * len(places)
+    several = min(len(places), _AT_ONCE)
+
+    def some(first: int) -> None:
+        for number in range(first, len(places), several):
+            found[number] = one(places[number])
+
+    threads = []
+    for first in range(1, several):
+        thread = threading.Thread(target=some, args=(first,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends: from Python 3.12 on it starts no thread then
+            some(first)
+        else:
+            threads.append(thread)
+    if several:
+        some(0)
+    for thread in threads:
+        thread.join()
+    return found
