@@ -120,8 +120,8 @@ uintptr_t address_of(nb::handle array) {
 // submit() and run(): the arguments are those of define_call().
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
-           uint64_t count, std::string name, double timeout, nb::object keep, const Copy& copy_in,
-           const Copy& copy_out, int urgency) {
+           uint64_t count, std::string name, double timeout, nb::object keep, const Copy& copy_in, const Copy& copy_out,
+           int urgency) {
   drop_orphans();
   count_begun();
   if constexpr (kRun) {

@@ -1,8 +1,8 @@
 // The order of the works of each channel: which may begin now, which wait for their turn, and which are done.
 //
 // At most two bulk works of a channel that are as urgent are under way together. More urgent ones begin before others,
-// and beside them. A small work begins at once. A work that needs memory of an earlier one waits until that is done, and
-// so do those behind it. Driver's thread only.
+// and beside them. A small work begins at once. A work that needs memory of an earlier one waits until that is done,
+// and so do those behind it. Driver's thread only.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class Channels {
     friend class Channels;
     std::deque<WorkPtr> waiting_;
     std::vector<int> bulk_;  // the urgency of each bulk work under way
-    bool used_ = false;    // since forget_idle() saw it last
-    uint32_t newest_ = 0;  // the highest number in history_, and before
+    bool used_ = false;      // since forget_idle() saw it last
+    uint32_t newest_ = 0;    // the highest number in history_, and before
     std::deque<Past> history_;
   };
 
