@@ -132,6 +132,7 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   }
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);
+  if (urgency < 0) throw Failure(Code::invalid, "an urgency is not negative");
   call.urgency = urgency;
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
   if (copy_in) {

@@ -38,9 +38,10 @@ Channels::Channel& Channels::at(uint64_t id) {
 
 bool Channels::enter(Channel& channel, const WorkPtr& work, bool overlaps) {
   memory_.add(*work);
-  if (overlaps) work->request.urgency = 0;
   // A small work never waits behind bulk; but offers go out in order.
   const bool offers = work->request.part && !work->request.part->offer.empty();
+  if (overlaps || offers) work->request.urgency = 0;
+  work->entry = ++channel.entries_;
   if (!overlaps && !offers && is_small(work->request)) return true;
   if (work->request.timed) due_ = std::min(due_, work->due());
   channel.waiting_.push_back(work);
@@ -60,15 +61,24 @@ bool Channels::may_begin(const Work& work) const {
 WorkPtr Channels::next(Channel& channel) {
   auto& waiting = channel.waiting_;
   if (waiting.empty()) return nullptr;
-  const auto urgency = [](const WorkPtr& work) { return work->request.urgency; };
-  const auto first = std::ranges::max_element(waiting, {}, urgency);  // of equals the one that came first
-  // Only works that are as urgent hold it up. So the most urgent work that is not done has begun wherever it was
-  // called, and no rank waits for one that another rank holds back.
-  const auto before = std::ranges::count_if(channel.bulk_, [&](int running) { return running >= urgency(*first); });
-  if (before >= kBulkAtOnce || !may_begin(**first)) return nullptr;
-  WorkPtr work = std::move(*first);
-  waiting.erase(first);
-  return work;
+  const auto take = [&](std::deque<WorkPtr>::iterator place) {
+    WorkPtr work = std::move(*place);
+    waiting.erase(place);
+    return work;
+  };
+  const auto running = [&](auto holds_up) { return std::ranges::count_if(channel.bulk_, holds_up); };
+  // Of equals the one that came first. Works that are as urgent hold it up.
+  const auto first = std::ranges::max_element(waiting, {}, [](const WorkPtr& work) { return work->request.urgency; });
+  const int urgency = (*first)->request.urgency;
+  if (running([&](const Work* other) { return other->request.urgency >= urgency; }) < kBulkAtOnce && may_begin(**first))
+    return take(first);
+  // The oldest is held up by older ones alone. So the oldest work that is not done has begun wherever it was called,
+  // and no urgency makes ranks wait for each other.
+  const auto oldest = waiting.begin();
+  const uint64_t entry = (*oldest)->entry;
+  if (running([&](const Work* other) { return other->entry < entry; }) < kBulkAtOnce && may_begin(**oldest))
+    return take(oldest);
+  return nullptr;
 }
 
 void Channels::ended(Channel& channel, const Work& work, bool bulk) {
@@ -76,7 +86,7 @@ void Channels::ended(Channel& channel, const Work& work, bool bulk) {
   channel.newest_ = std::max(channel.newest_, work.request.seq);
   channel.history_.push_back({work.request.seq, work.request.signature, coarse_now()});
   if (channel.history_.size() > kHistory) channel.history_.pop_front();
-  if (bulk) channel.bulk_.erase(std::ranges::find(channel.bulk_, work.request.urgency));
+  if (bulk) std::erase(channel.bulk_, &work);
   memory_.remove(work);
 }
 

@@ -28,9 +28,10 @@ class Channels {
    private:
     friend class Channels;
     std::deque<WorkPtr> waiting_;
-    std::vector<int> bulk_;  // the urgency of each bulk work under way
-    bool used_ = false;      // since forget_idle() saw it last
-    uint32_t newest_ = 0;    // the highest number in history_, and before
+    uint64_t entries_ = 0;           // works so far
+    std::vector<const Work*> bulk_;  // under way
+    bool used_ = false;              // since forget_idle() saw it last
+    uint32_t newest_ = 0;            // the highest number in history_, and before
     std::deque<Past> history_;
   };
 
@@ -49,7 +50,7 @@ class Channels {
   // A work that could not begin is the first in line again.
   void put_back(Channel& channel, WorkPtr work) { channel.waiting_.push_front(std::move(work)); }
   void began(Channel& channel, const Work& work, bool bulk) {
-    if (bulk) channel.bulk_.push_back(work.request.urgency);
+    if (bulk) channel.bulk_.push_back(&work);
   }
   // The work is done. Call next() then.
   void ended(Channel& channel, const Work& work, bool bulk);

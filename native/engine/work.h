@@ -114,8 +114,8 @@ struct Request {
   uint32_t signature_hash = 0;
   std::array<Layout, 3> spaces;  // tmp's data is allocated by the executor
   uint32_t chunk_bytes = 64 << 10;
-  // Works of a channel with more of it begin, and go on, before those with less. The same on all ranks. A work whose
-  // memory an earlier one needs has none.
+  // Works of a channel with more of it begin, and go on, before those with less; but none makes the oldest one wait. A
+  // work whose memory an earlier one needs, or that is offered to a reducer, has none.
   int urgency = 0;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -221,6 +221,7 @@ class Work {
   Time traced{};                 // when it was prepared, if the session had a timeline then
   Time submitted{};              // coarse
   Time finished{};               // after done(); coarse for small works that are not counted
+  uint64_t entry = 0;            // of its channel: the order in which works came
   std::atomic<bool> begun{false};
 
  private:

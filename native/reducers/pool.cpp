@@ -79,13 +79,13 @@ std::vector<std::pair<size_t, Express*>> ReducerPool::ways() const {
   return found;
 }
 
-Session* ReducerPool::session(size_t reducer) const {
-  return reducers_[reducer].up() ? reducers_[reducer].session.get() : nullptr;
+std::shared_ptr<Session> ReducerPool::session(size_t reducer) const {
+  return reducers_[reducer].up() ? reducers_[reducer].session : nullptr;
 }
 
-void ReducerPool::lose(size_t index, const std::string& why) {
+void ReducerPool::lose(size_t index, uint64_t incarnation, const std::string& why) {
   Reducer& reducer = reducers_[index];
-  if (reducer.failed) return;
+  if (reducer.failed || reducer.connected != incarnation) return;
   reducer.failed = true;
   reducer.why = why;
 }

@@ -68,15 +68,15 @@ class ReducerPool {
   std::vector<std::pair<size_t, Express*>> ways() const;
 
   // This rank's session with a reducer that takes part; null if it cannot be used.
-  Session* session(size_t reducer) const;
+  std::shared_ptr<Session> session(size_t reducer) const;
   // In that session: of the carriers of a shard that this rank carries, and the reducer.
   const std::shared_ptr<const Group>& group(size_t reducer, size_t shard) const {
     return reducers_[reducer].groups[shard];
   }
   void count_sent(size_t reducer, uint64_t bytes) { reducers_[reducer].state.sent += bytes; }
   void count_redone(size_t reducer, uint64_t chunks) { reducers_[reducer].state.redone += chunks; }
-  // This rank cannot use its session with the reducer any more.
-  void lose(size_t reducer, const std::string& why);
+  // This rank cannot use its session with that incarnation of the reducer any more.
+  void lose(size_t reducer, uint64_t incarnation, const std::string& why);
   // Rank 0 gives a reducer that stays behind the others less, and slowly more again when it does not. `seconds`: that
   // the reducers' parts of one work took; 0: there was none.
   void see_lags(const std::vector<double>& seconds);

@@ -115,8 +115,9 @@ bool ReducerPool::take(size_t index, uint64_t incarnation, const std::shared_ptr
     ranks.push_back(workers());
     reducer.groups[shard] = session->make_group(carriers_group(shard), std::move(ranks));
   }
-  reducer.fresh = std::make_shared<Express>(context_, *session, small, incarnation,
-                                            [this, index](const std::string& why) { lose(index, why); });
+  reducer.fresh =
+      std::make_shared<Express>(context_, *session, small, incarnation,
+                                [this, index, incarnation](const std::string& why) { lose(index, incarnation, why); });
   reducer.session = session;
   reducer.connected = incarnation;
   reducer.failed = reducer.refused = false;
@@ -141,7 +142,7 @@ void ReducerPool::session_ended(size_t index, uint64_t incarnation, const std::s
   const std::lock_guard lock(context_.mutex);
   Reducer& reducer = reducers_[index];
   if (reducer.connected != incarnation || !reducer.session) return;
-  lose(index, why);
+  lose(index, incarnation, why);
   reducer.fresh->end();
 }
 

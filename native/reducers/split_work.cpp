@@ -84,7 +84,7 @@ void SplitWork::add_own(uint64_t begin, uint64_t count) {
     request.part->window_least = kRingLeast;
     request.chunk_bytes = request.signature.chunk_bytes = kMostChunk;
   }
-  part.session = &context_.workers;
+  part.session = std::shared_ptr<Session>(std::shared_ptr<void>(), &context_.workers);  // not ours
   part.work = part.session->prepare(std::move(request), channel_of(*context_.group, 0, kSlices));
   parts_.push_back(std::move(part));
 }
@@ -110,7 +110,7 @@ void SplitWork::add_portion(int reducer, uint64_t begin, uint64_t count) {
     part.carried = shards.carries(shard);
     if (part.count == 0) continue;
     const uint64_t bytes = chunk_bytes(part, pool_.window_least(static_cast<size_t>(reducer)));
-    part.chunk = std::max<uint64_t>(1, bytes / size_of(whole().signature.dtype));
+    part.chunk = chunk_elements(static_cast<uint32_t>(bytes), whole().signature.dtype, whole().signature.wire);
     if (part.carried) prepare_carried(part);
     parts_.push_back(std::move(part));
   }
@@ -199,7 +199,8 @@ void SplitWork::part_done(const Part& part) {
     if (part.work->error() && !error_) error_ = part.work->error();
   } else if (!begun || part.work->error()) {
     lost_ |= 1u << part.reducer;
-    if (begun) pool_.lose(static_cast<size_t>(part.reducer), part.work->error().text);
+    const auto reducer = static_cast<size_t>(part.reducer);
+    if (begun) pool_.lose(reducer, incarnations_[reducer], part.work->error().text);
   }
   if (--left_ == 0) give_verdict();
 }

@@ -71,9 +71,9 @@ class SplitWork : public std::enable_shared_from_this<SplitWork> {
     size_t shard = 0;
     uint64_t begin = 0;
     uint64_t count = 0;
-    uint64_t chunk = 1;   // elements
-    bool carried = true;  // by this rank
-    Session* session = nullptr;
+    uint64_t chunk = 1;                              // elements
+    bool carried = true;                             // by this rank
+    std::shared_ptr<Session> session;                // it may be left before the part is submitted
     WorkPtr work;                                    // null: this rank has no session with the reducer
     std::shared_ptr<std::vector<uint8_t>> received;  // which chunks of the result are here
 

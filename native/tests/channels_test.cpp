@@ -80,9 +80,19 @@ TEST(a_more_urgent_work_begins_beside_others_and_before_them) {
   CHECK(!submit(channels, works[2]));
   CHECK(submit(channels, works[4]));
   CHECK(submit(channels, works[5]));
-  CHECK(end(channels, works[4]) == nullptr);  // two of its urgency run still
-  CHECK(end(channels, works[0]) == works[2]);
-  CHECK_EQ(channels.waiting(), size_t{1});
+  CHECK(end(channels, works[4]) == nullptr);   // two as urgent, and two older ones, run still
+  CHECK(end(channels, works[0]) == works[3]);  // the oldest waits for older ones alone
+  channels.began(channels.at(7), *works[3], true);
+  CHECK(end(channels, works[1]) == works[2]);
+  CHECK_EQ(channels.waiting(), size_t{0});
+}
+
+TEST(a_work_that_ends_after_all_lines_were_emptied) {
+  Channels channels;
+  const WorkPtr works[] = {work(7, 0, 1 << 30, kBulk), work(7, 1, 2u << 30, kBulk)};
+  for (const WorkPtr& each : works) CHECK(submit(channels, each));
+  channels.clear();
+  CHECK(end(channels, works[1]) == nullptr);
 }
 
 TEST(a_work_that_needs_memory_of_an_earlier_one_is_not_urgent) {
