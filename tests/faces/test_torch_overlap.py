@@ -199,6 +199,55 @@ def test_all_ranks_overlap_or_none(two: Any) -> None:
     two(check_disagreement)
 
 
+def check_failure() -> None:
+    """A step whose exchange fails is lost, and told once: the next one is another."""
+    model, optimizer, _ = train("sgd", overlapped=True)
+    optimizer.settle()
+    x, y = batch(0)
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    exchange = optimizer._exchange
+    reductions = dict(exchange._reductions)
+
+    class Lost:
+        def finish(self) -> None:
+            raise slipstream.PeerLost("rank 7 is lost", 7, "h7")
+
+    exchange._reductions = dict.fromkeys(reductions, Lost())
+    with pytest.raises(slipstream.PeerLost):
+        optimizer.settle()
+    exchange._reductions = reductions
+    assert not exchange.unsettled
+    optimizer.settle()
+    for reduction in reductions.values():
+        reduction.wait()
+    hvd.barrier()
+
+
+def test_a_step_that_fails_is_told_once(two: Any) -> None:
+    two(check_failure)
+
+
+def check_second_parts() -> None:
+    """Compressions whose messages come in two parts end their steps at once."""
+    model = make_model().float()
+    optimizer = hvd.DistributedOptimizer(
+        OPTIMIZERS["sgd"](model.parameters()),
+        compression=hvd.Compression.powersgd(rank=1),
+        exact=lambda name, parameter: False,
+        overlap_forward=model,
+    )
+    for step in range(3):
+        x, y = batch(step)
+        torch.nn.functional.mse_loss(model(x.float()), y.float()).backward()
+        optimizer.step()
+        assert not optimizer._exchange.unsettled
+
+
+def test_compressions_of_two_parts_do_not_overlap(two: Any) -> None:
+    two(check_second_parts)
+
+
 def test_an_optimizer_whose_step_is_one() -> None:
     model = torch.nn.Linear(2, 2)
 

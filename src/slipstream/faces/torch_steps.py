@@ -8,7 +8,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slipstream.base.training import step_ended
 
-__all__ = ["watch_optimizers"]
+__all__ = ["count_step", "watch_optimizers"]
 
 _watching = False
 
@@ -18,8 +18,9 @@ def watch_optimizers() -> None:
     global _watching
     if not _watching:
         _watching = True
-        register_optimizer_step_post_hook(_stepped)
+        register_optimizer_step_post_hook(count_step)
 
 
-def _stepped(optimizer: Any, args: Any, named: Any) -> None:
+def count_step(optimizer: Any, args: Any, named: Any) -> None:
+    """What PyTorch calls after each step."""
     step_ended(id(optimizer))

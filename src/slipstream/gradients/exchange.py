@@ -21,7 +21,7 @@ import numpy as np
 
 from slipstream.base import recording
 from slipstream.base.dtypes import Op
-from slipstream.base.errors import Mismatch
+from slipstream.base.errors import Mismatch, SlipstreamError
 from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
@@ -31,7 +31,7 @@ from slipstream.gradients.agreement import check_agreement
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
 from slipstream.gradients.compression import EXACT
 from slipstream.gradients.policy import Policy
-from slipstream.gradients.reductions import Reduction, Terms
+from slipstream.gradients.reductions import Exact, Reduction, Terms
 from slipstream.gradients.states import State, States, check_state
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import turns_of
@@ -228,7 +228,10 @@ class GradientExchange:
         then these have no gradients. False: this step cannot be ended so, call `synchronize`.
         """
         self.settle()
-        if self._buckets is None or self._sparse:
+        in_one_part = all(isinstance(reduction, Exact) for reduction in self._reductions.values())
+        if (
+            self._buckets is None or self._sparse or not in_one_part
+        ):  # second parts need one order of all optimizers
             return False
         with self._lock, Together(self._group(), _EXCHANGE):
             self._turn = turns_of(self._group()).begin(self)
@@ -249,19 +252,24 @@ class GradientExchange:
         """
         if not self._unsettled:
             return
+        wanted = None if index is None else self._bucket_of.get(index)
         with self._lock:
-            self._go_on()
-            for bucket in [
-                one for one in self._unsettled if index is None or one is self._bucket_of.get(index)
-            ]:
-                self._complete_bucket(bucket)
-                bucket.begin()
-                self._unsettled.remove(bucket)
-                self._take([place.parameter.index for place in bucket.places])
-            if not self._unsettled:
-                assert self._turn is not None
-                self._turn.wait()
+            try:
+                for bucket in [one for one in self._unsettled if index is None or one is wanted]:
+                    self._complete_bucket(bucket)
+                    bucket.begin()
+                    self._unsettled.remove(bucket)
+                    self._take([place.parameter.index for place in bucket.places])
+                if not self._unsettled:
+                    assert self._turn is not None
+                    self._turn.wait()
+                    self._begin()
+            except (
+                SlipstreamError
+            ):  # the job has failed: the step is lost, and another job begins with a new one
+                self._unsettled = []
                 self._begin()
+                raise
 
     @_guarded
     def take_part(self) -> None:

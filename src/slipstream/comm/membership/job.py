@@ -127,16 +127,19 @@ class Job:
         """
         _entered.discard(self)
         acts, self._last_acts = self._last_acts, []
-        for act in reversed(acts) if tell else ():
-            with contextlib.suppress(errors.SlipstreamError):  # of a job that has failed
-                act()
-        self.reducers.stop()
-        self.close_meeting()
-        self.session.close(parting_words(), tell)
-        while self._farewells:
-            self._farewells.pop()()
-        self.world = None  # it knows this job: the session's files go with the last reference
-        self.reducers.forget_group()
+        with contextlib.ExitStack() as rest:  # all of it happens, whatever raises
+            rest.callback(
+                setattr, self, "world", None
+            )  # it knows this job: the session's files go with the last reference
+            rest.callback(self.reducers.forget_group)
+            for farewell in self._farewells:
+                rest.callback(farewell)
+            self._farewells = []
+            rest.callback(lambda: self.session.close(parting_words(), tell))
+            rest.callback(self.close_meeting)
+            rest.callback(self.reducers.stop)
+            for act in acts if tell else ():
+                rest.callback(_act, act)
 
     def close_meeting(self) -> None:
         """Listens no more for survivors, nor for ranks that a shrink has left behind."""
@@ -153,6 +156,11 @@ class Job:
     def when_left(self, farewell: Callable[[], None]) -> None:
         """Has ``farewell`` called once this process has left the job."""
         self._farewells.append(farewell)
+
+
+def _act(act: Callable[[], None]) -> None:
+    with contextlib.suppress(errors.SlipstreamError):  # of a job that has failed
+        act()
 
 
 _job: Job | None = None

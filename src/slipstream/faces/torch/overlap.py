@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.optim.optimizer as _hooks
 
+from slipstream.base.training import step_ended
+from slipstream.comm.membership.job import Job
+from slipstream.faces.torch_steps import count_step
 from slipstream.gradients.exchange import GradientExchange
 
 __all__ = ["ForwardOverlap"]
@@ -39,6 +43,7 @@ class ForwardOverlap:
         # weak: a model outlives its optimizer, and must not keep the buckets
         self._optimizer: Callable[[], Any] = lambda: None
         self._exchange: GradientExchange | None = None
+        self._job: Job | None = None  # that is told to settle before it is left
         self._params: list[torch.Tensor] = []
         self._number: dict[int, int] = {}
         self._of_modules: set[int] | None = set()  # ids of parameters whose modules ran, in the first steps
@@ -71,14 +76,7 @@ class ForwardOverlap:
         self._params = params
         self._number = {id(param): number for number, param in enumerate(params)}
         self._of_modules = set()
-        me = weakref.ref(self)
-
-        def settle() -> None:
-            target = me()
-            if target is not None and isinstance(sys.exc_info()[1], SystemExit | None):
-                target.settle()
-
-        optimizer._settings["process_set"].group.job.before_leaving(settle)
+        self._job = None
 
     def settle(self) -> None:
         """Completes the last step: all parameters are updated. Raises SlipstreamError if the job has failed."""
@@ -88,13 +86,10 @@ class ForwardOverlap:
     def step(self) -> bool:
         """Takes the step, in part later. False: it has to be taken at once."""
         optimizer = self._optimizer()
-        if (
-            self._exchange is None
-            or optimizer._optimizer_step_pre_hooks
-            or optimizer._optimizer_step_post_hooks
-        ):
+        if self._exchange is None or _has_step_hooks(optimizer):
             return False
         self._exchange.settle()
+        self._settle_before_leaving(optimizer._settings["process_set"].group.job)
         self._options = [
             {name: _kept(value) for name, value in group.items() if name != "params"}
             for group in optimizer.param_groups
@@ -104,7 +99,21 @@ class ForwardOverlap:
         if self._of_modules is not None:
             ran, self._of_modules = self._of_modules, None
             self._elsewhere = [number for number, param in enumerate(self._params) if id(param) not in ran]
+        step_ended(id(optimizer))
         return True
+
+    def _settle_before_leaving(self, job: Job) -> None:
+        if self._job is job:
+            return
+        self._job = job
+        me = weakref.ref(self)
+
+        def settle() -> None:
+            target = me()
+            if target is not None and isinstance(sys.exc_info()[1], SystemExit | None):
+                target.settle()
+
+        job.before_leaving(settle)
 
     def _before_forward(self, module: torch.nn.Module, *, is_whole: bool) -> None:
         if self._of_modules is not None:
@@ -132,6 +141,13 @@ class ForwardOverlap:
                 group |= before
         for param in params:
             param.grad = None
+
+
+def _has_step_hooks(optimizer: Any) -> bool:
+    """Whether the program has something called at each step, which is one whole then."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    of_all = [*_hooks._global_optimizer_pre_hooks.values(), *_hooks._global_optimizer_post_hooks.values()]
+    return bool(own) or any(hook is not count_step for hook in of_all)
 
 
 def _own(module: torch.nn.Module) -> Iterator[torch.Tensor]:
