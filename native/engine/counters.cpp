@@ -15,17 +15,17 @@ constexpr const char* kNames[kCollectives] = {"",       "all_reduce", "reduce_sc
                                               "recv",   "barrier",    "other"};
 
 // What the slowest link carries in each direction, at least, as nccl-tests define the bus bandwidth.
-uint64_t bus_bytes(Collective collective, uint64_t bytes, uint64_t ranks) {
+uint64_t bus_bytes(CollectiveKind collective, uint64_t bytes, uint64_t ranks) {
   if (ranks < 2) return 0;
   const double share = double(ranks - 1) / double(ranks);
   switch (collective) {
-    case Collective::all_reduce:
+    case CollectiveKind::all_reduce:
       return static_cast<uint64_t>(2 * share * double(bytes));
-    case Collective::reduce_scatter:
-    case Collective::all_gather:
-    case Collective::gather:
-    case Collective::scatter:
-    case Collective::all_to_all:
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_gather:
+    case CollectiveKind::gather:
+    case CollectiveKind::scatter:
+    case CollectiveKind::all_to_all:
       return static_cast<uint64_t>(share * double(bytes));
     default:
       return bytes;
@@ -37,19 +37,19 @@ uint64_t bytes_counted(const Request& request, uint64_t count) {
   if (!request.ragged) return bytes_of(request, count);
   const std::vector<uint64_t>& own = request.spaces[0].offsets;
   const uint64_t bytes = (own.empty() ? 0 : own.back()) * size_of(request.signature.dtype);
-  return request.collective == Collective::all_gather ? bytes * request.group->ranks.size() : bytes;
+  return request.collective == CollectiveKind::all_gather ? bytes * request.group->ranks.size() : bytes;
 }
 
 }  // namespace
 
-const char* name_of(Collective collective) { return kNames[static_cast<size_t>(collective)]; }
+const char* name_of(CollectiveKind collective) { return kNames[static_cast<size_t>(collective)]; }
 
-Collective Counters::collective_of(const Request& request) {
+CollectiveKind Counters::collective_of(const Request& request) {
   const Signature& signature = request.signature;
-  if (signature.side != Side::none) return signature.side == Side::sender ? Collective::send : Collective::recv;
+  if (signature.side != Side::none) return signature.side == Side::sender ? CollectiveKind::send : CollectiveKind::recv;
   const std::string name = signature.operation.substr(0, signature.operation.find_first_of("/["));
   const auto* const found = std::find(std::begin(kNames) + 1, std::end(kNames), name);
-  return found == std::end(kNames) ? Collective::other : static_cast<Collective>(found - std::begin(kNames));
+  return found == std::end(kNames) ? CollectiveKind::other : static_cast<CollectiveKind>(found - std::begin(kNames));
 }
 
 bool& Counters::in_background() {
@@ -57,7 +57,7 @@ bool& Counters::in_background() {
   return background;
 }
 
-Counters::Sums& Counters::sums(Table& table, Collective collective, uint64_t bytes) {
+Counters::Sums& Counters::sums(Table& table, CollectiveKind collective, uint64_t bytes) {
   const auto* const size = std::find_if(kLargest.begin(), kLargest.end(), [&](uint64_t most) { return bytes <= most; });
   return table[static_cast<size_t>(collective)][static_cast<size_t>(size - kLargest.begin())];
 }
@@ -104,12 +104,9 @@ std::vector<Counters::Cell> Counters::cells() const {
   for (size_t c = 0; c < kCollectives; ++c)
     for (size_t s = 0; s < kSizes; ++s) {
       const Sums &slow = table_[c][s], &quick = quick_[c][s];
-      const Cell cell{static_cast<Collective>(c),
-                      kLargest[s],
-                      total(slow.count, quick.count),
-                      total(slow.bytes, quick.bytes),
-                      total(slow.bus_bytes, quick.bus_bytes),
-                      total(slow.nanoseconds, quick.nanoseconds)};
+      const Cell cell{static_cast<CollectiveKind>(c),         kLargest[s],
+                      total(slow.count, quick.count),         total(slow.bytes, quick.bytes),
+                      total(slow.bus_bytes, quick.bus_bytes), total(slow.nanoseconds, quick.nanoseconds)};
       if (cell.count != 0) found.push_back(cell);
     }
   return found;

@@ -18,7 +18,7 @@ struct Request;
 class Work;
 
 // What a program can call.
-enum class Collective : uint8_t {
+enum class CollectiveKind : uint8_t {
   none,  // not counted
   all_reduce,
   reduce_scatter,
@@ -34,7 +34,7 @@ enum class Collective : uint8_t {
   other,
 };
 inline constexpr size_t kCollectives = 13;
-const char* name_of(Collective collective);
+const char* name_of(CollectiveKind collective);
 
 class Counters {
  public:
@@ -46,7 +46,7 @@ class Counters {
   Counters(const Counters&) = delete;
 
   // Of a call that is asked for like this. Not cheap: once for many calls.
-  static Collective collective_of(const Request& request);
+  static CollectiveKind collective_of(const Request& request);
 
   // A work begins, which Work::complete() ends.
   void begin(Work& work);
@@ -69,7 +69,7 @@ class Counters {
   void add_stall() { stalls_.fetch_add(1, std::memory_order_relaxed); }
 
   struct Cell {
-    Collective collective;
+    CollectiveKind collective;
     uint64_t largest;  // bytes of the size class
     uint64_t count, bytes;
     uint64_t bus_bytes;  // what the slowest of the links has to carry, in each direction
@@ -93,7 +93,7 @@ class Counters {
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
     if (ns > 0) counter.fetch_add(static_cast<uint64_t>(ns), std::memory_order_relaxed);
   }
-  static Sums& sums(Table& table, Collective collective, uint64_t bytes);
+  static Sums& sums(Table& table, CollectiveKind collective, uint64_t bytes);
 
   Table table_{};
   Table quick_{};  // written with Python's lock alone

@@ -29,7 +29,7 @@ WorkPtr begun(Counters& counters, const char* operation, uint64_t elements) {
   return work;
 }
 
-const Counters::Cell* find(const std::vector<Counters::Cell>& cells, Collective collective, uint64_t largest) {
+const Counters::Cell* find(const std::vector<Counters::Cell>& cells, CollectiveKind collective, uint64_t largest) {
   for (const auto& cell : cells)
     if (cell.collective == collective && cell.largest == largest) return &cell;
   return nullptr;
@@ -38,12 +38,12 @@ const Counters::Cell* find(const std::vector<Counters::Cell>& cells, Collective 
 }  // namespace
 
 TEST(operations_have_names) {
-  CHECK(request_of("all_reduce/ring", 1).collective == Collective::all_reduce);
-  CHECK(request_of("all_gather[shape=2x3]/ring", 1).collective == Collective::all_gather);
-  CHECK(request_of("all_gather_v2", 1).collective == Collective::other);
+  CHECK(request_of("all_reduce/ring", 1).collective == CollectiveKind::all_reduce);
+  CHECK(request_of("all_gather[shape=2x3]/ring", 1).collective == CollectiveKind::all_gather);
+  CHECK(request_of("all_gather_v2", 1).collective == CollectiveKind::other);
   Request send = request_of("send_recv", 1);
   send.signature.side = Side::sender;
-  CHECK(Counters::collective_of(send) == Collective::send);
+  CHECK(Counters::collective_of(send) == CollectiveKind::send);
 }
 
 TEST(each_is_counted_once_by_its_size) {
@@ -55,13 +55,13 @@ TEST(each_is_counted_once_by_its_size) {
   }
   const auto cells = counters.cells();
   CHECK_EQ(cells.size(), 3u);
-  const Counters::Cell* small = find(cells, Collective::all_reduce, 4 << 10);
+  const Counters::Cell* small = find(cells, CollectiveKind::all_reduce, 4 << 10);
   CHECK(small != nullptr);
   CHECK_EQ(small->count, 2u);
   CHECK_EQ(small->bytes, 2u * 4096);
   CHECK_EQ(small->bus_bytes, 2u * 6144);  // 2 * 3/4 of them
-  CHECK_EQ(find(cells, Collective::all_reduce, 64 << 10)->bytes, 4100u);
-  CHECK_EQ(find(cells, Collective::all_reduce, 16 << 20)->count, 1u);
+  CHECK_EQ(find(cells, CollectiveKind::all_reduce, 64 << 10)->bytes, 4100u);
+  CHECK_EQ(find(cells, CollectiveKind::all_reduce, 16 << 20)->count, 1u);
 }
 
 TEST(what_fails_is_not_counted_but_over) {

@@ -94,6 +94,10 @@ WALL = re.compile(
 )
 # They tell people, or the timelines of other hosts, when something was; nothing waits for it.
 TELL = {
+    "src/slipstream/cli/tuning.py": 1,
+    "src/slipstream/comm/tuning/job_tuning.py": 1,
+    "src/slipstream/comm/tuning/journal.py": 1,
+    "src/slipstream/observe/metrics_jobs.py": 1,
     "src/slipstream/bench/record.py": 1,
     "src/slipstream/comm/measuring/clocks.py": 1,
     "src/slipstream/launch/output.py": 1,

@@ -41,7 +41,7 @@ _EPILOG = """\b
 Examples:
   slipstream top
   slipstream top --job train --once
-  slipstream top --once --json | python -m json.tool
+  slipstream top --once --json > ranks.json
 """
 
 Row = dict[str, Any]

@@ -94,7 +94,7 @@ def announce(job: Job) -> Path | None:
         write_private(path, json.dumps(asdict(entry)).encode(), replace=True, sync=False)
         return path
     except (OSError, Refused) as error:
-        _log.debug("slipstream top will not find this job: %s", error)
+        _log.debug("this job is not in the list of running jobs: %s", error)
         return None
 
 
