@@ -133,7 +133,7 @@ struct Request {
   // No operation: it is done when no earlier work needs its spaces, which the caller is about to copy from, or to. Of
   // this rank alone, so it takes no number.
   bool only_waits = false;
-  Collective collective = Collective::none;  // as which it is counted
+  CollectiveKind collective = CollectiveKind::none;  // as which it is counted
 };
 
 // What is reduced, and how.

@@ -168,7 +168,7 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
     engine_.ledger().enter(work);
   }
   const Request& call = work->request;
-  if (call.collective != Collective::none && !call.part && !call.only_waits) options_.counters->begin(*work);
+  if (call.collective != CollectiveKind::none && !call.part && !call.only_waits) options_.counters->begin(*work);
   return work;
 }
 
