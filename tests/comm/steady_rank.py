@@ -24,7 +24,7 @@ SIZES = (1, 1000, 300_000)
 def listeners() -> dict[str, object]:
     """This process's listening sockets: TCP ports and abstract unix names.
 
-    Without the one that is for `Group.shrink`: nobody accepts there, and then a store does, as at any other store.
+    Without those that are for `Group.shrink`, timelines and metrics: nobody accepts there, or a server as the store's.
     """
     current = job.current()
     assert current.meeting is not None
@@ -39,7 +39,9 @@ def listeners() -> dict[str, object]:
     unix = [line.split() for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]]
     accepting = 1 << 16
     names = [f[7] for f in unix if len(f) > 7 and int(f[3], 16) & accepting and f"socket:[{f[6]}]" in mine]
-    ports.remove(current.meeting.place.port)
+    for other in (current.meeting, current.collecting, current.questions):
+        if other is not None:
+            ports.remove(other.place.port)
     membership = current.membership
     return {"tcp": ports, "unix": names, "job": f"{membership.job}/{membership.epoch}"}
 

@@ -8,6 +8,7 @@ import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,15 @@ from slipstream.base.training import saved_bytes
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
 from slipstream.comm.tuning.candidates import is_tuned
-from slipstream.comm.tuning.group_tuning import GroupTuning
-from slipstream.comm.tuning.size_class import SizeClass
 from slipstream.plan.choose import Choice, carries, choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
 from slipstream.plan.topology import Topology, numbered
+
+if TYPE_CHECKING:
+    from slipstream.comm.tuning.group_tuning import GroupTuning
+    from slipstream.comm.tuning.job_tuning import JobTuning
+    from slipstream.comm.tuning.size_class import SizeClass
 
 __all__ = ["Compiled", "Group", "check_group", "world"]
 
@@ -194,8 +198,9 @@ class Group:
             return self._compile_choice(collective, forced, root)
         reducers = self.job.reducers.for_choices(self)
         choice = choose(collective, (1 << magnitude) >> 1, self.topology, reducers, wire)
-        if not wire and self.job.tuning.on and is_tuned(collective, magnitude, self.topology):
-            self._tuning = self._tuning or self._start_tuning()
+        tuning = self.job.tuning
+        if not wire and tuning is not None and is_tuned(collective, magnitude, self.topology):
+            self._tuning = self._tuning or self._start_tuning(tuning)
             compiled: Compiled = self._tuning.start(magnitude, choice)
             return compiled
         return self._compile_choice(collective, choice, root)
@@ -208,7 +213,9 @@ class Group:
         native = _core.Plan.compile(self.rank, self.size, plan.blocks, *plan.encode(), split=True)
         return Compiled(native, f"{collective}/reducers", choice.chunk_bytes, choice.reason, reducers=True)
 
-    def _start_tuning(self) -> GroupTuning:
+    def _start_tuning(self, tuning: JobTuning) -> GroupTuning:
+        from slipstream.comm.tuning.group_tuning import GroupTuning  # few jobs tune
+
         def compile(choice: Choice, owner: SizeClass) -> Compiled:
             made = self._compile_choice("all_reduce", choice)
             return replace(made, reason=choice.reason, tuned_by=owner)
@@ -216,7 +223,7 @@ class Group:
         job = self.job
         reducers = len(job.reducers.known) if job.reducers.for_choices(self) else 0
         native = self.beside("tuning").native
-        return GroupTuning(job.tuning, self.session, native, self.topology, reducers, compile)
+        return GroupTuning(tuning, self.session, native, self.topology, reducers, compile)
 
     def barrier_plan(self) -> Compiled:
         """The plan of a barrier: that of the smallest all-reduce, under its own name."""

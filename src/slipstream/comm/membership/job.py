@@ -26,11 +26,11 @@ from slipstream.comm.membership.opening import open_session
 from slipstream.comm.membership.options import link_options
 from slipstream.comm.reducers.job_reducers import JobReducers
 from slipstream.comm.rendezvous.join import Membership, given_up, join, when_in_doubt
-from slipstream.comm.tuning.job_tuning import JobTuning
 from slipstream.plan.topology import Network
 
 if TYPE_CHECKING:
     from slipstream.comm.measuring.network import Measured
+    from slipstream.comm.tuning.job_tuning import JobTuning
 
 __all__ = [
     "Job",
@@ -66,7 +66,7 @@ class Job:
     reducers: JobReducers
     settings: Settings
     meeting: Meeting | None  # for the survivors of a failure, if there are other ranks
-    tuning: JobTuning
+    tuning: JobTuning | None = None  # if anything is tuned
     collecting: Meeting | None = None  # rank 0's listeners for what the others record
     collector: MeetingPlace | None = None  # where these are, if there are other ranks
     questions: Meeting | None = None  # where ranks are asked how they are doing, if there are others
@@ -276,6 +276,14 @@ def enter(
     return job
 
 
+def _tuning(settings: Settings, member: Membership, remembered: str | None) -> JobTuning | None:
+    if settings.autotune == "off":
+        return None
+    from slipstream.comm.tuning.job_tuning import JobTuning  # few jobs tune
+
+    return JobTuning(settings, member.rank, remembered)
+
+
 def _doubt(job: Job, text: str) -> None:
     """Ends the job on all ranks: it may have met with the ranks of another one."""
     if job in _entered:
@@ -336,7 +344,7 @@ def _start(settings: Settings, member: Membership, measured: Measured | None = N
         reducers,
         settings,
         opened.meeting,
-        JobTuning(settings, member.rank, opened.remembered),
+        tuning=_tuning(settings, member, opened.remembered),
         collecting=opened.collecting,
         collector=opened.collector,
         questions=opened.questions,

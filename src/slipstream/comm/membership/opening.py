@@ -20,7 +20,6 @@ from slipstream.comm.membership.patience import patience
 from slipstream.comm.reducers.job_reducers import JobReducers
 from slipstream.comm.rendezvous.discovery import bind_addresses, reachable_addresses
 from slipstream.comm.rendezvous.join import Membership, exchange
-from slipstream.comm.tuning.job_tuning import what_to_tell
 
 __all__ = ["Opened", "open_session"]
 
@@ -107,8 +106,12 @@ def _open(
         mine["addresses"] = bind if one_host else reachable_addresses(settings.address, settings.interface)
     mine["transport"] = settings.transport
     mine |= {name: getattr(settings, name) for name in _ALIKE}
-    apart = len(set(member.host_ids)) if use_shm else member.size
-    mine["tuned"] = what_to_tell(settings, member.rank, apart)
+    mine["tuned"] = None
+    if settings.autotune != "off":
+        from slipstream.comm.tuning.job_tuning import what_to_tell  # few jobs tune
+
+        apart = len(set(member.host_ids)) if use_shm else member.size
+        mine["tuned"] = what_to_tell(settings, member.rank, apart)
     mine["cpus"] = format_cpus(os.sched_getaffinity(0))
     mine |= {what: [one.place.addresses, one.place.port] for what, one in meetings.items()}
     mine["nonce"] = os.urandom(16).hex()

@@ -188,8 +188,8 @@ def as_compressor(compression: Any) -> Any:
     """``compression`` itself; TypeError that says what is accepted if it compresses nothing."""
     if not callable(getattr(compression, "compress", None)):
         raise TypeError(
-            "compression takes one of hvd.Compression, such as Compression.fp16, or a Compressor of your own, not "
-            f"{compression!r:.40}"
+            "compression takes Compression.none, Compression.fp16, another one of hvd.Compression, or a Compressor of "
+            f"your own, not {compression!r:.40}"
         )
     return compression
 
