@@ -16,8 +16,10 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
+from comm import ranks  # noqa: E402
 from slipstream.torch import Compression, Compressor, comm_hooks  # noqa: E402
 
+FAILING = Path(__file__).with_name("failing_hook_rank.py")
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "torch_compressed_text.py"
 BUCKET = 20_000 / 2**20  # MiB: several buckets
 KINDS: dict[str, Any] = {
@@ -160,6 +162,18 @@ def test_ranks_that_compress_differently_are_told(c10d: Any) -> None:
     for text in c10d(mismatch_check, fresh=True):
         assert "top-k of 5 %" in text
         assert "PowerSGD of rank 2" in text
+
+
+def test_a_rank_that_fails_amid_a_bucket_tells_the_others_why(tmp_path: Path) -> None:
+    """It exits at once, though the thread that ends its buckets still waits for the other rank."""
+    env = {"SLIPSTREAM_TIMEOUT": "100"}  # a rank that waited for it would not be done in time
+    with ranks.started(FAILING, 2, args=[str(tmp_path / "store")], env=env, new=True) as started:
+        codes = [rank.process.wait(60) for rank in started]
+        texts = [rank.text() for rank in started]
+    assert codes == [0, 1], texts
+    assert "raised RuntimeError" in texts[0]
+    assert "the reason" in texts[0]
+    assert "terminate called" not in texts[1]
 
 
 def test_the_example_runs_with_replace_gloo() -> None:

@@ -1,21 +1,25 @@
 """Compressed gradients for DistributedDataParallel, as a communication hook.
 
 The hook runs in backward's thread, where it starts the reductions of a bucket. A thread of the hook's own ends them,
-one bucket after another, in the order in which they were started.
+one bucket after another, in the order in which they were started. It ends when the job is left: the interpreter joins
+the threads of an executor before it leaves the job, so a rank that fails would wait there for the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 from slipstream.base.dtypes import DType, Op
 from slipstream.comm.membership.group import Group
+from slipstream.comm.membership.job import Job
 from slipstream.faces.torch_distributed.group import SlipstreamGroup
 from slipstream.faces.torch_tensors import dtype_code
 from slipstream.gradients.buckets import Bucket, GradientPlace, Parameter, bucket_of
@@ -28,6 +32,7 @@ from slipstream.gradients.ways import reduction_of
 __all__ = ["DdpGradients"]
 
 _AVERAGE = Terms(int(Op.AVG))
+_LEAVE = 5.0  # seconds for what a callback of a future still does
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,34 @@ def members_of(process_group: Any) -> Group:
     )
 
 
+_Ends: TypeAlias = "queue.SimpleQueue[Callable[[], None] | None]"
+
+
+def _end_in_order(ends: _Ends) -> None:
+    for end in iter(ends.get, None):
+        end()
+        del end  # it holds tensors, and the next one may be long in coming
+
+
+class _Ender:
+    """A thread that makes calls one after another, until the job is left or nobody has the ender any more."""
+
+    def __init__(self, job: Job) -> None:
+        ends: _Ends = queue.SimpleQueue()
+        thread = threading.Thread(target=_end_in_order, args=(ends,), name="slipstream DDP", daemon=True)
+        self.call = ends.put
+        weakref.finalize(self, ends.put, None).atexit = False
+        job.when_left(lambda: _leave(ends, thread))
+        thread.start()
+
+
+def _leave(ends: _Ends, thread: threading.Thread) -> None:
+    """Ends the thread: the interpreter's end would find it with tensors, and PyTorch would end the process."""
+    ends.put(None)
+    if thread is not threading.current_thread():
+        thread.join(_LEAVE)  # what it waits for has failed with the job
+
+
 class DdpGradients:
     """The gradients of a model that DDP wraps: averages its buckets, each gradient in the way ``policy`` says.
 
@@ -87,7 +120,7 @@ class DdpGradients:
         self._group = members.beside("the compressed gradients of DDP")
         self._states = States()
         self._layouts: dict[int, _Layout] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream DDP")
+        self._ender = _Ender(members.job)
 
     def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Starts to average a `torch.distributed.GradBucket`; a future of its buffer."""
@@ -113,7 +146,7 @@ class DdpGradients:
                 errors.append(error)
             ended.set_result(None)
 
-        self._thread.submit(end)
+        self._ender.call(end)
         return averaged
 
     def state_dict(self) -> dict[str, State]:
