@@ -4,6 +4,7 @@ tuning_rank.py settles CALLS AHEAD  so many calls of two sizes, AHEAD of each at
 tuning_rank.py dies                 the last rank ends in the middle of the search
 tuning_rank.py bits                 prints a checksum of the first sum, and what was chosen in the end
 tuning_rank.py lanes                the number of lanes changes while operations run
+tuning_rank.py bursts               rank 0 begins twelve calls before rank 1 begins any, again and again
 tuning_rank.py again                the network seems to be slower for long: the search begins again, and ends
 """
 
@@ -66,7 +67,7 @@ def settles(calls: int, ahead: int) -> None:
 def calls_until_a_rank_is_lost() -> None:
     data = np.ones(LARGE, dtype=np.float32)
     for i in range(1000):
-        if i == 9 and RANK == SIZE - 1:
+        if i == 140 and RANK == SIZE - 1:
             os._exit(0)
         slipstream.all_reduce(data)
 
@@ -103,6 +104,22 @@ def again() -> None:
     assert size_class(LARGE).settled
 
 
+def bursts() -> None:
+    """What rank 1 waits for comes when rank 0 has begun all calls: none of them may wait for rank 1."""
+    data = [np.ones(SMALL, dtype=np.float32) for _ in range(12)]
+    token = np.zeros(1)
+    for _ in range(40):
+        if RANK:
+            slipstream.recv(token, 0)
+        works = [slipstream.all_reduce(one, async_op=True) for one in data]
+        if not RANK:
+            slipstream.send(token, 1)
+        for work in works:
+            assert (work.wait() == SIZE).all()
+    agree(f"{size_class(SMALL).candidate}")
+    assert size_class(SMALL).settled, size_class(SMALL).candidate
+
+
 def lanes() -> None:
     data = np.ones(LARGE, dtype=np.float32)
     session = slipstream.world().session
@@ -120,7 +137,7 @@ def lanes() -> None:
             raise AssertionError(f"{wanted} lanes are wanted, there are {found}")
 
 
-CASES = {"dies": dies, "bits": bits, "again": again, "lanes": lanes}
+CASES = {"dies": dies, "bits": bits, "again": again, "bursts": bursts, "lanes": lanes}
 if sys.argv[1] == "settles":
     settles(int(sys.argv[2]), int(sys.argv[3]))
 else:

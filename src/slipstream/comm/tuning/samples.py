@@ -8,7 +8,7 @@ from collections import deque
 
 from slipstream import _core
 
-__all__ = ["Samples"]
+__all__ = ["RunAhead", "Samples"]
 
 _SETTLES = 0.15  # seconds in which new lanes find their rate
 _LONG = 4  # times that long: an operation counts all the same
@@ -42,6 +42,20 @@ class Samples:
             before = end
         return found
 
-    def under_way(self) -> int:
-        """How many of them are not done."""
-        return sum(work is not None and not work.done() for _, _, work, _ in self._begun)
+
+class RunAhead:
+    """How far a program runs ahead: how many operations it begins while an earlier one is not done. ``most``: so far."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._running: list[_core.Work] = []  # from the oldest that is not done
+
+    def add(self, work: _core.Work) -> None:
+        """An operation that has begun."""
+        self._running.append(work)
+
+    def look(self) -> None:
+        """Before the next one begins."""
+        running = self._running
+        del running[: next((i for i, work in enumerate(running) if not work.done()), len(running))]
+        self.most = max(self.most, len(running))

@@ -1,9 +1,11 @@
 """The all-reduces of a group in one class of sizes: waiting for its turn, trying, then watching in silence.
 
 Every rank makes the same calls in the same order, so the number of a call means the same on all of them. A rank posts
-what it knows at a call, and takes the agreed numbers at a later one: so many calls later as operations were under way
-on any rank, and one more. By then all ranks have posted theirs, unless a program runs further ahead than it did before.
-So nobody waits, and everybody decides the same at the same call.
+what it knows at a call, and takes the agreed numbers at a later one: so many calls later as operations have been under
+way on any rank so far, and one more. So everybody decides the same at the same call, and all ranks have posted theirs by
+then, unless a program runs further ahead than it ever did before. Its call waits for the other ranks' call then, also
+an asynchronous one: a program whose ranks make other operations between them in another order may wait for ever. So the
+first calls are watched alone, and what the ranks say of them is taken many calls later.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from slipstream import _core
 from slipstream.comm.tuning.agreement import Pending
 from slipstream.comm.tuning.candidates import Candidate, Space, Way, space_of
 from slipstream.comm.tuning.decision import Found, chosen, next_to_try
-from slipstream.comm.tuning.samples import Samples
+from slipstream.comm.tuning.samples import RunAhead, Samples
 from slipstream.comm.tuning.statistics import MOST_SAMPLES, seconds_of, usable
 from slipstream.comm.tuning.watching import Watch, look
 from slipstream.plan.choose import Choice
@@ -32,8 +34,8 @@ __all__ = ["SizeClass"]
 
 _log = logging.getLogger("slipstream.tuning")
 
-_FIRST_CALL = 2  # those before set up links, and show what sizes there are
-_FIRST_LAG = 3  # calls, as long as nobody knows how far programs run ahead
+_FIRST_CALL = 64  # those before set up links, show what sizes there are and how far programs run ahead
+_FIRST_LAG = 64  # calls, as long as no rank knows how far the others run ahead
 _MOST_REPEATS = 2 * MOST_SAMPLES
 _NONE = -1.0  # no sample
 
@@ -48,6 +50,7 @@ class SizeClass:
         self._lock = threading.RLock()  # a handler of a signal may call
         self._pending: Pending | None = None
         self._due = 0
+        self._ahead = RunAhead()
         self._lag = _FIRST_LAG
         self._space: Space | None = None
         self._found = Found()
@@ -64,6 +67,7 @@ class SizeClass:
     def begin(self) -> Any:
         """The plan of the next call, as the group compiles it."""
         with self._lock:
+            self._ahead.look()
             if self._pending is not None and self.calls >= self._due:
                 numbers = self._pending.wait()
                 self._pending = None
@@ -75,6 +79,8 @@ class SizeClass:
 
     def ran(self, begun: float, work: _core.Work | None) -> None:
         """A call has begun at ``begun``, by time.monotonic(). ``work``: None if it has ended."""
+        if work is not None:
+            self._ahead.add(work)
         if self._samples is not None:
             self._samples.add(begun, work)
 
@@ -91,11 +97,10 @@ class SizeClass:
         if self.watch is not None and self.settled:
             self._post_look(self.watch)
             return
-        if self._space is None and self._samples is None:
-            if self.calls < self._first or not self._tuning.takes_turn(self):
-                return
-            self._owns_lanes = self._tuning.job.claim_lanes(self)
-            self._samples = Samples(MOST_SAMPLES)
+        if self._space is None:
+            if self.calls >= self._first and self._tuning.takes_turn(self):
+                self._owns_lanes = self._tuning.job.claim_lanes(self)
+                self._send([])
             return
         assert self._samples is not None
         if self._samples.count:
@@ -111,10 +116,9 @@ class SizeClass:
             self._samples = None
 
     def _send(self, times: list[float]) -> None:
-        ahead = self._samples.under_way() if self._samples is not None else 0
         padded = [*times, *[_NONE] * (MOST_SAMPLES - len(times))]
         lanes = self._tuning.lanes() if self._owns_lanes and self._space is None and not self.settled else 0
-        values = [*padded, float(ahead), 0.0 if self._owns_lanes else 1.0, float(lanes)]
+        values = [*padded, float(self._ahead.most), 0.0 if self._owns_lanes else 1.0, float(lanes)]
         what = f"tuning of all_reduces below {1 << self.magnitude} bytes"
         self._pending = self._tuning.agreements.post(values, what)
         self.agreements_posted += 1
@@ -124,13 +128,13 @@ class SizeClass:
 
     def _learn(self, numbers: list[float]) -> None:
         times, (ahead, lanes_are_others, lanes) = numbers[:MOST_SAMPLES], numbers[MOST_SAMPLES:]
-        self._lag = 1 + int(ahead)
+        self._lag = 1 + int(ahead)  # it only grows from here
         if self.settled:
             self._look(-times[0])
             return
         if self._space is None:
             self._begin_search(None if lanes_are_others else int(lanes))
-        assert self._space is not None
+            return
         assert self._samples is not None
         best = min(self._found.first.values(), default=None)
         seconds = seconds_of(usable(times), best, last=self._samples.count >= _MOST_REPEATS)
@@ -155,6 +159,7 @@ class SizeClass:
             space = replace(space, start=replace(space.start, lanes=self._lanes))
         self._space = space
         self.candidate = space.start
+        self._samples = Samples(MOST_SAMPLES)
 
     def _try(self, candidate: Candidate) -> None:
         changes_lanes = candidate.lanes != self.candidate.lanes
@@ -192,7 +197,6 @@ class SizeClass:
         way = self.candidate.way
         self._choice = Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers)
         self.settled = False
-        self._lag = _FIRST_LAG
         self._first = 0
 
     def _use(self, candidate: Candidate, reason: str) -> None:
