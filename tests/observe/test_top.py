@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from observe.snapshots import link, snapshot, steps
 from slipstream.cli.main import main
 from slipstream.cli.top import rows, table
+from slipstream.observe import metrics_jobs
 from slipstream.observe.metrics_jobs import Entry, found_jobs
 
 
@@ -47,7 +48,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def entry_of(pid: int, name: str) -> Entry:
     start = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     places = ((("127.0.0.1",), 1),)
-    return Entry("train", "node1", 0, pid, start, 1.0, f"python {name}", name, "00" * 32, False, places)
+    here = metrics_jobs._processes()
+    return Entry("train", "node1", 0, pid, start, here, 1.0, f"python {name}", name, "00" * 32, False, places)
 
 
 def put(folder: Path, entry: Entry, mode: int = 0o600) -> Path:
@@ -72,6 +74,19 @@ def test_jobs_are_found_once_each_while_their_process_lives(folder: Path) -> Non
     assert [(one.name, one.rank) for one in found_jobs()] == [("b", 0), ("a", 0)]
     assert not ended.exists()
     assert open_to_others.exists()
+
+
+def test_entries_of_other_containers_stay(folder: Path) -> None:
+    """No process here has the number and the start of one that runs there."""
+    entry = replace(entry_of(os.getpid(), "a"), start=1)
+    boot, namespace = entry.processes.split()
+    others = [
+        put(folder, replace(entry, name="b", processes=f"{boot} pid:[1]")),
+        put(folder, replace(entry, name="c", processes=f"another-boot {namespace}")),
+    ]
+    gone = put(folder, entry)
+    assert found_jobs() == []
+    assert [file.exists() for file in (*others, gone)] == [True, True, False]
 
 
 def test_what_is_wrong_is_said(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """How `slipstream top` finds the jobs of its user: each host's first rank leaves a file in a directory of the user's.
 
 The file says where the ranks answer, and has the key that proves that one may ask. It has mode 0600, the directory
-0700. It goes when the rank leaves; one whose process is gone without that is removed by whoever finds it.
+0700. It goes when the rank leaves; one whose process is gone without that is removed by whoever finds it. Containers
+may share the directory and not the numbers of processes: entries of other ones are not looked at, and stay.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slipstream.base.errors import Refused
+from slipstream.base.files import kernel_text
 from slipstream.comm.membership.job import Job
 from slipstream.comm.membership.meeting import MeetingPlace
 from slipstream.comm.rendezvous.secret import private_directory, write_private
@@ -30,13 +32,17 @@ _log = logging.getLogger("slipstream")
 
 @dataclass(frozen=True)
 class Entry:
-    """A job that runs. ``start``: of the process that wrote it, in clock ticks since the machine started."""
+    """A job that runs. ``start``: of the process that wrote it, in clock ticks since the machine started.
+
+    ``processes``: where ``pid`` and ``start`` mean something (`_processes`).
+    """
 
     job: str
     host: str
     rank: int
     pid: int
     start: int
+    processes: str
     began: float  # Unix time
     command: str
     name: str  # under which ranks are asked
@@ -55,6 +61,11 @@ def directory() -> Path:
     if runtime and os.access(runtime, os.W_OK | os.X_OK):
         return private_directory(Path(runtime) / "slipstream")
     return private_directory(Path("/tmp") / f"slipstream-{os.geteuid()}")
+
+
+def _processes() -> str:
+    """The start of the machine, and the namespace in which this process has its number."""
+    return f"{kernel_text('/proc/sys/kernel/random/boot_id')} {os.readlink('/proc/self/ns/pid')}"
 
 
 def _started(pid: int) -> int:
@@ -83,6 +94,7 @@ def announce(job: Job) -> Path | None:
             job.rank,
             pid,
             _started(pid),
+            _processes(),
             time.time(),
             _command(),
             name_of(job),
@@ -109,10 +121,11 @@ def _read(path: Path) -> Entry | None:
 
 
 def _entries() -> Iterator[Entry]:
+    here = _processes()
     for path in sorted(directory().glob("*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             entry = _read(path)
-            if entry is None:
+            if entry is None or entry.processes != here:
                 continue
             if _started(entry.pid) == entry.start:
                 yield entry
