@@ -44,7 +44,7 @@ class Samples:
 
 
 class RunAhead:
-    """How far a program runs ahead: how many operations it begins while an earlier one is not done. ``most``: so far."""
+    """How far a program runs ahead: operations begun while an earlier one is not done. ``most``: so far."""
 
     def __init__(self) -> None:
         self.most = 0

@@ -2,10 +2,10 @@
 
 Every rank makes the same calls in the same order, so the number of a call means the same on all of them. A rank posts
 what it knows at a call, and takes the agreed numbers at a later one: so many calls later as operations have been under
-way on any rank so far, and one more. So everybody decides the same at the same call, and all ranks have posted theirs by
-then, unless a program runs further ahead than it ever did before. Its call waits for the other ranks' call then, also
-an asynchronous one: a program whose ranks make other operations between them in another order may wait for ever. So the
-first calls are watched alone, and what the ranks say of them is taken many calls later.
+way on any rank so far, and one more. So everybody decides the same at the same call, and all ranks have posted theirs
+by then, unless a program runs further ahead than it ever did before. Its call, asynchronous or not, then waits for the
+other ranks: for ever, if they make theirs only after something that comes later here. So the first calls are watched
+alone, and what the ranks say of them is taken many calls later.
 """
 
 from __future__ import annotations
