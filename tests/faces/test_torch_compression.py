@@ -237,6 +237,11 @@ def test_what_is_refused() -> None:
         ({"exact": "0.weight"}, TypeError, "list of names"),
         ({"exact": [net[0].weight]}, TypeError, "names of parameters"),
         ({"compression": "topk"}, TypeError, "hvd.Compression"),
+        (
+            {"compression": KINDS["int8, error feedback"], "gradient_predivide_factor": 2.0},
+            ValueError,
+            "int8 between hosts with error feedback does not go with .* gradient_predivide_factor",
+        ),
     ):
         given = {"named_parameters": net.named_parameters(), "compression": KINDS["topk"]} | options
         with pytest.raises(kind, match=words):

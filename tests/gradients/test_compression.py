@@ -17,6 +17,7 @@ from slipstream.gradients.power_sgd import orthonormal, product
 from slipstream.gradients.reductions import Terms, check_sums
 from slipstream.gradients.states import RESIDUAL, States, check_state
 from slipstream.gradients.top_k import largest
+from slipstream.gradients.wires import check_unscaled
 
 INT8 = Wire("int8")
 SUM, MAX = int(Op.SUM), int(Op.MAX)
@@ -96,6 +97,13 @@ def test_what_adds_up_takes_no_maximum() -> None:
     check_sums(INT8, int(Op.AVG))
     with pytest.raises(ValueError, match="int8 between hosts compresses sums"):
         check_sums(INT8, MAX)
+
+
+def test_error_feedback_rounds_the_numbers_that_the_engine_rounds() -> None:
+    check_unscaled(Wire("int8", True), 1.0)
+    check_unscaled(INT8, 0.5)
+    with pytest.raises(ValueError, match="a factor before the sum"):
+        check_unscaled(Wire("int8", True), 0.5)
 
 
 def test_buckets_are_divided_by_way_and_keep_the_order_in_which_they_become_full(

@@ -8,11 +8,20 @@ from slipstream import _core
 from slipstream.base.dtypes import as_wire
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.buckets import Bucket
-from slipstream.gradients.compression import Wire
+from slipstream.gradients.compression import Way, Wire
 from slipstream.gradients.reductions import Exact, Terms, residuals
 from slipstream.gradients.states import States
 
-__all__ = ["RoundedReduction"]
+__all__ = ["RoundedReduction", "check_unscaled"]
+
+
+def check_unscaled(way: Way, prescale: float) -> None:
+    """ValueError if ``way`` has error feedback and the engine would round gradients times ``prescale``, not gradients.
+
+    It would take other remainders from these than those that the feedback makes up for.
+    """
+    if isinstance(way, Wire) and way.feedback and prescale != 1.0:
+        raise ValueError(f"{way} does not go with a factor before the sum, such as gradient_predivide_factor")
 
 
 class RoundedReduction(Exact):

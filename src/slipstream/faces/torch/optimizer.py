@@ -26,6 +26,7 @@ from slipstream.faces.torch.overlap import ForwardOverlap
 from slipstream.gradients.compression import Cast
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.reductions import check_sums
+from slipstream.gradients.wires import check_unscaled
 
 __all__ = ["DistributedOptimizer"]
 
@@ -298,7 +299,8 @@ def DistributedOptimizer(
     (exact, bf16, f16, f8 or int8) has its own
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
     op: Average, Sum, Min, Max or Product
-    gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after
+    gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after;
+    not with a wire that has error feedback
     groups: number of groups, or lists of parameters, whose gradients travel together; num_groups is its old
     name
     sparse_as_dense: sparse gradients are made dense before they travel
@@ -334,6 +336,7 @@ def DistributedOptimizer(
     way, compressor = way_and_compressor(as_compressor(compression))
     if compressor is None and way is not None and not isinstance(way, Cast):
         check_sums(way, engine_op(op))
+        check_unscaled(way, 1.0 / predivide)
     made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
     wrapped: Any = made.__new__(made)
     wrapped.__dict__.update(
