@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from slipstream.base.dtypes import Op
 from slipstream.comm.collectives.work import DONE
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.buckets import Bucket, Parameter
@@ -114,7 +115,9 @@ class PowerSGDReduction:
             np.matmul(matrix.owed, matrix.factor(), out=matrix.p)
             begin += size
         self._group = group
-        self._work = start_sum(group, message, f"{self._name}: P")
+        self._work = start_sum(
+            group, message, f"{self._name}: P", Terms(int(Op.SUM), timeout=self._terms.timeout)
+        )
 
     @np.errstate(all="ignore")
     def go_on(self) -> None:

@@ -29,11 +29,15 @@ _SUMS = (Op.SUM, Op.AVG)
 
 @dataclass(frozen=True)
 class Terms:
-    """What is asked of a reduction: the engine's ``op``, and factors before and after it."""
+    """What is asked of a reduction: the engine's ``op``, and factors before and after it.
+
+    ``timeout``: seconds that each of its operations may take, 0 for the job's limit.
+    """
 
     op: int
     prescale: float = 1.0
     postscale: float = 1.0
+    timeout: float = 0.0
 
     def factor(self, size: int) -> float:
         """By what a sum over ``size`` ranks is multiplied."""
@@ -80,6 +84,7 @@ class Exact:
             wire=self._wire,
             keep=bucket.memory,
             name=bucket.name,
+            timeout=self._terms.timeout,
             urgency=urgency,
         )
 
@@ -94,9 +99,8 @@ class Exact:
     wait = finish
 
 
-def start_sum(group: Group, message: Array, name: str, terms: Terms | None = None) -> Work:
-    """Starts the exact all-reduce of a message, in place; their sum where there are no ``terms``."""
-    terms = Terms(int(Op.SUM)) if terms is None else terms
+def start_sum(group: Group, message: Array, name: str, terms: Terms) -> Work:
+    """Starts the exact all-reduce of a message, in place."""
     address = message.ctypes.data
     return addresses.all_reduce(
         group,
@@ -109,6 +113,7 @@ def start_sum(group: Group, message: Array, name: str, terms: Terms | None = Non
         postscale=terms.postscale,
         keep=message,
         name=name,
+        timeout=terms.timeout,
     )
 
 

@@ -64,6 +64,7 @@ class TopKReduction:
             int(DType.I32),
             keep=(message, self._everyone),
             name=self._name,
+            timeout=self._terms.timeout,
         )
 
     def go_on(self) -> None:

@@ -33,7 +33,8 @@ class CompressionState:
     ``model``: the one that DDP wraps, or DDP itself. ``compression``: one of `slipstream.torch.Compression`, but for
     compressors of your own; its default is the job's wire (``slipstream run --wire``). ``exact``: which gradients
     travel as they are nevertheless, as in `slipstream.torch.DistributedOptimizer`: by default those with at most one
-    dimension or fewer than 4096 numbers. ``process_group``: the one that DDP has, None for the default group.
+    dimension or fewer than 4096 numbers. ``process_group``: the one that DDP has, None for the default group; its
+    timeout at this moment limits each operation of the hook.
 
     Buckets that are not float32 travel as they are. Raises TypeError if the group is not slipstream's, ValueError for
     names in ``exact`` that no parameter has.

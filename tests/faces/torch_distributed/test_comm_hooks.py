@@ -164,6 +164,18 @@ def test_ranks_that_compress_differently_are_told(c10d: Any) -> None:
         assert "PowerSGD of rank 2" in text
 
 
+def late_check() -> str:
+    ddp, _ = wrapped("powersgd", model())
+    with pytest.raises(RuntimeError) as caught:
+        backward(ddp, 0) if dist.get_rank() == 0 else dist.barrier()
+    return str(caught.value)
+
+
+def test_the_process_groups_timeout_counts(c10d: Any) -> None:
+    text = c10d(late_check, fresh=True, timeout=3.0)[0]
+    assert "waited 3 s in all_reduce(name='bucket" in text
+
+
 def test_a_rank_that_fails_amid_a_bucket_tells_the_others_why(tmp_path: Path) -> None:
     """It exits at once, though the thread that ends its buckets still waits for the other rank."""
     env = {"SLIPSTREAM_TIMEOUT": "100"}  # a rank that waited for it would not be done in time

@@ -31,7 +31,6 @@ from slipstream.gradients.ways import reduction_of
 
 __all__ = ["DdpGradients"]
 
-_AVERAGE = Terms(int(Op.AVG))
 _LEAVE = 5.0  # seconds for what a callback of a future still does
 
 
@@ -64,11 +63,11 @@ class _Layout:
             gradient.copy_(copy)
 
 
-def members_of(process_group: Any) -> Group:
-    """The ranks of a c10d process group (None: the default one); TypeError if it is not slipstream's."""
+def _group_of(process_group: Any) -> SlipstreamGroup:
+    """A c10d process group (None: the default one); TypeError if it is not slipstream's."""
     found = dist.group.WORLD if process_group is None else process_group
     if isinstance(found, SlipstreamGroup):
-        return found.members
+        return found
     raise TypeError(
         "comm_hooks compress for process groups of slipstream: init_process_group('slipstream'), or slipstream run "
         f"--replace gloo; not for {type(found).__name__}"
@@ -115,12 +114,13 @@ class DdpGradients:
             id(param): Parameter(i, param.numel(), DType(dtype_code(param)), name, tuple(param.shape))
             for i, (name, param) in enumerate(params.items())
         }
-        members = members_of(process_group)
+        found = _group_of(process_group)
         # a channel of its own: other operations of the process group may run beside it, in whatever order
-        self._group = members.beside("the compressed gradients of DDP")
+        self._group = found.members.beside("the compressed gradients of DDP")
+        self._terms = Terms(int(Op.AVG), timeout=found.limit)
         self._states = States()
         self._layouts: dict[int, _Layout] = {}
-        self._ender = _Ender(members.job)
+        self._ender = _Ender(self._group.job)
 
     def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Starts to average a `torch.distributed.GradBucket`; a future of its buffer."""
@@ -186,20 +186,20 @@ class DdpGradients:
         way = next((one for one in ways if one != EXACT), EXACT)
         if way == EXACT:
             whole = Bucket(memory, places, label)
-            return _Layout(key, [reduction_of(whole, _AVERAGE, self._states)], [])
+            return _Layout(key, [reduction_of(whole, self._terms, self._states)], [])
         sent = [
             GradientPlace(replace(place.parameter, way=way), place.address)
             for place, one in zip(places, ways, strict=True)
             if one == way
         ]
-        reductions = [reduction_of(Bucket(memory, sent, f"{label} by {way}"), _AVERAGE, self._states)]
+        reductions = [reduction_of(Bucket(memory, sent, f"{label} by {way}"), self._terms, self._states)]
         exact: list[tuple[torch.Tensor, torch.Tensor]] = []
         apart = [
             (place.parameter, g) for place, one, g in zip(places, ways, gradients, strict=True) if one != way
         ]
         if apart:
             side = bucket_of([parameter for parameter, _ in apart], self._group, f"{label}, exact")
-            reductions.append(reduction_of(side, _AVERAGE, self._states))
+            reductions.append(reduction_of(side, self._terms, self._states))
             copies = [torch.from_numpy(view) for _, view in side.gradients()]
             exact = [(g, copy.view_as(g)) for (_, g), copy in zip(apart, copies, strict=True)]
         return _Layout(key, reductions, exact)

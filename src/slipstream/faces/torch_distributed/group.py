@@ -120,6 +120,11 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     supports_splitting = supports_coalescing = supports_shrinking = False
     supports_tensor_alloc = supports_time_estimate = False
 
+    @property
+    def limit(self) -> float:
+        """Seconds that operations may take which do not bring a limit of their own; 0 for the job's."""
+        return self._starter.limit
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the time operations may take that do not bring a limit of their own."""
         self._starter.limit = seconds_of("timeout", timeout)
