@@ -52,11 +52,17 @@ class Rank:
 class Simulation:
     """``programs``: of each rank, the threads, and of each what it does. ``room``: bytes that share a buffer.
 
+    ``impatience``: how often ranks give up their wait for a call of their own although something else can happen.
+
     ``rounds`` and ``launches`` count what travels; ``locks``, how often the order was locked.
     """
 
     def __init__(
-        self, programs: Sequence[Sequence[Sequence[Call]]], rng: random.Random, room: int = 1 << 20
+        self,
+        programs: Sequence[Sequence[Sequence[Call]]],
+        rng: random.Random,
+        room: int = 1 << 20,
+        impatience: float = 0.05,
     ) -> None:
         ranks = range(len(programs))
         self.ranks = [
@@ -64,6 +70,7 @@ class Simulation:
         ]
         self.rounds = self.launches = self.locks = 0
         self._rng = rng
+        self._impatience = impatience
         self._is_quiet = False  # the latest round has told nothing new
         self._launched: dict[tuple[int, int], dict[int, bool]] = {}
 
@@ -93,7 +100,7 @@ class Simulation:
                 late.append(lambda number=number: self._deviate(number, "waited"))  # type: ignore[misc]
         if all(self._takes_part(rank) for rank in self.ranks):
             found.append(self._round)
-        return found if found and self._rng.random() < 0.95 else found + late
+        return found if found and self._rng.random() >= self._impatience else found + late
 
     @staticmethod
     def _takes_part(rank: Rank) -> bool:
