@@ -112,7 +112,9 @@ def test_calls_that_do_not_wait_for_each_other_share_a_buffer() -> None:
     rng = random.Random(1)
     for blocking, wanted in ((False, 10), (True, 101)):
         programs = [[program(rng, names, 20, 0, blocking=blocking)] for _ in range(2)]
-        simulation = Simulation(programs, rng, impatience=0)  # nobody waits for long in the midst of 100 calls
+        simulation = Simulation(
+            programs, rng, impatience=0
+        )  # nobody waits for long in the midst of 100 calls
         simulation.run()
         order = simulation.ranks[0].order
         assert order is not None

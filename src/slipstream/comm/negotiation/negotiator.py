@@ -30,7 +30,7 @@ from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
 from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, await_others, exchange
 from slipstream.comm.negotiation.negotiated import DONE, Negotiated, Part, Pending, abort_for, told
-from slipstream.comm.negotiation.order import Cycles, share
+from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
 
 __all__ = ["Negotiator", "forget", "negotiator_of"]
 
@@ -59,8 +59,8 @@ class Negotiator:
         self._limit = group.job.settings.timeout
         self._agreement = Agreement(group.native.ranks, group.job.settings.fusion_threshold)
         self._cycles = Cycles()
-        self._guarded = Guarded(self._group)
-        self._changed = self._guarded.changed
+        self._guarded = Guarded(self._group, self._stop)
+        self._lock, self._changed = self._guarded.lock, self._guarded.changed
         self._calls: dict[tuple[str, str], Negotiated] = {}  # not known to be done
         self._open: dict[tuple[str, str], Negotiated] = {}  # announced and not decided; of the thread alone
         self._locked: Locked | None = None
@@ -103,7 +103,7 @@ class Negotiator:
         if self._group.size == 1:
             call.begin_alone(self._group)
             return call
-        with self._changed:
+        with self._lock:
             if self._guarded.inside:
                 self._amid.append(call)
                 self._calls[request.key] = call
@@ -111,8 +111,7 @@ class Negotiator:
                 self._changed.notify_all()
                 flight = None
             else:
-                with self._guarded:
-                    flight = self._submit(call, sync)
+                flight = self._guarded.run(self._submit, call, sync)
         if flight is not None:
             self._run(flight)
         return call
@@ -154,8 +153,7 @@ class Negotiator:
             locked.run(flight)
             whole = True
         except SlipstreamError as error:
-            with self._guarded:
-                self._stop(error)
+            self._guarded.run(self._stop, error)
             return
         except BaseException as error:
             if begun() == before:  # the others wait for it
@@ -163,8 +161,7 @@ class Negotiator:
             raise
         finally:
             if self._stopped is None:
-                with self._guarded:
-                    self._landed(locked, flight, whole)
+                self._guarded.run(self._landed, locked, flight, whole)
 
     def _landed(self, locked: Locked, flight: Flight, whole: bool) -> None:
         try:
@@ -176,11 +173,9 @@ class Negotiator:
 
     def look(self) -> None:
         """Takes note of what has ended."""
-        with self._changed:
-            if self._locked is None or self._guarded.inside:
-                return
-            with self._guarded:
-                self._settle(self._locked)
+        with self._lock:
+            if self._locked is not None and not self._guarded.inside:
+                self._guarded.run(self._settle, self._locked)
 
     def _settle(self, locked: Locked) -> None:
         try:
@@ -205,7 +200,7 @@ class Negotiator:
             if locked is None or work is None:
                 if locked is not None:
                     self._start_followers(locked)
-                    with self._changed:
+                    with self._lock:
                         if locked.await_held():
                             self._changed.notify_all()
                 if not call.decided():
@@ -316,11 +311,13 @@ class Negotiator:
         recording.mark("negotiation", "locked", operations=len(order), batches=len(order.batches))
         self._agreement.forget()
         self._open.clear()
-        with self._guarded:
-            self._amid.clear()
-            self._locked = Locked(self._batches, order, self._calls)
-            for call in [one for one in self._calls.values() if not one.decided()]:
-                self._locked.submit(call, sync=False)
+        self._guarded.run(self._lock_in, order)
+
+    def _lock_in(self, order: LockedOrder) -> None:
+        self._amid.clear()
+        self._locked = Locked(self._batches, order, self._calls)
+        for call in [one for one in self._calls.values() if not one.decided()]:
+            self._locked.submit(call, sync=False)
 
     def _start_all(self, decisions: Sequence[Decision]) -> None:
         good = [one for one in decisions if not one.mismatch]
@@ -375,21 +372,9 @@ class Negotiator:
         """Looks after a locked order for a while. False: this rank has left the job."""
         locked = self._locked
         assert locked is not None
-        flight = None
-        with self._guarded:
-            if self._stopped:
-                return False
-            for call in self._amid:
-                locked.submit(call, sync=False)
-            self._amid.clear()
-            self._settle(locked)
-            left = locked.wait_left()
-            if left <= 0:
-                locked.deviate(
-                    f"waited for {locked.order.lacks()}, which comes first, with {_shown(locked.order.held())}"
-                )
-            elif not (locked.followers or locked.order.void):
-                flight = self._await_something(locked, left)
+        flight = self._guarded.run(self._look_after, locked)
+        if self._stopped:
+            return False
         if flight is not None and flight.work is not None:
             label = flight.batch.label
             await_others(flight.work, lambda: f"{label}, in the locked order")
@@ -399,6 +384,23 @@ class Negotiator:
             self._start_followers(locked)
         return True
 
+    def _look_after(self, locked: Locked) -> Flight | None:
+        """What is to be done with the lock held; returns what has to be awaited without it."""
+        if self._stopped:
+            return None
+        for call in self._amid:
+            locked.submit(call, sync=False)
+        self._amid.clear()
+        self._settle(locked)
+        left = locked.wait_left()
+        if left <= 0:
+            locked.deviate(
+                f"waited for {locked.order.lacks()}, which comes first, with {_shown(locked.order.held())}"
+            )
+        elif not (self._stopped or locked.followers or locked.order.void):
+            return self._await_something(locked, left)
+        return None
+
     def _await_something(self, locked: Locked, left: float) -> Flight | None:
         """Sleeps until there may be something to do; or returns what nobody may be waiting for."""
         flight = locked.flights[0] if locked.flights else None
@@ -407,11 +409,9 @@ class Negotiator:
             return flight
         seconds = _NAP if flight is not None else None if left == float("inf") else left
         self._sleeps = flight is None
-        self._guarded.inside = False
         try:
-            self._changed.wait(seconds)
+            self._guarded.wait(seconds)
         finally:
-            self._guarded.inside = True
             self._sleeps = False
         return None
 
