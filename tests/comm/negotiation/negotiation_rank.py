@@ -9,6 +9,7 @@ negotiation_rank.py never           each rank waits for what the others never ca
 negotiation_rank.py locks           equal steps lock the order, without rounds; what is not equal unlocks it
 negotiation_rank.py deviates ROUNDS locked orders that ranks deviate from at random, in several threads
 negotiation_rank.py dies            a rank ends in a locked order
+negotiation_rank.py joins           the last rank joins, and the others go on without names for longer than the limit
 negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
 """
 
@@ -29,8 +30,9 @@ from numpy.typing import NDArray
 import slipstream
 from slipstream.base.dtypes import DType, Op
 from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation import messages
 from slipstream.comm.negotiation.agreement import Request, Sum
-from slipstream.comm.negotiation.negotiated import Negotiated
+from slipstream.comm.negotiation.negotiated import DONE, Negotiated
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
 slipstream.init()
@@ -229,6 +231,25 @@ def dies() -> None:
     os._exit(0)
 
 
+def joins() -> None:
+    """From the start, and in a locked order. The rank that has joined does not warn either."""
+    warnings: list[str] = []
+    messages.WARN = 0.5
+    messages._log.addFilter(lambda record: warnings.append(record.getMessage()) or False)
+    for step in range(2):
+        if step == 1:
+            for _ in range(20):
+                check("x", submit("x", sync=True, shared=True))
+            assert negotiator_of(WORLD).locked
+            slipstream.barrier()
+        limit = float(os.environ["SLIPSTREAM_TIMEOUT"])
+        if RANK != SIZE - 1:
+            time.sleep(1.5 * limit)  # it is about time
+        negotiator_of(WORLD).join(lambda _, __: DONE).wait()
+        slipstream.barrier()
+    assert not warnings, warnings
+
+
 def interrupted() -> None:
     """The call ends, the operation goes on: its result is void or right on all ranks, and the order goes on."""
     for _ in range(20):
@@ -263,7 +284,7 @@ def interrupted() -> None:
 
 def main() -> None:
     case, *arguments = sys.argv[1:]
-    cases = (orders, differs, fails, lacks, apart, never, locks, deviates, dies, interrupted)
+    cases = (orders, differs, fails, lacks, apart, never, locks, deviates, dies, joins, interrupted)
     {one.__name__: one for one in cases}[case](*map(int, arguments))
     slipstream.shutdown()
     assert not any(thread.name == "slipstream negotiation" for thread in threading.enumerate())

@@ -55,3 +55,8 @@ def test_what_differs_fails_alone_and_what_is_missing_is_named(case: str, n: int
 
 def test_ranks_that_wait_for_each_other_s_names_time_out() -> None:
     ranks.run(SCRIPT, 3, args=["never"], env={"SLIPSTREAM_TIMEOUT": "2"}, timeout=60)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_rank_that_has_joined_waits_longer_than_operations_may_take(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["joins"], env={"SLIPSTREAM_TIMEOUT": "2"}, timeout=60)

@@ -71,8 +71,8 @@ class Buffer:
         """Whether some rank has raised the flag."""
         return bool(self._flag[0])
 
-    def reduce(self, group: Group, label: str, sync: bool = False) -> Work:
-        """Starts the all-reduce, or runs it in this thread."""
+    def reduce(self, group: Group, label: str, sync: bool = False, timeout: float = 0.0) -> Work:
+        """Starts the all-reduce, or runs it in this thread. ``timeout``: seconds; 0: as for all operations."""
         address, first = self._address, self._first
         return addresses.all_reduce(
             group,
@@ -86,6 +86,7 @@ class Buffer:
             postscale=first.postscale,
             keep=self._memory,
             sync=sync,
+            timeout=timeout,
         )
 
     def await_run(self, group: Group) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.buffers import Buffer
-from slipstream.comm.negotiation.messages import UnderWay
+from slipstream.comm.negotiation.messages import ENDLESS, UnderWay, only_joins
 from slipstream.comm.negotiation.negotiated import Negotiated, abort_for
 from slipstream.comm.negotiation.order import Batch, LockedOrder
 
@@ -23,15 +23,19 @@ _LONG_PATIENCE = 0.2  # seconds for which such a call waits where the program do
 
 
 class Flight:
-    """A batch that has been launched. ``calls``: of its operations; none if this rank has raised the flag."""
+    """A batch that has been launched. ``calls``: of its operations; none if this rank has raised the flag.
 
-    __slots__ = ("batch", "buffer", "calls", "since", "work")
+    ``endless``: this rank has joined, and waits for the others' next call as long as they go on without one.
+    """
+
+    __slots__ = ("batch", "buffer", "calls", "endless", "since", "work")
 
     def __init__(self, batch: Batch, calls: list[Negotiated], buffer: Buffer) -> None:
         self.batch = batch
         self.calls = calls
         self.buffer = buffer
         self.work: UnderWay | None = None
+        self.endless = False
         self.since = time.monotonic()
 
 
@@ -159,7 +163,10 @@ class Locked:
         batch = self.order.batch(number)
         flight = Flight(batch, [], _buffer_of(batch))
         flight.buffer.raise_flag()
-        flight.work = flight.buffer.reduce(self._group, batch.label)
+        flight.endless = only_joins(key for key, one in self._calls.items() if not one.decided())
+        flight.work = flight.buffer.reduce(
+            self._group, batch.label, timeout=ENDLESS if flight.endless else 0.0
+        )
         self.flights.append(flight)
 
     def _end(self, flight: Flight) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,10 +12,12 @@ from slipstream.base.dtypes import DType
 from slipstream.base.errors import Timeout
 from slipstream.comm.collectives import addresses
 from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.agreement import JOIN
 
-__all__ = ["WARN", "WARN_AGAIN", "UnderWay", "await_others", "exchange"]
+__all__ = ["ENDLESS", "WARN", "WARN_AGAIN", "UnderWay", "await_others", "exchange", "only_joins"]
 
 WARN, WARN_AGAIN = 10.0, 60.0  # seconds without an answer of all ranks
+ENDLESS = 1e9  # seconds
 _SLOT = 512  # bytes of a rank's message, with its length; longer ones come in a second step
 _LENGTH = 4
 
@@ -32,30 +34,53 @@ class UnderWay(Protocol):
         """Waits for its end, and raises its error; Timeout after ``timeout`` seconds."""
 
 
-def exchange(group: Group, mine: bytes, what: Callable[[], str]) -> list[bytes]:
-    """Every rank's message, in order of rank. ``what``: for a warning, if that takes long."""
-    slots = _gather(group, len(mine).to_bytes(_LENGTH, "little") + mine[: _SLOT - _LENGTH], _SLOT, what)
+def only_joins(keys: Iterable[tuple[str, str]]) -> bool:
+    """Whether a rank waits for nothing but the others to join: it waits as long as these go on without it.
+
+    A rank that has died ends that wait, too.
+    """
+    return {kind for kind, _ in keys} == {JOIN}
+
+
+def exchange(group: Group, mine: bytes, what: Callable[[], str], endless: bool = False) -> list[bytes]:
+    """Every rank's message, in order of rank. ``what``: for a warning, if that takes long.
+
+    ``endless``: this rank waits for the others without a limit and a warning until all have come.
+    """
+    first = len(mine).to_bytes(_LENGTH, "little") + mine[: _SLOT - _LENGTH]
+    slots = _gather(group, first, _SLOT, what, endless)
     lengths = [int.from_bytes(slot[:_LENGTH], "little") for slot in slots]
     if max(lengths) > _SLOT - _LENGTH:
         slots = _gather(group, bytes(_LENGTH) + mine, max(lengths) + _LENGTH, what)
     return [slot[_LENGTH : _LENGTH + length] for slot, length in zip(slots, lengths, strict=True)]
 
 
-def _gather(group: Group, mine: bytes, nbytes: int, what: Callable[[], str]) -> list[bytes]:
+def _gather(
+    group: Group, mine: bytes, nbytes: int, what: Callable[[], str], endless: bool = False
+) -> list[bytes]:
     source, target = np.zeros(nbytes, np.uint8), np.empty(group.size * nbytes, np.uint8)
     source[: len(mine)] = np.frombuffer(mine, np.uint8)
     memory = source.ctypes.data, target.ctypes.data
     work = addresses.all_gather(
-        group, *memory, [nbytes] * group.size, DType.U8, name="negotiation", keep=(source, target)
+        group,
+        *memory,
+        [nbytes] * group.size,
+        DType.U8,
+        name="negotiation",
+        keep=(source, target),
+        timeout=ENDLESS if endless else 0.0,
     )
-    await_others(work, what)
+    await_others(work, what, endless)
     text = target.tobytes()
     return [text[at : at + nbytes] for at in range(0, len(text), nbytes)]
 
 
-def await_others(work: UnderWay, what: Callable[[], str]) -> None:
-    """Waits for what needs the other ranks, and warns when that takes long: of ``what``, in words."""
-    seconds = WARN
+def await_others(work: UnderWay, what: Callable[[], str], endless: bool = False) -> None:
+    """Waits for what needs the other ranks, and warns when that takes long, unless it is ``endless``.
+
+    ``what``: the subject of the warning.
+    """
+    seconds = ENDLESS if endless else WARN
     while True:
         try:
             work.wait(seconds)

@@ -28,7 +28,7 @@ from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Req
 from slipstream.comm.negotiation.buffers import Buffer, SharedSum
 from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
-from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, await_others, exchange
+from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, await_others, exchange, only_joins
 from slipstream.comm.negotiation.negotiated import DONE, Negotiated, Part, Pending, abort_for, told
 from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
 
@@ -298,7 +298,8 @@ class Negotiator:
         for one in new:
             self._open[one.request.key] = one
         entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
-        messages = exchange(self._group, self._agreement.encode(entries, launched, reason), self._waits)
+        mine = self._agreement.encode(entries, launched, reason)
+        messages = exchange(self._group, mine, self._waits, endless=only_joins(self._open))
         self.rounds += 1
         decisions = self._agreement.decide(messages)
         self._start_all(decisions)
@@ -377,7 +378,7 @@ class Negotiator:
             return False
         if flight is not None and flight.work is not None:
             label = flight.batch.label
-            await_others(flight.work, lambda: f"{label}, in the locked order")
+            await_others(flight.work, lambda: f"{label}, in the locked order", flight.endless)
         elif locked.order.void:
             self._unlock(locked)
         else:
@@ -449,7 +450,7 @@ class Negotiator:
             text = f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT sets the limit): {self._waits()}"
             self._group.session.abort(text)
             raise Timeout(text)
-        if self._open and now >= self._warn_at:
+        if self._open and not only_joins(self._open) and now >= self._warn_at:
             self._warn_at = now + WARN_AGAIN
             _log.warning("%s, for %.0f s now", self._waits(), now - since)
 
