@@ -6,6 +6,7 @@ the last call of one; a blocking call runs it there to its end, where nothing el
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 
@@ -46,8 +47,9 @@ class Locked:
         self.order = order
         self.flights: deque[Flight] = deque()
         self.followers: deque[Negotiated] = deque()  # have passed their gates, in this order
-        self.starting = False  # some thread starts followers
+        self.starter = 0  # the thread that starts followers; 0: none
         self.running: Flight | None = None  # a call runs it in its thread
+        self.runner = 0  # that thread; 0: none
         self._group = group
         self._calls = calls
         self._buffers: dict[tuple[tuple[str, str], ...], Buffer] = {}
@@ -63,10 +65,11 @@ class Locked:
         if reason:
             self.deviate(reason)
             return None
-        if sync and self.running is None and not self.flights and not self.followers and not self.starting:
+        if sync and self.running is None and not self.flights and not self.followers and not self.starter:
             batch = self.order.ready()
             if batch is not None:
                 self.running = self._prepare(batch)
+                self.runner = threading.get_ident()
                 return self.running
         self.launch()
         return None
@@ -95,7 +98,7 @@ class Locked:
 
     def landed(self, flight: Flight, whole: bool) -> None:
         """It has been run, or its call was broken off (then it goes on, and is waited for by others)."""
-        self.running = None
+        self.running, self.runner = None, 0
         self._held_since = 0.0
         if whole:
             self._end(flight)

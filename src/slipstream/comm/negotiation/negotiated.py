@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from slipstream.base import recording
-from slipstream.base.errors import Mismatch, PeerLost, SlipstreamError
+from slipstream.base.errors import Aborted, Mismatch, PeerLost, SlipstreamError
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
 
-__all__ = ["DONE", "Negotiated", "Part", "Pending", "abort_for", "told"]
+__all__ = ["DONE", "Negotiated", "Part", "Pending", "abort_for", "broken_off", "told"]
 
 
 class Pending(Protocol):
@@ -78,17 +78,21 @@ class Negotiated:
         self._error: BaseException | None = None
 
     def begin(self, group: Group, mismatch: str) -> None:
-        """Starts it on ``group``, or fails it. An error that this rank alone has ends the session."""
+        """Starts it on ``group``, or fails it.
+
+        What this rank alone raises, or a signal's handler, ends the session and goes on: the caller fails the call.
+        """
         self.starts()
         if mismatch:
             self.fail(Mismatch(mismatch))
             return
         try:
             self.go_on(self._start(group))
-        except BaseException as error:
-            if not isinstance(error, SlipstreamError):
-                abort_for(group, self.request, error)
+        except SlipstreamError as error:
             self.fail(error)
+        except BaseException as error:
+            abort_for(group, self.request, error)
+            raise
 
     def starts(self) -> None:
         """Shows in the timeline how long it has waited."""
@@ -152,8 +156,13 @@ class Negotiated:
 
 def abort_for(group: Group, request: Request, error: BaseException) -> None:
     """Ends the session: this rank has an error of its own in what the others have started."""
+    group.session.abort(str(broken_off(group, request, error)))
+
+
+def broken_off(group: Group, request: Request, error: BaseException) -> Aborted:
+    """What `abort_for` says, as an error of the operation."""
     rank = group.native.ranks[group.rank]
-    group.session.abort(
+    return Aborted(
         f"rank {rank} could not start {request.kind} {request.name!r}, which the other ranks have started "
         f"({type(error).__name__}: {error})"
     )

@@ -29,7 +29,15 @@ from slipstream.comm.negotiation.buffers import Buffer, SharedSum
 from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
 from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, await_others, exchange, only_joins
-from slipstream.comm.negotiation.negotiated import DONE, Negotiated, Part, Pending, abort_for, told
+from slipstream.comm.negotiation.negotiated import (
+    DONE,
+    Negotiated,
+    Part,
+    Pending,
+    abort_for,
+    broken_off,
+    told,
+)
 from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
 
 __all__ = ["Negotiator", "forget", "negotiator_of"]
@@ -103,23 +111,29 @@ class Negotiator:
         if self._group.size == 1:
             call.begin_alone(self._group)
             return call
-        with self._lock:
-            if self._guarded.inside:
-                self._amid.append(call)
-                self._calls[request.key] = call
-                close_block(open_block(), True)
-                self._changed.notify_all()
-                flight = None
-            else:
-                flight = self._guarded.run(self._submit, call, sync)
-        if flight is not None:
-            self._run(flight)
+        try:
+            flight = self._take(call, sync)
+            if flight is not None:
+                self._run(flight)
+        except BaseException as error:
+            self._miss(call, error)
+            raise
         return call
 
     def join(self, take_part: TakePart) -> Negotiated:
         """Takes part, by ``take_part``, in whatever the other ranks call. Done when all ranks have called this."""
         self._take_part = take_part
         return self.submit(Request(JOIN, "", "no more batches"), lambda _: DONE)
+
+    def _take(self, call: Negotiated, sync: bool) -> Flight | None:
+        with self._lock:
+            if not self._guarded.inside:
+                return self._guarded.run(self._submit, call, sync)
+            self._amid.append(call)
+            self._calls[call.request.key] = call
+            close_block(open_block(), True)
+            self._changed.notify_all()
+            return None
 
     def _submit(self, call: Negotiated, sync: bool) -> Flight | None:
         request = call.request
@@ -163,6 +177,13 @@ class Negotiator:
             if self._stopped is None:
                 self._guarded.run(self._landed, locked, flight, whole)
 
+    def _miss(self, call: Negotiated, error: BaseException) -> None:
+        """A call was broken off. The batch that it was to run, if it did not come to that, nobody else runs."""
+        with self._lock:
+            running = None if self._locked is None else self._locked.running
+            if running is not None and call in running.calls:
+                self._guarded.end(error)
+
     def _landed(self, locked: Locked, flight: Flight, whole: bool) -> None:
         try:
             locked.landed(flight, whole)
@@ -187,7 +208,8 @@ class Negotiator:
 
     def await_decision(self, call: Negotiated) -> None:
         """Waits until it is decided; takes what comes back before it."""
-        if self._guarded.is_mine():
+        locked = self._locked
+        if self._guarded.is_mine() or (locked and threading.get_ident() in (locked.runner, locked.starter)):
             raise RuntimeError(
                 "a signal's handler cannot wait for a named operation while the program starts another one"
             )
@@ -205,33 +227,53 @@ class Negotiator:
                             self._changed.notify_all()
                 if not call.decided():
                     since = time.monotonic()
-                    call.sleep(
-                        _LOOK
-                    )  # a signal that came just before does not end this: its handler runs now
+                    # A signal that came just before does not end this: its handler runs now.
+                    call.sleep(_LOOK)
                     self._group.session.add_wait(time.monotonic() - since)
+                    self._check()
                 continue
             with contextlib.suppress(SlipstreamError):  # `look` finds it
                 work.wait()
             self.look()
             self._start_followers(locked)
 
+    def _check(self) -> None:
+        """Stops if the session has failed: the thread may be unable to say so."""
+        try:
+            self._group.session.check()
+        except SlipstreamError as error:
+            with self._lock:
+                self._stop(error)
+
     def _start_followers(self, locked: Locked) -> None:
         """Starts what has passed its gate, unless another thread is at it."""
-        with self._changed:
-            if locked.starting or not locked.followers:
-                return
-            locked.starting = True
+        me = threading.get_ident()
         try:
-            while True:
-                with self._changed:
-                    if not locked.followers:
-                        return
-                    call = locked.followers.popleft()
-                call.begin(self._group, "")
+            with self._lock:
+                if locked.starter or not locked.followers:
+                    return
+                locked.starter = me
+            while locked.followers:
+                call = locked.followers[0]
+                if not call.decided():  # the one before this may have been broken off as it came to its end
+                    self._begin(call)
+                locked.followers.popleft()  # not before: the others wait for it
         finally:
-            with self._changed:
-                locked.starting = False
-                self._changed.notify_all()
+            if locked.starter == me:
+                locked.starter = 0
+                with self._lock:
+                    self._changed.notify_all()
+
+    def _begin(self, call: Negotiated, mismatch: str = "") -> None:
+        try:
+            call.begin(self._group, mismatch)
+        except BaseException as error:
+            if threading.current_thread() is self._thread:
+                call.fail(error)  # who waits for the call has to see it
+                return
+            # The error itself goes on from here, once.
+            call.fail(broken_off(self._group, call.request, error))
+            raise
 
     def _serve(self) -> None:
         wait_in_background()  # for other ranks: a program waits where it waits for its operation
@@ -333,7 +375,7 @@ class Negotiator:
                 continue
             call = self._open.pop(decision.key, None)
             if call is not None:
-                call.begin(self._group, decision.mismatch)
+                self._begin(call, decision.mismatch)
             elif not decision.mismatch:
                 self._start_for_others(decision.request)
 
@@ -398,7 +440,11 @@ class Negotiator:
             locked.deviate(
                 f"waited for {locked.order.lacks()}, which comes first, with {_shown(locked.order.held())}"
             )
-        elif not (self._stopped or locked.followers or locked.order.void):
+        elif self._stopped:
+            return None
+        elif locked.starter:  # what it starts is next
+            self._guarded.wait(None if left == float("inf") else left)
+        elif not (locked.followers or locked.order.void):
             return self._await_something(locked, left)
         return None
 
@@ -420,8 +466,8 @@ class Negotiator:
         """All ranks come here at the same batch, the first that is void."""
         order = locked.order
         with self._changed:
-            while locked.starting or locked.followers:
-                if not locked.starting:
+            while locked.starter or locked.followers:
+                if not locked.starter:
                     self._changed.release()
                     try:
                         self._start_followers(locked)
