@@ -10,6 +10,7 @@ negotiation_rank.py locks           equal steps lock the order, without rounds; 
 negotiation_rank.py deviates ROUNDS locked orders that ranks deviate from at random, in several threads
 negotiation_rank.py dies            a rank ends in a locked order
 negotiation_rank.py joins           the last rank joins, and the others go on without names for longer than the limit
+negotiation_rank.py handles         a signal's handler calls an operation amid a call of a locked order
 negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
 """
 
@@ -250,6 +251,32 @@ def joins() -> None:
     assert not warnings, warnings
 
 
+def handles() -> None:
+    """The handler cannot wait: its own thread runs what comes first. The operation goes on, and is waited for later."""
+    for _ in range(20):
+        check("x", submit("x", sync=True, shared=True))
+    assert negotiator_of(WORLD).locked
+    slipstream.barrier()
+    works: list[Negotiated] = []
+    errors: list[Exception] = []
+    if RANK == 0:
+
+        def handler(*_: object) -> None:
+            works.append(submit("y", sync=True, shared=True))
+            errors.append(error_of(works[0]))
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    else:
+        time.sleep(0.5)
+    check("x", submit("x", sync=True, shared=True))
+    if RANK == 0:
+        assert "a signal's handler cannot wait" in str(errors[0]), errors
+    else:
+        works.append(submit("y", sync=True, shared=True))
+    check("y", works[0])
+
+
 def interrupted() -> None:
     """The call ends, the operation goes on: its result is void or right on all ranks, and the order goes on."""
     for _ in range(20):
@@ -284,7 +311,7 @@ def interrupted() -> None:
 
 def main() -> None:
     case, *arguments = sys.argv[1:]
-    cases = (orders, differs, fails, lacks, apart, never, locks, deviates, dies, joins, interrupted)
+    cases = (orders, differs, fails, lacks, apart, never, locks, deviates, dies, joins, handles, interrupted)
     {one.__name__: one for one in cases}[case](*map(int, arguments))
     slipstream.shutdown()
     assert not any(thread.name == "slipstream negotiation" for thread in threading.enumerate())

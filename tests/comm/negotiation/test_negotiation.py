@@ -47,6 +47,11 @@ def test_a_call_of_a_locked_order_may_be_broken_off(n: int) -> None:
     ranks.run(SCRIPT, n, args=["interrupted"], timeout=60)
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_handler_that_waits_amid_a_call_of_a_locked_order_gets_an_error(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["handles"], timeout=60)
+
+
 @pytest.mark.parametrize("case", ["differs", "fails", "lacks", "apart"])
 @pytest.mark.parametrize("n", [2, 3])
 def test_what_differs_fails_alone_and_what_is_missing_is_named(case: str, n: int) -> None:
