@@ -16,6 +16,7 @@ negotiation_rank.py interrupted     a signal's handler breaks off a call of a lo
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -235,8 +236,13 @@ def dies() -> None:
 def joins() -> None:
     """From the start, and in a locked order. The rank that has joined does not warn either."""
     warnings: list[str] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        warnings.append(record.getMessage())
+        return False
+
     messages.WARN = 0.5
-    messages._log.addFilter(lambda record: warnings.append(record.getMessage()) or False)
+    messages._log.addFilter(note)
     for step in range(2):
         if step == 1:
             for _ in range(20):

@@ -56,7 +56,12 @@ def test_a_step_of_another_thread_is_at_no_moment_mine() -> None:
 def test_a_step_is_its_threads_own() -> None:
     guarded = guarded_with([], [])
     assert guarded.run(guarded.is_mine)
-    assert guarded.run(lambda: guarded.wait(0.001) or guarded.is_mine()), "again, after it has waited"
+
+    def step() -> bool:
+        guarded.wait(0.001)
+        return guarded.is_mine()
+
+    assert guarded.run(step), "again, after it has waited"
     assert not guarded.is_mine()
     assert not guarded.inside
 
