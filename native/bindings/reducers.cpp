@@ -88,6 +88,38 @@ nb::dict served(ReducerServer& server) {
   return result;
 }
 
+void bind_reducer_server(nb::module_& m) {
+  nb::class_<ReducerServer>(m, "ReducerServer", "The reducer's end of a job's session: listen_tcp(), then start().")
+      .def(
+          "__init__",
+          [](ReducerServer* self, int workers, std::vector<std::vector<int>> carriers, std::string job,
+             const nb::bytes& secret, std::shared_ptr<Plan> plan, std::shared_ptr<Plan> small, double heartbeat,
+             const LinkOptions& link, size_t window_bytes, double intake) {
+            ReducerServerOptions options;
+            options.workers = workers;
+            options.carriers = std::move(carriers);
+            options.small = std::move(small);
+            options.job = std::move(job);
+            options.secret.assign(secret.c_str(), secret.size());
+            options.plan = std::move(plan);
+            options.heartbeat_seconds = heartbeat;
+            options.link = link;
+            options.window_bytes = window_bytes;
+            options.intake = intake;
+            new (self) ReducerServer(std::move(options));
+          },
+          nb::arg("workers"), nb::arg("carriers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("small"),
+          nb::kw_only(), nb::arg("heartbeat"), nb::arg("link"), nb::arg("window_bytes"), nb::arg("intake") = 0.0,
+          "carriers: of each shard, a worker of each host. plan: the reducer's in a work of theirs; small: of all "
+          "workers. intake: bytes a second that it takes in, of all workers; 0: no bound.")
+      .def("listen_tcp", &ReducerServer::listen_tcp, nb::arg("addresses"))
+      .def("start", &ReducerServer::start)
+      .def("served", &served,
+           "works (that were offered), finished, bytes, links; why it failed, whether that was the reducer's own "
+           "fault, or a breach of the rules.")
+      .def("close", &ReducerServer::close, nb::call_guard<WithoutGil>());
+}
+
 }  // namespace
 
 void bind_reducers(nb::module_& m) {
@@ -135,35 +167,7 @@ void bind_reducers(nb::module_& m) {
   m.def(
       "reducer_fractions", [](int workers, const std::vector<double>& rates) { return fractions_of(workers, rates); },
       nb::arg("workers"), nb::arg("rates"), "Of slipstream.plan.sizing.");
-  nb::class_<ReducerServer>(m, "ReducerServer", "The reducer's end of a job's session: listen_tcp(), then start().")
-      .def(
-          "__init__",
-          [](ReducerServer* self, int workers, std::vector<std::vector<int>> carriers, std::string job,
-             const nb::bytes& secret, std::shared_ptr<Plan> plan, std::shared_ptr<Plan> small, double heartbeat,
-             const LinkOptions& link, size_t window_bytes, double intake) {
-            ReducerServerOptions options;
-            options.workers = workers;
-            options.carriers = std::move(carriers);
-            options.small = std::move(small);
-            options.job = std::move(job);
-            options.secret.assign(secret.c_str(), secret.size());
-            options.plan = std::move(plan);
-            options.heartbeat_seconds = heartbeat;
-            options.link = link;
-            options.window_bytes = window_bytes;
-            options.intake = intake;
-            new (self) ReducerServer(std::move(options));
-          },
-          nb::arg("workers"), nb::arg("carriers"), nb::arg("job"), nb::arg("secret"), nb::arg("plan"), nb::arg("small"),
-          nb::kw_only(), nb::arg("heartbeat"), nb::arg("link"), nb::arg("window_bytes"), nb::arg("intake") = 0.0,
-          "carriers: of each shard, a worker of each host. plan: the reducer's in a work of theirs; small: of all "
-          "workers. intake: bytes a second that it takes in, of all workers; 0: no bound.")
-      .def("listen_tcp", &ReducerServer::listen_tcp, nb::arg("addresses"))
-      .def("start", &ReducerServer::start)
-      .def("served", &served,
-           "works (that were offered), finished, bytes, links; why it failed, whether that was the reducer's own "
-           "fault, or a breach of the rules.")
-      .def("close", &ReducerServer::close, nb::call_guard<WithoutGil>());
+  bind_reducer_server(m);
 }
 
 }  // namespace slipstream

@@ -216,12 +216,7 @@ bool Engine::turn() {
   if (submitted_.size() > 0) take_submitted();
   if (failure_state_.ended() && !executions_.empty()) executions_.clear();  // fail() may be called by one of them
   bool moved = pump_->poll();
-  const auto& running = executions_.in_order();
-  if (!moved)
-    for (size_t i = 0; i < running.size(); ++i) {
-      if (moved && running[i]->urgency() < running[i - 1]->urgency()) break;
-      moved |= running[i]->start_chunk();
-    }
+  if (!moved) moved = executions_.start_chunks();
   if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
   if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();

@@ -28,6 +28,15 @@ class Executions {
     const auto it = by_key_.find(key);
     return it == by_key_.end() ? nullptr : it->second.get();
   }
+  // Each begins a chunk, if it may; but none does that is less urgent than one that did. True if any did.
+  bool start_chunks() {
+    bool moved = false;
+    for (size_t i = 0; i < in_order_.size(); ++i) {
+      if (moved && in_order_[i]->urgency() < in_order_[i - 1]->urgency()) break;
+      moved |= in_order_[i]->start_chunk();
+    }
+    return moved;
+  }
   // Destroys the execution in_order()[index]; returns its work.
   WorkPtr remove(size_t index) {
     WorkPtr work = in_order_[index]->work();

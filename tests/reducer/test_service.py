@@ -29,7 +29,8 @@ from slipstream.comm.reducers.client import JOB, Reply, Request, register
 from slipstream.comm.rendezvous import admission, requests
 from slipstream.comm.rendezvous.store import Store
 from slipstream.launch.torch_rendezvous import master_port
-from slipstream.reducer import metrics, server
+from slipstream.observe import metrics_http
+from slipstream.reducer import server
 from slipstream.reducer.metrics import render, serve_metrics
 from slipstream.reducer.server import Limits, Reducer
 
@@ -449,7 +450,7 @@ def call(address: tuple[str, int], request: bytes) -> bytes:
 
 
 def test_the_metrics_port_survives_its_callers(reducer: Reducer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_SECONDS", 0.3)
+    monkeypatch.setattr(metrics_http, "_SECONDS", 0.3)
     with serve_metrics(reducer, "127.0.0.1", 0) as address:
         assert call(address, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nalive\n")
         head = call(address, b"HEAD /metrics HTTP/1.0\r\n\r\n")
@@ -480,7 +481,7 @@ def test_a_flood_of_metrics_leaves_the_health_alone(
         hold.wait(service.LIMIT)
         return "slow\n"
 
-    monkeypatch.setattr(metrics, "render", slow)
+    monkeypatch.setattr("slipstream.reducer.metrics.render", slow)
     with serve_metrics(reducer, "127.0.0.1", 0) as address:
         flood = [socket.create_connection(address, timeout=service.LIMIT) for _ in range(20)]
         try:
@@ -495,20 +496,20 @@ def test_a_flood_of_metrics_leaves_the_health_alone(
             hold.set()
             for sock in flood:
                 sock.close()
-        assert sum(text.endswith(b"slow\n") for text in texts) >= metrics._RENDERING
+        assert sum(text.endswith(b"slow\n") for text in texts) >= metrics_http._RENDERING
         assert all(b" 200 " in text or b" 503 " in text for text in texts)
 
 
 def test_callers_that_say_nothing_stop_no_other_one(reducer: Reducer) -> None:
     with serve_metrics(reducer, "127.0.0.1", 0) as address, contextlib.ExitStack() as idle:
-        for _ in range(4 * metrics._CALLERS):
+        for _ in range(4 * metrics_http._CALLERS):
             idle.enter_context(socket.create_connection(address, timeout=service.LIMIT))
         for _ in range(40):
             assert call(address, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nalive\n")
 
 
 def test_a_caller_that_drips_is_hung_up_on(reducer: Reducer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_SECONDS", 0.2)
+    monkeypatch.setattr(metrics_http, "_SECONDS", 0.2)
     with serve_metrics(reducer, "127.0.0.1", 0) as address, socket.create_connection(address) as sock:
 
         def hung_up_on() -> bool:

@@ -130,27 +130,27 @@ def reducer(
     Jobs find it by `slipstream run --reducers` or SLIPSTREAM_REDUCERS. SIGTERM or Ctrl-C: takes no more jobs, lets
     those there are go on for a while, and ends; their workers then do without. A second one ends it at once.
     """
-    from slipstream.reducer.metrics import serve_metrics  # these load the native core
-    from slipstream.reducer.server import Limits, Reducer
-
-    try:
-        settings = Settings.from_environment()
-        limits = Limits(
-            memory=_half_of_memory() if memory is None else memory,
-            jobs=jobs,
-            bandwidth=(job_bandwidth or 0) / 8,
-        )
-        if limits.needed(2) > limits.memory:
-            raise ValueError(f"--memory: a job of 2 workers may need {limits.needed(2) >> 20} MiB")
-        for address in filter(None, (bind, metrics_bind)):
-            ipaddress.ip_address(address)
-        where = [bind] if bind else bind_addresses(settings.interface)
-        secret = read_secret(secret_file, "--secret-file") if secret_file else reducer_secret(settings)
-    except (ValueError, SlipstreamError) as error:
-        raise click.ClickException(str(error)) from None
-    raise_file_limit()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_signals_held())
+        stack.enter_context(_signals_held())  # before anything starts a thread: NumPy does as it is imported
+        from slipstream.reducer.metrics import serve_metrics  # these load the native core
+        from slipstream.reducer.server import Limits, Reducer
+
+        try:
+            settings = Settings.from_environment()
+            limits = Limits(
+                memory=_half_of_memory() if memory is None else memory,
+                jobs=jobs,
+                bandwidth=(job_bandwidth or 0) / 8,
+            )
+            if limits.needed(2) > limits.memory:
+                raise ValueError(f"--memory: a job of 2 workers may need {limits.needed(2) >> 20} MiB")
+            for address in filter(None, (bind, metrics_bind)):
+                ipaddress.ip_address(address)
+            where = [bind] if bind else bind_addresses(settings.interface)
+            secret = read_secret(secret_file, "--secret-file") if secret_file else reducer_secret(settings)
+        except (ValueError, SlipstreamError) as error:
+            raise click.ClickException(str(error)) from None
+        raise_file_limit()
         try:
             service = Reducer(
                 where, port, secret, limits, congestion=settings.congestion, encrypt=settings.encrypt

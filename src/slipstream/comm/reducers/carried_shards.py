@@ -13,6 +13,7 @@ __all__ = ["native_shards"]
 
 
 def native_shards(shards: Shards, rank: int) -> _core.Shards:
+    """Who carries which of ``shards``, and the plans of ``rank`` for those that it carries itself."""
     host, _ = shards.place(rank)
     several, neighbours = len(shards.hosts), shards.hosts[host]
     reduce, gather = map(compiled, within_host(shards, rank)) if len(neighbours) > 1 else (None, None)

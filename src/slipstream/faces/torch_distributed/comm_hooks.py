@@ -20,7 +20,7 @@ import torch.distributed as dist
 from slipstream.base.dtypes import DType, Op
 from slipstream.comm.membership.group import Group
 from slipstream.comm.membership.job import Job
-from slipstream.faces.torch_distributed.group import SlipstreamGroup
+from slipstream.faces.torch_distributed.group import SlipstreamGroup, limit_of
 from slipstream.faces.torch_tensors import dtype_code
 from slipstream.gradients.buckets import Bucket, GradientPlace, Parameter, bucket_of
 from slipstream.gradients.compression import EXACT
@@ -117,7 +117,7 @@ class DdpGradients:
         found = _group_of(process_group)
         # a channel of its own: other operations of the process group may run beside it, in whatever order
         self._group = found.members.beside("the compressed gradients of DDP")
-        self._terms = Terms(int(Op.AVG), timeout=found.limit)
+        self._terms = Terms(int(Op.AVG), timeout=limit_of(found))
         self._states = States()
         self._layouts: dict[int, _Layout] = {}
         self._ender = _Ender(self._group.job)

@@ -29,7 +29,7 @@ from slipstream.faces.torch_distributed.starting import OperationStarter
 from slipstream.faces.torch_distributed.wire import wire_of
 from slipstream.faces.torch_distributed.works import FinishedWork, PendingWork
 
-__all__ = ["SlipstreamGroup"]
+__all__ = ["SlipstreamGroup", "limit_of"]
 
 _c10d: Any = torch._C._distributed_c10d
 
@@ -119,11 +119,6 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     label = "slipstream"  # in the profiler: the name that was asked for
     supports_splitting = supports_coalescing = supports_shrinking = False
     supports_tensor_alloc = supports_time_estimate = False
-
-    @property
-    def limit(self) -> float:
-        """Seconds that operations may take which do not bring a limit of their own; 0 for the job's."""
-        return self._starter.limit
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the time operations may take that do not bring a limit of their own."""
@@ -347,3 +342,8 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         self.members.session.abort(
             f"rank {self.members.rank} aborted the process group {self._name or 'of all ranks'}"
         )
+
+
+def limit_of(group: SlipstreamGroup) -> float:
+    """Seconds that operations of the group may take which do not bring a limit of their own; 0 for the job's."""
+    return group._starter.limit
