@@ -41,7 +41,7 @@ _EPILOG = """\b
 Examples:
   slipstream top
   slipstream top --job train --once
-  slipstream top --once --json > ranks.json
+  slipstream top --once --json
 """
 
 Row = dict[str, Any]

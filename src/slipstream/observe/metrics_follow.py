@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from slipstream.base.log import Log
 from slipstream.base.settings import Settings
 from slipstream.comm.membership.job import Job
-from slipstream.observe import metrics_jobs
 from slipstream.observe.metrics import Recorder, Snapshot
-from slipstream.observe.metrics_exchange import Answers, ask, ask_all, key_of, name_of
-from slipstream.observe.summary import report, text
+
+if TYPE_CHECKING:
+    from slipstream.observe.metrics_exchange import Answers
 
 __all__ = ["follow"]
 
 _LAST_WORDS = 0.5  # seconds in which a rank that leaves tells rank 0 its numbers
 _TOGETHER = 1.0  # seconds in which ranks leave that have ended together
 
-_log = logging.getLogger("slipstream")
+_log = Log("slipstream")
 
 
 def follow(job: Job, settings: Settings) -> None:
@@ -36,9 +35,13 @@ def follow(job: Job, settings: Settings) -> None:
     sums_up = settings.summary != "0"
     answers = None
     if job.questions is not None and (settings.top or sums_up):
+        from slipstream.observe.metrics_exchange import Answers
+
         answers = Answers(job, recorder.snapshot)
         job.when_left(answers.close)
     if settings.top and answers is not None:
+        from slipstream.observe import metrics_jobs
+
         path = metrics_jobs.announce(job)
         if path is not None:
             job.when_left(lambda: path.unlink(missing_ok=True))
@@ -47,6 +50,12 @@ def follow(job: Job, settings: Settings) -> None:
 
 
 def _sum_up(job: Job, recorder: Recorder, answers: Answers | None) -> None:
+    import json
+    from pathlib import Path
+
+    from slipstream.observe.metrics_exchange import ask, key_of, name_of
+    from slipstream.observe.summary import report, text
+
     try:
         if job.rank == 0:
             found = report(_everyone(job, recorder, answers), job.membership.job)
@@ -74,6 +83,8 @@ def _everyone(job: Job, recorder: Recorder, answers: Answers | None) -> list[Sna
     """What each rank has told as it left, else what it says now."""
     if answers is None or job.questions is None:
         return [recorder.snapshot()]
+    from slipstream.observe.metrics_exchange import ask_all, key_of, name_of
+
     told: dict[int, Snapshot] = answers.last(job.size - 1, _TOGETHER) | {job.rank: recorder.snapshot()}
     places = [None if rank in told else place for rank, place in enumerate(job.questions.places)]
     asked = ask_all(places, key_of(job), name_of(job), encrypt=job.settings.encrypt, last=True)

@@ -104,8 +104,8 @@ def advice(found: Report) -> list[str]:
         )
     elif straggler is not None and straggler["cause"] == "network":
         tries.append(
-            f"look at the network of {straggler['host']}: slipstream check --link from another host shows each "
-            "connection; a bad cable or a shared port has this effect"
+            f"look at the network of {straggler['host']} (a bad cable or a shared port has this effect); on another "
+            f"host, run: slipstream check --link {straggler['host']}"
         )
     elif straggler is not None:
         tries.append(f"look at what rank {straggler['ranks'][0]} does before its operations")
