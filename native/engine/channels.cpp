@@ -70,13 +70,13 @@ WorkPtr Channels::next(Channel& channel) {
   // Of equals the one that came first. Works that are as urgent hold it up.
   const auto first = std::ranges::max_element(waiting, {}, [](const WorkPtr& work) { return work->request.urgency; });
   const int urgency = (*first)->request.urgency;
-  if (running([&](const Work* other) { return other->request.urgency >= urgency; }) < kBulkAtOnce && may_begin(**first))
+  if (running([&](const auto& other) { return other.urgency >= urgency; }) < kBulkAtOnce && may_begin(**first))
     return take(first);
   // The oldest is held up by older ones alone. So the oldest work that is not done has begun wherever it was called,
   // and no urgency makes ranks wait for each other.
   const auto oldest = waiting.begin();
   const uint64_t entry = (*oldest)->entry;
-  if (running([&](const Work* other) { return other->entry < entry; }) < kBulkAtOnce && may_begin(**oldest))
+  if (running([&](const auto& other) { return other.entry < entry; }) < kBulkAtOnce && may_begin(**oldest))
     return take(oldest);
   return nullptr;
 }
@@ -86,7 +86,7 @@ void Channels::ended(Channel& channel, const Work& work, bool bulk) {
   channel.newest_ = std::max(channel.newest_, work.request.seq);
   channel.history_.push_back({work.request.seq, work.request.signature, coarse_now()});
   if (channel.history_.size() > kHistory) channel.history_.pop_front();
-  if (bulk) std::erase(channel.bulk_, &work);
+  if (bulk) std::erase_if(channel.bulk_, [&](const auto& running) { return running.work == &work; });
   memory_.remove(work);
 }
 

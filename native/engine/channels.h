@@ -27,11 +27,16 @@ class Channels {
   class Channel {
    private:
     friend class Channels;
+    struct Running {     // a bulk work under way
+      const Work* work;  // which one, no more
+      int urgency;
+      uint64_t entry;
+    };
     std::deque<WorkPtr> waiting_;
-    uint64_t entries_ = 0;           // works so far
-    std::vector<const Work*> bulk_;  // under way
-    bool used_ = false;              // since forget_idle() saw it last
-    uint32_t newest_ = 0;            // the highest number in history_, and before
+    uint64_t entries_ = 0;  // works so far
+    std::vector<Running> bulk_;
+    bool used_ = false;    // since forget_idle() saw it last
+    uint32_t newest_ = 0;  // the highest number in history_, and before
     std::deque<Past> history_;
   };
 
@@ -50,7 +55,7 @@ class Channels {
   // A work that could not begin is the first in line again.
   void put_back(Channel& channel, WorkPtr work) { channel.waiting_.push_front(std::move(work)); }
   void began(Channel& channel, const Work& work, bool bulk) {
-    if (bulk) channel.bulk_.push_back(&work);
+    if (bulk) channel.bulk_.push_back({&work, work.request.urgency, work.entry});
   }
   // The work is done. Call next() then.
   void ended(Channel& channel, const Work& work, bool bulk);
