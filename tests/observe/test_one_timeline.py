@@ -16,7 +16,7 @@ from comm import ranks
 from observe.barriers import BARRIERS, spread
 from slipstream.base.errors import PeerLost
 from slipstream.comm.membership.meeting import Meeting
-from slipstream.comm.rendezvous.server import LATE, OK
+from slipstream.comm.rendezvous.requests import LATE, OK
 from slipstream.comm.rendezvous.store import Store, connect_any
 from slipstream.observe import forwarding
 from slipstream.observe.alignment import Alignment
