@@ -98,7 +98,9 @@ def test_reset_lanes_are_lost_and_come_back(tmp_path: Path) -> None:
     bulk, control = texts[0].split()[:2]  # warnings may follow
     for rank in range(2):
         everything = named(load(tmp_path / str(rank)), "link")
-        events = [event for event in everything if event["name"] != "total"]  # what the link carried, at its end
+        events = [
+            event for event in everything if event["name"] != "total"
+        ]  # what the link carried, at its end
         assert {event["args"]["peer"] for event in everything} == {1 - rank}
         story = [(event["name"], event["args"]["lane"]) for event in events]
         assert story[:4] == [
