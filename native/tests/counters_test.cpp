@@ -64,6 +64,7 @@ TEST(each_is_counted_once_by_its_size) {
   CHECK_EQ(find(cells, CollectiveKind::all_reduce, 16 << 20)->count, 1u);
 }
 
+// Here and below time passes, which is what is counted: nobody waits for anything.
 TEST(what_fails_is_not_counted_but_over) {
   Counters counters(4);
   begun(counters, "barrier", 1)->complete(Error{Code::aborted, -1, {}, "on purpose"});

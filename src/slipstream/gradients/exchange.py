@@ -132,7 +132,6 @@ class GradientExchange:
         self._buckets: list[Bucket] | None = None
         self._bucket_of: dict[int, Bucket] = {}
         self._reductions: dict[Bucket, Reduction] = {}  # in the order of the buckets
-        self._gone_on = False
         self._sparse: list[int] = []
         self._next = 0
         self._full: set[int] = set()
@@ -228,10 +227,9 @@ class GradientExchange:
         then these have no gradients. False: this step cannot be ended so, call `synchronize`.
         """
         self.settle()
+        # Second parts would need one order of all optimizers.
         in_one_part = all(isinstance(reduction, Exact) for reduction in self._reductions.values())
-        if (
-            self._buckets is None or self._sparse or not in_one_part
-        ):  # second parts need one order of all optimizers
+        if self._buckets is None or self._sparse or not in_one_part:
             return False
         with self._lock, Together(self._group(), _EXCHANGE):
             self._turn = turns_of(self._group()).begin(self)
@@ -264,10 +262,8 @@ class GradientExchange:
                     assert self._turn is not None
                     self._turn.wait()
                     self._begin()
-            except (
-                SlipstreamError
-            ):  # the job has failed: the step is lost, and another job begins with a new one
-                self._unsettled = []
+            except SlipstreamError:
+                self._unsettled = []  # the job has failed: the step is lost, and another job begins with a new one
                 self._begin()
                 raise
 
@@ -292,7 +288,8 @@ class GradientExchange:
             self._learn()
         self._launch_rest()
         sparse = [self._gradients.start_sparse(index) for index in self._sparse]
-        self._go_on()
+        for reduction in self._reductions.values():
+            reduction.go_on()
         for bucket in self._reductions:
             self._complete_bucket(bucket)
         for finish in sparse:
@@ -303,13 +300,6 @@ class GradientExchange:
             if index not in self._full:
                 self._fill(index)
         self._launch()
-
-    def _go_on(self) -> None:
-        """What comes after the first messages of all buckets: in one order on all ranks, whatever they wait for."""
-        if not self._gone_on:
-            self._gone_on = True
-            for reduction in self._reductions.values():
-                reduction.go_on()
 
     def _complete_bucket(self, bucket: Bucket) -> None:
         with recording.span("gradients", "wait", bucket=bucket.name):
@@ -322,7 +312,6 @@ class GradientExchange:
         self._order.clear()
         self._full.clear()
         self._next = 0
-        self._gone_on = False
         self.touched = False
         for bucket in self._buckets or []:
             bucket.begin()
