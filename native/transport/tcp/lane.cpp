@@ -25,6 +25,7 @@ void Lane::take_socket(Connection connection) {
   answered_since_ = Time::max();
   previous_ = std::exchange(local_, local_endpoint(fd_.get()));
   far_port_ = peer_port(fd_.get());
+  far_address_ = peer_address(fd_.get());
   ended_ = false;
   write_failed_ = false;
   write_error_ = 0;
@@ -93,8 +94,7 @@ void Lane::look_at_answers(std::optional<Time> before) {
 }
 
 bool Lane::same_way(const Lane& other) const {
-  return is_open() && other.is_open() && local_.address == other.local_.address &&
-         peer_address(fd_.get()) == peer_address(other.fd_.get());
+  return is_open() && other.is_open() && local_.address == other.local_.address && far_address_ == other.far_address_;
 }
 
 void Lane::discard() {

@@ -48,7 +48,8 @@ class Lane : protected Handler {
   void look_at_answers(std::optional<Time> before);
   // Since then every call has found new acknowledgements; Time::max(): the last one has not.
   Time answered_since() const { return answered_since_; }
-  bool same_way(const Lane& other) const;  // between the same two addresses
+  // Both connect the same two addresses, also where the peer has reset one of them.
+  bool same_way(const Lane& other) const;
   double least_rtt() const { return is_open() ? slipstream::least_rtt(fd_.get()) : 0; }
   std::string far_name() const { return is_open() ? peer_name(fd_.get()) : "unknown"; }
   uint16_t near_port() const { return is_open() ? local_port(fd_.get()) : 0; }
@@ -94,6 +95,7 @@ class Lane : protected Handler {
   Endpoint local_;
   Endpoint previous_;
   uint16_t far_port_ = 0;
+  std::string far_address_;
   bool near_ = false;
   Time opened_at_{};
   uint64_t acknowledged_ = 0;  // bytes, at the last look
