@@ -19,7 +19,7 @@ MAX_PUBLIC_METHODS = 30
 
 # What is larger still, with its lines or its public methods today. Nothing may be added here, and nothing may grow.
 LARGER_FUNCTIONS: dict[str, int] = {}
-LARGER_CLASSES: dict[str, int] = {"Execution": 451, "Negotiator": 462}
+LARGER_CLASSES: dict[str, int] = {}
 MORE_METHODS: dict[str, int] = {}
 
 CLASS = re.compile(r"^(?:template <.*> )?(?:class|struct) (?:alignas\(.*\) )?(\w+)[^;()]*\{$")

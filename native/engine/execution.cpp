@@ -49,6 +49,14 @@ bool is_past_cache(const Request& request, const Geometry& geometry, size_t here
   return geometry.elements(Space::out) * geometry.element_bytes() >= last_level_cache() / 2 / here;
 }
 
+// True if some ranks get what is given in the wire type, so that all must.
+bool rounds(const Request& request, const Geometry& geometry, const Fabric& fabric) {
+  const std::vector<int>& ranks = request.group->ranks;
+  const int me = ranks[static_cast<size_t>(request.group->rank)];
+  return geometry.wire() != WireType::exact &&
+         std::ranges::any_of(ranks, [&](int rank) { return rank != me && !fabric.shares_memory(rank); });
+}
+
 using Copy = decltype(&copy);
 
 // Puts bytes where the peer wants them; false if it has failed or left.
@@ -70,19 +78,17 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       part_(request_.part),
       plan_(*request_.plan),
       geometry_(cut(request_, context.fabric)),
-      reduce_(reduce_fn(geometry_.dtype(), op_of(request_))),
       network_(peers_here() < plan_.peers().size()),
-      rounds_(rounds()),
       schedule_(plan_, geometry_.chunks(), std::min(geometry_.chunks(), widest_window())),
       memory_(context.arena, request_, folded(geometry_, request_, schedule_.window()), schedule_.window(),
               peers_here() != 0),
-      wide_(request_, memory_.ring_elements()),
       scaled_(context.arena, geometry_, request_.prescale),
+      past_cache_(is_past_cache(request_, geometry_, 1 + peers_here())),
+      operator_(request_, geometry_, memory_, scaled_, {rounds(request_, geometry_, context.fabric), past_cache_}),
       encoded_(context.arena, geometry_),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       private_sends_(request_, geometry_, context.fabric),
-      gates_(plan_.peers().size()),
-      past_cache_(is_past_cache(request_, geometry_, 1 + peers_here())) {
+      gates_(plan_.peers().size()) {
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
 
@@ -90,13 +96,6 @@ size_t Execution::peers_here() const {
   return static_cast<size_t>(std::count_if(plan_.peers().begin(), plan_.peers().end(), [this](const Plan::Peer& peer) {
     return context_.fabric.shares_memory(global_rank(peer.rank));
   }));
-}
-
-bool Execution::rounds() const {
-  const std::vector<int>& ranks = request_.group->ranks;
-  const int me = ranks[static_cast<size_t>(request_.group->rank)];
-  return geometry_.wire() != WireType::exact &&
-         std::ranges::any_of(ranks, [&](int rank) { return rank != me && !context_.fabric.shares_memory(rank); });
 }
 
 uint64_t Execution::widest_window() const {
@@ -215,7 +214,7 @@ void Execution::issue(uint32_t index, uint64_t chunk) {
     case StepKind::recv_reduce:
       return issue_recv(index, chunk);
     default:
-      issue_local(step, chunk);
+      operator_.apply(step, chunk);
       complete(index, chunk);
   }
 }
@@ -227,39 +226,6 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
   if (step.kind == StepKind::send && geometry_.is_encoded(step)) encoded_.drop(step, chunk);
   if (part_ && part_->received && step.kind == StepKind::recv) (*part_->received)[chunk] = 1;
   schedule_.complete(index, chunk);
-}
-
-void Execution::issue_local(const Step& step, uint64_t chunk) {
-  for (uint32_t j = 0; j < geometry_.pieces(step); ++j) {
-    Geometry::Extent to = geometry_.piece(step.dst, step, chunk, j);
-    if (request_.ragged) to.count = std::min(to.count, geometry_.piece(step.src, step, chunk, j).count);
-    if (to.count == 0) continue;
-    std::byte* dst = memory_.at(step.dst, to.offset);
-    if (step.kind == StepKind::finish) {
-      finish(step, to, dst);
-      continue;
-    }
-    const std::byte* src = scaled_.read(step, at(step.src, step, chunk, j), to.count);
-    if (step.kind == StepKind::reduce)
-      reduce_(dst, dst, src, to.count);
-    else if (src != dst)
-      copy_of(step)(dst, src, to.count * geometry_.element_bytes());
-    // What is only moved is the same on all ranks, whoever has it from where.
-    if (rounds_ && !request_.signature.reduces && step.src == Space::in) round(step, to, dst);
-  }
-}
-
-void Execution::finish(const Step& step, const Geometry::Extent& to, std::byte* dst) {
-  if (wide_) return wide_.finish(to.offset, dst, to.count);
-  if (request_.divisor > 1) divide(geometry_.dtype(), dst, to.count, request_.divisor);
-  if (request_.postscale != 1.0) scale(geometry_.dtype(), dst, dst, to.count, request_.postscale);
-  if (rounds_ && step.given) round(step, to, dst);
-}
-
-void Execution::round(const Step& step, const Geometry::Extent& to, std::byte* dst) const {
-  geometry_.each_block(step.dst, step, to, [&](uint64_t before, uint64_t count) {
-    round_to(geometry_.wire(), dst + before * sizeof(float), count);
-  });
 }
 
 // ---- sending
@@ -280,7 +246,8 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
   const std::byte* encoded = nullptr;
   if (geometry_.is_encoded(step))
     encoded = encoded_.take(step, chunk, [&](uint32_t j) {
-      return scaled_.read(step, at(step.src, step, chunk, j), geometry_.piece(step.src, step, chunk, j).count);
+      return scaled_.read(step, operator_.at(step.src, step, chunk, j),
+                          geometry_.piece(step.src, step, chunk, j).count);
     });
   for (uint32_t j = 0; j < geometry_.pieces(step); ++j) {
     const Geometry::Extent from = geometry_.piece(step.src, step, chunk, j);
@@ -361,10 +328,10 @@ Events::Landing Execution::land(int peer_index, const WorkHeader& frame) {
   while (schedule_.begun() <= frame.chunk && start_chunk()) {
   }
   const Step& step = plan_.steps()[static_cast<size_t>(index)];
-  if (step.kind != StepKind::recv || (part_ && part_->whole_chunks) || wide_ || geometry_.is_encoded(step) ||
+  if (!operator_.lands(step) || (part_ && part_->whole_chunks) ||
       !schedule_.awaits(static_cast<uint32_t>(index), frame.chunk))
     return {};
-  return {true, at(step.dst, step, frame.chunk, frame.piece)};
+  return {true, operator_.at(step.dst, step, frame.chunk, frame.piece)};
 }
 
 Error Execution::arrived(int peer_index, Link& link, const WorkHeader& frame, const Payload& payload) {
@@ -398,56 +365,18 @@ Error Execution::arrived(int peer_index, Link& link, const WorkHeader& frame, co
 void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, const Payload& payload) {
   const Step& step = plan_.steps()[index];
   const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
-  std::byte* dst = memory_.at(step.dst, to.offset);
-  const bool there = step.kind == StepKind::recv && !wide_ && !geometry_.is_encoded(step);
-  const std::byte* data = private_sends_.bytes_of(link, payload, there ? dst : nullptr);
+  std::byte* there = operator_.lands(step) ? memory_.at(step.dst, to.offset) : nullptr;
+  const std::byte* data = private_sends_.bytes_of(link, payload, there);
   if (data == nullptr && payload.size > 0) return;  // its sender has failed or left: this never completes
-  if (geometry_.is_encoded(step))
-    absorb_encoded(step, frame, data);
-  else
-    absorb(step, frame, data, payload.size);
+  operator_.absorb(step, frame.chunk, frame.piece, data, payload.size);
   if (link != nullptr && !link->intact(payload)) return;  // as above
-  if (rounds_ && !request_.signature.reduces && !geometry_.is_encoded(step)) round(step, to, dst);
+  if (!geometry_.is_encoded(step)) operator_.round_moved(step, to);
   if (link != nullptr && payload.hold != 0) link->release(payload);
   if (link != nullptr && (frame.flags & kPlacedFlag) != 0) link->count(0, to.count * geometry_.element_bytes());
   if (link != nullptr && (frame.flags & kEagerFlag) != 0)
     context_.fabric.consumed(link->peer(), frame.length + kFrameCost);
   ++progress_;
   if (--schedule_.pieces_left(index, frame.chunk) == 0) complete(index, frame.chunk);
-}
-
-void Execution::absorb(const Step& step, const WorkHeader& frame, const std::byte* data, size_t bytes) {
-  const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
-  std::byte* dst = memory_.at(step.dst, to.offset);
-  const bool first = step.kind == StepKind::recv;
-  if (wide_) {
-    if (first)
-      wide_.set(to.offset, data, to.count);
-    else
-      wide_.add(to.offset, data, to.count);
-  } else if (first) {
-    if (data != dst && bytes > 0) copy_of(step)(dst, data, bytes);
-  } else {
-    const std::byte* own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
-    const bool lower = step.peer < plan_.rank();  // the lower rank's partial sum stands on the left
-    reduce_(dst, lower ? data : own, lower ? own : data, to.count);
-  }
-}
-
-void Execution::absorb_encoded(const Step& step, const WorkHeader& frame, const std::byte* data) {
-  const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
-  std::byte* dst = memory_.at(step.dst, to.offset);
-  const std::byte* own = nullptr;
-  if (step.kind == StepKind::recv_reduce)
-    own = scaled_.read(step, at(step.src, step, frame.chunk, frame.piece), to.count);
-  geometry_.each_block(step.dst, step, to, [&](uint64_t before, uint64_t count) {
-    const uint64_t at_byte = before * sizeof(float);
-    if (own == nullptr)
-      decode(geometry_.wire(), dst + at_byte, data, count);
-    else
-      decode_add(geometry_.wire(), dst + at_byte, own + at_byte, data, count);
-    data += wire_bytes(geometry_.wire(), count);
-  });
 }
 
 // ---- whom it waits for

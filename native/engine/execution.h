@@ -22,11 +22,10 @@
 #include "engine/send_table.h"
 #include "engine/shared_copies.h"
 #include "engine/stall.h"
-#include "engine/wide_sums.h"
+#include "engine/step_operator.h"
 #include "engine/work.h"
 #include "engine/work_header.h"
 #include "engine/work_memory.h"
-#include "kernels/kernels.h"
 #include "transport/link.h"
 #include "transport/region.h"
 
@@ -99,21 +98,8 @@ class Execution {
   void issue(uint32_t step, uint64_t chunk);
   void issue_send(uint32_t step, uint64_t chunk);
   void issue_recv(uint32_t step, uint64_t chunk);
-  void issue_local(const Step& step, uint64_t chunk);
-  decltype(&copy) copy_of(const Step& step) const { return past_cache_ && step.last ? copy_past_cache : copy; }
-  void finish(const Step& step, const Geometry::Extent& to, std::byte* dst);
-  // True if some ranks get what is given in the wire type, so that all must.
-  bool rounds() const;
-  void round(const Step& step, const Geometry::Extent& to, std::byte* dst) const;
-  // Puts a piece that has come where it belongs, or adds it to what is there.
-  void absorb(const Step& step, const WorkHeader& frame, const std::byte* data, size_t bytes);
-  void absorb_encoded(const Step& step, const WorkHeader& frame, const std::byte* data);
   void complete(uint32_t step, uint64_t chunk);
   void consume(uint32_t step, Link* link, const WorkHeader& frame, const Payload& payload);
-  // Where a piece lies.
-  std::byte* at(Space space, const Step& step, uint64_t chunk, uint32_t piece) const {
-    return memory_.at(space, geometry_.piece(space, step, chunk, piece).offset);
-  }
   // The step a data frame belongs to, -1 if the frame cannot be right.
   int step_of(int peer_index, const WorkHeader& frame, uint32_t& expected_bytes) const;
   // A frame that is before its turn, and may not be kept: it has come before, or its sender cannot be so far yet.
@@ -126,20 +112,18 @@ class Execution {
   const std::optional<SharedPart>& part_;
   const Plan& plan_;
   Geometry geometry_;
-  ReduceFn reduce_;
   bool network_;  // it leaves the host
-  bool rounds_;
   bool bulk_ = false;
   Schedule schedule_;
   WorkMemory memory_;
-  WideSums wide_;
   ScaledInput scaled_;
+  bool past_cache_;
+  StepOperator operator_;
   EncodedSends encoded_;
   SharedCopies shared_copies_;
   PrivateSends private_sends_;
   HeldPieces held_;
   std::vector<Gate> gates_;  // by peer of the plan
-  bool past_cache_;
   uint64_t progress_ = 0;
 };
 

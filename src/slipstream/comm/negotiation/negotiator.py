@@ -12,23 +12,20 @@ calling thread. The thread then only looks after what nobody waits for.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from slipstream._core import begun, close_block, open_block, wait_in_background
-from slipstream.base import recording
-from slipstream.base.errors import Aborted, SlipstreamError, Timeout
+from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
-from slipstream.comm.negotiation.buffers import Buffer, SharedSum
+from slipstream.comm.negotiation.agreement import JOIN, Request
 from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
-from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, await_others, exchange, only_joins
+from slipstream.comm.negotiation.messages import await_others
 from slipstream.comm.negotiation.negotiated import (
     DONE,
     Negotiated,
@@ -38,51 +35,41 @@ from slipstream.comm.negotiation.negotiated import (
     broken_off,
     told,
 )
-from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
+from slipstream.comm.negotiation.order import LockedOrder
+from slipstream.comm.negotiation.rounds import Rounds, TakePart, shown
 
 __all__ = ["Negotiator", "forget", "negotiator_of"]
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
 _LEAVE = 5.0  # seconds
 _LOOK = 0.2
 _NAP = 0.005  # seconds that a caller has to wait for its operation before the thread does
 _GAP = 0.002  # seconds between two calls: they do not wait for each other
-_MOST_SHOWN = 5  # operations in a text
-
-_log = logging.getLogger("slipstream.negotiation")
-
-TakePart = Callable[[Request, Group], Pending]
 
 
 class Negotiator:
-    """The operations of one group on this rank that have names.
-
-    ``rounds``: how many there have been; ``launched``: operations of locked orders that are over.
-    """
+    """The operations of one group on this rank that have names."""
 
     def __init__(self, group: Group) -> None:
-        self.rounds = 0
         self._group = group.beside("negotiation")
         self._batches = group.beside("the locked order")
-        self._limit = group.job.settings.timeout
-        self._agreement = Agreement(group.native.ranks, group.job.settings.fusion_threshold)
-        self._cycles = Cycles()
         self._guarded = Guarded(self._group, self._stop)
         self._lock, self._changed = self._guarded.lock, self._guarded.changed
         self._calls: dict[tuple[str, str], Negotiated] = {}  # not known to be done
-        self._open: dict[tuple[str, str], Negotiated] = {}  # announced and not decided; of the thread alone
+        self._rounds = Rounds(self._group, self._begin)  # of the thread alone
         self._locked: Locked | None = None
         self._amid: list[Negotiated] = []  # called by signal handlers, amid another call
-        self._take_part: TakePart | None = None
         self._sleeps = False  # the thread, until something happens
         self.waited = False  # the program, since its latest call
         self._latest = 0.0  # when that was
-        self._pause = 0.0  # seconds
-        self._warn_at = 0.0
         self._stopped: BaseException | None = None
         self._thread: threading.Thread | None = None
         leave = weakref.WeakMethod(self.leave)  # a group may be forgotten before the job is left
         group.job.when_left(lambda: (leave() or _nothing)())
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there have been."""
+        return self._rounds.count
 
     @property
     def locked(self) -> bool:
@@ -122,7 +109,7 @@ class Negotiator:
 
     def join(self, take_part: TakePart) -> Negotiated:
         """Takes part, by ``take_part``, in whatever the other ranks call. Done when all ranks have called this."""
-        self._take_part = take_part
+        self._rounds.take_part = take_part
         return self.submit(Request(JOIN, "", "no more batches"), lambda _: DONE)
 
     def _take(self, call: Negotiated, sync: bool) -> Flight | None:
@@ -303,7 +290,7 @@ class Negotiator:
     # ---- rounds
 
     def _new(self) -> list[Negotiated]:
-        return [one for key, one in self._calls.items() if not one.decided() and key not in self._open]
+        return [one for key, one in self._calls.items() if not one.decided() and key not in self._rounds.open]
 
     def _sleep(self, until: Callable[[], Any], seconds: float | None = None) -> None:
         self._sleeps = True
@@ -317,97 +304,25 @@ class Negotiator:
         with self._changed:
             self._calls = {key: one for key, one in self._calls.items() if not (one.decided() and one.done())}
             self._amid.clear()
-            if not self._open:
+            if not self._rounds.open:
                 self._sleep(lambda: self._stopped or self._new())
-            elif self._pause:
-                self._sleep(lambda: self._stopped or self._new(), self._pause)
+            elif self._rounds.pause:
+                self._sleep(lambda: self._stopped or self._new(), self._rounds.pause)
             if self._stopped:
                 return False
-        if not self._open:
-            self._warn_at = time.monotonic() + WARN
-        self._round()
-        # Each rank waits for something that another one has not called: they look again, less and less often.
-        quiet = self._agreement.quiet
-        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE) if quiet else 0.0
-        if quiet:
-            self._look_at_the_time()
+            new = self._new()
+        self._follow(self._rounds.run(new))
         return True
 
-    def _round(self, launched: int = 0, reason: str = "") -> None:
-        """Announces what is new, and starts what all ranks have called."""
-        with self._changed:
-            new = self._new()
-        for one in new:
-            self._open[one.request.key] = one
-        entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
-        mine = self._agreement.encode(entries, launched, reason)
-        messages = exchange(self._group, mine, self._waits, endless=only_joins(self._open))
-        self.rounds += 1
-        decisions = self._agreement.decide(messages)
-        self._start_all(decisions)
-        for decision in decisions:
-            self._cycles.note(decision)
-        order = None if self._agreement.anyone_joined else self._cycles.locked(self._agreement.room)
-        if order is None:
-            return
-        _log.info("the order of %d named operations is locked, in %d batches", len(order), len(order.batches))
-        recording.mark("negotiation", "locked", operations=len(order), batches=len(order.batches))
-        self._agreement.forget()
-        self._open.clear()
-        self._guarded.run(self._lock_in, order)
+    def _follow(self, order: LockedOrder | None) -> None:
+        if order is not None:
+            self._guarded.run(self._lock_in, order)
 
     def _lock_in(self, order: LockedOrder) -> None:
         self._amid.clear()
         self._locked = Locked(self._batches, order, self._calls)
         for call in [one for one in self._calls.values() if not one.decided()]:
             self._locked.submit(call, sync=False)
-
-    def _start_all(self, decisions: Sequence[Decision]) -> None:
-        good = [one for one in decisions if not one.mismatch]
-        together = {part[0].key: part for part in share([one.request for one in good], self._agreement.room)}
-        inside = {one.key for part in together.values() for one in part[1:]}
-        for decision in decisions:
-            if decision.key in inside:
-                continue
-            part = together.get(decision.key, [])
-            if len(part) > 1:
-                self._start_together(part)
-                continue
-            call = self._open.pop(decision.key, None)
-            if call is not None:
-                self._begin(call, decision.mismatch)
-            elif not decision.mismatch:
-                self._start_for_others(decision.request)
-
-    def _start_together(self, requests: Sequence[Request]) -> None:
-        calls = [self._open.pop(one.key, None) for one in requests]
-        try:
-            buffer = Buffer([one.sum for one in requests if one.sum is not None], flagged=False)
-            buffer.pack(self._group, calls)
-            shown = ", ".join(repr(one.name) for one in requests[:_MOST_SHOWN])
-            work = buffer.reduce(self._group, f"{shown} ({len(requests)} operations)")
-        except BaseException as error:
-            if not isinstance(error, SlipstreamError):
-                abort_for(self._group, requests[0], error)
-            for call in calls:
-                if call is not None:
-                    call.fail(error)
-            return
-        for number, call in enumerate(calls):
-            if call is not None:
-                call.starts()
-                call.go_on(SharedSum(buffer, number, call, work))
-
-    def _start_for_others(self, request: Request) -> None:
-        """This rank has joined: it takes part without data."""
-        assert self._take_part is not None
-        try:
-            self._take_part(request, self._group)
-        except SlipstreamError:
-            raise
-        except BaseException as error:
-            abort_for(self._group, request, error)
-            raise
 
     # ---- a locked order
 
@@ -438,7 +353,7 @@ class Negotiator:
         left = locked.wait_left()
         if left <= 0:
             locked.deviate(
-                f"waited for {locked.order.lacks()}, which comes first, with {_shown(locked.order.held())}"
+                f"waited for {locked.order.lacks()}, which comes first, with {shown(locked.order.held())}"
             )
         elif self._stopped:
             return None
@@ -464,7 +379,6 @@ class Negotiator:
 
     def _unlock(self, locked: Locked) -> None:
         """All ranks come here at the same batch, the first that is void."""
-        order = locked.order
         with self._changed:
             while locked.starter or locked.followers:
                 if not locked.starter:
@@ -477,36 +391,10 @@ class Negotiator:
                     self._changed.wait(_LOOK)
             self._locked = None
             self._amid.clear()
-        self._warn_at = time.monotonic() + WARN
-        self._pause = 0.0
-        self._cycles.unlocked(order.ended)
-        self._round(order.launched, order.deviates)
-        locked.complete(self._agreement.launched)
-        for rank, reason in self._agreement.reasons:
-            _log.info("the order of named operations is not locked any more: rank %d %s", rank, reason)
-            recording.mark("negotiation", "unlocked", rank=rank, reason=reason)
-
-    # ---- the other ranks
-
-    def _look_at_the_time(self) -> None:
-        """Warns of operations that other ranks do not call although they call others, and ends the session at last."""
-        now = time.monotonic()
-        since = min((one.since for key, one in self._open.items() if key[0] != JOIN), default=now)
-        if now - since > self._limit:
-            text = f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT sets the limit): {self._waits()}"
-            self._group.session.abort(text)
-            raise Timeout(text)
-        if self._open and not only_joins(self._open) and now >= self._warn_at:
-            self._warn_at = now + WARN_AGAIN
-            _log.warning("%s, for %.0f s now", self._waits(), now - since)
-
-    def _waits(self) -> str:
-        """Which operations wait for which ranks."""
-        missing = self._agreement.missing()
-        keys = [*missing, *(key for key in self._open if key not in missing)]
-        shown = [_of(key, missing.get(key, [])) for key in keys[:_MOST_SHOWN]]
-        more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
-        return f"not all ranks have called {', '.join(shown)}{more}"
+            new = self._new()
+        again, launched = self._rounds.unlock(locked.order, new)
+        self._follow(again)
+        locked.complete(launched)
 
     def leave(self) -> None:
         """Ends the thread, unless it is this one: the interpreter's end would find it with objects of a framework."""
@@ -518,17 +406,8 @@ class Negotiator:
             thread.join(_LEAVE)  # the session is closed: it waits for nothing any more
 
 
-def _of(key: tuple[str, str], missing: Sequence[int]) -> str:
-    return f"{key[0]} {key[1]!r}" + (f" (missing: {', '.join(map(str, missing))})" if missing else "")
-
-
 _negotiators: weakref.WeakKeyDictionary[Group, Negotiator] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()  # a signal's handler may call an operation, too
-
-
-def _shown(keys: Sequence[tuple[str, str]]) -> str:
-    more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
-    return ", ".join(_of(key, []) for key in keys[:_MOST_SHOWN]) + more
 
 
 def _nothing() -> None:

@@ -1,0 +1,174 @@
+"""Rounds of a negotiation: all ranks tell each other what is new to them, and start what all of them have called."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from slipstream.base import recording
+from slipstream.base.errors import SlipstreamError, Timeout
+from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
+from slipstream.comm.negotiation.buffers import Buffer, SharedSum
+from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, exchange, only_joins
+from slipstream.comm.negotiation.negotiated import Negotiated, Pending, abort_for
+from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
+
+__all__ = ["Rounds", "TakePart", "shown"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
+_MOST_SHOWN = 5  # operations in a text
+
+_log = logging.getLogger("slipstream.negotiation")
+
+TakePart = Callable[[Request, Group], Pending]
+
+
+class Rounds:
+    """What a rank has announced, and what its group knows. Of the negotiator's thread alone.
+
+    ``begin`` starts a call that has been decided, or fails it with a mismatch. ``count``: how many rounds there have
+    been; ``pause``: seconds that a rank should wait before the next one; ``take_part``: starts what this rank does not
+    call, once it has joined.
+    """
+
+    def __init__(self, group: Group, begin: Callable[[Negotiated, str], None]) -> None:
+        self.count = 0
+        self.pause = 0.0
+        self.take_part: TakePart | None = None
+        self.open: dict[tuple[str, str], Negotiated] = {}  # announced and not decided
+        self._group = group
+        self._begin = begin
+        self._limit = group.job.settings.timeout
+        self._agreement = Agreement(group.native.ranks, group.job.settings.fusion_threshold)
+        self._cycles = Cycles()
+        self._warn_at = 0.0
+
+    def run(self, new: Sequence[Negotiated]) -> LockedOrder | None:
+        """A round that announces ``new``. Returns the order, if the ranks lock it now."""
+        if not self.open:
+            self._warn_at = time.monotonic() + WARN
+        order = self._run(new)
+        # Each rank waits for something that another one has not called: they look again, less and less often.
+        quiet = self._agreement.quiet
+        self.pause = min(max(2 * self.pause, _FIRST_PAUSE), _LONGEST_PAUSE) if quiet else 0.0
+        if quiet:
+            self._look_at_the_time()
+        return order
+
+    def unlock(self, order: LockedOrder, new: Sequence[Negotiated]) -> tuple[LockedOrder | None, int]:
+        """The round in which all ranks leave a locked order: they tell how far they have come in it, and why it ends.
+
+        Returns what `run` does, and the number of batches that some rank has launched.
+        """
+        self._warn_at = time.monotonic() + WARN
+        self.pause = 0.0
+        self._cycles.unlocked(order.ended)
+        again = self._run(new, order.launched, order.deviates)
+        for rank, reason in self._agreement.reasons:
+            _log.info("the order of named operations is not locked any more: rank %d %s", rank, reason)
+            recording.mark("negotiation", "unlocked", rank=rank, reason=reason)
+        return again, self._agreement.launched
+
+    def missing(self) -> dict[tuple[str, str], list[int]]:
+        """The ranks that have not called what others have."""
+        return self._agreement.missing()
+
+    def _run(self, new: Sequence[Negotiated], launched: int = 0, reason: str = "") -> LockedOrder | None:
+        for one in new:
+            self.open[one.request.key] = one
+        entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
+        mine = self._agreement.encode(entries, launched, reason)
+        messages = exchange(self._group, mine, self._waits, endless=only_joins(self.open))
+        self.count += 1
+        decisions = self._agreement.decide(messages)
+        self._start_all(decisions)
+        for decision in decisions:
+            self._cycles.note(decision)
+        order = None if self._agreement.anyone_joined else self._cycles.locked(self._agreement.room)
+        if order is not None:
+            _log.info(
+                "the order of %d named operations is locked, in %d batches", len(order), len(order.batches)
+            )
+            recording.mark("negotiation", "locked", operations=len(order), batches=len(order.batches))
+            self._agreement.forget()
+            self.open.clear()
+        return order
+
+    def _start_all(self, decisions: Sequence[Decision]) -> None:
+        good = [one for one in decisions if not one.mismatch]
+        together = {part[0].key: part for part in share([one.request for one in good], self._agreement.room)}
+        inside = {one.key for part in together.values() for one in part[1:]}
+        for decision in decisions:
+            if decision.key in inside:
+                continue
+            part = together.get(decision.key, [])
+            if len(part) > 1:
+                self._start_together(part)
+                continue
+            call = self.open.pop(decision.key, None)
+            if call is not None:
+                self._begin(call, decision.mismatch)
+            elif not decision.mismatch:
+                self._start_for_others(decision.request)
+
+    def _start_together(self, requests: Sequence[Request]) -> None:
+        calls = [self.open.pop(one.key, None) for one in requests]
+        try:
+            buffer = Buffer([one.sum for one in requests if one.sum is not None], flagged=False)
+            buffer.pack(self._group, calls)
+            shown = ", ".join(repr(one.name) for one in requests[:_MOST_SHOWN])
+            work = buffer.reduce(self._group, f"{shown} ({len(requests)} operations)")
+        except BaseException as error:
+            if not isinstance(error, SlipstreamError):
+                abort_for(self._group, requests[0], error)
+            for call in calls:
+                if call is not None:
+                    call.fail(error)
+            return
+        for number, call in enumerate(calls):
+            if call is not None:
+                call.starts()
+                call.go_on(SharedSum(buffer, number, call, work))
+
+    def _start_for_others(self, request: Request) -> None:
+        """This rank has joined: it takes part without data."""
+        assert self.take_part is not None
+        try:
+            self.take_part(request, self._group)
+        except SlipstreamError:
+            raise
+        except BaseException as error:
+            abort_for(self._group, request, error)
+            raise
+
+    def _look_at_the_time(self) -> None:
+        """Warns of operations that other ranks do not call although they call others, and ends the session at last."""
+        now = time.monotonic()
+        since = min((one.since for key, one in self.open.items() if key[0] != JOIN), default=now)
+        if now - since > self._limit:
+            text = f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT sets the limit): {self._waits()}"
+            self._group.session.abort(text)
+            raise Timeout(text)
+        if self.open and not only_joins(self.open) and now >= self._warn_at:
+            self._warn_at = now + WARN_AGAIN
+            _log.warning("%s, for %.0f s now", self._waits(), now - since)
+
+    def _waits(self) -> str:
+        """Which operations wait for which ranks."""
+        missing = self._agreement.missing()
+        keys = [*missing, *(key for key in self.open if key not in missing)]
+        shown = [_of(key, missing.get(key, [])) for key in keys[:_MOST_SHOWN]]
+        more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
+        return f"not all ranks have called {', '.join(shown)}{more}"
+
+
+def shown(keys: Sequence[tuple[str, str]]) -> str:
+    """Names of operations, for a text."""
+    more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
+    return ", ".join(_of(key, []) for key in keys[:_MOST_SHOWN]) + more
+
+
+def _of(key: tuple[str, str], missing: Sequence[int]) -> str:
+    return f"{key[0]} {key[1]!r}" + (f" (missing: {', '.join(map(str, missing))})" if missing else "")
