@@ -9,6 +9,7 @@ negotiation_rank.py never           each rank waits for what the others never ca
 negotiation_rank.py locks           equal steps lock the order, without rounds; what is not equal unlocks it
 negotiation_rank.py deviates ROUNDS locked orders that ranks deviate from at random, in several threads
 negotiation_rank.py dies            a rank ends in a locked order
+negotiation_rank.py stalls          a rank does not go on in a locked order, though it lives
 negotiation_rank.py joins           the last rank joins, and the others go on without names for longer than the limit
 negotiation_rank.py handles         a signal's handler calls an operation amid a call of a locked order
 negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
@@ -194,6 +195,38 @@ def locks() -> None:
     check("x", submit("x"))
 
 
+def stalls(idle: int) -> None:
+    """The limit of an operation ends the job; the error names the rank and the operation that lacks it.
+
+    ``idle``: the last rank calls nothing. Else it waits for a name of its own.
+    """
+    while not negotiator_of(WORLD).locked:
+        for name in ("first", "second"):
+            check(name, submit(name, sync=True))
+    check("first", submit("first", sync=True))
+    is_last = RANK == SIZE - 1
+    if not is_last:
+        error = error_of(submit("second", sync=True))
+        named = f"rank {SIZE - 1}" if idle else f"all_reduce 'second' (missing: {SIZE - 1})"
+        assert named in str(error), error
+        assert "'second'" in str(error), error
+    elif idle:
+        while not raises(WORLD.session.check):
+            time.sleep(0.05)
+    else:
+        text = str(error_of(submit("its own")))
+        assert f"all_reduce 'its own' (missing: {', '.join(map(str, range(SIZE - 1)))})" in text, text
+
+
+def raises(check: Callable[[], object]) -> bool:
+    """Whether the job has failed."""
+    try:
+        check()
+    except slipstream.SlipstreamError:
+        return True
+    return False
+
+
 def deviates(rounds: int) -> None:
     """Threads that call the same names in each step, mostly; a rank now and then has another order, or a new name."""
     rng, common = random.Random(RANK), random.Random(0)
@@ -317,7 +350,21 @@ def interrupted() -> None:
 
 def main() -> None:
     case, *arguments = sys.argv[1:]
-    cases = (orders, differs, fails, lacks, apart, never, locks, deviates, dies, joins, handles, interrupted)
+    cases = (
+        orders,
+        differs,
+        fails,
+        lacks,
+        apart,
+        never,
+        locks,
+        deviates,
+        dies,
+        stalls,
+        joins,
+        handles,
+        interrupted,
+    )
     {one.__name__: one for one in cases}[case](*map(int, arguments))
     slipstream.shutdown()
     assert not any(thread.name == "slipstream negotiation" for thread in threading.enumerate())

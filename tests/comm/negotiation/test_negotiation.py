@@ -42,6 +42,11 @@ def test_a_rank_that_dies_in_a_locked_order_is_named(n: int) -> None:
     ranks.run(SCRIPT, n, args=["dies"], timeout=60)
 
 
+@pytest.mark.parametrize("idle", ["0", "1"])
+def test_a_rank_that_does_not_go_on_in_a_locked_order_is_named_within_the_limit(idle: str) -> None:
+    ranks.run(SCRIPT, 3, args=["stalls", idle], env={"SLIPSTREAM_TIMEOUT": "2"}, timeout=60)
+
+
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_call_of_a_locked_order_may_be_broken_off(n: int) -> None:
     ranks.run(SCRIPT, n, args=["interrupted"], timeout=60)

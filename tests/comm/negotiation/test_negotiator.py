@@ -46,7 +46,7 @@ def negotiator(session: Session) -> Negotiator:
     job = SimpleNamespace(settings=settings, when_left=lambda _: None)
     native = SimpleNamespace(ranks=[0, 1])
     group = SimpleNamespace(session=session, native=native, rank=0, size=2, job=job)
-    group.beside = lambda _: group
+    group.beside, group.use = lambda _: group, lambda *_: None
     found = Negotiator(cast(Group, group))
     found._thread = threading.current_thread()  # it is not to start one
     return found

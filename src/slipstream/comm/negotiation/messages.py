@@ -14,10 +14,21 @@ from slipstream.comm.collectives import addresses
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN
 
-__all__ = ["ENDLESS", "WARN", "WARN_AGAIN", "UnderWay", "await_others", "exchange", "only_joins"]
+__all__ = [
+    "ALGORITHM",
+    "ENDLESS",
+    "WARN",
+    "WARN_AGAIN",
+    "UnderWay",
+    "await_others",
+    "exchange",
+    "messages_of",
+    "only_joins",
+]
 
 WARN, WARN_AGAIN = 10.0, 60.0  # seconds without an answer of all ranks
 ENDLESS = 1e9  # seconds
+ALGORITHM, _CHUNK = "bruck", 64 << 10  # of n ranks each sends 2 log2 n messages at most, whatever they cost
 _SLOT = 512  # bytes of a rank's message, with its length; longer ones come in a second step
 _LENGTH = 4
 
@@ -40,6 +51,13 @@ def only_joins(keys: Iterable[tuple[str, str]]) -> bool:
     A rank that has died ends that wait, too.
     """
     return {kind for kind, _ in keys} == {JOIN}
+
+
+def messages_of(group: Group) -> Group:
+    """The group for `exchange` among these ranks. Its all_gather is not the one of the ranks' data."""
+    found = group.beside("rounds")
+    found.use("all_gather", ALGORITHM, _CHUNK)
+    return found
 
 
 def exchange(group: Group, mine: bytes, what: Callable[[], str], endless: bool = False) -> list[bytes]:

@@ -11,7 +11,7 @@ from slipstream.base.errors import SlipstreamError, Timeout
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
 from slipstream.comm.negotiation.buffers import Buffer, SharedSum
-from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, exchange, only_joins
+from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, exchange, messages_of, only_joins
 from slipstream.comm.negotiation.negotiated import Negotiated, Pending, abort_for
 from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
 
@@ -39,6 +39,7 @@ class Rounds:
         self.take_part: TakePart | None = None
         self.open: dict[tuple[str, str], Negotiated] = {}  # announced and not decided
         self._group = group
+        self._messages = messages_of(group)
         self._begin = begin
         self._limit = group.job.settings.timeout
         self._agreement = Agreement(group.native.ranks, group.job.settings.fusion_threshold)
@@ -80,7 +81,7 @@ class Rounds:
             self.open[one.request.key] = one
         entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
         mine = self._agreement.encode(entries, launched, reason)
-        messages = exchange(self._group, mine, self._waits, endless=only_joins(self.open))
+        messages = exchange(self._messages, mine, self._waits, endless=only_joins(self.open))
         self.count += 1
         decisions = self._agreement.decide(messages)
         self._start_all(decisions)
