@@ -2,8 +2,8 @@
 
     python overlap_rank.py MODEL SECONDS STEPS
 
-Rank 0 prints JSON: for each contender the seconds of a step, over STEPS steps from the first forward pass to the last
-update. ``plain`` exchanges nothing, ``overlap`` is `DistributedOptimizer(overlap_forward=model)`, ``waiting`` the same
+Rank 0 prints JSON: for each contender the seconds of a step, over STEPS steps amid others: what the step before left
+under way is counted, and what the last one leaves is not. ``plain`` exchanges nothing, ``overlap`` is `DistributedOptimizer(overlap_forward=model)`, ``waiting`` the same
 without it, ``gloo`` is DDP. Ends with code 1 if the parameters differ at the end.
 """
 
@@ -84,13 +84,12 @@ def measure(name: str, kind: str, seconds: float, steps: int) -> tuple[float, nn
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **overlap)
         end = optimizer.settle
     train(runs, optimizer.step, 3)
-    end()
-    hvd.barrier()
     start = time.perf_counter()
     train(runs, optimizer.step, steps)
+    seconds = (time.perf_counter() - start) / steps
     end()
     hvd.barrier()
-    return (time.perf_counter() - start) / steps, model
+    return seconds, model
 
 
 def main() -> int:

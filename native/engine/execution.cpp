@@ -273,7 +273,7 @@ void Execution::issue_send(uint32_t index, uint64_t chunk) {
     if (bulk && link->needs_shared_memory() && !private_sends_.over(*link))
       data = shared_copies_.stage(step, chunk, j, data, frame.length, link->far());
     const uint64_t cookie = bulk ? context_.sends.add({this, index, chunk}) : 0;
-    if (!link->send(frame, data, cookie))
+    if (!link->send(frame, data, cookie, request_.urgency))
       ++left;
     else if (bulk)
       context_.sends.remove(cookie);

@@ -15,7 +15,7 @@ constexpr double kKnockSeconds = 2;
 class PastLink final : public Link {
  public:
   explicit PastLink(int peer) : Link(peer, Kind::memory) {}
-  bool send(const Frame&, const std::byte*, uint64_t) override { return true; }
+  bool send(const Frame&, const std::byte*, uint64_t, int) override { return true; }
   void release(const Payload&) override {}
   void close() override {}
 };

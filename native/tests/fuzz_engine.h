@@ -22,7 +22,7 @@ class FuzzLink final : public Link {
  public:
   explicit FuzzLink(int peer) : Link(peer, Kind::tcp) { up_ = true; }
 
-  bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override {
+  bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int) override {
     if (!up_) return true;
     if (frame.length > 0) sum_ += std::to_integer<uint64_t>(data[0] | data[frame.length - 1]);
     require(frame.length <= kEagerBytes ? objection_to_control(frame) == nullptr : frame.length <= kMaxPayload,

@@ -43,7 +43,7 @@ std::shared_ptr<const Plan> worker_plan(int rank) {
 class TestLink final : public Link {
  public:
   explicit TestLink(int peer) : Link(peer, Kind::tcp) { up_ = true; }
-  bool send(const Frame& frame, const std::byte*, uint64_t cookie) override {
+  bool send(const Frame& frame, const std::byte*, uint64_t cookie, int) override {
     if (frame.length <= kEagerBytes) return true;
     under_way.push_back(cookie);
     return false;

@@ -49,6 +49,26 @@ TEST(a_lane_takes_from_the_oldest_message) {
   CHECK(outbox.empty());
 }
 
+TEST(what_is_urgent_overtakes_what_has_not_begun_to_leave) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  const auto push = [&](uint64_t cookie, int urgency) { outbox.push(bulk(50'000), bytes.data(), cookie, 1, urgency); };
+  push(10, 0);
+  CHECK_EQ(outbox.pull(0, 20'000, now())->header.message, 1u);
+  for (const auto& [cookie, urgency] : {std::pair{20, 0}, {30, 2}, {40, 1}, {50, 2}})
+    push(static_cast<uint64_t>(cookie), urgency);
+  CHECK_EQ(outbox.waiting(), 230'000u);
+  CHECK_EQ(outbox.pull(0, kMost, now())->header.offset, 20'000u);  // the rest of what has begun
+  for (uint64_t number = 2; number <= 5; ++number) {
+    CHECK(!outbox.has_left(number));
+    CHECK_EQ(outbox.pull(0, kMost, now())->header.message, number);  // in the order in which they leave
+    CHECK(outbox.has_left(number));
+  }
+  CHECK_EQ(outbox.waiting(), 0u);
+  for (uint64_t number = 1; const uint64_t cookie : {10, 30, 50, 40, 20}) CHECK_EQ(*outbox.taken(number++), cookie);
+  CHECK(outbox.empty());
+}
+
 TEST(no_segment_is_a_crumb) {
   Outbox outbox;
   const auto bytes = pattern(kMost, 1);
@@ -311,7 +331,8 @@ TEST(whatever_lanes_do_every_message_arrives_once) {
       switch (random() % 8) {
         case 0:
           if (pushed < messages)
-            outbox.push(bulk(kEagerBytes + 1 + random() % 600'000), bytes.data() + random() % 1000, pushed++, lanes);
+            outbox.push(bulk(kEagerBytes + 1 + random() % 600'000), bytes.data() + random() % 1000, pushed++, lanes,
+                        static_cast<int>(random() % 3));
           break;
         case 1:
         case 2:

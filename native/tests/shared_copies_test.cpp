@@ -28,7 +28,7 @@ Request request(std::vector<float>& data, uint32_t chunk_bytes) {
 class SilentLink final : public Link {
  public:
   SilentLink() : Link(1, Kind::memory) {}
-  bool send(const Frame&, const std::byte*, uint64_t) override { return true; }
+  bool send(const Frame&, const std::byte*, uint64_t, int) override { return true; }
   void release(const Payload&) override {}
   std::byte* remote(const Shared& shared, size_t bytes) override {
     return shared.region == 7 && shared.offset + bytes <= 4096 ? memory : nullptr;

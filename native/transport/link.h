@@ -54,7 +54,8 @@ class Link {
   // Sends a frame and `frame.length` bytes at `data`. True: the bytes have been taken, `data` is free again.
   // False: `data` must stay valid and unchanged until Events::sent(link, cookie).
   // Frames other than bulk data (length > kEagerBytes) never wait behind bulk and are always taken at once.
-  virtual bool send(const Frame& frame, const std::byte* data, uint64_t cookie) = 0;
+  // `urgency`: over a network bulk overtakes what is less urgent and has not begun to leave.
+  virtual bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency = 0) = 0;
 
   // Returns the memory of a payload that arrived.
   virtual void release(const Payload& payload) = 0;

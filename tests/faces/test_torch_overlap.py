@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,55 @@ def check_settled_by() -> None:
 
 def test_whoever_needs_the_state_completes_the_step(two: Any) -> None:
     two(check_settled_by)
+
+
+def check_copies() -> None:
+    """A copy of the model has the updated parameters, and no part in the steps of the model."""
+    plain, _, _ = train("sgd", overlapped=False)
+    model, optimizer, _ = train("sgd", overlapped=True)
+    with pytest.raises(RuntimeError, match=r"cannot be pickled .* call optimizer.settle\(\) before"):
+        pickle.dumps(model)
+    copied = copy.deepcopy(model)
+    assert not optimizer._exchange.unsettled
+    loaded = pickle.loads(pickle.dumps(model))
+    x, y = batch(7)
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    for other in (copied, loaded):
+        assert torch.equal(other(x), plain(x))
+        assert_same(other.state_dict(), plain.state_dict())
+    assert optimizer._exchange.unsettled
+    optimizer.settle()
+
+
+def test_a_copy_of_the_model_is_as_after_the_step(two: Any) -> None:
+    two(check_copies)
+
+
+def check_hooks() -> None:
+    """What the program has called before a module runs finds its parameters updated."""
+    seen: dict[bool, list[Any]] = {}
+    for overlapped in (False, True):
+        model = make_model()
+        found = seen[overlapped] = []
+        for module in (model.first, model.inner[2]):
+            module.register_forward_pre_hook(
+                lambda module, _, found=found: found.append(next(module.parameters()).detach().clone())
+            )
+        optimizer = hvd.DistributedOptimizer(
+            OPTIMIZERS["sgd"](model.parameters()), **({"overlap_forward": model} if overlapped else {})
+        )
+        for step in range(4):
+            x, y = batch(step)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        model(batch(5)[0])
+    assert all(torch.equal(one, other) for one, other in zip(seen[False], seen[True], strict=True))
+
+
+def test_hooks_of_the_program_find_parameters_updated(two: Any) -> None:
+    two(check_hooks)
 
 
 def check_clipping() -> None:

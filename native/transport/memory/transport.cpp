@@ -34,7 +34,7 @@ class MemoryTransport::MemoryLink final : public Link {
     home_.links_.erase(peer_);
   }
 
-  bool send(const Frame& frame, const std::byte* data, uint64_t) override {
+  bool send(const Frame& frame, const std::byte* data, uint64_t, int) override {
     if (!open_) return true;
     std::vector<std::byte> payload(data, data + frame.length);
     home_.hub_.put(peer_, {MemoryHub::Parcel::Kind::frame, home_.rank_, frame, std::move(payload)});

@@ -327,7 +327,7 @@ bool ShmLink::flush_entries() {
   return true;
 }
 
-bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
+bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, int /*urgency*/) {
   if (!open_) return true;  // Events::down has been told
   count(frame.length, 0);
   if (frame.length <= kEagerBytes) {

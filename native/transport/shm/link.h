@@ -49,7 +49,7 @@ class ShmLink final : public Link, private Handler {
   ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake);
   ~ShmLink() override;
 
-  bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
+  bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency) override;
   void release(const Payload& payload) override;
   bool needs_shared_memory() const override { return true; }
   bool far() const override { return distance_.far(); }

@@ -52,12 +52,12 @@ void TcpLink::come_up() {
 
 // ---- traffic
 
-bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie) {
+bool TcpLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency) {
   if (context_.ends()) return true;
   // Who reads nothing has no use for answers, and asks for memory with every question.
   if (frame.type == FrameType::pong && control_.backlog() > kMostBacklog) return true;
   if (frame.length > kEagerBytes) {
-    sender_.push(frame, data, cookie);
+    sender_.push(frame, data, cookie, urgency);
     return false;
   }
   if (frame.type == FrameType::goodbye) receiver_.acknowledge_rest();  // nothing follows it

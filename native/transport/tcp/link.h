@@ -25,7 +25,7 @@ class TcpLink final : public Link, private Timed {
   TcpLink(std::shared_ptr<TcpCore> core, Dial::Target target, uint64_t token);
   ~TcpLink() override;
 
-  bool send(const Frame& frame, const std::byte* data, uint64_t cookie) override;
+  bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency) override;
   void release(const Payload& payload) override { receiver_.release(payload); }
   // When it returns the link needs none of the owner's memory and makes no more upcalls. Bulk data that the peer does
   // not have by then is not sent; control frames are, by the poller, over other connections if the one that there is

@@ -7,21 +7,23 @@
 
 namespace slipstream {
 
-void Outbox::push(const Frame& frame, const std::byte* data, uint64_t cookie, int lanes) {
-  const uint64_t number = base_ + messages_.size();
-  messages_.push_back({frame, data, cookie, 0, false, {}});
+void Outbox::push(const Frame& frame, const std::byte* data, uint64_t cookie, int lanes, int urgency) {
   waiting_ += frame.length;
   pushed_ += frame.length;
-  if (dealing_ == Dealing::pull) return;
+  if (dealing_ == Dealing::pull) {
+    const auto before = std::ranges::upper_bound(backlog_, urgency, std::ranges::greater{}, &Waiting::urgency);
+    backlog_.insert(before, Waiting{frame, data, cookie, urgency});
+    return;
+  }
+  const uint64_t number = base_ + messages_.size();
+  messages_.push_back({frame, data, cookie, frame.length, false, {}});
   dealt_.resize(std::max(dealt_.size(), static_cast<size_t>(std::max(lanes, 1))));
-  Message& message = messages_.back();
   for (uint32_t offset = 0; offset < frame.length; offset += kDealtSegment) {
     const uint32_t size = std::min(kDealtSegment, frame.length - offset);
     const size_t lane = next_lane_++ % static_cast<size_t>(std::max(lanes, 1));
-    message.segments.push_back({offset, size, -1, false, Time::max()});
+    messages_.back().segments.push_back({offset, size, -1, false, Time::max()});
     dealt_[lane].push_back({number, offset});
   }
-  message.cut = frame.length;
 }
 
 Outbox::Out Outbox::out(uint64_t number, const Segment& segment) {
@@ -31,12 +33,24 @@ Outbox::Out Outbox::out(uint64_t number, const Segment& segment) {
 }
 
 bool Outbox::full() const {
-  for (uint64_t number = next_; number - base_ < messages_.size(); ++number) {
-    const Message& message = messages_[number - base_];
-    if (message.cut == message.frame.length) continue;
-    return message.cut == 0 && under_way_ + ReceiveBuffers::capacity_of(message.frame.length) > ReceiveBuffers::kLimit;
+  return !amid() && !backlog_.empty() &&
+         under_way_ + ReceiveBuffers::capacity_of(backlog_.front().frame.length) > ReceiveBuffers::kLimit;
+}
+
+uint32_t Outbox::next_bytes() const {
+  if (amid()) return messages_.back().frame.length - messages_.back().cut;
+  return backlog_.empty() || full() ? 0 : backlog_.front().frame.length;
+}
+
+Outbox::Message* Outbox::next() {
+  if (next_bytes() == 0) return nullptr;
+  if (!amid()) {
+    const Waiting& first = backlog_.front();
+    under_way_ += ReceiveBuffers::capacity_of(first.frame.length);
+    messages_.push_back({first.frame, first.data, first.cookie, 0, false, {}});
+    backlog_.pop_front();
   }
-  return false;
+  return &messages_.back();
 }
 
 bool Outbox::dealt_to(int lane) const {
@@ -77,36 +91,28 @@ std::optional<Outbox::Out> Outbox::pull_dealt(int lane, Time now) {
   return std::nullopt;
 }
 
-Outbox::Message* Outbox::oldest() {
-  Message* message = find(next_);
-  while (message != nullptr && message->cut == message->frame.length) message = find(++next_);
-  return message == nullptr || full() ? nullptr : message;
-}
-
 std::optional<Outbox::Out> Outbox::pull(int lane, uint32_t most, Time now) {
   if (auto found = pull_again(lane, now)) return found;
   if (dealing_ == Dealing::round_robin) return pull_dealt(lane, now);
-  Message* message = oldest();
+  Message* message = next();
   if (message == nullptr) return std::nullopt;
-  if (message->cut == 0) under_way_ += ReceiveBuffers::capacity_of(message->frame.length);
   const uint32_t rest = message->frame.length - message->cut;
   uint32_t size = std::min(rest, std::max(most, kLeastSegment));
   if (rest - size < kLeastSegment) size = rest;  // no crumbs
   message->segments.push_back({message->cut, size, lane, false, now});
   message->cut += size;
   waiting_ -= size;
-  return out(next_, message->segments.back());
+  return out(base_ + messages_.size() - 1, message->segments.back());
 }
 
 std::optional<Outbox::Out> Outbox::pull_rest(int lane, uint32_t most, Time now) {
   if (dealing_ != Dealing::pull || !again_.empty()) return std::nullopt;
-  const Message* message = oldest();
-  if (message == nullptr || message->frame.length - message->cut > most) return std::nullopt;
+  if (next_bytes() == 0 || next_bytes() > most) return std::nullopt;
   return pull(lane, most, now);
 }
 
 std::optional<Outbox::Out> Outbox::pull_late(int lane, const Late& late) {
-  for (size_t i = 0; i < messages_.size() && base_ + i <= next_; ++i) {
+  for (size_t i = 0; i < messages_.size(); ++i) {
     Message& message = messages_[i];
     if (message.taken) continue;
     for (Segment& segment : message.segments) {
@@ -137,7 +143,6 @@ std::optional<uint64_t> Outbox::taken(uint64_t number) {
     messages_.pop_front();
     ++base_;
   }
-  next_ = std::max(next_, base_);
   return cookie;
 }
 
@@ -181,8 +186,8 @@ void Outbox::lost(int lane) {
 
 void Outbox::clear() {
   base_ += messages_.size();
-  next_ = base_;
   messages_.clear();
+  backlog_.clear();
   again_.clear();
   dealt_.clear();
   waiting_ = 0;

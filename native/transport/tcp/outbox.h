@@ -31,11 +31,13 @@ class Outbox {
 
   explicit Outbox(Dealing dealing = Dealing::pull) : dealing_(dealing) {}
 
-  // `data` must stay until taken() or clear(). With round robin `lanes` is how many there are to deal to.
-  void push(const Frame& frame, const std::byte* data, uint64_t cookie, int lanes);
-  // The next segment for `lane`, at most about `most` bytes; those that were lost first, then the oldest message's.
+  // `data` must stay until taken() or clear(). With round robin `lanes` is how many there are to deal to, and nothing
+  // is urgent.
+  void push(const Frame& frame, const std::byte* data, uint64_t cookie, int lanes, int urgency = 0);
+  // The next segment for `lane`, at most about `most` bytes: of those that were lost first, then of the message that
+  // has begun to leave, then of the most urgent one, the oldest of equals.
   std::optional<Out> pull(int lane, uint32_t most, Time now);
-  // What is left of the oldest message if that is at most `most` bytes: a lane sends several such in one call.
+  // The rest of the message that is next if that is at most `most` bytes: a lane sends several such in one call.
   std::optional<Out> pull_rest(int lane, uint32_t most, Time now);
   // A copy of the oldest segment that its lane delivers too late; each is copied once.
   using Late = std::function<bool(int holder, uint32_t size, Time since)>;
@@ -59,7 +61,7 @@ class Outbox {
     return !again_.empty() || (dealing_ == Dealing::pull ? waiting_ > 0 && !full() : dealt_to(lane));
   }
   uint64_t waiting() const { return waiting_; }  // bytes that no lane has taken yet
-  bool empty() const { return messages_.empty(); }
+  bool empty() const { return messages_.empty() && backlog_.empty(); }
   uint64_t pushed() const { return pushed_; }      // bytes of all messages
   uint64_t repeated() const { return repeated_; }  // bytes sent again
 
@@ -79,6 +81,12 @@ class Outbox {
     bool taken;
     std::vector<Segment> segments;
   };
+  struct Waiting {
+    Frame frame;
+    const std::byte* data;
+    uint64_t cookie;
+    int urgency;
+  };
   struct Ref {
     uint64_t number;
     uint32_t offset;
@@ -91,15 +99,18 @@ class Outbox {
   Message* find(uint64_t number) {
     return number < base_ || number - base_ >= messages_.size() ? nullptr : &messages_[number - base_];
   }
-  Message* oldest();  // that is not cut up yet; null: none, or it may not be begun
+  // The last message of those that have begun may not have left as a whole.
+  bool amid() const { return !messages_.empty() && messages_.back().cut < messages_.back().frame.length; }
+  uint32_t next_bytes() const;  // that have not left, of the message that is next; 0: none, or it may not be begun
+  Message* next();              // null where there is none
   Out out(uint64_t number, const Segment& segment);
   std::optional<Out> pull_again(int lane, Time now);
   std::optional<Out> pull_dealt(int lane, Time now);
 
   Dealing dealing_;
-  std::deque<Message> messages_;  // the first has number base_
+  std::deque<Waiting> backlog_;   // not begun: the most urgent first, and the oldest of equals
+  std::deque<Message> messages_;  // begun; the first has number base_
   uint64_t base_ = 1;
-  uint64_t next_ = 1;  // the first message that is not cut up yet
   uint64_t acknowledge_ = 0;
   uint64_t acknowledged_ = 0;
   uint64_t waiting_ = 0;

@@ -18,9 +18,9 @@ constexpr size_t kMostWindow = 32 << 20;
 
 }  // namespace
 
-void Sender::push(const Frame& frame, const std::byte* data, uint64_t cookie) {
+void Sender::push(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency) {
   if (outbox_.empty()) busy_since_ = now();
-  outbox_.push(frame, data, cookie, link_.bulk().count());
+  outbox_.push(frame, data, cookie, link_.bulk().count(), urgency);
   link_.cuts().watch();
   kick();
 }

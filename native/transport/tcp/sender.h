@@ -24,7 +24,7 @@ class Sender final : private Timed {
   Outbox& outbox() { return outbox_; }
   const Outbox& outbox() const { return outbox_; }
 
-  void push(const Frame& frame, const std::byte* data, uint64_t cookie);
+  void push(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency);
   // Idle lanes take what there is; busy ones come back for more.
   void kick();
   // A lane can send: its next segment, if there is one for it.

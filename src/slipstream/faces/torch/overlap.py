@@ -52,19 +52,11 @@ class ForwardOverlap:
         self._hook(model)
 
     def _hook(self, model: torch.nn.Module) -> None:
-        me = weakref.ref(self)
-
-        def before(module: torch.nn.Module, _: Any) -> None:
-            if (target := me()) is not None:
-                target._before_forward(module, is_whole=module is model)
-
-        def settle(*_: Any) -> None:
-            if (target := me()) is not None:
-                target.settle()
-
+        settle = _Settle(self)
         for module in model.modules():
             if module is model or any(True for _ in _own(module)):
-                module.register_forward_pre_hook(before)
+                # before the hooks of the program, which may read parameters
+                module.register_forward_pre_hook(_BeforeForward(self, is_whole=module is model), prepend=True)
         untyped: Any = model
         untyped.register_state_dict_pre_hook(settle)
         untyped.register_load_state_dict_pre_hook(settle)
@@ -78,10 +70,24 @@ class ForwardOverlap:
         self._of_modules = set()
         self._job = None
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether some parameters have to be updated yet."""
+        return self._exchange is not None and self._exchange.unsettled
+
     def settle(self) -> None:
         """Completes the last step: all parameters are updated. Raises SlipstreamError if the job has failed."""
         if self._exchange is not None:
             self._exchange.settle()
+
+    def settle_copied(self, copies: dict[int, Any]) -> None:
+        """Completes the last step, also for parameters that have been copied: ``copies`` has them by their ids."""
+        if not self.unsettled:
+            return
+        self.settle()
+        for param in self._params:
+            if (copied := copies.get(id(param))) is not None:
+                copied.data.copy_(param.data)
 
     def step(self) -> bool:
         """Takes the step, in part later. False: it has to be taken at once."""
@@ -115,10 +121,11 @@ class ForwardOverlap:
 
         job.before_leaving(settle)
 
-    def _before_forward(self, module: torch.nn.Module, *, is_whole: bool) -> None:
+    def before_forward(self, module: torch.nn.Module, *, is_whole: bool) -> None:
+        """Updates the parameters that ``module`` is about to use."""
         if self._of_modules is not None:
             self._of_modules.update(id(param) for param in _own(module))
-        if self._exchange is None or not self._exchange.unsettled:
+        if self._exchange is None or not self.unsettled:
             return
         for number in self._elsewhere if is_whole else ():
             self._exchange.settle(number)
@@ -141,6 +148,53 @@ class ForwardOverlap:
                 group |= before
         for param in params:
             param.grad = None
+
+
+class _Hook:
+    """A hook of the model. It does nothing in a copy of the model, which has no step under way.
+
+    A copy has the updated parameters. Pickling cannot wait for them, since it may be amid the model: it is refused.
+    """
+
+    def __init__(self, target: ForwardOverlap | None = None) -> None:
+        self._target: Callable[[], ForwardOverlap | None] = _nobody if target is None else weakref.ref(target)
+
+    def __deepcopy__(self, copies: dict[int, Any]) -> _Hook:
+        target = self._target()
+        if target is not None:
+            target.settle_copied(copies)
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
+        target = self._target()
+        if target is not None and target.unsettled:
+            raise RuntimeError(
+                "the model cannot be pickled while the step that updates it is under way: "
+                "with overlap_forward, call optimizer.settle() before"
+            )
+        return type(self), ()
+
+
+class _Settle(_Hook):
+    def __call__(self, *_: Any) -> None:
+        target = self._target()
+        if target is not None:
+            target.settle()
+
+
+class _BeforeForward(_Hook):
+    def __init__(self, target: ForwardOverlap | None = None, *, is_whole: bool = False) -> None:
+        super().__init__(target)
+        self._is_whole = is_whole
+
+    def __call__(self, module: torch.nn.Module, _: Any) -> None:
+        target = self._target()
+        if target is not None:
+            target.before_forward(module, is_whole=self._is_whole)
+
+
+def _nobody() -> None:
+    return None
 
 
 def _has_step_hooks(optimizer: Any) -> bool:
