@@ -274,12 +274,12 @@ def joins() -> None:
     """From the start, and in a locked order. The rank that has joined does not warn either."""
     warnings: list[str] = []
 
-    def note(record: logging.LogRecord) -> bool:
-        warnings.append(record.getMessage())
-        return False
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            warnings.append(record.getMessage())
 
     messages.WARN = 0.5
-    messages._log.addFilter(note)
+    logging.getLogger("slipstream.negotiation").addHandler(Notes())
     for step in range(2):
         if step == 1:
             for _ in range(20):

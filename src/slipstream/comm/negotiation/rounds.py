@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 from slipstream.base import recording
 from slipstream.base.errors import SlipstreamError, Timeout
+from slipstream.base.log import Log
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
@@ -21,7 +21,7 @@ __all__ = ["Rounds", "TakePart", "shown"]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
 _MOST_SHOWN = 5  # operations in a text
 
-_log = logging.getLogger("slipstream.negotiation")
+_log = Log("slipstream.negotiation")
 
 TakePart = Callable[[Request, Group], Pending]
 
