@@ -47,7 +47,11 @@ def _observe(job: Any, settings: Any) -> None:
     # A signal's handler could break off the first call of a collective that is still to be imported.
     for name in _COLLECTIVES:
         getattr(sys.modules[__name__], name)
-    if settings.log != "warning" or settings.reducers:  # which may have to be warned of
+    wires = settings.wire != "exact" or settings.wire_gather
+    tuning = settings.autotune != "off" or settings.autotune_log
+    if (
+        settings.log != "warning" or settings.reducers or wires or tuning
+    ):  # which may have no effect: a warning
         importlib.import_module("slipstream.observe.messages").follow(job, settings)
     if settings.timeline is not None:
         importlib.import_module("slipstream.observe.timeline").follow(job, settings)

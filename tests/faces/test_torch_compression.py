@@ -32,6 +32,11 @@ def model() -> Any:
     return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(80, 4))
 
 
+def remembered(saved: Any) -> dict[str, Any]:
+    """Of which parameters a saved state has something."""
+    return {name: state for name, state in saved["parameters"].items() if state}
+
+
 def optimizer(net: Any, kind: str, **options: Any) -> Any:
     made = torch.optim.Adam(net.parameters(), lr=0.003)
     return hvd.DistributedOptimizer(made, net.named_parameters(), KINDS[kind], **options)
@@ -96,7 +101,7 @@ def check_wire(kind: str, tolerance: float) -> None:
                 assert 0 < off <= hvd.size() * tolerance * float(mine.grad.abs().max()) * 2
     bits = hvd.allgather_object([p.detach().numpy().tobytes() for p in net.parameters()])
     assert all(other == bits[0] for other in bits)
-    assert bool(distributed.compression_state_dict()) is ("feedback" in kind)
+    assert bool(remembered(distributed.compression_state_dict())) is ("feedback" in kind)
 
 
 @pytest.mark.parametrize("kind", list(WIRES))
@@ -164,7 +169,7 @@ def check_resume(kind: str) -> None:
         backward(net, step)
         distributed.step()
     saved = copy.deepcopy((net.state_dict(), distributed.state_dict(), distributed.compression_state_dict()))
-    assert set(saved[2]) == {"0.weight", "3.weight"}
+    assert set(remembered(saved[2])) == {"0.weight", "3.weight"}
     again = model()
     again.load_state_dict(saved[0])
     resumed = optimizer(again, kind)
@@ -177,12 +182,31 @@ def check_resume(kind: str) -> None:
             other.step()
     for ours, theirs in zip(net.parameters(), again.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    before = distributed.compression_state_dict()["0.weight"]["residual"]
+    before = distributed.compression_state_dict()["parameters"]["0.weight"]["residual"]
     assert before.any()
     distributed.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
-    assert torch.equal(distributed.compression_state_dict()["0.weight"]["residual"], before)
+    assert torch.equal(distributed.compression_state_dict()["parameters"]["0.weight"]["residual"], before)
     distributed.load_state_dict(saved[1] | {"param_groups": distributed.state_dict()["param_groups"]})
-    assert not distributed.compression_state_dict()["0.weight"]["residual"].any()
+    assert not distributed.compression_state_dict()["parameters"]["0.weight"]["residual"].any()
+
+
+def check_foreign_state(saved: Any, words: str) -> None:
+    distributed = optimizer(model(), "topk")
+    with pytest.raises(ValueError, match=words):
+        distributed.load_compression_state_dict(saved)
+    distributed.load_compression_state_dict(distributed.compression_state_dict())
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ({}, "no saved state"),
+        ({"compression": "PowerSGD", "parameters": {}}, "of compression PowerSGD, .* here is top-k"),
+        ({"compression": "top-k", "parameters": {"head.weight": {}}}, "lacks the parameter"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(two: Any, saved: Any, words: str) -> None:
+    two(check_foreign_state, saved, words)
 
 
 @pytest.mark.parametrize("kind", ["topk", "powersgd"])
@@ -200,7 +224,7 @@ def check_exact() -> None:
         distributed = optimizer(net, "topk", exact=exact)
         backward(net, 0)
         distributed.step()
-        assert set(distributed.compression_state_dict()) == compressed
+        assert set(remembered(distributed.compression_state_dict())) == compressed
 
 
 def test_users_choose_what_stays_exact(two: Any) -> None:
@@ -236,7 +260,10 @@ def test_what_is_refused() -> None:
         ({"exact": ["0.weight"], "named_parameters": None}, ValueError, "named_parameters"),
         ({"exact": "0.weight"}, TypeError, "list of names"),
         ({"exact": [net[0].weight]}, TypeError, "names of parameters"),
-        ({"compression": "topk"}, TypeError, "hvd.Compression"),
+        ({"compression": "topk"}, TypeError, r"Write hvd\.Compression\.topk\(0\.01\), without quotes"),
+        ({"compression": "int8"}, TypeError, r"Write hvd\.Compression\.int8, without quotes"),
+        ({"compression": "gzip"}, TypeError, "not 'gzip'$"),
+        ({"compression": hvd.Compression.powersgd}, TypeError, r"Call it: Compression\.powersgd\(rank=4\)$"),
         (
             {"compression": KINDS["int8, error feedback"], "gradient_predivide_factor": 2.0},
             ValueError,
@@ -246,8 +273,20 @@ def test_what_is_refused() -> None:
         given = {"named_parameters": net.named_parameters(), "compression": KINDS["topk"]} | options
         with pytest.raises(kind, match=words):
             hvd.DistributedOptimizer(sgd, **given)
-    with pytest.raises(ValueError, match="a ratio above 0"):
-        hvd.Compression.topk(2)
+    for ratio in (0, 1, 2):
+        with pytest.raises(ValueError, match=r"above 0 and below 1, such as 0\.01 for 1 %"):
+            hvd.Compression.topk(ratio)
+    with pytest.raises(ValueError, match="did you mean f16"):
+        hvd.Compression.wire("fp16")
+    for name, meant in (("int4", "int8"), ("topK", "topk"), ("FP16", "fp16")):
+        with pytest.raises(AttributeError, match=f"no '{name}'; did you mean {meant}"):
+            getattr(hvd.Compression, name)
+
+
+def test_a_wire_that_there_is_not_is_refused_also_on_one_rank() -> None:
+    groups = [{"params": list(model().parameters()), "wire": "fp16"}]
+    with pytest.raises(ValueError, match=r'"wire" of a parameter group is one of .* did you mean f16'):
+        hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))
 
 
 def check_operations() -> None:

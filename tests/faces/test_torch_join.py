@@ -160,6 +160,14 @@ def test_on_three_ranks(three: Any, check: Any) -> None:
     three(check)
 
 
+def test_a_rank_that_waits_in_an_operation_without_a_name_is_told_to_name_it() -> None:
+    script = Path(__file__).with_name("joined_unnamed_rank.py")
+    texts = ranks.run(script, 2, env={"SLIPSTREAM_TIMEOUT": "3"}, timeout=60)
+    assert "this rank has joined (no more batches), and takes part in steps of optimizers" in texts[0]
+    assert "an operation without a name, call that one with name=" in texts[0]
+    assert "this rank has joined" not in texts[1]
+
+
 def test_a_rank_that_has_dropped_the_optimizer_ends_all() -> None:
     script = Path(__file__).with_name("join_rank.py")
     for text in ranks.run(script, 2, timeout=60):

@@ -310,6 +310,8 @@ def test_an_optimizer_whose_step_is_one() -> None:
             hvd.DistributedOptimizer(optimizer, overlap_forward=model)
     with pytest.raises(ValueError, match=r"must be the model, a torch\.nn\.Module, not bool"):
         hvd.DistributedOptimizer(torch.optim.SGD(model.parameters()), overlap_forward=True)
+    with pytest.raises(ValueError, match="this model has none of the optimizer's parameters"):
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters()), overlap_forward=torch.nn.Linear(2, 2))
 
 
 def test_ranks_with_fewer_batches_and_a_last_step_that_nobody_waits_for() -> None:

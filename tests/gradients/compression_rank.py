@@ -1,7 +1,7 @@
 """One of several ranks whose gradients (NumPy) travel by top-k or PowerSGD, compared with what one process computes.
 
 compression_rank.py references: values, bits, residuals, resume, accumulation, join, NaN; prints "compressed"
-compression_rank.py differ: rank 1 has another compression; prints the error
+compression_rank.py differ, "wires differ" or "exact differs": rank 1 has another compression; prints the error
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slipstream.base.errors import Mismatch
 from slipstream.comm.collectives import arrays as collectives
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.compression import PowerSGD, TopK
+from slipstream.gradients.compression import PowerSGD, TopK, Wire
 from slipstream.gradients.policy import Policy
 from slipstream.gradients.turns import join
 
@@ -26,6 +26,11 @@ SHAPES = [((80, 60), "f4"), ((60,), "f4"), ((30, 8, 20), "f8"), ((5, 3), "f4"), 
 COMPRESSED = (0, 2)
 RATIO, RANK = 0.05, 3
 STEPS = 4
+DIFFERENT = {
+    "differ": [Policy(TopK(RATIO)), Policy(PowerSGD(RANK))],
+    "wires differ": [Policy(Wire("int8")), Policy(Wire("bf16"))],
+    "exact differs": [Policy(Wire("int8")), Policy(Wire("int8"), lambda _: True)],
+}
 
 
 def gradients(rank: int, step: int) -> list[Array]:
@@ -105,10 +110,11 @@ def check_values(group: Group, way: Any, reference: Callable[[int], Any], tolera
                     wanted = np.sum(now, 0, dtype=found.dtype) * factor
                     assert np.allclose(found, wanted, rtol=1e-6, atol=1e-5), (i, step)
             check_same_bits(group, arrays)
-        for name, state in reducing.state_dict().items():
+        saved = {name: state for name, state in reducing.state_dict()["parameters"].items() if state}
+        for name, state in saved.items():
             wanted = owed[int(name[1:])][group.rank]
             assert np.allclose(state["residual"], wanted.ravel(), atol=tolerance), name
-        assert set(reducing.state_dict()) == {f"p{i}" for i in COMPRESSED}
+        assert set(saved) == {f"p{i}" for i in COMPRESSED}
 
 
 def check_resume(group: Group, way: Any) -> None:
@@ -126,7 +132,8 @@ def check_resume(group: Group, way: Any) -> None:
         for one, other in zip(arrays.gradients, again.gradients, strict=True):
             assert np.array_equal(one, other)  # type: ignore[arg-type]
     reducing.reset()
-    assert not any(state["residual"].any() for state in reducing.state_dict().values())
+    saved = reducing.state_dict()["parameters"].values()
+    assert not any(state["residual"].any() for state in saved if state)
     backward(again, gradients(group.rank, 4), 0)  # is under way when it is forgotten
     resumed.reset()
     backward(again, gradients(group.rank, 4), 0)
@@ -177,8 +184,9 @@ def check_nan(group: Group, way: Any) -> None:
         assert bool(np.isfinite(arrays.gradients[0]).all()) is (step != 1)  # type: ignore[arg-type]
 
 
-def check_mismatch(group: Group) -> None:
-    arrays, reducing = made(group, PowerSGD(RANK) if group.rank == 1 else TopK(RATIO))
+def check_mismatch(group: Group, policies: list[Policy]) -> None:
+    arrays = Arrays([np.zeros(shape, dtype) for shape, dtype in SHAPES])
+    reducing = exchange(arrays, group, policy=policies[group.rank == 1])
     backward(arrays, gradients(0, 0), 0)
     try:
         reducing.synchronize()
@@ -189,8 +197,8 @@ def check_mismatch(group: Group) -> None:
 def main() -> None:
     entered = job.enter()
     group = Group(job=entered)
-    if sys.argv[1] == "differ":
-        check_mismatch(group)
+    if sys.argv[1] in DIFFERENT:
+        check_mismatch(group, DIFFERENT[sys.argv[1]])
     else:
         check_values(group, TopK(RATIO), lambda _: top_k_of_all, 1e-4)
         check_values(group, PowerSGD(RANK), LowRank, 1e-3)

@@ -15,7 +15,7 @@ from slipstream.gradients.compression import BF16, EXACT, FP16, PowerSGD, TopK, 
 from slipstream.gradients.policy import Policy
 from slipstream.gradients.power_sgd import orthonormal, product
 from slipstream.gradients.reductions import Terms, check_sums
-from slipstream.gradients.states import RESIDUAL, States, check_state
+from slipstream.gradients.states import RESIDUAL, States, check_kind, check_state, saved_of
 from slipstream.gradients.top_k import largest
 from slipstream.gradients.wires import check_unscaled
 
@@ -157,24 +157,54 @@ def test_what_is_remembered_is_saved_and_taken_over() -> None:
     states = States()
     states.keep_residual(one, memory)
     memory[...] = [1, 2, 3]
-    saved = states.state_dict()
+    saved = states.copies()
     states.forget()
     assert not memory.any()
-    states.load_state_dict(saved)
+    states.take_over(saved)
     assert memory.tolist() == [1, 2, 3]
     assert states.of(one)[RESIDUAL] is memory
     later = States()  # of a job that has not made its buckets
-    later.load_state_dict(saved)
+    later.take_over(saved)
     fresh = np.empty(3, np.float32)
     later.keep_residual(one, fresh)
     assert fresh.tolist() == [1, 2, 3]
     for wrong, words in (
-        ({"q": {}}, "'q', which there is not"),
+        ({"p0": {}, "q": {}}, "'q', which there is not"),
+        ({"q": {}}, "lacks the parameter 'p0'"),
         ({"p0": {RESIDUAL: np.zeros(4, np.float32)}}, "4 numbers"),
         ({"p0": {"momentum": np.zeros(3, np.float32)}}, "momentum"),
     ):
         with pytest.raises(ValueError, match=words):
             check_state(wrong, [one])
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ({}, "no saved state of a compression"),
+        ({"x": 1}, "no saved state of a compression"),
+        ({"compression": "top-k", "parameters": 1}, "has no parameters"),
+        ({"compression": "PowerSGD", "parameters": {}}, "is of compression PowerSGD, .* here is top-k"),
+    ],
+)
+def test_a_state_that_is_none_or_of_another_compression_is_refused(saved: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_kind(saved, TopK(0.1))
+    check_kind({"compression": "top-k", "parameters": {}}, TopK(0.5))
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        (None, "none"),
+        (INT8, "none"),
+        (FP16, "none"),
+        (Wire("f8", True), "f8 with error feedback"),
+        (PowerSGD(2), "PowerSGD"),
+    ],
+)
+def test_a_saved_state_says_what_remembered_it(way: Way | None, kind: str) -> None:
+    assert saved_of(way, {})["compression"] == kind
 
 
 def test_terms_say_what_becomes_of_a_sum() -> None:

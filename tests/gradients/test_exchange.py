@@ -33,8 +33,24 @@ def test_top_k_and_powersgd_do_what_one_process_computes(n: int) -> None:
 
 def test_different_compressions_are_named_on_all_ranks() -> None:
     for text in ranks.run(SCRIPT.with_name("compression_rank.py"), 3, args=["differ"], timeout=60):
-        assert "float32 sent by top-k of 5 % on rank 0 and" in text, text
-        assert "float32 sent by PowerSGD of rank 3 on rank 1" in text, text
+        assert (
+            "compression differs between ranks: top-k of 5 % on ranks 0, 2, PowerSGD of rank 3 on rank 1"
+            in text
+        )
+        assert "Give compression=" in text, text
+
+
+def test_different_wires_are_named_also_on_one_host() -> None:
+    for text in ranks.run(SCRIPT.with_name("compression_rank.py"), 2, args=["wires differ"], timeout=60):
+        assert "differs between ranks: int8 between hosts on rank 0, bf16 between hosts on rank 1" in text, (
+            text
+        )
+
+
+def test_a_gradient_that_is_exact_on_one_rank_alone_is_named() -> None:
+    for text in ranks.run(SCRIPT.with_name("compression_rank.py"), 2, args=["exact differs"], timeout=60):
+        assert "the compression of the gradient of p0 (80, 60) float32 differs between ranks: " in text, text
+        assert "int8 between hosts (float32) on rank 0, exact (float32) on rank 1" in text, text
 
 
 def test_a_cast_changes_floating_point_alone() -> None:

@@ -107,7 +107,8 @@ def test_a_rank_that_knows_the_exit_code_is_told_the_cure_all_the_same() -> None
     causes.failed(0, 1, "exited with code 1", [b'  File "x"', text.encode()])
     first = causes.first()
     assert first is not None
-    cure = "rank 0 still waited for it. If rank 1 ran fewer steps: give all ranks the same number of batches"
+    cure = "rank 0 still waited for it. If rank 1 ran fewer steps: give all ranks the same number of batches, or let "
+    cure += "it join after its loop (hvd.join(); DDP: with model.join())"
     assert advice(first, {1}, None) == cure
     assert advice(first, set(), None) == ""
 
@@ -309,7 +310,8 @@ def test_a_rank_that_finished_while_others_wait_is_the_last_word(
     assert "PeerLost: rank 1 (host localhost) " in err
     assert err.splitlines()[-1] == (
         "slipstream: rank 1 finished (exit code 0); rank 0 still waited for it. "
-        "If rank 1 ran fewer steps: give all ranks the same number of batches"
+        "If rank 1 ran fewer steps: give all ranks the same number of batches, or let it join after its loop "
+        "(hvd.join(); DDP: with model.join())"
     )
 
 

@@ -78,10 +78,30 @@ def test_options_reach_the_ranks(tag: str, options: list[str], variable: str, va
 
 
 @pytest.mark.parametrize(
+    ("options", "env"),
+    [
+        (["--job", "mine"], {}),
+        (["-e", "SLIPSTREAM_JOB=mine"], {}),
+        (["-e", "SLIPSTREAM_JOB=mine", "-e", "SLIPSTREAM_ENCRYPT=0"], {"SLIPSTREAM_ENCRYPT": "1"}),
+        (["--job", "mine"], {"SLIPSTREAM_JOB": "other"}),
+    ],
+)
+def test_the_launcher_takes_the_same_settings_as_the_ranks(
+    tag: str, options: list[str], env: dict[str, str]
+) -> None:
+    program = "import slipstream; slipstream.init(); from slipstream.comm.membership.job import current; "
+    program += "print(current().membership.job, current().settings.encrypt)"
+    code, out, err = run(tag, "-np", "2", *options, "--", sys.executable, "-c", program, **env)
+    assert (code, sorted(out.splitlines()), err) == (0, ["[0] mine False", "[1] mine False"], "")
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--lanes", "65"], "--lanes"),
         (["--transport", "rdma"], "--transport"),
+        (["--wire", "fp16"], "'int8'; did you mean f16?"),
+        (["-e", "SLIPSTREAM_WIRE=fp16"], "did you mean f16?"),
         (["--timeout", "soon"], "--timeout"),
         (["--timeout", "0"], "'0' is not a time above 0"),
         (["--timeout", "nan"], "'nan' is not a time: a number of seconds, or"),

@@ -10,7 +10,7 @@ import pytest
 from slipstream.base.settings import Settings
 from slipstream.launch.hosts import Host, place
 from slipstream.launch.options import JobOptions
-from slipstream.launch.specs import JobSpecs, check_timeline, encrypts
+from slipstream.launch.specs import JobSpecs, check_timeline
 
 HERE, ELSEWHERE = "localhost", "192.0.2.7"  # the latter is nobody's, but numeric, so no look-up
 SECRET = bytes(range(32))
@@ -93,21 +93,12 @@ def test_a_reducer_listens_on_loopback_alone_in_a_job_of_one_host() -> None:
     assert specs(options_of(HERE, ELSEWHERE)).reducer_address(ELSEWHERE) == ELSEWHERE
 
 
-def test_the_store_encrypts_as_the_ranks_do() -> None:
-    assert not encrypts(options_of(HERE), Settings())
-    assert encrypts(options_of(HERE), Settings(encrypt=True))
-    assert encrypts(options_of(HERE, env={"SLIPSTREAM_ENCRYPT": "1"}), Settings())
-    assert not encrypts(options_of(HERE, env={"SLIPSTREAM_ENCRYPT": "0"}), Settings(encrypt=True))
-
-
 def test_a_timeline_that_cannot_be_written_is_found_before_the_start(tmp_path: Path) -> None:
     bad = str(tmp_path / "missing" / "trace.json")
-    for options in (options_of(HERE, env={"SLIPSTREAM_TIMELINE": bad}), options_of(HERE)):
-        with pytest.raises(ValueError, match="rank 0 cannot write its timeline"):
-            check_timeline(options, Settings(timeline=bad), {HERE: True})
-    good = str(tmp_path / "trace.json")
-    check_timeline(options_of(HERE, env={"SLIPSTREAM_TIMELINE": good}), Settings(timeline=bad), {HERE: True})
-    check_timeline(options_of(ELSEWHERE), Settings(timeline=bad), {ELSEWHERE: False})  # it is not known here
+    with pytest.raises(ValueError, match="rank 0 cannot write its timeline"):
+        check_timeline(options_of(HERE), bad, {HERE: True})
+    check_timeline(options_of(HERE), str(tmp_path / "trace.json"), {HERE: True})
+    check_timeline(options_of(ELSEWHERE), bad, {ELSEWHERE: False})  # it is not known here
 
 
 def test_the_secret_is_not_shown() -> None:

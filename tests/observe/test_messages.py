@@ -6,12 +6,14 @@ import logging
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import slipstream
 from comm import ranks
 from slipstream.base.settings import Settings
+from slipstream.observe.messages import without_effect
 
 SCRIPT = Path(__file__).with_name("messages_rank.py")
 
@@ -22,7 +24,10 @@ def messages(n: int, transport: str, **env: str) -> list[str]:
 
 def test_info_says_what_the_job_runs_on() -> None:
     first, *others = messages(4, "mixed", SLIPSTREAM_LOG="info", SLIPSTREAM_LANES="3", SLIPSTREAM_WIRE="bf16")
-    assert "large float32 sums of torch.distributed as bf16; the network between hosts: " in first
+    assert (
+        "large float32 sums of torch.distributed, and gradients of a DistributedOptimizer, as bf16; the network"
+        in first
+    )
     assert not any(others)
     assert all(line.startswith("slipstream: rank 0: ") for line in first.splitlines())
     for words in (
@@ -71,6 +76,36 @@ def test_reducers_that_take_no_part_are_said_not_to() -> None:
         assert "`slipstream reducer` has to run there" in text
         assert "the store" not in text
         assert "--start-timeout" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "hosts", "words"),
+    [
+        ({"wire": "int8"}, 2, 1, ["--wire int8 (SLIPSTREAM_WIRE) has no effect: it acts between hosts"]),
+        ({"wire": "int8", "wire_gather": True}, 2, 2, []),
+        ({"wire": "int8"}, 1, 1, []),
+        (
+            {"wire_gather": True},
+            2,
+            2,
+            ["--wire-gather (SLIPSTREAM_WIRE_GATHER) has no effect without --wire"],
+        ),
+        ({"autotune": "on"}, 2, 1, ["--autotune on (SLIPSTREAM_AUTOTUNE) has no effect"]),
+        ({"autotune_log": "log"}, 2, 2, ["--autotune-log (SLIPSTREAM_AUTOTUNE_LOG) has no effect without"]),
+    ],
+)
+def test_settings_that_have_no_effect_are_named(
+    given: dict[str, Any], ranks: int, hosts: int, words: list[str]
+) -> None:
+    found = without_effect(Settings(**given), ranks=ranks, hosts=hosts)
+    assert len(found) == len(words)
+    assert all(text.startswith(start) for text, start in zip(found, words, strict=True))
+
+
+def test_a_wire_within_one_host_is_said_to_have_no_effect_once() -> None:
+    first, second = messages(2, "shm", SLIPSTREAM_WIRE="int8")
+    assert first.count("slipstream: rank 0: --wire int8 (SLIPSTREAM_WIRE) has no effect") == 1
+    assert second == ""
 
 
 def test_debug_says_which_plan_is_taken_and_the_default_says_nothing() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
+from slipstream.base.misspelt import did_you_mean
+
 __all__ = [
     "BLOCK_FIELDS",
     "BLOCK_NUMBERS",
@@ -87,8 +89,9 @@ def as_wire(wire: int | str | None) -> WireType:
             return WireType[wire.upper()]
         return WireType.EXACT if wire is None else WireType(wire)
     except (KeyError, ValueError):
-        names = ", ".join(one.name.lower() for one in WireType)
-        raise ValueError(f"{wire!r} is no wire type: take one of {names}") from None
+        names = [one.name.lower() for one in WireType]
+        meant = did_you_mean(str(wire), names)
+        raise ValueError(f"{wire!r} is no wire type: take one of {', '.join(names)}{meant}") from None
 
 
 def as_op(op: Op | str) -> Op:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.base.cpus import format_cpus, parse_cpus
+from slipstream.base.misspelt import did_you_mean
 from slipstream.base.units import TIME_UNITS, parse_duration, parse_rate, parse_size
 
 __all__ = [
@@ -103,7 +104,7 @@ def _text(text: str) -> str:
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
-            raise ValueError("expected one of " + ", ".join(choices))
+            raise ValueError(f"expected one of {', '.join(choices)}{did_you_mean(text, choices)}")
         return text
 
     return parse
@@ -373,11 +374,9 @@ class Settings:
             if not variable.startswith(PREFIX):
                 continue
             if variable not in fields:
-                import difflib
-
-                close = difflib.get_close_matches(variable, fields, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise ValueError(f"{variable}: slipstream has no such variable{hint}")
+                raise ValueError(
+                    f"{variable}: slipstream has no such variable{did_you_mean(variable, fields)}"
+                )
             field, text = fields[variable], environ[variable]
             try:
                 values[field.name] = field.metadata["parse"](text)

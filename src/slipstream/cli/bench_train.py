@@ -21,7 +21,7 @@ from slipstream.cli.bench_options import (
     shown_on,
     write_outputs,
 )
-from slipstream.cli.options import Number, Whole, parsed
+from slipstream.cli.options import Name, Number, Whole, parsed
 
 if TYPE_CHECKING:
     from slipstream.bench.train.options import Options
@@ -92,7 +92,7 @@ _WHAT: list[Option] = [
     ),
     click.option(
         "--wire",
-        type=click.Choice(["exact", "bf16", "f16", "f8", "int8"]),
+        type=Name(["exact", "bf16", "f16", "f8", "int8"]),
         help="What slipstream's gradients travel as between hosts. [default: SLIPSTREAM_WIRE, else exact]",
     ),
     click.option(

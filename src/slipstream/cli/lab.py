@@ -68,7 +68,7 @@ def _rates(text: str) -> tuple[int, ...]:
 
 _OPTIONS = [
     click.option("--hosts", type=Whole(1, 250), help="Number of hosts. [default: 2]"),
-    click.option("--slots", type=Whole(0, 1024), help="Number of ranks on each host. [default: 1]"),
+    click.option("--slots", type=Whole(1, 1024), help="Number of ranks on each host. [default: 1]"),
     click.option(
         "--reducers",
         type=Whole(0, 250),

@@ -64,8 +64,12 @@ def table(found: dict[str, Any]) -> str:
         name = "control" if lane["control"] else str(number)
         share = "" if lane["control"] else f"{100 * lane['sent'] / total:.0f} %"
         rate = _rate(8 * lane["rate"]) if lane["rate"] else ""
+        sent = f"{lane['sent'] / 1e6:>7.1f} MB{share:>8}"
+        if not lane["local"]:
+            lines.append(f"{name:<9}{'closed':<48}{sent}")
+            continue
         lines.append(
-            f"{name:<9}{lane['local']:<24}{lane['remote']:<24}{lane['sent'] / 1e6:>7.1f} MB{share:>8}{rate:>12}"
+            f"{name:<9}{lane['local']:<24}{lane['remote']:<24}{sent}{rate:>12}"
             f"{lane['rtt'] * 1e3:>7.2f} ms  {lane['retransmits']}"
         )
     lines += _zero_copies(link["lanes"])

@@ -18,7 +18,7 @@ from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
 from slipstream.cli.check import Finding, inspect, installed_version, works
 from slipstream.cli.lab import lab
-from slipstream.cli.options import Whole, file_name, parsed, seconds, time_option
+from slipstream.cli.options import Name, Whole, file_name, parsed, seconds, time_option
 from slipstream.cli.plan import plan
 from slipstream.cli.reducer import reducer
 from slipstream.cli.root import Root
@@ -124,6 +124,11 @@ def main() -> None:
     help="Continue while at least this many ranks are left, for scripts that shrink their job when a rank is lost "
     "(Group.shrink). [default: the first rank that fails ends the job]",
 )
+@click.option(
+    "--job",
+    metavar="NAME",
+    help="Name of the job, for slipstream top --job, metrics and messages. [default: job]",
+)
 @click.option("--interface", help="Network interfaces to use: names or addresses, separated by commas.")
 @click.option(
     "--transport",
@@ -143,7 +148,7 @@ def main() -> None:
 )
 @click.option(
     "--wire",
-    type=click.Choice(["exact", "bf16", "f16", "f8", "int8"]),
+    type=Name(["exact", "bf16", "f16", "f8", "int8"]),
     help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or a DistributedOptimizer "
     "sums or averages them: half of the bytes, or a quarter. [default: exact]",
 )

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from slipstream.base.misspelt import did_you_mean
 from slipstream.base.units import parse_duration
 
-__all__ = ["Number", "Whole", "file_name", "parsed", "seconds", "time_option"]
+__all__ = ["Name", "Number", "Whole", "file_name", "parsed", "seconds", "time_option"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,18 @@ class Number(click.FloatRange):
     """A number, likewise."""
 
     name = "number"
+
+
+class Name(click.Choice[str]):
+    """One of some names; a message for another one says which was probably meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name; click.BadParameter for another one."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            hint = did_you_mean(str(value), self.choices)
+            raise click.BadParameter(error.message.rstrip(".") + hint, ctx, param) from None
 
 
 def parsed(

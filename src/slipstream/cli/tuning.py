@@ -50,11 +50,10 @@ def show_tuning(*, as_json: bool, clear: bool) -> int:
 
 def _line(entry: Entry) -> str:
     gain = f"{entry.before / entry.seconds:.2f}x" if entry.seconds else "-"
-    times = f"{1e3 * entry.seconds:.3g} ms, the defaults {1e3 * entry.before:.3g} ms"
+    times = f"{1e3 * entry.seconds:.3g} ms; with the defaults {1e3 * entry.before:.3g} ms ({gain})"
     sizes = f"all_reduce below {_size(1 << entry.magnitude)}"
-    return (
-        f"{sizes}, {entry.tunes}: {entry.candidate} ({times}, {gain}; {_age(time.time() - entry.when)} ago)"
-    )
+    age = _age(time.time() - entry.when)
+    return f"{sizes}, --autotune {entry.tunes}: {entry.candidate}: {times}; chosen {age} ago"
 
 
 def _size(nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Whether all ranks have the same list of parameters, and if not, where the lists differ."""
+"""Whether all ranks have the same parameters and compress them alike, and if not, where they differ."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from itertools import zip_longest
 
 import numpy as np
 
-from slipstream.base.dtypes import Op
+from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Mismatch
-from slipstream.comm.collectives import arrays
+from slipstream.base.spans import format_spans
+from slipstream.comm.collectives import addresses, arrays
+from slipstream.comm.collectives.interruption import found_by_all
 from slipstream.comm.membership.group import Group
 
-__all__ = ["check_agreement", "description"]
+__all__ = ["check_agreement", "check_compressions", "description"]
 
 _MOST_SHOWN = 5  # parameters in a text
 
@@ -29,12 +31,9 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
 
     Raises Mismatch on all ranks alike if they differ; ``what`` the ranks do with parameters begins its text.
     """
-    mark = zlib.crc32("\n".join(mine).encode())
-    facts = np.array([len(mine), -len(mine), mark, -mark], dtype=np.int64)
-    most = arrays.all_reduce(facts, Op.MAX, group=group).tolist()
-    if most[0] == -most[1] and most[2] == -most[3]:
+    lists = _lists_that_differ(mine, group)
+    if not lists:
         return
-    lists = _all_lists(mine, group)
     ranks = group.native.ranks
     number = next(number for number, theirs in enumerate(lists) if theirs != lists[0])
     first, theirs = lists[0], lists[number]
@@ -50,8 +49,58 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
     )
 
 
-def _all_lists(mine: Sequence[str], group: Group) -> list[list[str]]:
-    """Every rank's list, in order of rank."""
+def check_compressions(
+    of_all: str, ways: Sequence[str], described: Sequence[str], group: Group, timeout: float = 0.0
+) -> None:
+    """Compares the compressions that the ranks have been given. Every rank calls it, after `check_agreement`.
+
+    ``of_all``: the compression of all gradients. ``ways``: that of each, and ``described``: its parameter in words.
+    ``timeout``: seconds that the comparison may take, 0 for the job's limit.
+    Raises Mismatch on all ranks alike if they differ.
+    """
+    lists = _lists_that_differ([of_all, *ways], group, "the compressions of all ranks", timeout)
+    if not lists:
+        return
+    number, found = next(
+        (i, found) for i, found in enumerate(zip(*lists, strict=True)) if len(set(found)) > 1
+    )
+    ranks_of: dict[str, list[int]] = {}
+    for rank, way in zip(group.native.ranks, found, strict=True):
+        ranks_of.setdefault(way, []).append(rank)
+    sides = [
+        f"{way} on rank{'s' if len(ranks) > 1 else ''} {format_spans(sorted(ranks))}"
+        for way, ranks in ranks_of.items()
+    ]
+    of = f" of the gradient of {described[number - 1]}" if number else ""
+    raise found_by_all(
+        Mismatch(
+            f"the compression{of} differs between ranks: {', '.join(sides)}. Give compression=, exact= and the "
+            '"wire" of parameter groups the same values on all ranks'
+        )
+    )
+
+
+def _lists_that_differ(
+    mine: Sequence[str], group: Group, name: str | None = None, timeout: float = 0.0
+) -> list[list[str]]:
+    """Every rank's list, in order of rank; none if all are equal."""
+    mark = zlib.crc32("\n".join(mine).encode())
+    facts = np.array([len(mine), -len(mine), mark, -mark], dtype=np.int64)
+    address = facts.ctypes.data
+    addresses.all_reduce(
+        group,
+        address,
+        address,
+        4,
+        int(DType.I64),
+        int(Op.MAX),
+        name=name,
+        keep=facts,
+        sync=True,
+        timeout=timeout,
+    )
+    if facts[0] == -facts[1] and facts[2] == -facts[3]:
+        return []
     line = json.dumps(list(mine)) + "\n"
     lines = arrays.all_gather(np.frombuffer(line.encode(), dtype=np.uint8), group=group)
     return [json.loads(one) for one in lines.tobytes().splitlines()]

@@ -8,8 +8,21 @@ from typing import TypeAlias
 
 from slipstream.base.arguments import as_number
 from slipstream.base.dtypes import DType, name_of
+from slipstream.base.misspelt import did_you_mean
 
-__all__ = ["BF16", "EXACT", "FP16", "WIRES", "Cast", "PowerSGD", "TopK", "Way", "Wire", "is_floating_point"]
+__all__ = [
+    "BF16",
+    "EXACT",
+    "FP16",
+    "WIRES",
+    "Cast",
+    "PowerSGD",
+    "TopK",
+    "Way",
+    "Wire",
+    "is_floating_point",
+    "kind_of",
+]
 
 WIRES = ("bf16", "f16", "f8", "int8")
 _NARROW = ("f8", "int8")  # wires of fewer bits than any floating-point dtype of a gradient
@@ -55,7 +68,8 @@ class Wire:
 
     def __post_init__(self) -> None:
         if self.name not in WIRES:
-            raise ValueError(f"{self.name!r} is no wire: take one of {', '.join(WIRES)}")
+            meant = did_you_mean(str(self.name), WIRES)
+            raise ValueError(f"{self.name!r} is no wire: take one of {', '.join(WIRES)}{meant}")
 
     def dtype(self, own: DType) -> DType:
         """The dtype in which gradients of the dtype ``own`` lie in a bucket."""
@@ -81,8 +95,8 @@ class TopK:
 
     def __post_init__(self) -> None:
         ratio = as_number("the ratio of top-k", self.ratio)
-        if not 0 < ratio <= 1:
-            raise ValueError(f"top-k takes a ratio above 0 and up to 1, such as 0.01 for 1 %, not {ratio:g}")
+        if not 0 < ratio < 1:
+            raise ValueError(f"top-k takes a ratio above 0 and below 1, such as 0.01 for 1 %, not {ratio:g}")
 
     def dtype(self, own: DType) -> DType:
         """The dtype in which gradients of the dtype ``own`` lie in a bucket."""
@@ -129,6 +143,16 @@ class PowerSGD:
 
 
 Way: TypeAlias = Cast | Wire | TopK | PowerSGD
+
+
+def kind_of(way: Way | None) -> str:
+    """What a saved state says of the way that remembered it: "none" for ways that remember nothing."""
+    if isinstance(way, TopK):
+        return "top-k"
+    if isinstance(way, PowerSGD):
+        return "PowerSGD"
+    return f"{way.name} with error feedback" if isinstance(way, Wire) and way.feedback else "none"
+
 
 EXACT = Cast(None)
 FP16 = Cast(DType.F16)

@@ -13,26 +13,25 @@ from __future__ import annotations
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from slipstream.base import recording
-from slipstream.base.dtypes import Op
+from slipstream.base.dtypes import Op, name_of
 from slipstream.base.errors import Mismatch, SlipstreamError
 from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement
+from slipstream.gradients.agreement import check_agreement, check_compressions
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
-from slipstream.gradients.compression import EXACT
-from slipstream.gradients.policy import Policy
+from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
-from slipstream.gradients.states import State, States, check_state
+from slipstream.gradients.states import Saved, States, check_kind, check_state, saved_of
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import turns_of
 from slipstream.gradients.ways import reduction_of
@@ -158,14 +157,22 @@ class GradientExchange:
         self._states.forget()
         self._begin()
 
-    def state_dict(self) -> dict[str, State]:
+    def state_dict(self) -> Saved:
         """What compressions remember of each parameter on this rank, as copies; between steps."""
-        return self._states.state_dict()
+        return saved_of(self._policy.way, self._states.copies(self._parameters()))
 
-    def load_state_dict(self, saved: Mapping[str, State]) -> None:
+    def load_state_dict(self, saved: Saved) -> None:
         """Takes over what `state_dict` returned on this rank; ValueError if it does not fit."""
-        check_state(saved, [self._gradients.parameter(index) for index in range(self._count)])
-        self._states.load_state_dict(saved)
+        check_kind(saved, self._policy.way)
+        check_state(saved["parameters"], self._parameters())
+        self._states.take_over(saved["parameters"])
+
+    def inherit(self, before: GradientExchange) -> None:
+        """Takes over what compressions remember in another exchange, of parameters that are here too."""
+        self._states.take_over(before._states.copies())
+
+    def _parameters(self) -> list[Parameter]:
+        return [self._gradients.parameter(index) for index in range(self._count)]
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
@@ -324,8 +331,12 @@ class GradientExchange:
         seen = set(self._order)
         order = self._order + [index for index in reversed(range(self._count)) if index not in seen]
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
-        parameters = [self._travelling(index, group) for index in range(self._count)]
-        check_agreement("optimise", _with_ways(self._gradients.describe(), parameters), group)
+        described = self._gradients.describe()
+        check_agreement("optimise", described, group)
+        asked = [self._asked(index, group) for index in range(self._count)]
+        ways = [f"{one.way} ({name_of(one.dtype)})" for one in asked]
+        check_compressions(str(self._policy.of_all(group)), ways, described, group)
+        parameters = [self._travelling(one, group) for one in asked]
         self._check_overlap(group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         agreed = arrays.broadcast(np.array(order, dtype=np.int64), 0, group=group).tolist()
@@ -343,10 +354,14 @@ class GradientExchange:
                 )
             )
 
-    def _travelling(self, index: int, group: Group) -> Parameter:
-        """A parameter with the way that its gradient takes."""
+    def _asked(self, index: int, group: Group) -> Parameter:
+        """A parameter with the way that is asked for."""
         parameter = self._gradients.parameter(index)
-        way = self._policy.way_of(parameter, group, self._terms.op)
+        return replace(parameter, way=self._policy.asked_of(parameter, group, self._terms.op))
+
+    def _travelling(self, parameter: Parameter, group: Group) -> Parameter:
+        """A parameter with the way that its gradient takes."""
+        way = as_it_acts(parameter.way, group)
         return replace(parameter, dtype=way.dtype(parameter.dtype), way=way)
 
     def _build(self, parameters: Sequence[Parameter], group: Group) -> None:
@@ -386,14 +401,6 @@ class GradientExchange:
 
 def _drop(_: list[int]) -> None:
     """Takes gradients that nobody wants."""
-
-
-def _with_ways(described: Sequence[str], parameters: Sequence[Parameter]) -> list[str]:
-    """The descriptions, with the way that each gradient takes if it is not sent as it is."""
-    return [
-        text if parameter.way == EXACT else f"{text} sent by {parameter.way}"
-        for text, parameter in zip(described, parameters, strict=True)
-    ]
 
 
 def _label(parameters: Sequence[Parameter]) -> str:

@@ -10,7 +10,7 @@ from slipstream.comm.membership.group import Group
 from slipstream.gradients.buckets import Parameter
 from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, Way, Wire
 
-__all__ = ["LEAST_NUMBERS", "Policy", "is_sensitive"]
+__all__ = ["LEAST_NUMBERS", "Policy", "as_it_acts", "is_sensitive"]
 
 LEAST_NUMBERS = 4096  # of a gradient; smaller ones are few of the bytes
 _SUMS = (Op.SUM, Op.AVG)
@@ -35,12 +35,21 @@ class Policy:
     exact: Callable[[Parameter], bool] = is_sensitive
     own: Mapping[int, Way] = field(default_factory=dict)
 
-    def way_of(self, parameter: Parameter, group: Group, op: int) -> Way:
-        """The way of a gradient whose dtype is still its own; ``op`` is the engine's. The same on all ranks."""
+    def of_all(self, group: Group) -> Way:
+        """The way of all gradients for which nothing else is said."""
+        if self.way is not None:
+            return self.way
+        setting = group.job.settings.wire
+        return EXACT if setting == "exact" else Wire(setting)
+
+    def asked_of(self, parameter: Parameter, group: Group, op: int) -> Way:
+        """The way that is asked for, also if all ranks share a host; ``op`` is the engine's. The same on all ranks.
+
+        The dtype of the gradient is still its own.
+        """
         way = self.own.get(parameter.index, self.way)
         if way is None:
-            setting = group.job.settings.wire
-            way = EXACT if setting == "exact" or parameter.dtype is not DType.F32 else Wire(setting)
+            way = EXACT if parameter.dtype is not DType.F32 else self.of_all(group)
         if isinstance(way, Cast):
             wire = _WIRE_OF.get(way)
             if wire is None or parameter.dtype is not DType.F32 or op not in _SUMS:
@@ -48,6 +57,13 @@ class Policy:
             way = wire
         if not way.takes(parameter.dtype, parameter.shape) or self.exact(parameter):
             return EXACT
-        if isinstance(way, Wire) and (op not in _SUMS or not group.spans_hosts):
-            return EXACT
-        return way
+        return EXACT if isinstance(way, Wire) and op not in _SUMS else way
+
+    def way_of(self, parameter: Parameter, group: Group, op: int) -> Way:
+        """The way that a gradient takes, as it acts in this group."""
+        return as_it_acts(self.asked_of(parameter, group, op), group)
+
+
+def as_it_acts(way: Way, group: Group) -> Way:
+    """What a way is among these ranks: a wire acts between hosts alone."""
+    return EXACT if isinstance(way, Wire) and not group.spans_hosts else way

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.gradients.buckets import Parameter
+from slipstream.gradients.compression import Way, kind_of
 
-__all__ = ["FACTOR", "RESIDUAL", "Array", "State", "States", "check_state", "key_of"]
+__all__ = [
+    "FACTOR",
+    "RESIDUAL",
+    "Array",
+    "Saved",
+    "State",
+    "States",
+    "check_kind",
+    "check_state",
+    "key_of",
+    "saved_of",
+]
 
 Array: TypeAlias = "NDArray[np.float32]"
 State: TypeAlias = "dict[str, Array]"
+Saved: TypeAlias = "dict[str, Any]"  # see `saved_of`
 
 RESIDUAL = "residual"  # what is owed: numbers that this rank's gradients had, and that have not travelled yet
 FACTOR = "factor"  # Q of PowerSGD, with which the next step begins
@@ -24,9 +37,28 @@ def key_of(parameter: Parameter) -> str:
     return parameter.name or str(parameter.index)
 
 
+def saved_of(way: Way | None, parameters: Mapping[str, Any]) -> Saved:
+    """What is saved: the kind of the compression, and what it remembers of each parameter, by the parameter's key."""
+    return {"compression": kind_of(way), "parameters": dict(parameters)}
+
+
+def check_kind(saved: Any, way: Way | None) -> None:
+    """ValueError unless this is a saved state, and of a compression of the same kind."""
+    if not isinstance(saved, Mapping) or set(saved) != {"compression", "parameters"}:
+        raise ValueError(f"this is no saved state of a compression: {saved!r:.80}")
+    kind, own = saved["compression"], kind_of(way)
+    if kind != own:
+        raise ValueError(f"the saved state is of compression {kind}, but the compression here is {own}")
+    if not isinstance(saved["parameters"], Mapping):
+        raise ValueError(f"the saved state has no parameters: {saved['parameters']!r:.80}")
+
+
 def check_state(saved: Mapping[str, Mapping[str, Array]], parameters: Sequence[Parameter]) -> None:
-    """ValueError unless a saved state is one of these parameters."""
+    """ValueError unless a saved state is one of all of these parameters, or empty."""
     counts = {key_of(parameter): parameter.count for parameter in parameters}
+    missing = next((key for key in counts if key not in saved), None)
+    if saved and missing is not None:
+        raise ValueError(f"the state of compressions lacks the parameter {missing!r}")
     for key, arrays in saved.items():
         if key not in counts:
             raise ValueError(f"the state of compressions has a parameter {key!r}, which there is not")
@@ -60,12 +92,15 @@ class States:
                 state[RESIDUAL][...] = 0
             state.pop(FACTOR, None)
 
-    def state_dict(self) -> dict[str, State]:
-        """Copies of all, by the parameter's name and what it is."""
-        return {key: {what: array.copy() for what, array in state.items()} for key, state in self._of.items()}
+    def copies(self, parameters: Sequence[Parameter] = ()) -> dict[str, State]:
+        """Copies of all, by the parameter's key and what it is. Those of ``parameters`` are there also if empty."""
+        states = {
+            key_of(parameter): self._of.get(key_of(parameter), {}) for parameter in parameters
+        } | self._of
+        return {key: {what: array.copy() for what, array in state.items()} for key, state in states.items()}
 
-    def load_state_dict(self, saved: Mapping[str, Mapping[str, Array]]) -> None:
-        """Takes over what `state_dict` returned, of parameters of the same names and sizes."""
+    def take_over(self, saved: Mapping[str, Mapping[str, Array]]) -> None:
+        """Takes over what `copies` returned, of parameters of the same names and sizes."""
         self.forget()
         for key, arrays in saved.items():
             state = self._of.setdefault(key, {})

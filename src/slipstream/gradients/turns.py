@@ -22,6 +22,7 @@ from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.messages import await_others
 from slipstream.comm.negotiation.negotiated import Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
@@ -29,6 +30,10 @@ __all__ = ["TakesPart", "join", "turns_of"]
 
 _I64, _MAX = int(DType.I64), int(Op.MAX)
 _NAME = "the turn of an optimizer, or join"
+_JOINED = (
+    "this rank has joined (no more batches), and takes part in steps of optimizers and in operations that have a name. "
+    "If another rank waits in an operation without a name, call that one with name="
+)
 
 
 class TakesPart(Protocol):
@@ -54,12 +59,12 @@ class _Turns:
         if not any(one() is exchange for one in self._exchanges):  # made in a job before this one
             self.add(exchange)
         number = next(i for i, one in enumerate(self._exchanges, 1) if one() is exchange)
-        return self._tell(np.array([number], np.int64), sync=False)
+        return self._tell(np.array([number], np.int64))
 
     def next(self) -> TakesPart | None:
         """Whose turn it is where this rank has no more batches; None if no rank has any."""
         found = np.zeros(1, np.int64)
-        self._tell(found, sync=True)
+        await_others(self._tell(found), lambda: _JOINED)
         number = int(found[0])
         if number == 0:
             return None
@@ -71,12 +76,10 @@ class _Turns:
             raise Aborted(text)
         return exchange
 
-    def _tell(self, number: NDArray[np.int64], *, sync: bool) -> Work:
+    def _tell(self, number: NDArray[np.int64]) -> Work:
         """``number`` becomes the highest of all ranks."""
         address = number.ctypes.data
-        return addresses.all_reduce(
-            self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number, sync=sync
-        )
+        return addresses.all_reduce(self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number)
 
     def last(self, waited: float) -> int:
         """The rank (its number in the job) that has ``waited`` least, in seconds."""

@@ -126,7 +126,8 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
         known = "" if "exit code 0" in cause.error else f"rank {cause.lost} finished (exit code 0); "
         waits = f"rank {cause.rank} still waited for it"
         return (
-            f"{known}{waits}. If rank {cause.lost} ran fewer steps: give all ranks the same number of batches"
+            f"{known}{waits}. If rank {cause.lost} ran fewer steps: give all ranks the same number of batches, or let "
+            "it join after its loop (hvd.join(); DDP: with model.join())"
         )
     missing = cause.error.startswith("ModuleNotFoundError: No module named 'slipstream'")
     if missing and program is not None and program != sys.executable:

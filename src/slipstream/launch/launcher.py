@@ -32,7 +32,7 @@ from slipstream.launch.ranks import Ranks
 from slipstream.launch.reducer_agents import ReducerAgents
 from slipstream.launch.reducers import reducer_variables, users_secret
 from slipstream.launch.signals import SignalWatch
-from slipstream.launch.specs import JobSpecs, check_timeline, encrypts
+from slipstream.launch.specs import JobSpecs, check_timeline
 from slipstream.launch.torch_rendezvous import master_port
 
 __all__ = ["run_job"]
@@ -58,7 +58,9 @@ class _Launcher:
     def __init__(self, options: JobOptions, resources: contextlib.ExitStack) -> None:
         """``resources``: what closes all that the job holds, its processes first."""
         self._options = options
-        settings = Settings.from_environment(passed_on(os.environ, remote=False))
+        settings = Settings.from_environment(
+            passed_on(os.environ, remote=False) | options.env
+        )  # as ranks read them
         self._console = standard_console(prefix=options.prefix, timestamps=options.timestamps)
         self._outputs = RankOutputs(self._console, options.output_dir)
         resources.callback(self._outputs.close)
@@ -66,11 +68,10 @@ class _Launcher:
             self._outputs.add(placed.rank)
         hosts = dict.fromkeys([one.host for one in options.placed] + list(options.reducer_hosts))
         self._local = {host: is_local_host(host) for host in hosts}
-        check_timeline(options, settings, self._local)
+        check_timeline(options, settings.timeline, self._local)
         secret = secrets.token_bytes(32)
         bind = bind_addresses(options.interface, one_host=all(self._local.values()))
-        encrypt = encrypts(options, settings)
-        store = StoreServer(bind, secret, settings.job, again=True, encrypt=encrypt)
+        store = StoreServer(bind, secret, settings.job, again=True, encrypt=settings.encrypt)
         resources.callback(store.close)
         port = master_port(self._local[options.placed[0].host])
         names = shown_names(hosts)

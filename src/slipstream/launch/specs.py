@@ -16,15 +16,14 @@ from slipstream.launch.reducers import reducer_spec
 from slipstream.launch.torch_rendezvous import address_towards, master_address
 from slipstream.launch.wire import Spec, SpecRank
 
-__all__ = ["JobSpecs", "check_timeline", "encrypts"]
+__all__ = ["JobSpecs", "check_timeline"]
 
 
-def check_timeline(options: JobOptions, settings: Settings, local: Mapping[str, bool]) -> None:
+def check_timeline(options: JobOptions, template: str | None, local: Mapping[str, bool]) -> None:
     """ValueError if a rank of this machine cannot write its timeline: else the job would fail only in init.
 
     ``local``: of every host, whether it is this machine.
     """
-    template = options.env.get("SLIPSTREAM_TIMELINE", settings.timeline)
     if template is None:
         return
     for placed in options.placed:
@@ -33,13 +32,6 @@ def check_timeline(options: JobOptions, settings: Settings, local: Mapping[str, 
         if why:
             text = f"rank {placed.rank} cannot write its timeline {path}: {why}"
             raise ValueError(f"--timeline (SLIPSTREAM_TIMELINE): {text}")
-
-
-def encrypts(options: JobOptions, settings: Settings) -> bool:
-    """Whether the ranks are told to encrypt, which ``options.env`` may say otherwise than the environment."""
-    name = "SLIPSTREAM_ENCRYPT"
-    given = {name: options.env[name]} if name in options.env else None
-    return (Settings.from_environment(given) if given else settings).encrypt
 
 
 @dataclass(frozen=True)

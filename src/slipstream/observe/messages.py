@@ -11,7 +11,7 @@ from slipstream.base.settings import Settings
 from slipstream.base.spans import format_spans
 from slipstream.comm.rendezvous.discovery import advertised_addresses
 
-__all__ = ["banner", "follow"]
+__all__ = ["banner", "follow", "without_effect"]
 
 _log = logging.getLogger("slipstream")
 _handler = logging.StreamHandler()
@@ -27,9 +27,27 @@ def follow(job: Any, settings: Settings) -> None:
     if job.rank == 0:
         if settings.log == "warning" and settings.reducers and job.size > 1 and len(set(job.hosts)) == 1:
             _log.warning("the reducers %s", _reducers(job, settings))  # `info` has it in the banner
+        for text in without_effect(settings, ranks=job.size, hosts=len(set(job.hosts))):
+            _log.warning("%s", text)
         for line in banner(job, settings) if _log.isEnabledFor(logging.INFO) else []:
             _log.info("%s", line)
     _log.debug("process %d on %s, CPUs %s", os.getpid(), job.names[job.rank], _cpus())
+
+
+def without_effect(settings: Settings, *, ranks: int, hosts: int) -> list[str]:
+    """Settings that change nothing in this job, and why."""
+    found = []
+    if ranks > 1 and hosts == 1:
+        between_hosts = {"wire": settings.wire != "exact", "autotune": settings.autotune != "off"}
+        for name, given in between_hosts.items():
+            if given:
+                text = f"--{name} {getattr(settings, name)} (SLIPSTREAM_{name.upper()}) has no effect"
+                found.append(f"{text}: it acts between hosts, and all ranks share one host")
+    if settings.wire_gather and settings.wire == "exact":
+        found.append("--wire-gather (SLIPSTREAM_WIRE_GATHER) has no effect without --wire")
+    if settings.autotune_log is not None and settings.autotune == "off":
+        found.append("--autotune-log (SLIPSTREAM_AUTOTUNE_LOG) has no effect without --autotune")
+    return found
 
 
 def banner(job: Any, settings: Settings) -> list[str]:
@@ -69,7 +87,10 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
         )
     if hosts > 1 and settings.wire != "exact":
         gathers = " and all_gathers" if settings.wire_gather else ""
-        found.append(f"large float32 sums{gathers} of torch.distributed as {settings.wire}")
+        found.append(
+            f"large float32 sums{gathers} of torch.distributed, and gradients of a DistributedOptimizer, "
+            f"as {settings.wire}"
+        )
     return "; ".join(found) + _network(job)
 
 

@@ -18,11 +18,14 @@ from slipstream.faces.torch.compression import (
     AnyCompression,
     Compression,
     as_compressor,
+    state_of_arrays,
+    state_of_tensors,
     way_and_compressor,
 )
 from slipstream.faces.torch.exact import Exact, check_exact, exact_rule
 from slipstream.faces.torch_distributed.comm_hooks import DdpGradients
 from slipstream.gradients.policy import Policy
+from slipstream.gradients.states import check_kind
 
 __all__ = ["CompressionState", "compress_hook"]
 
@@ -36,8 +39,8 @@ class CompressionState:
     dimension or fewer than 4096 numbers. ``process_group``: the one that DDP has, None for the default group; its
     timeout at this moment limits each operation of the hook.
 
-    Buckets that are not float32 travel as they are. Raises TypeError if the group is not slipstream's, ValueError for
-    names in ``exact`` that no parameter has.
+    Buckets that are not float32 travel as they are. Raises TypeError if the group is not slipstream's, ValueError if
+    there is no default group yet, and for names in ``exact`` that no parameter has.
 
     >>> state = comm_hooks.CompressionState(model, Compression.topk(0.01))
     >>> ddp.register_comm_hook(state, comm_hooks.compress_hook)
@@ -55,29 +58,28 @@ class CompressionState:
             raise TypeError(
                 "comm_hooks take one of Compression, such as Compression.int8; not a Compressor of your own"
             )
+        self._way = way
         inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
         params = {name: param for name, param in inner.named_parameters() if param.requires_grad}
         rule = exact_rule(check_exact(exact, params), list(params.values()))
         self._gradients = DdpGradients(Policy(way, rule), params, process_group)
 
-    def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
-        """What the compression remembers of each parameter on this rank, copied; each rank has its own. Between steps.
+    def state_dict(self) -> dict[str, Any]:
+        """The kind of the compression, and what it remembers of each parameter on this rank. Between steps.
+
+        Each rank has its own state. All tensors are copies.
 
         >>> torch.save(state.state_dict(), f"compression-{dist.get_rank()}.pt")
         """
-        return {
-            name: {what: torch.from_numpy(array) for what, array in arrays.items()}
-            for name, arrays in self._gradients.state_dict().items()
-        }
+        return state_of_tensors(self._gradients.state_dict())
 
-    def load_state_dict(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        """Takes over what `state_dict` returned on this rank; ValueError for a state of other parameters."""
-        self._gradients.load_state_dict(
-            {
-                name: {what: tensor.numpy() for what, tensor in tensors.items()}
-                for name, tensors in state.items()
-            }
-        )
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` returned on this rank.
+
+        Raises ValueError for a state of another kind of compression or of other parameters.
+        """
+        check_kind(state, self._way)
+        self._gradients.load_state_dict(state_of_arrays(state))
 
     def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Starts to average a bucket of gradients (`torch.distributed.GradBucket`); a future of its buffer."""

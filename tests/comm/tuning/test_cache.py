@@ -123,8 +123,8 @@ def test_check_shows_and_forgets(tmp_path: Path) -> None:
     run = CliRunner(env={"SLIPSTREAM_TUNING_CACHE": str(path)})
     shown = run.invoke(main, ["check", "--tuning"])
     assert (
-        "all_reduce below 16 MiB, on: ring, chunks of 256 KiB, 16 lanes (50 ms, the defaults 100 ms, 2.00x"
-        in shown.output
+        "all_reduce below 16 MiB, --autotune on: ring, chunks of 256 KiB, 16 lanes: "
+        "50 ms; with the defaults 100 ms (2.00x); chosen " in shown.output
     )
     assert json.loads(run.invoke(main, ["check", "--tuning", "--json"]).output) == [asdict(ENTRY)]
     assert run.invoke(main, ["check", "--clear"]).exit_code == 2

@@ -19,6 +19,7 @@ from slipstream import _core
 from slipstream.base import errors
 from slipstream.base.files import raise_file_limit
 from slipstream.base.job_observers import job_observers
+from slipstream.base.log import speak_as
 from slipstream.base.settings import Settings
 from slipstream.comm.membership.failures import last_words, make_error, parting_words
 from slipstream.comm.membership.meeting import Meeting, MeetingPlace
@@ -265,6 +266,7 @@ def enter(
     """
     settings = settings or Settings.from_environment()
     member = join(settings, rank=rank, size=size, torch_store=store)
+    speak_as(member.rank)
     try:
         job = _start(settings, member)
     except BaseException as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Timeout
+from slipstream.base.log import Log
 from slipstream.comm.collectives import addresses
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN
@@ -32,7 +32,7 @@ ALGORITHM, _CHUNK = "bruck", 64 << 10  # of n ranks each sends 2 log2 n messages
 _SLOT = 512  # bytes of a rank's message, with its length; longer ones come in a second step
 _LENGTH = 4
 
-_log = logging.getLogger("slipstream.negotiation")
+_log = Log("slipstream.negotiation")
 
 
 class UnderWay(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 from slipstream.base import recording
 from slipstream.base.errors import SlipstreamError, Timeout
+from slipstream.base.log import Log
+from slipstream.base.spans import format_spans
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
 from slipstream.comm.negotiation.buffers import Buffer, SharedSum
@@ -20,7 +21,7 @@ __all__ = ["Rounds", "TakePart", "shown"]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
 _MOST_SHOWN = 5  # operations in a text
 
-_log = logging.getLogger("slipstream.negotiation")
+_log = Log("slipstream.negotiation")
 
 TakePart = Callable[[Request, Group], Pending]
 
@@ -172,4 +173,5 @@ def shown(keys: Sequence[tuple[str, str]]) -> str:
 
 
 def _of(key: tuple[str, str], missing: Sequence[int]) -> str:
-    return f"{key[0]} {key[1]!r}" + (f" (missing: {', '.join(map(str, missing))})" if missing else "")
+    ranks = f" (missing: rank{'s' if len(missing) > 1 else ''} {format_spans(missing)})" if missing else ""
+    return f"{key[0]} {key[1]!r}{ranks}"

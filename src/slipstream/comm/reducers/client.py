@@ -8,7 +8,6 @@ all-reduces over. A reducer that is lost is asked again every second; when it is
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import threading
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any
 
 from slipstream import _core
 from slipstream.base.errors import Refused, SlipstreamError
+from slipstream.base.log import Log
 from slipstream.comm.rendezvous.secret import reducer_secret
 from slipstream.comm.rendezvous.store import Called, Store
 from slipstream.plan.shards import Shards, shards_of
@@ -37,7 +37,7 @@ _CALLED = Called(
     absent=": `slipstream reducer` has to run there, and the network to let connections to its port through",
 )
 
-_log = logging.getLogger("slipstream.reducers")
+_log = Log("slipstream.reducers")
 
 
 @dataclass(frozen=True)

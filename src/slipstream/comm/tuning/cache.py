@@ -62,11 +62,16 @@ def cluster_name(hosts: Sequence[int], network: Network, reducers: int) -> str:
     """What a choice depends on: ``hosts``, of each rank of the group, the measured classes, and how many reducers.
 
     >>> cluster_name((0, 0, 1, 1), Network(), 0)
-    '2 hosts with 2, 2 ranks, 10^9 bit/s, 10^-4 s, 0 reducers'
+    '2 hosts with 2 ranks each, about 1 Gbit/s and 0.1 ms, 0 reducers'
     """
-    ranks = ", ".join(str(n) for n in sorted(Counter(hosts).values()))
+    counts = sorted(Counter(hosts).values())
+    each = f"{counts[0]} rank{'' if counts[0] == 1 else 's'} each" if counts[0] == counts[-1] else ""
+    ranks = each or ", ".join(map(str, counts)) + " ranks"
     rate, latency = round(math.log10(8 / network.inter_beta)), round(math.log10(network.inter_alpha))
-    return f"{len(set(hosts))} hosts with {ranks} ranks, 10^{rate} bit/s, 10^{latency} s, {reducers} reducers"
+    return (
+        f"{len(counts)} hosts with {ranks}, about {10.0 ** (rate - 9):g} Gbit/s and {10.0 ** (latency + 3):g} ms, "
+        f"{reducers} reducers"
+    )
 
 
 def cache_file(setting: str | None, environ: dict[str, str] | None = None) -> Path | None:

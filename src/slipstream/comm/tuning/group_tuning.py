@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from slipstream import _core
+from slipstream.base.log import Log
 from slipstream.comm.tuning.agreement import Agreements
 from slipstream.comm.tuning.cache import cluster_name
 from slipstream.comm.tuning.candidates import Candidate
@@ -17,7 +17,7 @@ from slipstream.plan.topology import Topology
 
 __all__ = ["GroupTuning"]
 
-_log = logging.getLogger("slipstream.tuning")
+_log = Log("slipstream.tuning")
 
 _USUAL_CALLS = 2  # a class with fewer is not waited for
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from pathlib import Path
 
+from slipstream.base.log import Log
 from slipstream.base.settings import Settings
 from slipstream.comm.tuning.cache import Entry, cache_file, parse, read, remember, text_of
 from slipstream.comm.tuning.candidates import Candidate
@@ -13,7 +13,7 @@ from slipstream.comm.tuning.journal import Journal
 
 __all__ = ["JobTuning", "what_to_tell"]
 
-_log = logging.getLogger("slipstream.tuning")
+_log = Log("slipstream.tuning")
 
 
 def what_to_tell(settings: Settings, rank: int, hosts: int) -> str | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from collections.abc import Sequence
 
+from slipstream.base.log import Log
 from slipstream.comm.tuning.candidates import Candidate
 
 __all__ = ["Journal"]
 
-_log = logging.getLogger("slipstream.tuning")
+_log = Log("slipstream.tuning")
 
 
 class Journal:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from slipstream.base.misspelt import did_you_mean
 from slipstream.faces.torch_tensors import DTYPES
 from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, PowerSGD, TopK, Way, Wire
+from slipstream.gradients.states import Saved
 
 __all__ = [
     "AnyCompression",
@@ -20,6 +23,8 @@ __all__ = [
     "NoneCompressor",
     "WayCompressor",
     "as_compressor",
+    "state_of_arrays",
+    "state_of_tensors",
     "way_and_compressor",
 ]
 
@@ -132,7 +137,17 @@ class WayCompressor(Compressor):
         )
 
 
-class Compression:
+class _Names(type):
+    """Of `Compression`: an attribute that is not there is probably misspelt."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            names = [one for one in vars(cls) if not one.startswith("_")]
+            raise AttributeError(f"hvd.Compression has no {name!r}{did_you_mean(name, names)}")
+
+
+class Compression(metaclass=_Names):
     """The compressions to choose from. none and fp16 are Horovod's; [compression.md](compression.md) compares them.
 
     | name | what travels |
@@ -169,7 +184,7 @@ class Compression:
     @staticmethod
     def topk(ratio: float) -> WayCompressor:
         """Of each gradient the largest numbers travel, a share of ``ratio`` (0.01: 1 %); the others are added to the
-        next gradient. ValueError unless 0 < ratio <= 1.
+        next gradient. ValueError unless 0 < ratio < 1.
         """
         return WayCompressor(TopK(ratio))
 
@@ -181,6 +196,8 @@ class Compression:
         return WayCompressor(PowerSGD(rank))
 
 
+_CALLS = {"wire": 'wire("int8")', "topk": "topk(0.01)", "powersgd": "powersgd(rank=4)"}
+
 AnyCompression: TypeAlias = "type[Compressor] | Compressor"
 
 
@@ -189,9 +206,19 @@ def as_compressor(compression: Any) -> Any:
     if not callable(getattr(compression, "compress", None)):
         raise TypeError(
             "compression takes Compression.none, Compression.fp16, another one of hvd.Compression, or a Compressor of "
-            f"your own, not {compression!r:.40}"
+            f"your own, not {compression!r:.40}{_meant(compression)}"
         )
     return compression
+
+
+def _meant(compression: Any) -> str:
+    """What was probably meant by something that compresses nothing: a compression's name, or one that is not called."""
+    for name, call in _CALLS.items():
+        if compression is getattr(Compression, name):
+            return f". Call it: Compression.{call}"
+    if isinstance(compression, str) and compression in vars(Compression):
+        return f". Write hvd.Compression.{_CALLS.get(compression, compression)}, without quotes"
+    return ""
 
 
 def way_and_compressor(compression: AnyCompression) -> tuple[Way | None, AnyCompression | None]:
@@ -205,3 +232,21 @@ def way_and_compressor(compression: AnyCompression) -> tuple[Way | None, AnyComp
     if isinstance(compression, type) and issubclass(compression, CastCompressor):
         return compression.cast, None
     return EXACT, compression
+
+
+def state_of_tensors(saved: Saved) -> dict[str, Any]:
+    """A saved state with tensors in place of arrays, which share their memory."""
+    return _mapped(saved, torch.from_numpy)
+
+
+def state_of_arrays(saved: Mapping[str, Any]) -> Saved:
+    """A saved state with arrays in place of tensors, which share their memory."""
+    return _mapped(saved, torch.Tensor.numpy)
+
+
+def _mapped(saved: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    parameters = {
+        name: {what: convert(array) for what, array in arrays.items()}
+        for name, arrays in saved["parameters"].items()
+    }
+    return {"compression": saved["compression"], "parameters": parameters}

@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from slipstream.base.misspelt import did_you_mean
 from slipstream.gradients.buckets import Parameter
 from slipstream.gradients.compression import EXACT, WIRES, Way, Wire
 from slipstream.gradients.policy import is_sensitive
 
-__all__ = ["Exact", "check_exact", "exact_rule", "ways_of_groups"]
+__all__ = ["Exact", "check_exact", "check_wires", "exact_rule", "ways_of_groups"]
 
 Exact: TypeAlias = "Callable[[str, torch.Tensor], bool] | Iterable[str] | None"
 
@@ -51,18 +52,25 @@ def exact_rule(exact: Any, params: Sequence[torch.Tensor]) -> Callable[[Paramete
     return lambda parameter: is_sensitive(parameter) or any(fnmatchcase(parameter.name, one) for one in exact)
 
 
+def check_wires(groups: Sequence[Mapping[str, Any]]) -> None:
+    """ValueError if a parameter group has a "wire" that there is not."""
+    names = ("exact", *WIRES)
+    for wire in [group["wire"] for group in groups if group.get("wire") is not None]:
+        if wire not in names:
+            raise ValueError(
+                f'the "wire" of a parameter group is one of {", ".join(names)}, not {wire!r:.40}'
+                f"{did_you_mean(str(wire), names)}"
+            )
+
+
 def ways_of_groups(groups: Sequence[Mapping[str, Any]], params: Sequence[torch.Tensor]) -> dict[int, Way]:
-    """The ways of the parameters in groups with a "wire", by number; ValueError for a wire that there is not."""
+    """The ways of the parameters in groups with a "wire" (`check_wires`), by number."""
     number_of = {id(param): number for number, param in enumerate(params)}
     found: dict[int, Way] = {}
     for group in groups:
         wire = group.get("wire")
         if wire is None:
             continue
-        if wire not in ("exact", *WIRES):
-            raise ValueError(
-                f'the "wire" of a parameter group is one of exact, {", ".join(WIRES)}, not {wire!r:.40}'
-            )
         way = EXACT if wire == "exact" else Wire(wire)
         found |= {number_of[id(param)]: way for param in group["params"] if id(param) in number_of}
     return found

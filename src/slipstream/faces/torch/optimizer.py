@@ -18,14 +18,17 @@ from slipstream.faces.torch.compression import (
     AnyCompression,
     Compression,
     as_compressor,
+    state_of_arrays,
+    state_of_tensors,
     way_and_compressor,
 )
-from slipstream.faces.torch.exact import Exact, check_exact, exact_rule, ways_of_groups
+from slipstream.faces.torch.exact import Exact, check_exact, check_wires, exact_rule, ways_of_groups
 from slipstream.faces.torch.gradients import exchange_gradients
 from slipstream.faces.torch.overlap import ForwardOverlap
-from slipstream.gradients.compression import Cast
+from slipstream.gradients.compression import Cast, Way
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.reductions import check_sums
+from slipstream.gradients.states import check_kind, saved_of
 from slipstream.gradients.wires import check_unscaled
 
 __all__ = ["DistributedOptimizer"]
@@ -47,11 +50,10 @@ class _Distributed:
 
     def _watch(self) -> None:
         """Hooks up the parameters that there are now."""
-        kept = {}
-        if self._exchange is not None:
-            self._exchange.detach()
-            kept = self._exchange.state_dict()
-            self._exchange = None
+        check_wires(self.param_groups)
+        before, self._exchange = self._exchange, None
+        if before is not None:
+            before.detach()
         process_set: ProcessSet = self._settings["process_set"]
         if not process_set.included() or process_set.group.size == 1:
             return
@@ -72,7 +74,8 @@ class _Distributed:
             overlaps=self._overlap is not None,
             **settings,
         )
-        self._exchange.load_state_dict(kept)
+        if before is not None:
+            self._exchange.inherit(before)
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
 
@@ -176,33 +179,30 @@ class _Distributed:
             old.update(new)
         self.param_groups = kept
 
-    def compression_state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
-        """What the compression remembers of each parameter: residuals, and the factors of PowerSGD. Copies.
+    def compression_state_dict(self) -> dict[str, Any]:
+        """The kind of the compression, and what it remembers of each parameter: residuals, and the factors of PowerSGD.
 
         Every rank has its own: a checkpoint that goes on exactly keeps those of all ranks. Without it a compression
-        begins anew, and what this rank's gradients still owed is lost. Empty where nothing is remembered.
+        begins anew: the parts of gradients that this rank had not sent yet are lost. All tensors are copies.
 
         >>> torch.save(optimizer.compression_state_dict(), f"compression-{hvd.rank()}.pt")
         """
         self.settle()
-        saved = {} if self._exchange is None else self._exchange.state_dict()
-        return {
-            name: {what: torch.from_numpy(array) for what, array in arrays.items()}
-            for name, arrays in saved.items()
-        }
+        return state_of_tensors(
+            saved_of(self._way(), {}) if self._exchange is None else self._exchange.state_dict()
+        )
 
-    def load_compression_state_dict(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `compression_state_dict` returned on this rank; after `load_state_dict`, which forgets it.
 
-        Raises ValueError for a state of other parameters.
+        Raises ValueError for a state of another kind of compression or of other parameters.
         """
+        check_kind(state, self._way())
         if self._exchange is not None:
-            self._exchange.load_state_dict(
-                {
-                    name: {what: tensor.numpy() for what, tensor in tensors.items()}
-                    for name, tensors in state.items()
-                }
-            )
+            self._exchange.load_state_dict(state_of_arrays(state))
+
+    def _way(self) -> Way | None:
+        return way_and_compressor(self._settings["compression"])[0]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, reduced like the others. Every rank calls it, between steps."""

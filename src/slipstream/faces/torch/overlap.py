@@ -40,6 +40,9 @@ class ForwardOverlap:
                 f"overlap_forward updates some parameters at a time, which {type(optimizer).__name__} may not bear: "
                 "use an optimizer of torch.optim other than LBFGS, or leave overlap_forward out"
             )
+        own = {id(param) for group in optimizer.param_groups for param in group["params"]}
+        if own.isdisjoint(map(id, model.parameters())):
+            raise ValueError("overlap_forward: this model has none of the optimizer's parameters")
         # weak: a model outlives its optimizer, and must not keep the buckets
         self._optimizer: Callable[[], Any] = lambda: None
         self._exchange: GradientExchange | None = None

@@ -17,16 +17,17 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from slipstream.base.dtypes import DType, Op
+from slipstream.base.dtypes import DType, Op, name_of
 from slipstream.comm.membership.group import Group
 from slipstream.comm.membership.job import Job
 from slipstream.faces.torch_distributed.group import SlipstreamGroup, limit_of
 from slipstream.faces.torch_tensors import dtype_code
+from slipstream.gradients.agreement import check_compressions, description
 from slipstream.gradients.buckets import Bucket, GradientPlace, Parameter, bucket_of
 from slipstream.gradients.compression import EXACT
 from slipstream.gradients.policy import Policy
 from slipstream.gradients.reductions import Reduction, Terms
-from slipstream.gradients.states import State, States, check_state
+from slipstream.gradients.states import Saved, States, check_kind, check_state, saved_of
 from slipstream.gradients.ways import reduction_of
 
 __all__ = ["DdpGradients"]
@@ -64,13 +65,15 @@ class _Layout:
 
 
 def _group_of(process_group: Any) -> SlipstreamGroup:
-    """A c10d process group (None: the default one); TypeError if it is not slipstream's."""
+    """A c10d process group (None: the default one). ValueError if there is none, TypeError if it is not ours."""
     found = dist.group.WORLD if process_group is None else process_group
     if isinstance(found, SlipstreamGroup):
         return found
+    if found is None:
+        raise ValueError("there is no process group yet: call init_process_group first")
     raise TypeError(
-        "comm_hooks compress for process groups of slipstream: init_process_group('slipstream'), or slipstream run "
-        f"--replace gloo; not for {type(found).__name__}"
+        f"comm_hooks compress for process groups of slipstream, and this one uses {dist.get_backend(found)}: "
+        "init_process_group('slipstream'), or slipstream run --replace gloo"
     )
 
 
@@ -119,11 +122,13 @@ class DdpGradients:
         self._group = found.members.beside("the compressed gradients of DDP")
         self._terms = Terms(int(Op.AVG), timeout=limit_of(found))
         self._states = States()
+        self._compared = False
         self._layouts: dict[int, _Layout] = {}
         self._ender = _Ender(self._group.job)
 
     def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Starts to average a `torch.distributed.GradBucket`; a future of its buffer."""
+        self._compare()
         buffer = bucket.buffer()
         layout = self._layout(bucket, buffer)
         with torch.no_grad():
@@ -149,14 +154,25 @@ class DdpGradients:
         self._ender.call(end)
         return averaged
 
-    def state_dict(self) -> dict[str, State]:
+    def state_dict(self) -> Saved:
         """What compressions remember of each parameter on this rank, as copies; between steps."""
-        return self._states.state_dict()
+        return saved_of(self._policy.way, self._states.copies(list(self._parameters.values())))
 
-    def load_state_dict(self, saved: Mapping[str, State]) -> None:
+    def load_state_dict(self, saved: Saved) -> None:
         """Takes over what `state_dict` returned on this rank; ValueError if it does not fit."""
-        check_state(saved, list(self._parameters.values()))
-        self._states.load_state_dict(saved)
+        check_kind(saved, self._policy.way)
+        check_state(saved["parameters"], list(self._parameters.values()))
+        self._states.take_over(saved["parameters"])
+
+    def _compare(self) -> None:
+        """In the first bucket of all, in which all ranks are: Mismatch on all of them if they compress differently."""
+        if self._compared:
+            return
+        self._compared = True
+        group, parameters = self._group, self._parameters.values()
+        described = [description(one.name, one.shape, name_of(one.dtype)) for one in parameters]
+        ways = [f"{self._policy.asked_of(one, group, int(Op.AVG))}" for one in parameters]
+        check_compressions(str(self._policy.of_all(group)), ways, described, group, self._terms.timeout)
 
     def _layout(self, bucket: Any, buffer: torch.Tensor) -> _Layout:
         """Kept while DDP keeps the bucket; it makes new ones after the first step."""
