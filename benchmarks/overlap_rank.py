@@ -3,8 +3,9 @@
     python overlap_rank.py MODEL SECONDS STEPS
 
 Rank 0 prints JSON: for each contender the seconds of a step, over STEPS steps amid others: what the step before left
-under way is counted, and what the last one leaves is not. ``plain`` exchanges nothing, ``overlap`` is `DistributedOptimizer(overlap_forward=model)`, ``waiting`` the same
-without it, ``gloo`` is DDP. Ends with code 1 if the parameters differ at the end.
+under way is counted, and what the last one leaves is not. ``plain`` exchanges nothing, ``overlap`` is
+`DistributedOptimizer(overlap_forward=model)`, ``waiting`` the same without it, ``gloo`` is DDP. Ends with code 1 if the
+parameters differ at the end.
 """
 
 from __future__ import annotations

@@ -50,15 +50,20 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
 
 
 def check_compressions(
-    of_all: str, ways: Sequence[str], described: Sequence[str], group: Group, timeout: float = 0.0
+    of_all: str,
+    ways: Sequence[str],
+    described: Sequence[str],
+    group: Group,
+    timeout: float = 0.0,
+    name: str = "the compressions of all ranks",
 ) -> None:
     """Compares the compressions that the ranks have been given. Every rank calls it, after `check_agreement`.
 
     ``of_all``: the compression of all gradients. ``ways``: that of each, and ``described``: its parameter in words.
-    ``timeout``: seconds that the comparison may take, 0 for the job's limit.
+    ``timeout``: seconds that the comparison may take, 0 for the job's limit. ``name``: what errors call it.
     Raises Mismatch on all ranks alike if they differ.
     """
-    lists = _lists_that_differ([of_all, *ways], group, "the compressions of all ranks", timeout)
+    lists = _lists_that_differ([of_all, *ways], group, name, timeout)
     if not lists:
         return
     number, found = next(

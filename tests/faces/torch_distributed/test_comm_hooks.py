@@ -172,6 +172,24 @@ def test_ranks_that_compress_differently_are_told(c10d: Any) -> None:
         )
 
 
+def missing_check() -> str:
+    if dist.get_rank():
+        ddp = DDP(model())
+    else:
+        ddp, _ = wrapped("int8", model())
+    with pytest.raises(RuntimeError) as caught:
+        backward(ddp, 0)
+    return str(caught.value)
+
+
+def test_a_rank_without_a_hook_is_told(c10d: Any) -> None:
+    for text in c10d(missing_check, fresh=True):
+        assert (
+            "differs between ranks: rank 0 (host localhost) called all_reduce(name='the first bucket" in text
+        )
+        assert "DDP's communication hook, which all ranks have to register'" in text
+
+
 def late_check(late: bool) -> str:
     group = dist.new_group(timeout=timedelta(seconds=3))
     ddp, _ = wrapped("powersgd", model(), process_group=group)
@@ -186,7 +204,8 @@ def late_check(late: bool) -> str:
 def test_the_process_groups_timeout_counts(c10d: Any, late: bool) -> None:
     text = c10d(late_check, late, fresh=True, patience=100.0)[0]
     assert "rank 0 has waited" in text  # the job's limit is longer than the test may take
-    assert f"all_reduce(name='{'bucket 0 of DDP' if late else 'the compressions of all ranks'}" in text
+    operation = "bucket 0 of DDP" if late else "the first bucket of DDP's communication hook"
+    assert f"all_reduce(name='{operation}" in text
 
 
 def test_a_rank_that_fails_amid_a_bucket_tells_the_others_why(tmp_path: Path) -> None:

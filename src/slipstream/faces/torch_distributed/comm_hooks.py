@@ -32,6 +32,8 @@ from slipstream.gradients.ways import reduction_of
 
 __all__ = ["DdpGradients"]
 
+# Who calls something else meanwhile has no hook: the error has this text.
+_COMPARISON = "the first bucket of DDP's communication hook, which all ranks have to register"
 _LEAVE = 5.0  # seconds for what a callback of a future still does
 
 
@@ -118,6 +120,7 @@ class DdpGradients:
             for i, (name, param) in enumerate(params.items())
         }
         found = _group_of(process_group)
+        self._members = found.members
         # a channel of its own: other operations of the process group may run beside it, in whatever order
         self._group = found.members.beside("the compressed gradients of DDP")
         self._terms = Terms(int(Op.AVG), timeout=limit_of(found))
@@ -169,10 +172,12 @@ class DdpGradients:
         if self._compared:
             return
         self._compared = True
-        group, parameters = self._group, self._parameters.values()
+        # in the group of DDP: a rank without a hook averages a bucket there
+        group, parameters = self._members, self._parameters.values()
         described = [description(one.name, one.shape, name_of(one.dtype)) for one in parameters]
         ways = [f"{self._policy.asked_of(one, group, int(Op.AVG))}" for one in parameters]
-        check_compressions(str(self._policy.of_all(group)), ways, described, group, self._terms.timeout)
+        of_all, limit = str(self._policy.of_all(group)), self._terms.timeout
+        check_compressions(of_all, ways, described, group, limit, _COMPARISON)
 
     def _layout(self, bucket: Any, buffer: torch.Tensor) -> _Layout:
         """Kept while DDP keeps the bucket; it makes new ones after the first step."""
