@@ -15,6 +15,7 @@ from typing import Any
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.training import future_wait, observe_steps, saved_bytes
 from slipstream.comm.membership.job import Job
+from slipstream.observe.link_rates import LinkRates
 
 __all__ = ["Recorder", "Snapshot", "percentile", "recorders"]
 
@@ -49,6 +50,7 @@ class Recorder:
         self._totals = [0.0, 0.0, 0.0]
         # seconds of a step, of waits in it, and of communication that nobody waited for
         self._steps: deque[tuple[float, float, float]] = deque(maxlen=_KEPT)
+        self._rates = LinkRates()
         self._stop = observe_steps(self._step)
         _recorders[job] = self
 
@@ -58,6 +60,8 @@ class Recorder:
         _recorders.pop(self.job, None)
 
     def _step(self) -> None:
+        if self._rates.is_due():
+            self._rates.note(self._links())
         now = time.monotonic_ns()
         waited, busy = self.job.session.times()
         futures = future_wait()
@@ -104,8 +108,11 @@ class Recorder:
             "late": {str(rank): seconds for rank, seconds in enumerate(counters["late"]) if seconds > 0},
             "stalls": counters["stalls"],
             "saved_bytes": saved_bytes(),
-            "links": [_link(one) for one in job.session.link_statistics()],
+            "links": [one | self._rates.of(one["rank"]) for one in self._links()],
         }
+
+    def _links(self) -> list[dict[str, Any]]:
+        return [_link(one) for one in self.job.session.link_statistics()]
 
     def state(self) -> str:
         """``computes``, ``communicates``, or ``failed: ...``."""
