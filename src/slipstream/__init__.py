@@ -19,6 +19,7 @@ from typing import Any
 from slipstream.base import errors as _errors
 from slipstream.base import excepthook as _excepthook
 from slipstream.base import job_observers as _job_observers
+from slipstream.base import log as _log
 from slipstream.base.errors import Aborted, Mismatch, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.base.misspelt import did_you_mean as _did_you_mean
 from slipstream.comm import COLLECTIVES as _COLLECTIVES
@@ -47,6 +48,7 @@ def _observe(job: Any, settings: Any) -> None:
     # A signal's handler could break off the first call of a collective that is still to be imported.
     for name in _COLLECTIVES:
         getattr(sys.modules[__name__], name)
+    _log.speak_as(job.rank)
     if settings.log != "warning" or settings.reducers:  # which may have to be warned of
         importlib.import_module("slipstream.observe.messages").follow(job, settings)
     if settings.timeline is not None:

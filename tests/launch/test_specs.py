@@ -10,7 +10,7 @@ import pytest
 from slipstream.base.settings import Settings
 from slipstream.launch.hosts import Host, place
 from slipstream.launch.options import JobOptions
-from slipstream.launch.specs import JobSpecs, check_timeline, encrypts
+from slipstream.launch.specs import JobSpecs, check_outputs, encrypts
 
 HERE, ELSEWHERE = "localhost", "192.0.2.7"  # the latter is nobody's, but numeric, so no look-up
 SECRET = bytes(range(32))
@@ -100,14 +100,17 @@ def test_the_store_encrypts_as_the_ranks_do() -> None:
     assert not encrypts(options_of(HERE, env={"SLIPSTREAM_ENCRYPT": "0"}), Settings(encrypt=True))
 
 
-def test_a_timeline_that_cannot_be_written_is_found_before_the_start(tmp_path: Path) -> None:
-    bad = str(tmp_path / "missing" / "trace.json")
-    for options in (options_of(HERE, env={"SLIPSTREAM_TIMELINE": bad}), options_of(HERE)):
-        with pytest.raises(ValueError, match="rank 0 cannot write its timeline"):
-            check_timeline(options, Settings(timeline=bad), {HERE: True})
-    good = str(tmp_path / "trace.json")
-    check_timeline(options_of(HERE, env={"SLIPSTREAM_TIMELINE": good}), Settings(timeline=bad), {HERE: True})
-    check_timeline(options_of(ELSEWHERE), Settings(timeline=bad), {ELSEWHERE: False})  # it is not known here
+@pytest.mark.parametrize("what", ["timeline", "summary"])
+def test_a_file_that_cannot_be_written_is_found_before_the_start(tmp_path: Path, what: str) -> None:
+    bad, name = str(tmp_path / "missing" / "it.json"), f"SLIPSTREAM_{what.upper()}"
+    settings = Settings(timeline=bad) if what == "timeline" else Settings(summary=bad)
+    for options in (options_of(HERE, env={name: bad}), options_of(HERE)):
+        with pytest.raises(ValueError, match=f"rank 0 cannot write its {what} .*: there is no folder"):
+            check_outputs(options, settings, {HERE: True})
+    good = str(tmp_path / "it.json")
+    check_outputs(options_of(HERE, env={name: good}), settings, {HERE: True})
+    check_outputs(options_of(ELSEWHERE), settings, {ELSEWHERE: False})  # it is not known here
+    check_outputs(options_of(HERE, env={"SLIPSTREAM_SUMMARY": "1"}), Settings(), {HERE: True})
 
 
 def test_the_secret_is_not_shown() -> None:

@@ -115,6 +115,13 @@ def works() -> None:
     assert (slipstream.all_reduce(np.ones(8)) == slipstream.size()).all()
 
 
+def removes(folder: str) -> None:
+    """The folder of the summary is gone when it is to be written."""
+    slipstream.barrier()
+    if slipstream.rank() == 0:
+        os.rmdir(folder)
+
+
 def top_json() -> dict[str, Any]:
     command = [sys.executable, "-m", "slipstream", "top", "--once", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -197,6 +204,7 @@ def ddp(folder: str) -> None:
         model(torch.ones(4, 64)).sum().backward()
         optimizer.step()
     (recorder,) = recorders()
+    assert recorder.snapshot()["faces"] == ["slipstream.torch", "torch.distributed"]
     steps = recorder.steps()
     assert steps["count"] == 5, steps
     exposed = steps["all"]["exposed"]

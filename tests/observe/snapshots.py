@@ -55,6 +55,7 @@ def snapshot(
         "pid": 1000 + rank,
         "time": 10.0,
         "state": "computes",
+        "faces": ["slipstream.torch"],
         "steps": steps(seconds, exposed),
         "operations": [
             {

@@ -7,6 +7,7 @@ somebody asks: the Prometheus port, the summary, or `slipstream top`.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -22,6 +23,11 @@ __all__ = ["Recorder", "Snapshot", "percentile", "recorders"]
 _KEPT = 4096  # steps of which times are kept, the latest
 _RECENT = 20  # steps that "recent" tells of
 _MOST_TEXT = 300  # characters
+# What a program calls, and the module that is loaded then.
+_FACES = {
+    "slipstream.torch": "slipstream.faces.torch",
+    "torch.distributed": "slipstream.faces.torch_distributed.group",
+}
 
 Snapshot = dict[str, Any]
 
@@ -51,6 +57,7 @@ class Recorder:
         # seconds of a step, of waits in it, and of communication that nobody waited for
         self._steps: deque[tuple[float, float, float]] = deque(maxlen=_KEPT)
         self._rates = LinkRates()
+        self._before = {_key(cell): cell for cell in job.session.counters()["operations"]}  # as the job began
         self._stop = observe_steps(self._step)
         _recorders[job] = self
 
@@ -101,8 +108,9 @@ class Recorder:
             "pid": os.getpid(),
             "time": (time.monotonic_ns() - self._began) * 1e-9,
             "state": self.state(),
+            "faces": [face for face, module in _FACES.items() if module in sys.modules],
             "steps": self.steps(),
-            "operations": counters["operations"],
+            "operations": self._operations(counters["operations"]),
             "waited": counters["waited"],
             "busy": counters["busy"],
             "late": {str(rank): seconds for rank, seconds in enumerate(counters["late"]) if seconds > 0},
@@ -114,6 +122,11 @@ class Recorder:
     def _links(self) -> list[dict[str, Any]]:
         return [_link(one) for one in self.job.session.link_statistics()]
 
+    def _operations(self, cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """``cells`` without what the start of the job has measured."""
+        found = [_difference(cell, self._before.get(_key(cell), {})) for cell in cells]
+        return [cell for cell in found if cell["count"]]
+
     def state(self) -> str:
         """``computes``, ``communicates``, or ``failed: ...``."""
         session = self.job.session
@@ -122,6 +135,16 @@ class Recorder:
         except SlipstreamError as error:
             return f"failed: {error}"[:_MOST_TEXT]
         return "computes" if session.quiet() else "communicates"
+
+
+def _key(cell: dict[str, Any]) -> tuple[str, int]:
+    return cell["collective"], cell["largest"]
+
+
+def _difference(cell: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    return cell | {
+        name: cell[name] - before.get(name, 0) for name in ("count", "bytes", "bus_bytes", "seconds")
+    }
 
 
 def _of_steps(steps: list[tuple[float, float, float]]) -> dict[str, float]:
