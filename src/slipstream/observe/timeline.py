@@ -99,7 +99,7 @@ class Timeline:
         self._capacity = capacity
         self._recorded: deque[recording.Recorded] = deque()  # by Python code
         self._missing = 0  # events that are lost
-        self._waiting: list[chrome.Event] = chrome.introduction(job.rank, job.names[job.rank])
+        self._waiting: list[chrome.Event] = chrome.introduction(job.rank, job.names[job.rank], _label(job))
         self._links = job.session.link_statistics()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
@@ -161,6 +161,11 @@ class Timeline:
     def forget(self) -> None:
         """In a forked child, which is no rank."""
         self._sink.forget()
+
+
+def _label(job: Job) -> str:
+    """What no other start of a job is called."""
+    return f"job {job.membership.job} {job.nonce.hex()[:8]}"
 
 
 def _alignment(job: Job) -> Alignment:
