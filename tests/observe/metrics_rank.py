@@ -92,6 +92,14 @@ def compute(slow: str) -> None:
         slipstream.mark_step()
 
 
+def late(slow: str) -> None:
+    """Small operations without steps; the rank ``slow`` comes late to them."""
+    data = np.ones(2048, np.float32)
+    for _ in range(15):
+        time.sleep(0.12 if slipstream.rank() == int(slow) else 0.0)
+        slipstream.all_reduce(data)
+
+
 def port(first: str) -> None:
     """This rank's page has its numbers."""
     slipstream.all_reduce(np.ones(1 << 18, np.float32))

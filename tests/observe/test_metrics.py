@@ -45,6 +45,14 @@ def test_the_summary_names_the_rank_whose_compute_is_slow(tmp_path: Path) -> Non
     assert any("rank 2" in one for one in found["advice"])
 
 
+@pytest.mark.parametrize("board", ["on", "off"])
+def test_the_summary_names_the_rank_that_comes_late_to_small_operations(tmp_path: Path, board: str) -> None:
+    file = tmp_path / "run.json"
+    run(tmp_path, "late", "2", n=3, SLIPSTREAM_SUMMARY=str(file), SLIPSTREAM_BOARD=board)
+    assert summary(file)["straggler"]["ranks"] == [2]
+    assert summary(file)["straggler"]["cause"] == "late"
+
+
 def test_rank_0_alone_prints_the_summary(tmp_path: Path) -> None:
     first, second = run(tmp_path, "compute", "0", SLIPSTREAM_SUMMARY="1")
     assert "slipstream: summary of job 'job': 2 ranks" in first
