@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from observe.snapshots import ring, snapshot, steps
+from observe.snapshots import link, ring, snapshot, steps
 from slipstream.observe.summary import report, text
 
 
@@ -59,6 +59,11 @@ def test_advice_names_only_what_acts_on_this_job() -> None:
     for rank in ranks:
         rank["machine"] = "the same"
     assert report(ranks)["advice"] == []
+
+
+def test_advice_for_a_slow_link_names_both_ends() -> None:
+    (one, *_) = report([snapshot(r, links=[link(1 - r, (60e6, 20e6)[r])]) for r in range(2)])["advice"]
+    assert one.endswith("on the host of rank 0, run: slipstream check --link node1")
 
 
 def test_the_text_has_what_people_look_for() -> None:

@@ -47,4 +47,4 @@ def merged(files: Iterable[list[Event]]) -> list[Event]:
 
 def jobs_of(events: Iterable[Event]) -> set[str]:
     """The jobs that a file has events of, as far as it says so."""
-    return {event["args"]["labels"] for event in events if event["name"] == "process_labels"}
+    return {str(event["args"]["labels"]) for event in events if event.get("name") == "process_labels"}
