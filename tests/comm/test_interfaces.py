@@ -43,7 +43,14 @@ def test_several_interfaces_may_be_named() -> None:
 
 def test_the_probe_sums_up_each_pair_of_interfaces() -> None:
     def lane(local: str, remote: str, sent: int, control: bool = False) -> dict[str, Any]:
-        plain = {"rate": 1e6, "rtt": 1e-3, "retransmits": 0, "zero_copied": 0, "zero_copy_from": 0}
+        plain = {
+            "up": bool(local),
+            "rate": 1e6,
+            "rtt": 1e-3,
+            "retransmits": 0,
+            "zero_copied": 0,
+            "zero_copy_from": 0,
+        }
         return {"local": local, "remote": remote, "sent": sent, "control": control, **plain}
 
     lanes = [lane("10.0.0.1:5", "10.0.0.2:9", 0, control=True)]
@@ -58,6 +65,22 @@ def test_the_probe_sums_up_each_pair_of_interfaces() -> None:
     lines = table(found).splitlines()
     assert re.fullmatch(r"3 lanes +10.0.0.1 +10.0.0.2 +3.0 MB +75 %", lines[-2])
     assert re.fullmatch(r"1 lanes +10.0.1.1 +10.0.1.2 +1.0 MB +25 %", lines[-1])
+
+
+def test_the_probe_sums_up_lanes_that_are_closed() -> None:
+    plain = {
+        "rate": 0.0,
+        "rtt": 0.0,
+        "retransmits": 0,
+        "zero_copied": 0,
+        "zero_copy_from": 0,
+        "control": False,
+    }
+    lanes = [plain | {"local": "10.0.0.1:1", "remote": "10.0.0.2:9", "sent": 6 * 10**6, "up": True}]
+    lanes += [plain | {"local": "", "remote": "", "sent": 10**6, "up": False} for _ in range(2)]
+    link = {"lanes": lanes, "lost": 0, "replaced": 0, "encrypted": False}
+    lines = table({"rate": 1e9, "round_trip": 1e-4, "link": link}).splitlines()
+    assert lines[3:] == ["2 lanes are closed by now; sent before: 2.0 MB (25 %)"]
 
 
 @pytest.mark.alone

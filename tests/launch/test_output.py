@@ -66,12 +66,14 @@ def test_a_bar_on_a_terminal_makes_way_for_lines() -> None:
     assert tail[1].endswith(b"10%")
 
 
-def test_a_line_without_end_is_cut() -> None:
+def test_a_line_without_end_is_cut_but_a_long_one_is_not() -> None:
     out = io.BytesIO()
     one = RankOutput(0, False, console(out, prefix=False), None)
-    one.feed(b"x" * 200_000)
+    for _ in range(45):
+        one.feed(b"x" * 65536)
+    one.feed(b"\n" + b"x" * 1_000_000 + b"\n")
     one.feed(b"")
-    assert [len(line) for line in out.getvalue().splitlines()] == [65536, 65536, 65536, 3392]
+    assert [len(line) for line in out.getvalue().splitlines()] == [1 << 20, 1 << 20, 13 << 16, 1_000_000]
 
 
 def test_the_tail_is_the_last_twenty_lines(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from slipstream.base.settings import Settings
 from slipstream.launch.hosts import Host, place
 from slipstream.launch.options import JobOptions
-from slipstream.launch.specs import JobSpecs, check_timeline
+from slipstream.launch.specs import JobSpecs, check_outputs
 
 HERE, ELSEWHERE = "localhost", "192.0.2.7"  # the latter is nobody's, but numeric, so no look-up
 SECRET = bytes(range(32))
@@ -93,12 +93,17 @@ def test_a_reducer_listens_on_loopback_alone_in_a_job_of_one_host() -> None:
     assert specs(options_of(HERE, ELSEWHERE)).reducer_address(ELSEWHERE) == ELSEWHERE
 
 
-def test_a_timeline_that_cannot_be_written_is_found_before_the_start(tmp_path: Path) -> None:
-    bad = str(tmp_path / "missing" / "trace.json")
-    with pytest.raises(ValueError, match="rank 0 cannot write its timeline"):
-        check_timeline(options_of(HERE), bad, {HERE: True})
-    check_timeline(options_of(HERE), str(tmp_path / "trace.json"), {HERE: True})
-    check_timeline(options_of(ELSEWHERE), bad, {ELSEWHERE: False})  # it is not known here
+@pytest.mark.parametrize("what", ["timeline", "summary"])
+def test_a_file_that_cannot_be_written_is_found_before_the_start(tmp_path: Path, what: str) -> None:
+    def settings(path: Path) -> Settings:
+        return Settings(timeline=str(path)) if what == "timeline" else Settings(summary=str(path))
+
+    bad = settings(tmp_path / "missing" / "it.json")
+    with pytest.raises(ValueError, match=f"rank 0 cannot write its {what} .*: there is no folder"):
+        check_outputs(options_of(HERE), bad, {HERE: True})
+    check_outputs(options_of(HERE), settings(tmp_path / "it.json"), {HERE: True})
+    check_outputs(options_of(ELSEWHERE), bad, {ELSEWHERE: False})  # it is not known here
+    check_outputs(options_of(HERE), Settings(summary="1"), {HERE: True})
 
 
 def test_the_secret_is_not_shown() -> None:

@@ -92,6 +92,14 @@ def compute(slow: str) -> None:
         slipstream.mark_step()
 
 
+def late(slow: str) -> None:
+    """Small operations without steps; the rank ``slow`` comes late to them."""
+    data = np.ones(2048, np.float32)
+    for _ in range(15):
+        time.sleep(0.12 if slipstream.rank() == int(slow) else 0.0)
+        slipstream.all_reduce(data)
+
+
 def port(first: str) -> None:
     """This rank's page has its numbers."""
     slipstream.all_reduce(np.ones(1 << 18, np.float32))
@@ -113,6 +121,13 @@ def port(first: str) -> None:
 def works() -> None:
     """Whatever becomes of the metrics, operations go on."""
     assert (slipstream.all_reduce(np.ones(8)) == slipstream.size()).all()
+
+
+def removes(folder: str) -> None:
+    """The folder of the summary is gone when it is to be written."""
+    slipstream.barrier()
+    if slipstream.rank() == 0:
+        os.rmdir(folder)
 
 
 def top_json() -> dict[str, Any]:
@@ -197,6 +212,7 @@ def ddp(folder: str) -> None:
         model(torch.ones(4, 64)).sum().backward()
         optimizer.step()
     (recorder,) = recorders()
+    assert recorder.snapshot()["faces"] == ["slipstream.torch", "torch.distributed"]
     steps = recorder.steps()
     assert steps["count"] == 5, steps
     exposed = steps["all"]["exposed"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 
-def link(rank: int, rate: float, *, transport: str = "tcp", sent: int = 1 << 30) -> dict[str, Any]:
+def link(
+    rank: int, rate: float, *, transport: str = "tcp", sent: int = 1 << 30, notes: int = 50
+) -> dict[str, Any]:
     return {
         "rank": rank,
         "transport": transport,
@@ -18,6 +20,8 @@ def link(rank: int, rate: float, *, transport: str = "tcp", sent: int = 1 << 30)
         "lanes": 2,
         "lanes_up": 2,
         "rate": rate,
+        "usual_rate": rate,
+        "rate_notes": notes,
         "rtt": 0.001,
         "retransmits": 3,
     }
@@ -51,6 +55,7 @@ def snapshot(
         "pid": 1000 + rank,
         "time": 10.0,
         "state": "computes",
+        "faces": ["slipstream.torch"],
         "steps": steps(seconds, exposed),
         "operations": [
             {

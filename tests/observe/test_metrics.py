@@ -45,6 +45,14 @@ def test_the_summary_names_the_rank_whose_compute_is_slow(tmp_path: Path) -> Non
     assert any("rank 2" in one for one in found["advice"])
 
 
+@pytest.mark.parametrize("board", ["on", "off"])
+def test_the_summary_names_the_rank_that_comes_late_to_small_operations(tmp_path: Path, board: str) -> None:
+    file = tmp_path / "run.json"
+    run(tmp_path, "late", "2", n=3, SLIPSTREAM_SUMMARY=str(file), SLIPSTREAM_BOARD=board)
+    assert summary(file)["straggler"]["ranks"] == [2]
+    assert summary(file)["straggler"]["cause"] == "late"
+
+
 def test_rank_0_alone_prints_the_summary(tmp_path: Path) -> None:
     first, second = run(tmp_path, "compute", "0", SLIPSTREAM_SUMMARY="1")
     assert "slipstream: summary of job 'job': 2 ranks" in first
@@ -74,7 +82,7 @@ def test_a_port_that_is_taken_is_a_warning_that_says_by_whom(tmp_path: Path) -> 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         first, _ = run(tmp_path, "works", SLIPSTREAM_METRICS_PORT=str(port))
-    assert f"cannot listen on 127.0.0.1 port {port}" in first
+    assert f"slipstream: rank 0: no metrics of this rank: cannot listen on 127.0.0.1 port {port}" in first
     assert f"process {os.getpid()}" in first
 
 
@@ -101,9 +109,28 @@ def test_a_forked_child_is_no_part_of_it(tmp_path: Path) -> None:
     assert summary(file)["unknown"] == []
 
 
-def test_a_file_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
-    first, _ = run(tmp_path, "works", SLIPSTREAM_SUMMARY=str(tmp_path / "nowhere" / "run.json"))
-    assert "there is no summary" in first
+def test_a_summary_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "run.json"
+    with ranks.started(RANK, 1, args=["works"], env={"SLIPSTREAM_SUMMARY": str(file)}) as (first,):
+        assert first.process.wait(60) == 1
+        text = first.text()
+    assert f"CannotWrite: rank 0 cannot write its summary {file}: there is no folder {file.parent}" in text
+    assert "metrics_follow" not in text  # the traceback is the user's own
+
+
+def test_a_summary_that_cannot_be_written_at_the_end_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    file = tmp_path / "folder" / "run.json"
+    first, _ = run(tmp_path, "removes", str(file.parent), SLIPSTREAM_SUMMARY=str(file))
+    assert f"slipstream: rank 0: the summary cannot be written to {file}: No such file or directory" in first
+    assert "slipstream: summary of job 'job': 2 ranks" in first
+
+
+def test_what_the_start_of_a_job_measures_is_not_the_programs(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    run(tmp_path, "works", transport="mixed", SLIPSTREAM_SUMMARY=str(file))
+    (row,) = summary(file)["operations"]
+    assert (row["collective"], row["count"]) == ("all_reduce", 1)
 
 
 def test_without_a_directory_of_ones_own_a_job_runs_unseen(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_slow_network_that_nobody_waits_for_is_none() -> None:
 
 
 def test_links_within_a_host_and_hardly_used_ones_tell_nothing() -> None:
-    links = [[link(1, 60e6), link(2, 1e5, sent=1000)], [link(0, 60e6), link(3, 1e5, transport="shm")]]
+    links = [[link(1, 60e6), link(2, 1e5, notes=4)], [link(0, 60e6), link(3, 1e5, transport="shm")]]
     assert find_straggler([snapshot(r, links=found) for r, found in enumerate(links)]) is None
 
 
@@ -61,6 +61,25 @@ def test_without_steps_the_one_that_comes_late_is_named() -> None:
     found = find_straggler([*ranks, snapshot(3, steps=none, late={})])
     assert found is not None
     assert (found.ranks, found.cause) == ((3,), "late")
+
+
+def test_who_waits_for_the_late_one_is_not_late_itself() -> None:
+    """Small operations: rank 0 hears of rank 2 through rank 1, or sees that neither has come."""
+    none = steps(0.0, 0.0, count=0)
+    for late in (({"2": 3.0}, {"0": 3.0}, {}), ({"1": 2.0, "2": 3.1}, {"0": 1.0, "2": 2.6}, {"0": 0.1})):
+        found = find_straggler([snapshot(r, steps=none, late=late[r]) for r in range(3)])
+        assert found is not None
+        assert (found.ranks, found.cause) == ((2,), "late")
+    both = ({"1": 3.0}, {"0": 3.0})
+    assert find_straggler([snapshot(r, steps=none, late=both[r]) for r in range(2)]) is None
+
+
+def test_the_one_link_of_two_hosts_is_compared_with_the_way_back() -> None:
+    found = find_straggler([snapshot(r, links=[link(1 - r, (60e6, 20e6)[r])]) for r in range(2)])
+    assert found is not None
+    assert found.ranks == (1, 0)
+    assert "the link from rank 1 (node1) to rank 0 (node0) carries 160 Mbit/s" in found.text
+    assert "the other link carries 480 Mbit/s" in found.text
 
 
 def test_one_rank_is_no_straggler() -> None:

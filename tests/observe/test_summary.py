@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from observe.snapshots import ring, snapshot, steps
+from observe.snapshots import link, ring, snapshot, steps
 from slipstream.observe.summary import report, text
 
 
@@ -32,6 +32,7 @@ def test_advice_follows_the_numbers() -> None:
     assert "60%" in one
     assert "--wire bf16" in one
     assert "reducers" in one
+    assert "compression=" in one
     for rank in ranks:
         rank["saved_bytes"] = 1 << 30
     (one,) = report(ranks)["advice"]
@@ -40,6 +41,29 @@ def test_advice_follows_the_numbers() -> None:
     (one,) = report(ranks)["advice"]  # the others wait for its compute: fewer bytes would not help
     assert "rank 1" in one
     assert report([snapshot(r, 0.1, 0.01) for r in range(2)])["advice"] == []
+
+
+def test_advice_names_only_what_acts_on_this_job() -> None:
+    ranks = [snapshot(r, 0.1, 0.06, faces=[]) for r in range(2)]
+    (one,) = report(ranks)["advice"]
+    assert "all_reduce(..., wire=...)" in one  # arrays do not travel by --wire
+    assert "--wire" not in one
+    assert "reducers" not in one  # of two hosts
+    assert one.endswith(" or larger batches")
+    for rank in ranks:
+        rank["faces"] = ["torch.distributed"]
+    (one,) = report(ranks)["advice"]
+    assert "--wire bf16" in one
+    assert "comm_hooks" in one
+    assert "DistributedOptimizer" not in one
+    for rank in ranks:
+        rank["machine"] = "the same"
+    assert report(ranks)["advice"] == []
+
+
+def test_advice_for_a_slow_link_names_both_ends() -> None:
+    (one, *_) = report([snapshot(r, links=[link(1 - r, (60e6, 20e6)[r])]) for r in range(2)])["advice"]
+    assert one.endswith("on the host of rank 0, run: slipstream check --link node1")
 
 
 def test_the_text_has_what_people_look_for() -> None:

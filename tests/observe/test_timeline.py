@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from comm import ranks, sessions
+from slipstream.base.own_names import is_own
 from slipstream.base.timelines import file_of
 from slipstream.observe import chrome
 
@@ -153,6 +154,18 @@ def test_what_the_program_records_and_what_it_negotiates(tmp_path: Path) -> None
         assert (wait["name"], wait["args"]) == ("loss", {"kind": "allreduce"})
         (loss,) = [event for event in named(events, "operation") if event["name"] == "loss"]
         assert wait["ts"] + wait["dur"] <= loss["ts"] + 1  # it starts when all ranks have called it
+        names = [event["name"] for event in named(events, "operation")]
+        assert "slipstream: negotiation" in names
+
+
+def test_details_of_a_call_are_no_part_of_its_kind() -> None:
+    call = {"kind": "work", "begin": 0, "end": 1000, "direction": "", "name": b"", "dtype": "f32", "bytes": 4}
+    call |= {"ranks": 2, "peer": -1, "error": 0}
+    for operation, algorithm in (("broadcast/binomial", {"algorithm": "binomial"}), ("broadcast", {})):
+        call["operation"] = f"{operation}[shape=10x64]"
+        event = chrome.translate([call], chrome.Rows(0), 0)[-1]
+        about = {"operation": "broadcast", "dtype": "f32", "bytes": 4, "ranks": 2, "details": "shape=10x64"}
+        assert (event["name"], event["args"]) == ("broadcast", about | algorithm)
 
 
 def test_buckets_and_steps(tmp_path: Path) -> None:
@@ -167,6 +180,9 @@ def test_buckets_and_steps(tmp_path: Path) -> None:
             event["args"]["bucket"] for event in waited
         ]
         assert all(event["args"]["parameters"] and event["args"]["elements"] for event in launched)
+        turns = [event for event in named(events, "operation") if "the turn of an optimizer" in event["name"]]
+        assert turns
+        assert all(is_own(event["name"]) for event in turns)
         steps = named(events, "steps")
         assert [event["name"] for event in steps] == ["step 2", "step 3", "step 2"]  # of two exchanges
         assert len([event for event in story if event["name"].startswith("backward")]) == len(steps) + 2
@@ -192,8 +208,7 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         text = started[0].text()
     folder = tmp_path / "no"
     assert (
-        f"FileNotFoundError: rank 0 cannot write its timeline {folder}/folder: there is no folder {folder}"
-        in text
+        f"CannotWrite: rank 0 cannot write its timeline {folder}/folder: there is no folder {folder}" in text
     )
 
 

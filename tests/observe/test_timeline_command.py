@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from slipstream.base.own_names import own_name
 from slipstream.cli.main import main
+from slipstream.observe.chrome import introduction
 from slipstream.observe.trace_reading import load
 
 
@@ -52,6 +54,7 @@ EVENTS = [
     operation(0, 2e6, 3000, 1 << 20),
     operation(0, 3e6, 4000, 100, error="PeerLost"),
     operation(1, 1e6, 2000, 32 << 20, kind="broadcast"),
+    operation(1, 2e6, 10, 8, kind="all_gather") | {"name": own_name("negotiation")},
     bar("steps", "step 2", 1e6, 2e6),
     bar("gradients", "wait", 1e6, 500),
     bar("gradients", "wait", 1e6 + 400, 200),
@@ -73,7 +76,13 @@ def test_summary_as_json(tmp_path: Path) -> None:
     found = json.loads(result.output)
     assert (found["ranks"], found["seconds"]) == (2, 4.0)
     rows = {(row["operation"], row["most_bytes"]): row for row in found["operations"]}
-    assert sorted(rows, key=str) == [("all_reduce", 1 << 20), ("all_reduce", 4 << 10), ("broadcast", None)]
+    kinds = [
+        ("all_reduce", 1 << 20),
+        ("all_reduce", 4 << 10),
+        ("broadcast", None),
+        ("slipstream itself", 4 << 10),
+    ]
+    assert sorted(rows, key=str) == kinds
     large = rows["all_reduce", 1 << 20]
     assert (large["count"], large["bytes"], large["median"], large["p95"]) == (2, 2 << 20, 0.002, 0.003)
     assert large["rate"] == pytest.approx((2 << 20) / 0.004)
@@ -87,10 +96,11 @@ def test_summary_as_json(tmp_path: Path) -> None:
 
 def test_summary_for_people(tmp_path: Path) -> None:
     output = call("summary", written(tmp_path / "t", EVENTS)).output
-    assert output.startswith("2 ranks, 4.00 s\n")
-    assert "| all_reduce | to 1 MiB" in output
-    assert "| broadcast  | over 16 MiB" in output
-    assert "| 0    | 1     | 2.00 s | 2.00 s | 4.00 ms (0 %) | 600.0 us (0 %) |" in output
+    assert output.startswith("2 ranks, 4.00 s\n\nOperations of all ranks\n")
+    assert "| all_reduce        | to 1 MiB" in output
+    assert "| broadcast         | over 16 MiB" in output
+    assert "| communication (of total) | exposed (of total) |" in output
+    assert "| 0    | 1     | 2.00 s | 2.00 s | 4.00 ms (0 %)            | 600.0 us (0 %)     |" in output
     assert "| 1         | 0       | tcp       | 3 MiB | 7 B      |" in output
     assert "1 operations failed; 5 events were dropped" in output
 
@@ -107,6 +117,17 @@ def test_merge(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "all").read_text())
     assert [event["ph"] for event in events] == ["M", "X", "X", "X"]
     assert [event["ts"] for event in events[1:]] == [2, 3, 4]
+
+
+def test_files_of_two_jobs_are_merged_with_a_warning(tmp_path: Path) -> None:
+    jobs = [introduction(rank, "a", f"job train {rank}") for rank in range(2)]
+    one, two = (written(tmp_path / f"{rank}", jobs[rank]) for rank in range(2))
+    result = call("merge", one, two, "-o", tmp_path / "all")
+    assert "Warning: the files are of 2 starts of jobs: job train 0, job train 1\n" in result.output
+    same = call(
+        "merge", one, written(tmp_path / "2", introduction(1, "a", "job train 0")), "-o", tmp_path / "all"
+    )
+    assert "Warning" not in same.output
 
 
 @pytest.mark.parametrize("end", ["", ",\n", ',\n{"name":"torn', ',\n{"name":"torn\n'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 __all__ = ["Log", "speak_as"]
@@ -32,7 +33,8 @@ class Log:
             logging.getLogger(self._name).warning(text, *values, stacklevel=2)
         elif self._warns():
             rank = "" if _rank is None else f"rank {_rank}: "
-            sys.stderr.write(f"slipstream: {rank}{text % values if values else text}\n")
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # it may be closed, or none
+                sys.stderr.write(f"slipstream: {rank}{text % values if values else text}\n")
 
     def info(self, text: str, *values: object) -> None:
         """As `logging.Logger.info`, likewise only where something has imported `logging`."""

@@ -10,7 +10,7 @@ import click
 from slipstream.bench.table import grid, size_text, time_text
 from slipstream.observe.chrome import line
 from slipstream.observe.trace_file import TraceFile
-from slipstream.observe.trace_reading import load, merged
+from slipstream.observe.trace_reading import jobs_of, load, merged
 from slipstream.observe.trace_summary import CLASSES, summarised
 
 __all__ = ["timeline"]
@@ -48,7 +48,11 @@ def merge(files: tuple[str, ...], output: str) -> None:
     """Joins timelines of several ranks of a job: what --timeline 'trace-{rank}.json' has written."""
     if output in files:
         raise click.UsageError(f"-o: {output} is one of the files to merge")
-    events = merged(_load(file) for file in files)
+    loaded = [_load(file) for file in files]
+    jobs = sorted({job for one in loaded for job in jobs_of(one)})
+    if len(jobs) > 1:
+        click.echo(f"Warning: the files are of {len(jobs)} starts of jobs: {', '.join(jobs)}", err=True)
+    events = merged(loaded)
     try:
         out = TraceFile(output)
         for at in range(0, len(events), _BATCH):
@@ -79,7 +83,10 @@ def _load(file: str) -> list[dict[str, Any]]:
 
 def _text(found: dict[str, Any]) -> str:
     ranks = "1 rank" if found["ranks"] == 1 else f"{found['ranks']} ranks"
-    parts = [f"{ranks}, {time_text(found['seconds'])}", _operations(found["operations"])]
+    parts = [
+        f"{ranks}, {time_text(found['seconds'])}",
+        f"Operations of all ranks\n\n{_operations(found['operations'])}",
+    ]
     if found["steps"]:
         parts += ["Steps", _steps(found["steps"])]
     if found["links"]:
@@ -110,7 +117,7 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     def share(row: dict[str, Any], key: str) -> str:
         return f"{time_text(row[key])} ({100 * row[key] / row['seconds']:.0f} %)"
 
-    head = ("rank", "steps", "median", "total", "communication", "of it exposed")
+    head = ("rank", "steps", "median", "total", "communication (of total)", "exposed (of total)")
     lines = [
         [
             str(row["rank"]),

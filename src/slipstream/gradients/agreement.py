@@ -11,6 +11,7 @@ import numpy as np
 
 from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Mismatch
+from slipstream.base.own_names import own_name
 from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.interruption import found_by_all
@@ -55,7 +56,7 @@ def check_compressions(
     described: Sequence[str],
     group: Group,
     timeout: float = 0.0,
-    name: str = "the compressions of all ranks",
+    name: str = own_name("the compressions of all ranks"),
 ) -> None:
     """Compares the compressions that the ranks have been given. Every rank calls it, after `check_agreement`.
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Aborted
+from slipstream.base.own_names import own_name
 from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
@@ -29,7 +30,7 @@ from slipstream.comm.negotiation.negotiator import negotiator_of
 __all__ = ["TakesPart", "join", "turns_of"]
 
 _I64, _MAX = int(DType.I64), int(Op.MAX)
-_NAME = "the turn of an optimizer, or join"
+_NAME = own_name("the turn of an optimizer, or join")
 _JOINED = (
     "this rank has joined (no more batches), and takes part in steps of optimizers and in operations that have a name. "
     "If another rank waits in an operation without a name, call that one with name="

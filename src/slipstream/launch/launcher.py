@@ -32,7 +32,7 @@ from slipstream.launch.ranks import Ranks
 from slipstream.launch.reducer_agents import ReducerAgents
 from slipstream.launch.reducers import reducer_variables, users_secret
 from slipstream.launch.signals import SignalWatch
-from slipstream.launch.specs import JobSpecs, check_timeline
+from slipstream.launch.specs import JobSpecs, check_outputs
 from slipstream.launch.torch_rendezvous import master_port
 
 __all__ = ["run_job"]
@@ -68,7 +68,7 @@ class _Launcher:
             self._outputs.add(placed.rank)
         hosts = dict.fromkeys([one.host for one in options.placed] + list(options.reducer_hosts))
         self._local = {host: is_local_host(host) for host in hosts}
-        check_timeline(options, settings.timeline, self._local)
+        check_outputs(options, settings, self._local)
         secret = secrets.token_bytes(32)
         bind = bind_addresses(options.interface, one_host=all(self._local.values()))
         store = StoreServer(bind, secret, settings.job, again=True, encrypt=settings.encrypt)

@@ -19,7 +19,7 @@ from slipstream.launch.terminal import harmless
 __all__ = ["Console", "RankOutput", "RankOutputs", "standard_console"]
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-_MAX_LINE = 64 << 10  # a longer line is cut
+_MAX_LINE = 1 << 20  # a longer line is cut in two
 _TAIL_LINES, _TAIL_WIDTH = 20, 2000
 _BREAK = re.compile(rb"[\r\n]")
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slipstream.base.outputs import objection, summary_file
 from slipstream.base.settings import Settings
-from slipstream.base.timelines import file_of, objection
+from slipstream.base.timelines import file_of
 from slipstream.comm.rendezvous.discovery import advertised_addresses
 from slipstream.launch.environment import laid_over, passed_on, rank_variables
 from slipstream.launch.hosts import Placed
@@ -16,22 +17,28 @@ from slipstream.launch.reducers import reducer_spec
 from slipstream.launch.torch_rendezvous import address_towards, master_address
 from slipstream.launch.wire import Spec, SpecRank
 
-__all__ = ["JobSpecs", "check_timeline"]
+__all__ = ["JobSpecs", "check_outputs"]
 
 
-def check_timeline(options: JobOptions, template: str | None, local: Mapping[str, bool]) -> None:
-    """ValueError if a rank of this machine cannot write its timeline: else the job would fail only in init.
+def check_outputs(options: JobOptions, settings: Settings, local: Mapping[str, bool]) -> None:
+    """ValueError if a rank of this machine cannot write its timeline or summary: the job would fail only in init.
 
-    ``local``: of every host, whether it is this machine.
+    ``settings``: of the ranks. ``local``: of every host, whether it is this machine.
     """
+    for what, template in (("timeline", settings.timeline), ("summary", settings.summary)):
+        for placed in options.placed:
+            path = _output(what, template, placed.rank) if local[placed.host] else None
+            why = objection(os.path.join(options.cwd, path)) if path else ""
+            if why:
+                option = f"--{what} (SLIPSTREAM_{what.upper()})"
+                raise ValueError(f"{option}: rank {placed.rank} cannot write its {what} {path}: {why}")
+
+
+def _output(what: str, template: str | None, rank: int) -> str | None:
+    """The file that ``rank`` writes, if it writes one."""
     if template is None:
-        return
-    for placed in options.placed:
-        path = file_of(template, placed.rank)
-        why = objection(os.path.join(options.cwd, path)) if path and local[placed.host] else ""
-        if why:
-            text = f"rank {placed.rank} cannot write its timeline {path}: {why}"
-            raise ValueError(f"--timeline (SLIPSTREAM_TIMELINE): {text}")
+        return None
+    return file_of(template, rank) if what == "timeline" else summary_file(template, rank)
 
 
 @dataclass(frozen=True)

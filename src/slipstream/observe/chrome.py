@@ -74,10 +74,11 @@ def _numbered(name: str, number: int) -> str:
     return f"{name} ({number + 1})" if number else name
 
 
-def introduction(rank: int, host: str) -> list[Event]:
-    """What names the process of ``rank`` and puts it in its place among the others."""
+def introduction(rank: int, host: str, job: str) -> list[Event]:
+    """What names the process of ``rank`` and its ``job``, and puts it in its place among the others."""
     return [
         {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank} ({host})"}},
+        {"name": "process_labels", "ph": "M", "pid": rank, "args": {"labels": job}},
         {"name": "process_sort_index", "ph": "M", "pid": rank, "args": {"sort_index": rank}},
     ]
 
@@ -133,13 +134,16 @@ def _of_track(one: Recorded, rows: Rows, offset: int) -> list[Event]:
 
 
 def _operation(one: dict[str, Any]) -> Event:
-    collective, _, algorithm = one["operation"].partition("/")
+    operation, _, details = one["operation"].partition("[")
+    collective, _, algorithm = operation.partition("/")
     collective = one["direction"] or collective
     name = one["name"].decode(errors="replace")
     args: dict[str, Any] = {"operation": collective, "dtype": one["dtype"], "bytes": one["bytes"]}
     args |= {"ranks": one["ranks"]}
     if algorithm:
         args["algorithm"] = algorithm
+    if details:
+        args["details"] = details.removesuffix("]")
     if one["peer"] >= 0:
         args["peer"] = one["peer"]
     if one["error"]:

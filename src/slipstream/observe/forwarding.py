@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 import zlib
 from collections.abc import Iterator, Sequence
 
 from slipstream.base.errors import PeerLost, Refused, SlipstreamError, Timeout
+from slipstream.base.log import Log
 from slipstream.comm.membership.job import Job
 from slipstream.comm.rendezvous.requests import LATE
 from slipstream.comm.rendezvous.store import Called, Store, connect_any
@@ -24,7 +24,7 @@ _ANSWER = 3.0  # seconds for a reply
 _PAUSE, _LONGEST_PAUSE = 0.25, 4.0  # seconds between attempts
 _CLOCK_EVERY = 5.0  # seconds between looks at rank 0's clock
 _LOOKS = 8
-_log = logging.getLogger("slipstream")
+_log = Log("slipstream")
 _CALLED = Called("rank 0, which writes the timeline, at {} port {}", absent="")
 
 

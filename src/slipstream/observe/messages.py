@@ -99,8 +99,9 @@ def _network(job: Any) -> str:
     if measured is None or len(set(job.hosts)) == 1:  # survivors may share a host
         return ""
     return (
-        f"; the network between hosts: {measured.rate * 8e-6:.0f} Mbit/s and {measured.latency * 1e6:.0f} us, "
-        f"plans are chosen for {8e-6 / network.inter_beta:.0f} Mbit/s and {network.inter_alpha * 1e6:.0f} us"
+        f"; the network between hosts: measured {measured.rate * 8e-6:.0f} Mbit/s and {measured.latency * 1e6:.0f} us, "
+        f"rounded to {8e-6 / network.inter_beta:.0f} Mbit/s and {network.inter_alpha * 1e6:.0f} us for the choice of "
+        "plans"
     )
 
 

@@ -7,6 +7,7 @@ somebody asks: the Prometheus port, the summary, or `slipstream top`.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -15,12 +16,18 @@ from typing import Any
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.training import future_wait, observe_steps, saved_bytes
 from slipstream.comm.membership.job import Job
+from slipstream.observe.link_rates import LinkRates
 
 __all__ = ["Recorder", "Snapshot", "percentile", "recorders"]
 
 _KEPT = 4096  # steps of which times are kept, the latest
 _RECENT = 20  # steps that "recent" tells of
 _MOST_TEXT = 300  # characters
+# What a program calls, and the module that is loaded then.
+_FACES = {
+    "slipstream.torch": "slipstream.faces.torch",
+    "torch.distributed": "slipstream.faces.torch_distributed.group",
+}
 
 Snapshot = dict[str, Any]
 
@@ -49,6 +56,8 @@ class Recorder:
         self._totals = [0.0, 0.0, 0.0]
         # seconds of a step, of waits in it, and of communication that nobody waited for
         self._steps: deque[tuple[float, float, float]] = deque(maxlen=_KEPT)
+        self._rates = LinkRates()
+        self._before = {_key(cell): cell for cell in job.session.counters()["operations"]}  # as the job began
         self._stop = observe_steps(self._step)
         _recorders[job] = self
 
@@ -58,6 +67,8 @@ class Recorder:
         _recorders.pop(self.job, None)
 
     def _step(self) -> None:
+        if self._rates.is_due():
+            self._rates.note(self._links())
         now = time.monotonic_ns()
         waited, busy = self.job.session.times()
         futures = future_wait()
@@ -97,15 +108,24 @@ class Recorder:
             "pid": os.getpid(),
             "time": (time.monotonic_ns() - self._began) * 1e-9,
             "state": self.state(),
+            "faces": [face for face, module in _FACES.items() if module in sys.modules],
             "steps": self.steps(),
-            "operations": counters["operations"],
+            "operations": self._operations(counters["operations"]),
             "waited": counters["waited"],
             "busy": counters["busy"],
             "late": {str(rank): seconds for rank, seconds in enumerate(counters["late"]) if seconds > 0},
             "stalls": counters["stalls"],
             "saved_bytes": saved_bytes(),
-            "links": [_link(one) for one in job.session.link_statistics()],
+            "links": [one | self._rates.of(one["rank"]) for one in self._links()],
         }
+
+    def _links(self) -> list[dict[str, Any]]:
+        return [_link(one) for one in self.job.session.link_statistics()]
+
+    def _operations(self, cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """``cells`` without what the start of the job has measured."""
+        found = [_difference(cell, self._before.get(_key(cell), {})) for cell in cells]
+        return [cell for cell in found if cell["count"]]
 
     def state(self) -> str:
         """``computes``, ``communicates``, or ``failed: ...``."""
@@ -115,6 +135,16 @@ class Recorder:
         except SlipstreamError as error:
             return f"failed: {error}"[:_MOST_TEXT]
         return "computes" if session.quiet() else "communicates"
+
+
+def _key(cell: dict[str, Any]) -> tuple[str, int]:
+    return cell["collective"], cell["largest"]
+
+
+def _difference(cell: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    return cell | {
+        name: cell[name] - before.get(name, 0) for name in ("count", "bytes", "bus_bytes", "seconds")
+    }
 
 
 def _of_steps(steps: list[tuple[float, float, float]]) -> dict[str, float]:

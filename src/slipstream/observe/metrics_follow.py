@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.base.log import Log
+from slipstream.base.outputs import CannotWrite, objection, summary_file
 from slipstream.base.settings import Settings
 from slipstream.comm.membership.job import Job
 from slipstream.observe.metrics import Recorder, Snapshot
@@ -22,7 +23,14 @@ _log = Log("slipstream")
 
 
 def follow(job: Job, settings: Settings) -> None:
-    """Begins what the settings ask for. Nothing that goes wrong with metrics ends a training."""
+    """Begins what the settings ask for. Nothing that goes wrong with metrics later ends a training.
+
+    Raises CannotWrite, an OSError, if this rank is to write the summary into a file, and cannot.
+    """
+    file = summary_file(settings.summary, job.rank)
+    why = objection(file) if file else ""
+    if why:
+        raise CannotWrite(f"rank {job.rank} cannot write its summary {file}: {why}")
     recorder = Recorder(job)
     if settings.metrics_port is not None:
         from slipstream.observe import metrics_port
@@ -50,20 +58,12 @@ def follow(job: Job, settings: Settings) -> None:
 
 
 def _sum_up(job: Job, recorder: Recorder, answers: Answers | None) -> None:
-    import json
-    from pathlib import Path
-
     from slipstream.observe.metrics_exchange import ask, key_of, name_of
-    from slipstream.observe.summary import report, text
+    from slipstream.observe.summary import report
 
     try:
         if job.rank == 0:
-            found = report(_everyone(job, recorder, answers), job.membership.job)
-            where = job.settings.summary
-            if where == "1":
-                sys.stderr.write(text(found) + "\n")
-            else:
-                Path(where).write_text(json.dumps(found, indent=2) + "\n")
+            _show(report(_everyone(job, recorder, answers), job.membership.job), job.settings.summary)
         elif answers is not None and job.questions is not None and not answers.asked_last.is_set():
             place = job.questions.places[0]
             encrypt = job.settings.encrypt
@@ -77,6 +77,23 @@ def _sum_up(job: Job, recorder: Recorder, answers: Answers | None) -> None:
             )
     except Exception as error:  # a full disk must not end a training
         _log.warning("there is no summary: %s", error)
+
+
+def _show(found: dict[str, Any], setting: str) -> None:
+    """Writes the summary where the setting says; on standard error if the file cannot be written any more."""
+    import json
+    from pathlib import Path
+
+    from slipstream.observe.summary import text
+
+    file = summary_file(setting, 0)
+    if file:
+        try:
+            Path(file).write_text(json.dumps(found, indent=2) + "\n")
+            return
+        except OSError as error:
+            _log.warning("the summary cannot be written to %s: %s", file, error.strerror)
+    sys.stderr.write(text(found) + "\n")
 
 
 def _everyone(job: Job, recorder: Recorder, answers: Answers | None) -> list[Snapshot | None]:

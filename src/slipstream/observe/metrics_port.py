@@ -10,12 +10,12 @@ taken does not end a training: the rank says by whom, and goes on without.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import sys
 from pathlib import Path
 
+from slipstream.base.log import Log
 from slipstream.base.settings import Settings
 from slipstream.observe.metrics import recorders
 from slipstream.observe.metrics_http import PROMETHEUS, Page, PageServer
@@ -23,7 +23,7 @@ from slipstream.observe.metrics_text import of_ranks, render
 
 __all__ = ["close", "holder_of", "serve"]
 
-_log = logging.getLogger("slipstream")
+_log = Log("slipstream")
 _server: PageServer | None = None  # of this process, for all of its jobs
 _refused = False
 
@@ -43,7 +43,7 @@ def serve(settings: Settings, local_rank: int) -> None:
         by = holder_of(port) if taken else ""
         _log.warning(
             "no metrics of this rank: %s%s; another --metrics-port (SLIPSTREAM_METRICS_PORT) is needed",
-            error,
+            getattr(error, "strerror", None) or error,
             f" (by {by})" if by else "",
         )
 

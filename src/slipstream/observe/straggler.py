@@ -14,7 +14,7 @@ _SLOWER = 1.15  # times the others' median: what counts as slow compute
 _LEAST_SHARE = 0.05  # of a step that the others lose by it
 _RATE = 0.6  # of the others' rate: what counts as a slow link
 _EXPOSED = 0.1  # of a step: below that no link matters
-_LEAST_BYTES = 1 << 20  # that a link has carried: less tells nothing of its rate
+_LEAST_NOTES = 5  # of a link's rate: fewer may be slow by chance
 _LATE = 0.1  # of the time of a run
 _LEAST_LATE = 1.0  # seconds in all
 _LATER = 2.0  # times the lateness of the next one
@@ -34,7 +34,7 @@ class Straggler:
 class _Link:
     source: int
     target: int
-    rate: float  # bytes a second while it is busy
+    rate: float  # bytes a second while it is busy, the median over the run
 
 
 def find_straggler(snapshots: Sequence[Snapshot]) -> Straggler | None:
@@ -92,9 +92,10 @@ def _slow_link(links: list[_Link], hosts: dict[int, str]) -> Straggler | None:
     if slowest.rate >= _RATE * rest:
         return None
     source, target = slowest.source, slowest.target
+    others = "the other link carries" if len(links) == 2 else "the median of the other links is"
     text = (
-        f"ranks {source} ({hosts[source]}) and {target} ({hosts[target]}): the network from the first to the second is "
-        f"slow, {_rate(slowest.rate)} where other links carry {_rate(rest)}"
+        f"the link from rank {source} ({hosts[source]}) to rank {target} ({hosts[target]}) carries "
+        f"{_rate(slowest.rate)} while it is busy; {others} {_rate(rest)}"
     )
     return Straggler((source, target), hosts[source], "network", text)
 
@@ -103,13 +104,8 @@ def _links(snapshots: Iterable[Snapshot]) -> Iterable[_Link]:
     known = {one["rank"] for one in snapshots}
     for one in snapshots:
         for link in one["links"]:
-            if (
-                link["transport"] == "tcp"
-                and link["rate"] > 0
-                and link["sent"] >= _LEAST_BYTES
-                and link["rank"] in known
-            ):
-                yield _Link(one["rank"], link["rank"], link["rate"])
+            if link["transport"] == "tcp" and link["rate_notes"] >= _LEAST_NOTES and link["rank"] in known:
+                yield _Link(one["rank"], link["rank"], link["usual_rate"])
 
 
 def _late(snapshots: list[Snapshot]) -> Straggler | None:
@@ -120,6 +116,9 @@ def _late(snapshots: list[Snapshot]) -> Straggler | None:
     for one in snapshots:
         for rank, seconds in one["late"].items():
             late[int(rank)] = max(late.get(int(rank), 0.0), seconds)
+    for one in snapshots:  # a rank that waits for a third one answers late, too: that is not its own time
+        if one["rank"] in late:
+            late[one["rank"]] -= max(one["late"].values(), default=0.0)
     ordered = sorted(late.items(), key=lambda item: -item[1])
     if not ordered:
         return None
@@ -128,7 +127,7 @@ def _late(snapshots: list[Snapshot]) -> Straggler | None:
     if seconds < max(_LEAST_LATE, _LATE * time) or seconds < _LATER * next_one:
         return None
     host = next((one["host"] for one in snapshots if one["rank"] == rank), "")
-    text = f"rank {rank} ({host}): it comes late to operations; another rank has waited {seconds:.1f} s for it in all"
+    text = f"rank {rank} ({host}): it comes late to operations; the others have waited {seconds:.1f} s for it in all"
     return Straggler((rank,), host, "late", text)
 
 

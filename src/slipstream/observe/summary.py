@@ -30,6 +30,7 @@ def report(snapshots: Sequence[Snapshot | None], job: str = "job") -> Report:
         "job": job,
         "ranks": len(snapshots),
         "hosts": len({one["machine"] for one in known}),
+        "faces": sorted({face for one in known for face in one["faces"]}),
         "unknown": [rank for rank, one in enumerate(snapshots) if not one],
         "seconds": max((one["time"] for one in known), default=0.0),
         "steps": _steps(known),
@@ -102,6 +103,11 @@ def advice(found: Report) -> list[str]:
             f"look at what rank {straggler['ranks'][0]} computes: other programs on {straggler['host']}, fewer or "
             "slower cores, more data in its batches, or its input"
         )
+    elif straggler is not None and len(straggler["ranks"]) == 2:
+        tries.append(
+            "look at the network between these two (a bad cable or a shared port has this effect); on the host of "
+            f"rank {straggler['ranks'][1]}, run: slipstream check --link {straggler['host']}"
+        )
     elif straggler is not None and straggler["cause"] == "network":
         tries.append(
             f"look at the network of {straggler['host']} (a bad cable or a shared port has this effect); on another "
@@ -111,12 +117,13 @@ def advice(found: Report) -> list[str]:
         tries.append(f"look at what rank {straggler['ranks'][0]} does before its operations")
     share = steps["exposed_share"] if steps else 0.0
     waits_for_compute = straggler is not None and straggler["cause"] == "compute"
-    if steps and share >= _MUCH and found["wire_bytes"] and not waits_for_compute:
-        hidden = "hardly any of it is hidden behind compute" if steps["hidden"] < steps["exposed"] / 4 else ""
-        note = f"communication takes {share:.0%} of a step" + (f", and {hidden}" if hidden else "")
-        wire = "--wire bf16 (half of the bytes) or int8 (a quarter)" if not found["saved_bytes"] else ""
-        ways = [way for way in (wire, "reducers (docs/reducers.md)", "larger batches") if way]
-        tries.append(f"{note}: try {', '.join(ways[:-1])} or {ways[-1]}")
+    if steps and share >= _MUCH and found["hosts"] > 1 and not waits_for_compute:
+        hidden = (
+            ", and hardly any of it is hidden behind compute"
+            if steps["hidden"] < steps["exposed"] / 4
+            else ""
+        )
+        tries.append(f"communication takes {share:.0%} of a step{hidden}: try {_any_of(_ways(found))}")
     small = [row for row in found["operations"] if row["largest"] == 4096 and row["count"] > 0]
     if steps and small and sum(row["count"] for row in small) > 100 * steps["count"]:
         tries.append("there are more than 100 small operations in a step: join them, in buckets or groups")
@@ -125,6 +132,27 @@ def advice(found: Report) -> list[str]:
             f"{found['lost_connections']} connections were lost and repaired: look at the network's errors"
         )
     return tries
+
+
+def _ways(found: Report) -> list[str]:
+    """What makes the communication between hosts shorter, as far as it acts on what the program calls."""
+    ways = []
+    if not found["saved_bytes"]:
+        amounts = "bf16 (half of the bytes) or int8 (a quarter)"
+        ways.append(f"--wire {amounts}" if found["faces"] else f"all_reduce(..., wire=...) with {amounts}")
+    if "slipstream.torch" in found["faces"]:
+        ways.append(
+            "compression= (docs/compression.md) and overlap_forward= (docs/overlap.md) of DistributedOptimizer"
+        )
+    if "torch.distributed" in found["faces"]:
+        ways.append("a hook of slipstream.torch.comm_hooks (docs/compression.md)")
+    if found["hosts"] > 2:  # between two hosts they save nothing
+        ways.append("reducers (docs/reducers.md)")
+    return [*ways, "larger batches"]
+
+
+def _any_of(ways: list[str]) -> str:
+    return " or ".join([part for part in (", ".join(ways[:-1]), ways[-1]) if part])
 
 
 def text(found: Report) -> str:
@@ -138,7 +166,7 @@ def text(found: Report) -> str:
     lines += _text_of_steps(found["steps"])
     wire = f"{format_size(found['wire_bytes'])} over the network"
     local = f"{format_size(found['local_bytes'])} within hosts"
-    saved = f", {format_size(found['saved_bytes'])} saved by --wire" if found["saved_bytes"] else ""
+    saved = f", {format_size(found['saved_bytes'])} saved by wire types" if found["saved_bytes"] else ""
     lines.append(f"  sent           {wire}, {local}{saved}")
     lines.append(
         f"  trouble        {found['stalls']} stalls, {found['retransmits']} TCP retransmits, "
@@ -173,7 +201,7 @@ def _text_of_operations(rows: Sequence[dict[str, Any]]) -> list[str]:
     for first, *rest in cells:
         aligned = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
         lines.append("  ".join(["", first.ljust(max(13, widths[0])), *aligned]))
-    lines[0] += "   (of one rank)"
+    lines[0] += "   (per rank)"
     return lines
 
 

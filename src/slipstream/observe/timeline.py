@@ -7,7 +7,6 @@ to rank 0, which writes one file for all.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -17,9 +16,11 @@ from typing import Protocol
 
 from slipstream.base import recording
 from slipstream.base.errors import SlipstreamError
+from slipstream.base.log import Log
+from slipstream.base.outputs import CannotWrite, objection
 from slipstream.base.settings import Settings
 from slipstream.base.spans import format_spans
-from slipstream.base.timelines import file_of, is_one_for_all, objection
+from slipstream.base.timelines import file_of, is_one_for_all
 from slipstream.comm.membership.job import Job, current_or_only
 from slipstream.observe import chrome
 from slipstream.observe.alignment import Alignment
@@ -33,7 +34,7 @@ _PERIOD = 0.25  # seconds between two writes
 _CAPACITY = 1 << 15  # events between two writes; more are dropped, and counted
 _NEAR = 50_000  # nanoseconds by which clocks are off where the network is quick
 
-_log = logging.getLogger("slipstream")
+_log = Log("slipstream")
 _running: dict[Job, Timeline] = {}
 _collectors: dict[
     Job, Collector
@@ -98,7 +99,7 @@ class Timeline:
         self._capacity = capacity
         self._recorded: deque[recording.Recorded] = deque()  # by Python code
         self._missing = 0  # events that are lost
-        self._waiting: list[chrome.Event] = chrome.introduction(job.rank, job.names[job.rank])
+        self._waiting: list[chrome.Event] = chrome.introduction(job.rank, job.names[job.rank], _label(job))
         self._links = job.session.link_statistics()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
@@ -120,7 +121,7 @@ class Timeline:
                 self._stop.wait(_PERIOD)
         except OSError as error:  # a full disk must not end a training
             self._stop_recording()
-            _log.warning("the timeline ends here: %s", error)
+            _log.warning("the timeline ends here: %s", error.strerror or error)
 
     def _drain(self) -> None:
         native, missing = self._job.session.take_trace()
@@ -151,15 +152,20 @@ class Timeline:
                 )
                 self._drain()
         except OSError as error:
-            _log.warning("the end of the timeline is missing: %s", error)
+            _log.warning("the end of the timeline is missing: %s", error.strerror or error)
         try:
             self._sink.finish()
         except OSError as error:
-            _log.warning("the end of the timeline is missing: %s", error)
+            _log.warning("the end of the timeline is missing: %s", error.strerror or error)
 
     def forget(self) -> None:
         """In a forked child, which is no rank."""
         self._sink.forget()
+
+
+def _label(job: Job) -> str:
+    """What no other start of a job is called."""
+    return f"job {job.membership.job} {job.nonce.hex()[:8]}"
 
 
 def _alignment(job: Job) -> Alignment:
@@ -183,7 +189,7 @@ def _sink(job: Job, template: str) -> Sink:
         return _Own(job, path, alignment, collector)
     except OSError as error:
         why = objection(path) or error.strerror
-        raise type(error)(f"rank {job.rank} cannot write its timeline {path}: {why}") from None
+        raise CannotWrite(f"rank {job.rank} cannot write its timeline {path}: {why}") from None
 
 
 def _begin(job: Job, template: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Event", "load", "merged"]
+__all__ = ["Event", "jobs_of", "load", "merged"]
 
 Event = dict[str, Any]
 
@@ -43,3 +43,8 @@ def merged(files: Iterable[list[Event]]) -> list[Event]:
             else:
                 events.append(event)
     return [*names.values(), *sorted(events, key=lambda event: float(event.get("ts", 0)))]
+
+
+def jobs_of(events: Iterable[Event]) -> set[str]:
+    """The jobs that a file has events of, as far as it says so."""
+    return {str(event["args"]["labels"]) for event in events if event.get("name") == "process_labels"}

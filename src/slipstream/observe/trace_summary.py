@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from slipstream.base.own_names import is_own
 from slipstream.observe.trace_reading import Event
 
 __all__ = ["CLASSES", "summarised"]
@@ -13,6 +14,7 @@ __all__ = ["CLASSES", "summarised"]
 # Operations are of a size class if they have that many bytes at most.
 CLASSES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 _MOST_LINKS = 10
+_OWN = "slipstream itself"  # the kind of operations that the library calls for itself
 
 
 def summarised(events: Sequence[Event]) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def _operations(works: Sequence[Event]) -> list[dict[str, Any]]:
     for event in works:
         nbytes = int(event["args"].get("bytes", 0))
         most = next((one for one in CLASSES if nbytes <= one), 0)
-        groups.setdefault((str(event["args"].get("operation", event["name"])), most), []).append(event)
+        groups.setdefault((_kind(event), most), []).append(event)
     rows = []
     for (kind, most), found in sorted(groups.items(), key=lambda one: (one[0][0], one[0][1] or 1 << 62)):
         seconds = sorted(event["dur"] / 1e6 for event in found)
@@ -69,6 +71,10 @@ def _operations(works: Sequence[Event]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _kind(event: Event) -> str:
+    return _OWN if is_own(event["name"]) else str(event["args"].get("operation", event["name"]))
 
 
 def _links(timed: Sequence[Event]) -> list[dict[str, Any]]:

@@ -50,6 +50,7 @@ import numpy as np
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Aborted
+from slipstream.base.own_names import own_name
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.copies_back import refusal
 from slipstream.comm.collectives.interruption import Together
@@ -65,6 +66,8 @@ __all__ = ["Limits", "Stager"]
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 20e-6, 1e-3  # seconds between two looks at the device
 _PATIENCE = 16  # a pause is this part of the time without progress
 _CLOSED, _WAKE = -1, 0  # tokens
+
+_WIDEST = own_name("the widest block")
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ class _Pipeline:
         address = widest.ctypes.data
         try:
             work = addresses.all_reduce(
-                t.group, address, address, 1, DType.I64, Op.MAX, name="widest", keep=widest
+                t.group, address, address, 1, DType.I64, Op.MAX, name=_WIDEST, keep=widest
             )
         except Exception as error:
             t.fail(error)

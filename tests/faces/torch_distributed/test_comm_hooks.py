@@ -204,7 +204,7 @@ def late_check(late: bool) -> str:
 def test_the_process_groups_timeout_counts(c10d: Any, late: bool) -> None:
     text = c10d(late_check, late, fresh=True, patience=100.0)[0]
     assert "rank 0 has waited" in text  # the job's limit is longer than the test may take
-    operation = "bucket 0 of DDP" if late else "the first bucket of DDP's communication hook"
+    operation = "bucket 0 of DDP" if late else "slipstream: the first bucket of DDP's communication hook"
     assert f"all_reduce(name='{operation}" in text
 
 

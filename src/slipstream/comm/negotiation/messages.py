@@ -10,6 +10,7 @@ import numpy as np
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Timeout
 from slipstream.base.log import Log
+from slipstream.base.own_names import own_name
 from slipstream.comm.collectives import addresses
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN
@@ -84,7 +85,7 @@ def _gather(
         *memory,
         [nbytes] * group.size,
         DType.U8,
-        name="negotiation",
+        name=own_name("negotiation"),
         keep=(source, target),
         timeout=ENDLESS if endless else 0.0,
     )

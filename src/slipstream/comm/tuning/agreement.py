@@ -8,6 +8,7 @@ import numpy as np
 
 from slipstream import _core
 from slipstream.base.dtypes import DType, Op
+from slipstream.base.own_names import own_name
 from slipstream.comm.measuring.runs import compiled
 from slipstream.plan.registry import build
 
@@ -45,5 +46,5 @@ class Agreements:
         )
         memory = np.array(values, dtype=np.float64)
         address = memory.ctypes.data
-        work = self._session.submit(request, address, address, memory.size, what, 0.0, memory)
+        work = self._session.submit(request, address, address, memory.size, own_name(what), 0.0, memory)
         return Pending(work, memory)

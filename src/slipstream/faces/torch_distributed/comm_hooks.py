@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from slipstream.base.dtypes import DType, Op, name_of
+from slipstream.base.own_names import own_name
 from slipstream.comm.membership.group import Group
 from slipstream.comm.membership.job import Job
 from slipstream.faces.torch_distributed.group import SlipstreamGroup, limit_of
@@ -33,7 +34,7 @@ from slipstream.gradients.ways import reduction_of
 __all__ = ["DdpGradients"]
 
 # Who calls something else meanwhile has no hook: the error has this text.
-_COMPARISON = "the first bucket of DDP's communication hook, which all ranks have to register"
+_COMPARISON = own_name("the first bucket of DDP's communication hook, which all ranks have to register")
 _LEAVE = 5.0  # seconds for what a callback of a future still does
 
 
