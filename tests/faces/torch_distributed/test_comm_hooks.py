@@ -184,9 +184,7 @@ def missing_check() -> str:
 
 def test_a_rank_without_a_hook_is_told(c10d: Any) -> None:
     for text in c10d(missing_check, fresh=True):
-        assert (
-            "differs between ranks: rank 0 (host localhost) called all_reduce(name='the first bucket" in text
-        )
+        assert "differs between ranks: " in text
         assert "DDP's communication hook, which all ranks have to register'" in text
 
 
