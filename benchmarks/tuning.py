@@ -4,9 +4,9 @@
     python benchmarks/tuning.py unequal        # one of equal, unequal, fast, reducer
     python benchmarks/tuning.py --save         # keep the record, and renew docs/benchmarks.md
 
-A job all-reduces the same bytes for 50 steps while it tunes itself. Then the same job runs every setting (lanes, ways,
-chunks) in turns, what was chosen among them. Every call is checked. Ends with code 1 if a value was wrong or a job
-failed.
+A job takes 50 steps, of 8 all-reduces of the same bytes each, while it tunes itself. Then the same job runs every
+setting (lanes, ways, chunks) in turns, what was chosen among them. Every call is checked. Ends with code 1 if a value
+was wrong or a job failed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     tuning_rank.py BYTES STEPS SECONDS
 
-Rank 0 prints a line of JSON: the seconds of each of the first STEPS steps, what was chosen and when, and for about
-SECONDS the median of each fixed setting, the choice among them. Ends with an error if a value is wrong.
+Rank 0 prints a line of JSON: the seconds of each of the first STEPS steps (of several all-reduces), what was chosen
+and when, and for about SECONDS the median of each fixed setting, the choice among them. Ends with an error if a value
+is wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from slipstream.plan.choose import estimate
 
 _LANES = (1, 2, 4, 8, 16, 32)
 _CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)
+_BUCKETS = 8  # all-reduces of a step
 _BETWEEN = 6  # settings from one turn of the choice to the next
 _LEAST_TURNS = 4
 _HOPELESS = 1.2  # times the best: measured once
@@ -84,7 +86,7 @@ def main() -> None:
         return seconds_of_step(data, n * (n + 1) / 2)
 
     for i in range(steps):
-        tuned.append(round(step(), 6))
+        tuned.append(round(sum(step() for _ in range(_BUCKETS)), 6))
         tuner = slipstream.world().compiled("all_reduce", nbytes).tuned_by
         if settled is None and tuner is not None and tuner.settled:
             settled = i + 1

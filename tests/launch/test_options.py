@@ -153,6 +153,7 @@ def test_the_memory_of_a_reducer_may_be_a_fraction() -> None:
     [
         ("none/t.json", "rank 0 cannot write its timeline {}/none/t.json: there is no folder {}/none"),
         ("t-{{rank}}", "rank 1 cannot write its timeline {}/t-1: it is a folder"),
+        ("pipe", "rank 0 cannot write its timeline {}/pipe: it is a pipe, "),
         ("file/t.json", "rank 0 cannot write its timeline {}/file/t.json: there is no folder {}/file"),
     ],
 )
@@ -160,6 +161,7 @@ def test_the_memory_of_a_reducer_may_be_a_fraction() -> None:
 def test_a_timeline_that_cannot_be_written(tag: str, tmp_path: Path, name: str, said: str, way: str) -> None:
     (tmp_path / "t-1").mkdir()
     (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
     path = f"{tmp_path}/{name.format()}"
     options, env = (["--timeline", path], {}) if way == "option" else ([], {"SLIPSTREAM_TIMELINE": path})
     code, out, err = run(tag, "-np", "2", *options, "--", "echo", "started", **env)

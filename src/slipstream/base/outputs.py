@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from slipstream.base.errors import SlipstreamError
 
-__all__ = ["CannotWrite", "objection", "summary_file"]
+__all__ = ["CannotWrite", "is_pipe", "objection", "summary_file"]
 
 
 class CannotWrite(SlipstreamError, OSError):
@@ -18,11 +19,21 @@ def objection(path: str) -> str:
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         return "it is a folder"
+    if is_pipe(path):
+        return "it is a pipe, for whose reader the job would wait; give a file"
     if os.path.exists(path):
         return "" if os.access(path, os.W_OK) else "permission denied"
     if not os.path.isdir(folder):
         return f"there is no folder {folder}"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"permission denied in folder {folder}"
+
+
+def is_pipe(path: str) -> bool:
+    """Whether opening ``path`` may wait for another process."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def summary_file(setting: str, rank: int) -> str | None:

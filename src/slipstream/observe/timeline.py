@@ -185,11 +185,13 @@ def _sink(job: Job, template: str) -> Sink:
     if job.size > 1 and is_one_for_all(template):
         collector = _collectors.get(job) or Collector(job)
         _collectors[job] = collector
+    why: str | None = objection(path)
     try:
-        return _Own(job, path, alignment, collector)
+        if not why:
+            return _Own(job, path, alignment, collector)
     except OSError as error:
-        why = objection(path) or error.strerror
-        raise CannotWrite(f"rank {job.rank} cannot write its timeline {path}: {why}") from None
+        why = error.strerror
+    raise CannotWrite(f"rank {job.rank} cannot write its timeline {path}: {why}")
 
 
 def _begin(job: Job, template: str) -> None:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slipstream.base.outputs import is_pipe
 from slipstream.comm.tuning.candidates import Candidate, Way
 from slipstream.plan.registry import algorithms
 from slipstream.plan.topology import Network
@@ -146,6 +147,8 @@ def text_of(entries: Iterable[Entry]) -> str:
 
 def read(path: Path) -> list[Entry]:
     """The entries; none if there is no such file. OSError or ValueError if it cannot be read, or is no cache."""
+    if is_pipe(os.fspath(path)):
+        raise ValueError("it is a pipe")
     try:
         with path.open("rb") as file:
             return parse(file.read(_MOST_BYTES + 1))

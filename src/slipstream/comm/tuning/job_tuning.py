@@ -24,7 +24,11 @@ def what_to_tell(settings: Settings, rank: int, hosts: int) -> str | None:
     try:
         return text_of(entry for entry in read(path) if entry.tunes == settings.autotune)
     except (OSError, ValueError) as error:
-        _log.warning("the tuning cache %s is not used: %s", path, _why(error))
+        _log.warning(
+            "the tuning cache %s is neither used nor renewed: %s (remove it: slipstream check --tuning --clear)",
+            path,
+            _why(error),
+        )
         return None
 
 
