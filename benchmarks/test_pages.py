@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import accuracy
 import allreduce
 import collectives
 import lanes
@@ -20,6 +21,7 @@ from readme import RESULTS, ROOT
 from slipstream.bench.record import newest
 
 PAGES = {
+    "accuracy": lambda: accuracy.page(newest("accuracy", RESULTS)),
     "allreduce": lambda: allreduce.page(
         [newest("all_reduce-np2", RESULTS), newest("all_reduce-np4", RESULTS)]
     ),
@@ -33,11 +35,12 @@ PAGES = {
     "protection": lambda: protection.page(newest("protection", RESULTS)),
     "reducers": lambda: reducers.page(newest("reducers", RESULTS)),
 }
+_ELSEWHERE = {"accuracy": "compression.md", "reducers": "reducers.md"}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_what_stands_between_the_marks_is_what_the_record_says(name: str) -> None:
-    page = ROOT / "docs" / ("reducers.md" if name == "reducers" else "benchmarks.md")
+    page = ROOT / "docs" / _ELSEWHERE.get(name, "benchmarks.md")
     text = page.read_text(encoding="utf-8")
     shown = text.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
     assert shown == PAGES[name]()

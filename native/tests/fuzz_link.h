@@ -152,7 +152,7 @@ class ScriptedLink : public Events {
     const uint64_t cookie = ++last_cookie_;
     const std::byte* data = memory.get();
     if (length > kEagerBytes) sends_[cookie] = std::move(memory);
-    if (link_->send(frame, data, cookie)) sends_.erase(cookie);
+    if (link_->send(frame, data, cookie, static_cast<int>(cookie % 3))) sends_.erase(cookie);
   }
 
   void give_back(size_t index) {

@@ -65,7 +65,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
         Frame frame;
         frame.length = static_cast<uint32_t>(input.value<uint16_t>() % (kEagerBytes + 1));
         const std::vector<std::byte> data(frame.length);
-        link_->send(frame, data.data(), 0);
+        link_->send(frame, data.data(), 0, 0);
         return;
       }
       case 5:
@@ -94,7 +94,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     if (!region_) region_ = regions_.create(64 << 10);
     Frame frame;
     frame.length = 32 << 10;
-    link_->send(frame, region_->memory.data(), 1);
+    link_->send(frame, region_->memory.data(), 1, 0);
   }
 
   void record(Input& input) {
