@@ -49,9 +49,8 @@ def _observe(job: Any, settings: Any) -> None:
         getattr(sys.modules[__name__], name)
     wires = settings.wire != "exact" or settings.wire_gather
     tuning = settings.autotune != "off" or settings.autotune_log
-    if (
-        settings.log != "warning" or settings.reducers or wires or tuning
-    ):  # which may have no effect: a warning
+    # Settings may have no effect, and reducers may be lost: warnings.
+    if settings.log != "warning" or settings.reducers or wires or tuning:
         importlib.import_module("slipstream.observe.messages").follow(job, settings)
     if settings.timeline is not None:
         importlib.import_module("slipstream.observe.timeline").follow(job, settings)

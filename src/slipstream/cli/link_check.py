@@ -67,9 +67,6 @@ def table(found: dict[str, Any]) -> str:
         share = "" if lane["control"] else f"{100 * lane['sent'] / total:.0f} %"
         rate = _rate(8 * lane["rate"]) if lane["rate"] else ""
         sent = f"{lane['sent'] / 1e6:>7.1f} MB{share:>8}"
-        if not lane["local"]:
-            lines.append(f"{name:<9}{'closed':<48}{sent}")
-            continue
         lines.append(
             f"{name:<9}{lane['local']:<24}{lane['remote']:<24}{sent}{rate:>12}"
             f"{lane['rtt'] * 1e3:>7.2f} ms  {lane['retransmits']}"
@@ -87,7 +84,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def _is_closed(lane: dict[str, Any]) -> bool:
-    return not lane["control"] and not lane["up"] and not lane["local"]
+    return not lane["local"]
 
 
 def _closed(lanes: Sequence[dict[str, Any]], total: int) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from statistics import median
 from typing import Any
 
 __all__ = ["LinkRates"]
@@ -43,5 +42,10 @@ class LinkRates:
 
     def of(self, rank: int) -> dict[str, Any]:
         """``usual_rate``: the median of the notes of the link to ``rank``, 0 without any; ``rate_notes``: how many."""
-        rates = tuple(self._rates.get(rank, ()))
-        return {"usual_rate": median(rates) if rates else 0.0, "rate_notes": len(rates)}
+        rates = sorted(self._rates.get(rank, ()))
+        return {"usual_rate": _median(rates) if rates else 0.0, "rate_notes": len(rates)}
+
+
+def _median(ordered: list[float]) -> float:
+    # every rank imports this module as it starts, and `statistics` takes 3 ms
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
