@@ -1,7 +1,8 @@
 """What the gradient pipeline gains: training steps of 4 hosts with wires and reducers, and how much of them is hidden.
 
-    python benchmarks/pipeline.py                           # all of it: half an hour; root, iproute2 and PyTorch
-    python benchmarks/pipeline.py wires --models resnet50   # steps by wire, with and without reducers: three minutes
+    python benchmarks/pipeline.py                           # all of it: over an hour; root, iproute2 and PyTorch
+    python benchmarks/pipeline.py wires --models resnet50   # steps by wire, with and without reducers: five minutes
+    python benchmarks/pipeline.py wires --models vgg16 --wires int8   # of one wire: five minutes
     python benchmarks/pipeline.py overlap                   # communication that takes half of compute, and all of it
     python benchmarks/pipeline.py --save                    # keep the records, and renew docs/benchmarks.md
 
@@ -46,11 +47,11 @@ _STEPS = 8
 Record = dict[str, Any]
 
 
-def wires(models: Sequence[str]) -> Record:
-    """A step of each model with each wire: beside 4 reducers, without them, and over gloo."""
+def wires(models: Sequence[str], names: Sequence[str]) -> Record:
+    """A step of each model with each of these wires: beside 4 reducers, without them, and over gloo."""
     records = {}
     for model in models:
-        for wire in _WIRES:
+        for wire in names:
             bench = ["train", "-np", "4", "--model", model, "--compute-time", _MODELS[model]]
             bench += ["--wire", wire, "--reducers", "auto", "--against", "slipstream-ring,gloo"]
             bench += ["--repeats", "2", "--steps", "2", "--limit", "1800"]
@@ -75,7 +76,7 @@ def _speeds(record: Record) -> Record:
     }
 
 
-def overlap(_: Sequence[str]) -> Record:
+def overlap(*_: Sequence[str]) -> Record:
     """How much longer a step is than its compute, where communication takes half of that, and as long."""
     records = {}
     for name, (seconds, _wanted) in _OVERLAP.items():
@@ -156,15 +157,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(_PARTS)} (all)")
     parser.add_argument("--models", default=",".join(_MODELS), help=f"for wires ({','.join(_MODELS)})")
     parser.add_argument("--save", action="store_true", help="keep the records, renew docs/benchmarks.md")
+    parser.add_argument("--wires", default=",".join(_WIRES), help=f"for wires ({','.join(_WIRES)})")
     given = parser.parse_args(arguments)
-    models = given.models.split(",")
-    unknown = sorted({*given.parts} - {*_PARTS} | {*models} - {*_MODELS})
+    models, names = given.models.split(","), given.wires.split(",")
+    unknown = sorted({*given.parts} - {*_PARTS} | {*models} - {*_MODELS} | {*names} - {*_WIRES})
     if unknown:
         parser.error(f"there is no {', '.join(unknown)}")
     record: Record = head("pipeline")
     try:
         for name in given.parts or _PARTS:
-            record[name] = _PARTS[name](models)
+            record[name] = _PARTS[name](models, names)
     except WrongResult as error:
         print(f"WRONG RESULT: {error}; nothing is kept", file=sys.stderr)
         return 1

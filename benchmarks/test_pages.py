@@ -14,6 +14,7 @@ import allreduce
 import collectives
 import lanes
 import network
+import pipeline
 import protection
 import reducers
 from readme import RESULTS, ROOT
@@ -32,6 +33,7 @@ PAGES = {
         {model: newest(f"train-{model}-lab", RESULTS) for model in ("resnet50", "bert-base")}
     ),
     "lanes": lambda: lanes.page(newest("lanes", RESULTS)),
+    "pipeline": lambda: pipeline.page(newest("pipeline", RESULTS)),
     "protection": lambda: protection.page(newest("protection", RESULTS)),
     "reducers": lambda: reducers.page(newest("reducers", RESULTS)),
 }
