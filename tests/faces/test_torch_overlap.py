@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ torch = pytest.importorskip("torch")
 import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
 from comm import ranks  # noqa: E402
-from slipstream.gradients import buckets  # noqa: E402
+from slipstream.gradients import buckets, exchange  # noqa: E402
 
 ROWS = 4
 
@@ -90,19 +92,26 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(value, other[name]), name
 
 
-def check_values(kind: str) -> None:
-    fixed = buckets.FIRST_BUCKET_BYTES, buckets.OVERLAPPED_BYTES
-    buckets.FIRST_BUCKET_BYTES = buckets.OVERLAPPED_BYTES = 256
+@contextlib.contextmanager
+def small_buckets() -> Iterator[None]:
+    """So small that each module waits for buckets of its own."""
+    fixed = buckets.FIRST_BUCKET_BYTES, exchange.OVERLAPPED_BYTES
+    buckets.FIRST_BUCKET_BYTES = exchange.OVERLAPPED_BYTES = 256
     try:
+        yield
+    finally:
+        buckets.FIRST_BUCKET_BYTES, exchange.OVERLAPPED_BYTES = fixed
+
+
+def check_values(kind: str) -> None:
+    with small_buckets():
         plain, _, expected = train(kind, overlapped=False)
         model, optimizer, losses = train(kind, overlapped=True)
-        assert optimizer._exchange.unsettled
+        assert len(optimizer._exchange._unsettled) > 4  # buckets
         assert losses == expected
         assert_same(model.state_dict(), plain.state_dict())
         assert not optimizer._exchange.unsettled
         assert all(parameter.grad is None for parameter in model.parameters())
-    finally:
-        buckets.FIRST_BUCKET_BYTES, buckets.OVERLAPPED_BYTES = fixed
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -165,26 +174,30 @@ def test_a_copy_of_the_model_is_as_after_the_step(two: Any) -> None:
     two(check_copies)
 
 
+def seen_by_hooks(overlapped: bool) -> list[Any]:
+    """The parameters that the program's own hooks find in some steps."""
+    model = make_model()
+    found: list[Any] = []
+    for module in (model.first, model.inner[2]):
+        module.register_forward_pre_hook(
+            lambda module, _: found.append(next(module.parameters()).detach().clone())
+        )
+    options = {"overlap_forward": model} if overlapped else {}
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), **options)
+    for step in range(4):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    model(batch(5)[0])
+    return found
+
+
 def check_hooks() -> None:
     """What the program has called before a module runs finds its parameters updated."""
-    seen: dict[bool, list[Any]] = {}
-    for overlapped in (False, True):
-        model = make_model()
-        found = seen[overlapped] = []
-        for module in (model.first, model.inner[2]):
-            module.register_forward_pre_hook(
-                lambda module, _, found=found: found.append(next(module.parameters()).detach().clone())
-            )
-        optimizer = hvd.DistributedOptimizer(
-            OPTIMIZERS["sgd"](model.parameters()), **({"overlap_forward": model} if overlapped else {})
-        )
-        for step in range(4):
-            x, y = batch(step)
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-        model(batch(5)[0])
-    assert all(torch.equal(one, other) for one, other in zip(seen[False], seen[True], strict=True))
+    with small_buckets():
+        expected, found = seen_by_hooks(False), seen_by_hooks(True)
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
 def test_hooks_of_the_program_find_parameters_updated(two: Any) -> None:
