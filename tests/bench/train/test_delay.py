@@ -30,7 +30,9 @@ def delayed(name: str) -> tuple[DelayedModel, list[Layer], GradientMemory]:
     shapes = [parameter.shape for parameter in module.parameters()]
     gradients = GradientMemory(shapes, CPU)
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
-    return DelayedModel(parameters, [], Delay(layers, 0.0, gradients)), layers, gradients
+    delay = Delay(layers, 0.0, gradients)
+    delay.prepare(1.0)
+    return DelayedModel(parameters, [], delay), layers, gradients
 
 
 def test_gradients_are_ready_layer_by_layer_from_the_end() -> None:
@@ -63,7 +65,7 @@ def test_gradients_are_the_pattern_and_stay_in_their_memory() -> None:
     low = gradients.flat.data_ptr()
     high = low + 4 * gradients.flat.numel()
     for number in (3.0, 4.0):
-        module._delay.factor = number
+        module._delay.prepare(number)
         for parameter in module.parameters():
             parameter.grad = None
         module(torch.zeros(())).backward()

@@ -6,13 +6,13 @@ share of the time, backward twice as long as forward, and hands out gradients fo
 
 It sleeps until absolute deadlines, counted from the start of the forward pass: errors do not add up, and what
 hooks do between two layers (copying into a bucket, say) takes nothing from the time left, just as a GPU goes on
-meanwhile. The sleep releases the interpreter's lock.
+meanwhile. The sleep releases the interpreter's lock. Gradients are written before the step begins: a GPU that
+computes them takes no time of the CPU either.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,28 +104,23 @@ def ready_times(layers: Sequence[Layer], sizes: Sequence[int], seconds: float) -
 
 
 class Delay:
-    """The clock of the step under way, and the gradients it hands out; shared by all replicas of a rank.
-
-    Gradients are written ahead, in the order of readiness, in time that would be slept away: mostly during forward,
-    when nothing is communicated that could suffer from it.
-    """
+    """The clock of the step under way, and the gradients it hands out; shared by all replicas of a rank."""
 
     def __init__(self, layers: Sequence[Layer], seconds: float, gradients: GradientMemory) -> None:
         self.layers = layers
-        self.gradients = gradients
-        self.factor = 1.0
+        self._gradients = gradients
         self._forward, self._backward = schedule([layer.share for layer in layers], seconds)
         self._start = 0.0
-        self._to_make: deque[int] = deque()
         self._made: dict[int, Tensor] = {}
+
+    def prepare(self, factor: float) -> None:
+        """Writes the gradients of the next step, which are ``factor`` times the pattern."""
+        used = (index for layer in self.layers for index in layer.parameters)
+        self._made = {index: self._gradients.fill(index, factor) for index in used}
 
     def begin(self) -> None:
         """The forward pass starts now."""
         self._start = time.perf_counter()
-        self._to_make = deque(
-            index for layer in reversed(range(len(self.layers))) for index in self.order(layer)
-        )
-        self._made.clear()
 
     def order(self, layer: int) -> tuple[int, ...]:
         """The parameters of ``layer``, the last one first: a bias is ready before its weights."""
@@ -137,20 +132,11 @@ class Delay:
 
     def backward(self, layer: int) -> list[Tensor]:
         """Waits until backward of ``layer`` is over; returns its gradients, as `order` has them."""
-        wanted = self.order(layer)
-        while not self._made.keys() >= set(wanted):
-            self._make_next()
         self._wait(self._backward[layer])
-        return [self._made.pop(index) for index in wanted]
-
-    def _make_next(self) -> None:
-        index = self._to_make.popleft()
-        self._made[index] = self.gradients.fill(index, self.factor)
+        return [self._made.pop(index) for index in self.order(layer)]
 
     def _wait(self, end: float) -> None:
-        """Until ``end`` seconds from the start: makes gradients, then sleeps."""
-        while self._to_make and time.perf_counter() < self._start + end:
-            self._make_next()
+        """Until ``end`` seconds from the start."""
         left = self._start + end - time.perf_counter()
         if left > 0:
             time.sleep(left)

@@ -101,9 +101,9 @@ class Delayed:
         return DelayedModel([nn.Parameter(p) for p in self._parameters], self._buffers, self._delay)
 
     def begin(self, step: int) -> None:
-        """Chooses the gradients of the step."""
+        """Writes the gradients of the step."""
         self._step = step
-        self._delay.factor = factor(comm.rank(), step)
+        self._delay.prepare(factor(comm.rank(), step))
 
     def loss(self, module: nn.Module) -> Tensor:
         """Waits for as long as forward takes."""
