@@ -32,14 +32,15 @@ _DOCUMENT = _HERE.parent / "docs" / "benchmarks.md"
 _RATE = "500mbit"
 _MODELS = {"resnet50": "0.35s", "vgg16": "0.4s", "bert-base": "0.57s"}
 _WIRES = ("exact", "bf16", "f16", "int8")
-# Times faster than gloo's step: (wire, beside 4 reducers) -> wanted.
-_WANTED = {
-    ("exact", False): 1.0,
-    ("exact", True): 1.45,
-    ("f16", False): 1.85,
-    ("f16", True): 2.7,
-    ("int8", True): 5.0,
+# How a model is trained: the contender of `slipstream bench train`, what wraps the model, and what is beside it.
+_WAYS = {
+    "ring": ("slipstream-ring", "DDP", "none"),
+    "reducers": ("slipstream", "DDP", "4 reducers"),
+    "optimizer": ("slipstream-horovod", "DistributedOptimizer", "4 reducers"),
 }
+_AGAINST = "slipstream-ring,slipstream-horovod,gloo"
+# Times faster than gloo's step: wire -> wanted without reducers, and beside 4.
+_WANTED = {"exact": (1.0, 1.45), "f16": (1.85, 2.7), "int8": (None, 5.0)}
 # Of resnet50, whose gradients take 2.45 s here: compute time, and the longest step, in plain ones.
 _OVERLAP = {"half of compute": ("4.9", 1.05), "as long as compute": ("2.45", 1.15)}
 _STEPS = 8
@@ -53,7 +54,7 @@ def wires(models: Sequence[str], names: Sequence[str]) -> Record:
     for model in models:
         for wire in names:
             bench = ["train", "-np", "4", "--model", model, "--compute-time", _MODELS[model]]
-            bench += ["--wire", wire, "--reducers", "auto", "--against", "slipstream-ring,gloo"]
+            bench += ["--wire", wire, "--reducers", "auto", "--against", _AGAINST]
             bench += ["--repeats", "2", "--steps", "2", "--limit", "1800"]
             record = bench_record(bench, ["--hosts", "4", "--reducers", "4", "--rate", _RATE])
             records[f"{model} {wire}"] = _speeds(record)
@@ -71,7 +72,7 @@ def _speeds(record: Record) -> Record:
                 "communication": rows[contender]["communication"]["median"],
                 "against_gloo": rows[contender]["ratio"]["gloo"]["value"],
             }
-            for name, contender in (("ring", "slipstream-ring"), ("reducers", "slipstream"))
+            for name, (contender, *_) in _WAYS.items()
         },
     }
 
@@ -94,11 +95,13 @@ def judge(record: Record) -> list[Judgement]:
     found = []
     for name, one in record.get("wires", {}).items():
         model, wire = name.split()
-        for beside in (False, True):
-            wanted = _WANTED.get((wire, beside))
-            if wanted is not None:
-                speed = one["reducers" if beside else "ring"]["against_gloo"]
-                what = f"{model}, {wire}{', 4 reducers' if beside else ''}: speed of a step relative to gloo"
+        for way, (_, wrapper, beside) in _WAYS.items():
+            wanted = _WANTED.get(wire, (None, None))[beside != "none"]
+            if wanted is not None and way in one:
+                speed = one[way]["against_gloo"]
+                what = (
+                    f"{model}, {wire}, {wrapper}, beside: {beside}: speed of a step relative to DDP over gloo"
+                )
                 found.append(Judgement(what, f">= {wanted:g}x", f"{speed:.2f}x", speed >= wanted))
     for name, one in record.get("overlap", {}).items():
         longer, wanted = one["overlap"] / one["plain"], _OVERLAP[name][1]
@@ -114,18 +117,12 @@ def page(record: Record) -> str:
         rows = []
         for name, one in record["wires"].items():
             model, wire = name.split()
-            for way in ("ring", "reducers"):
-                rows.append(
-                    [
-                        model,
-                        wire,
-                        "4 reducers" if way == "reducers" else "none",
-                        f"{one[way]['step'] * 1e3:.0f} ms",
-                        f"{one['gloo'] * 1e3:.0f} ms",
-                        f"{one[way]['against_gloo']:.2f}x",
-                    ]
-                )
-        parts.append(grid(("model", "wire", "beside", "step", "gloo", "vs gloo"), rows))
+            for way, (_, wrapper, beside) in _WAYS.items():
+                if way in one:
+                    step, speed = one[way]["step"], one[way]["against_gloo"]
+                    times = f"{step * 1e3:.0f} ms", f"{one['gloo'] * 1e3:.0f} ms"
+                    rows.append([model, wire, wrapper, beside, *times, f"{speed:.2f}x"])
+        parts.append(grid(("model", "wire", "wrapper", "beside", "step", "DDP over gloo", "vs gloo"), rows))
     if "overlap" in record:
         columns = ("communication", "contender", "compute", "step", "of compute")
         parts.append(grid(columns, [row for one in record["overlap"].items() for row in _overlap_rows(*one)]))

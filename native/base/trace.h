@@ -34,6 +34,7 @@ struct TraceEvent {
     control_moved,  // the control lane has the connection of a bulk lane, which was faster
     span,           // what some part of the engine did, from `begin` to `end`
     mark,           // that something happened, at `begin`
+    step,           // a chunk went through a step of a work's plan
   };
   enum class Direction : uint8_t { none, send, recv };
   // Texts are cut to this, with their end.
@@ -65,23 +66,32 @@ struct TraceEvent {
   uint32_t lane = 0;  // 0: the control lane
   Endpoint old_local;
   Endpoint new_local;
+
+  // Of a step, beside `peer`, and `operation` and `name` of the work.
+  const char* verb = "";  // "send"; lives for ever, as `wire` does
+  const char* wire = "";  // "int8" if the chunk is cast to it, or from it
+  uint32_t step = 0;
+  uint64_t chunk = 0;
 };
 
 // Any thread. Off until start(), and then one branch for each event.
 class Trace {
  public:
   bool on() const { return on_.load(std::memory_order_relaxed); }
+  // Whether steps of plans are recorded, too.
+  bool has_steps() const { return steps_.load(std::memory_order_relaxed); }
   // Holds at most `capacity` events until they are taken; what comes then is dropped, and counted.
-  void start(size_t capacity) {
+  void start(size_t capacity, bool steps = false) {
     const std::lock_guard lock(mutex_);
     events_.clear();
     events_.reserve(capacity);
     capacity_ = capacity;
     dropped_ = 0;
+    steps_ = steps;
     on_ = true;
   }
   // The events recorded so far can still be taken.
-  void stop() { on_ = false; }
+  void stop() { on_ = steps_ = false; }
 
   void put(const TraceEvent& event) {
     const std::lock_guard lock(mutex_);
@@ -132,6 +142,7 @@ class Trace {
   }
 
   std::atomic<bool> on_{false};
+  std::atomic<bool> steps_{false};
   std::mutex mutex_;
   std::vector<TraceEvent> events_;
   size_t capacity_ = 0;

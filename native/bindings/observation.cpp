@@ -71,7 +71,7 @@ nb::list statistics(Session& self) {
 
 const char* name_of(TraceEvent::Kind kind) {
   const char* const names[] = {"work",         "lane lost",     "lane replaced", "lane reopened", "link repaired",
-                               "lane damaged", "control moved", "span",          "mark"};
+                               "lane damaged", "control moved", "span",          "mark",          "step"};
   return names[static_cast<int>(kind)];
 }
 
@@ -97,6 +97,13 @@ nb::dict trace_event(const TraceEvent& event) {
     one["track"] = event.operation.chars.data();
     one["name"] = nb::bytes(event.name.chars.data());
     one["bytes"] = event.bytes;
+  } else if (event.kind == TraceEvent::Kind::step) {
+    one["operation"] = event.operation.chars.data();
+    one["name"] = nb::bytes(event.name.chars.data());
+    one["verb"] = event.verb;
+    one["wire"] = event.wire;
+    one["step"] = event.step;
+    one["chunk"] = event.chunk;
   } else {
     one["lane"] = event.lane;
     one["old_local"] = endpoint_name(event.old_local);
@@ -163,8 +170,11 @@ void bind_observation(nb::module_& m, SessionClass& session) {
       .def("link_statistics", &statistics,
            "What each link has done, also if it is closed: a dict each, those of tcp with their lanes.")
       .def(
-          "start_trace", [](Session& self, size_t capacity) { self.trace().start(capacity); }, nb::arg("capacity"),
-          "Keeps what happens from now on until it is taken, at most `capacity` events; forgets what was kept.")
+          "start_trace", [](Session& self, size_t capacity, bool steps) { self.trace().start(capacity, steps); },
+          nb::arg("capacity"), nb::arg("steps") = false,
+          "Keeps what happens from now on until it is taken, at most `capacity` events; forgets what was kept. "
+          "`steps`: "
+          "also the steps of plans.")
       .def("stop_trace", [](Session& self) { self.trace().stop(); })
       .def("take_trace", &take_trace,
            "(events, dropped): a dict for each work that is done and each change of a lane, in order; how many more "

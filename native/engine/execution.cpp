@@ -85,6 +85,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       scaled_(context.arena, geometry_, request_.prescale),
       past_cache_(is_past_cache(request_, geometry_, 1 + peers_here())),
       operator_(request_, geometry_, memory_, scaled_, {rounds(request_, geometry_, context.fabric), past_cache_}),
+      trace_(work_->steps, request_),
       encoded_(context.arena, geometry_),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
       private_sends_(request_, geometry_, context.fabric),
@@ -207,6 +208,7 @@ void Execution::run_ready() {
 
 void Execution::issue(uint32_t index, uint64_t chunk) {
   const Step& step = plan_.steps()[index];
+  if (trace_.on()) trace_.begin(index, chunk);
   switch (step.kind) {
     case StepKind::send:
       return issue_send(index, chunk);
@@ -225,6 +227,8 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
   scaled_.drop(send_key(index, chunk));
   if (step.kind == StepKind::send && geometry_.is_encoded(step)) encoded_.drop(step, chunk);
   if (part_ && part_->received && step.kind == StepKind::recv) (*part_->received)[chunk] = 1;
+  if (trace_.on())
+    trace_.end(step, index, chunk, step.peer < 0 ? -1 : global_rank(step.peer), geometry_.is_encoded(step));
   schedule_.complete(index, chunk);
 }
 

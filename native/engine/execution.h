@@ -23,6 +23,7 @@
 #include "engine/shared_copies.h"
 #include "engine/stall.h"
 #include "engine/step_operator.h"
+#include "engine/step_trace.h"
 #include "engine/work.h"
 #include "engine/work_header.h"
 #include "engine/work_memory.h"
@@ -119,6 +120,7 @@ class Execution {
   ScaledInput scaled_;
   bool past_cache_;
   StepOperator operator_;
+  StepTrace trace_;
   EncodedSends encoded_;
   SharedCopies shared_copies_;
   PrivateSends private_sends_;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/trace.h"
 #include "engine/counters.h"
 #include "engine/plan.h"
 
@@ -219,6 +220,7 @@ class Work {
   Counters* counters = nullptr;  // its session's, if it is counted
   Time called{};                 // then; exact
   Time traced{};                 // when it was prepared, if the session had a timeline then
+  Trace* steps = nullptr;        // where the steps of its plan are recorded, if they are
   Time submitted{};              // coarse
   Time finished{};               // after done(); coarse for small works that are not counted
   uint64_t entry = 0;            // of its channel: the order in which works came

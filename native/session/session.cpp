@@ -158,6 +158,7 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   if (request.timeout_seconds <= 0) request.timeout_seconds = options_.timeout_seconds;
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
+  if (trace_.has_steps()) work->steps = &trace_;
   work->split = is_split(work->request);
   if (work->split) {  // its slices are numbered
     work->submitted = coarse_now();

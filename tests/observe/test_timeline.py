@@ -168,6 +168,26 @@ def test_details_of_a_call_are_no_part_of_its_kind() -> None:
         assert (event["name"], event["args"]) == ("broadcast", about | algorithm)
 
 
+def test_steps_of_plans(tmp_path: Path) -> None:
+    run("operations", tmp_path / "{rank}", SLIPSTREAM_TIMELINE_DETAIL="steps", SLIPSTREAM_BOARD="off")
+    for rank in range(2):
+        events = load(tmp_path / str(rank))
+        rows = rows_of(events)
+        steps = named(events, "plan")
+        (whole,) = [event for event in named(events, "operation") if event["name"] == "gradient 17"]
+        its = [event for event in steps if event["args"]["name"] == "gradient 17"]
+        assert {rows[event["tid"]].partition(",")[0] for event in its} >= {"plan send", "plan recv_reduce"}
+        for event in its:
+            assert event["args"]["operation"] == f"all_reduce/{whole['args']['algorithm']}"
+            assert whole["ts"] - 1 <= event["ts"]
+            assert event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 1
+            if "rank" in rows[event["tid"]]:
+                assert f"rank {1 - rank}" in rows[event["tid"]]
+        no_overlap(steps)
+    run("operations", tmp_path / "less{rank}")
+    assert not named(load(tmp_path / "less0"), "plan")
+
+
 def test_buckets_and_steps(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "gradients" / "exchange_rank.py"
     ranks.run(script, 3, args=["average"], env={"SLIPSTREAM_TIMELINE": str(tmp_path / "{rank}")})

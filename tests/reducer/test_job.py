@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -190,3 +191,18 @@ def test_two_jobs_share_a_reducer(tmp_path: Path) -> None:
 def test_works_in_flight_on_the_same_memory(tmp_path: Path, case: str) -> None:
     with reducers(tmp_path, 2) as services:
         ranks.run(OVERLAP, 3, transport="tcp", args=[case], env=environment(services))
+
+
+def test_a_timeline_shows_the_parts_of_reducers(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    with reducers(tmp_path, 2) as services:
+        env = environment(services) | {"SLIPSTREAM_TIMELINE": str(file)}
+        ranks.run(RANK, 2, transport="tcp", args=["asynchronous"], env=env)
+        names = {f"reducer 127.0.0.1:{one.port}" for one in services}
+    events = json.loads(file.read_text())
+    rows = {
+        (event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
+    parts = [event for event in events if event.get("cat") == "reducer"]
+    assert {rows[part["pid"], part["tid"]].partition(" (")[0] for part in parts} == names
+    assert all(part["ph"] == "X" and part["args"]["bytes"] > 0 for part in parts)

@@ -352,6 +352,11 @@ class Settings:
         _summary, "0", "1: rank 0 prints a summary as the job ends; FILE.json: it writes one there"
     )
     top: bool = _setting(_switch, True, "0: `slipstream top` does not see this job")
+    timeline_detail: str = _setting(
+        _one_of("operations", "steps"),
+        "operations",
+        "steps: the timeline also shows each chunk in each step of a plan",
+    )
     host_name: str | None = _setting(_text, None, "what messages call this host; set by `slipstream run`")
     report: str | None = _setting(
         _text, None, "the pipe by which a rank tells its launcher of an exception; set by `slipstream run`"

@@ -190,6 +190,11 @@ def main() -> None:
     "file. See slipstream timeline.",
 )
 @click.option(
+    "--timeline-detail",
+    type=click.Choice(["operations", "steps"]),
+    help="With steps, the timeline also shows each chunk in each step of a plan. [default: operations]",
+)
+@click.option(
     "--summary",
     metavar="FILE.json",
     is_flag=False,

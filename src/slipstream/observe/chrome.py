@@ -13,7 +13,7 @@ __all__ = ["Rows", "dropped", "introduction", "line", "totals", "translate", "tr
 # Rows from these numbers on are links, by peer, and tracks; those below are operations.
 _LINKS, _TRACKS = 1000, 1 << 20
 # The order in which viewers show them: what the program does above what that makes.
-_PLACES = {"steps": 90, "gradients": 100, "negotiation": 110, "wire": 400, "reducer": 410}
+_PLACES = {"steps": 90, "gradients": 100, "negotiation": 110, "wire": 400, "reducer": 410, "plan": 420}
 _THREAD_PLACE, _OTHER_PLACE, _OPERATION_PLACE, _LINK_PLACE = 0, 120, 300, 500
 _ERRORS = ("", "PeerLost", "Mismatch", "Timeout", "Refused", "Aborted", "ValueError", "SlipstreamError")
 
@@ -90,8 +90,9 @@ def translate(native: Iterable[dict[str, Any]], rows: Rows, offset: int) -> list
     """
     found: list[Event] = []
     for one in native:
-        if one["kind"] in ("span", "mark"):
-            found += _of_track(_noted(one), rows, offset)
+        if one["kind"] in ("span", "mark", "step"):
+            noted = _step(one) if one["kind"] == "step" else _noted(one)
+            found += _of_track(noted, rows, offset)
             continue
         if one["kind"] == "work":
             row, names = rows.of_operation(one["begin"], one["end"])
@@ -116,6 +117,17 @@ def _noted(one: dict[str, Any]) -> Recorded:
     details = {key: one[key] for key, none in (("bytes", 0), ("peer", -1)) if one[key] != none}
     end = one["end"] if one["kind"] == "span" else None
     return Recorded(one["track"], one["name"].decode(errors="replace"), one["begin"], end, details, False)
+
+
+def _step(one: dict[str, Any]) -> Recorded:
+    """A chunk's way through a step of a plan: in a row for each peer, and each kind of step."""
+    verb, peer = one["verb"], one["peer"]
+    track = f"plan {verb}" if peer < 0 else f"plan {verb}, rank {peer}"
+    details = {"operation": one["operation"], "name": one["name"].decode(errors="replace")}
+    if one["wire"]:
+        details["wire"] = one["wire"]
+    name = f"step {one['step']}, chunk {one['chunk']}"
+    return Recorded(track, name, one["begin"], one["end"], details, False)
 
 
 def _of_track(one: Recorded, rows: Rows, offset: int) -> list[Event]:

@@ -103,7 +103,7 @@ class Timeline:
         self._links = job.session.link_statistics()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
-        job.session.start_trace(capacity)
+        job.session.start_trace(capacity, job.settings.timeline_detail == "steps")
         recording.listen(self._note)
         self._thread.start()
 

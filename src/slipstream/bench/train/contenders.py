@@ -147,11 +147,27 @@ def _horovod(
     reducing = hvd.DistributedOptimizer(optimizer, named_parameters=list(module.named_parameters()))
     shapes = [p.shape for p in reversed(parameters)]
     sizes = _slipstream_buckets(shapes) if name.startswith("slipstream") else [4 * s.numel() for s in shapes]
-    memory = workload.scratch
-    if name.startswith("slipstream"):  # its gradients live in memory that the ranks of a host share
-        memory = torch.from_numpy(comm.empty((sum(sizes) // 4,), np.float32))
-        memory.zero_()
-    parts = _parts(memory, sizes)
+    exchange = _exchange(sizes) if name.startswith("slipstream") else _horovod_exchange(hvd, workload, sizes)
+    finish = reducing.step if sgd else reducing.synchronize
+    return Contender(name, workload, module, parameters, finish, exchange, lambda: sizes)
+
+
+def _exchange(sizes: Sequence[int]) -> Callable[[], None]:
+    """All-reduces buckets as slipstream's own optimizer does: in memory that a host shares, by the wire of the job."""
+    memory = comm.empty((sum(sizes) // 4,), np.float32)
+    memory[:] = 0
+    parts = np.split(memory, np.cumsum([size // 4 for size in sizes[:-1]]))
+    wire = Settings.from_environment().wire
+
+    def exchange() -> None:
+        for work in [comm.all_reduce(part, out=part, wire=wire, async_op=True) for part in parts]:
+            work.wait()
+
+    return exchange
+
+
+def _horovod_exchange(hvd: Any, workload: Workload, sizes: Sequence[int]) -> Callable[[], None]:
+    parts = _parts(workload.scratch, sizes)
 
     def exchange() -> None:
         handles = [
@@ -161,8 +177,7 @@ def _horovod(
         for handle in handles:
             hvd.synchronize(handle)
 
-    finish = reducing.step if sgd else reducing.synchronize
-    return Contender(name, workload, module, parameters, finish, exchange, lambda: sizes)
+    return exchange
 
 
 def _slipstream_buckets(shapes: Sequence[torch.Size]) -> list[int]:

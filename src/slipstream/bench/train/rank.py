@@ -65,7 +65,11 @@ def main() -> None:
     comm.shutdown()
 
 
-_ON_WIRE = ("slipstream", "slipstream-horovod", RING)  # whose gradients travel in fewer bits if the settings say so
+_ON_WIRE = (
+    "slipstream",
+    "slipstream-horovod",
+    RING,
+)  # whose gradients travel in fewer bits if the settings say so
 # Of the largest gradient: what a rank's part, and a sum of parts, may be off.
 _PRECISION = {"exact": 0.0, "bf16": 2.0**-7, "f16": 2.0**-9, "f8": 2.0**-3, "int8": 2 / 127}
 
