@@ -12,12 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BAD", "VERDICTS", "Job", "Result", "end_job", "last_words", "run_job", "verdicts"]
+__all__ = ["BAD", "VERDICTS", "Job", "Result", "end_job", "has_hung", "last_words", "run_job", "verdicts"]
 
 HERE = Path(__file__).resolve().parent
 VERDICTS = ("passed", "skipped", "failed", "hung", "died", "not run")
@@ -88,7 +88,7 @@ def run_job(job: Job, ranks: int, file: str, patterns: Sequence[str]) -> dict[st
                 start_new_session=True,
             )
             try:
-                hung = _wait(process, folder, ranks, job.limit)
+                hung = has_hung(process, job.limit, lambda: _written(folder, ranks, job.limit))
             finally:
                 end_job(process)
         told = {rank: _entries(folder / f"results.{rank}") for rank in range(ranks)}
@@ -100,17 +100,30 @@ def run_job(job: Job, ranks: int, file: str, patterns: Sequence[str]) -> dict[st
         return verdicts(told, hung, job.limit, last, stacks)
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, ranks: int, limit: float) -> bool:
-    """Waits for the end of the job; True if nothing was written for ``limit`` seconds."""
-    sizes: list[tuple[str, int]] = []
-    since = time.monotonic()
+def _written(folder: Path, ranks: int, limit: float) -> tuple[list[tuple[str, int]], float]:
+    """How much each rank has written, and how long it may stay as it is."""
+    sizes = sorted((path.name, path.stat().st_size) for path in folder.glob("results.*[0-9]"))
+    return sizes, limit if len(sizes) == ranks else max(limit, STARTING)
+
+
+def has_hung(
+    process: subprocess.Popen[bytes], limit: float, look: Callable[[], tuple[Any, float]] | None = None
+) -> bool:
+    """Waits for the end of ``process``, and returns whether it took too long.
+
+    That is more than ``limit`` seconds or, with ``look``, more than the seconds it returns since the other value that
+    it returns has changed. While this process itself is stopped, no time passes.
+    """
+    seen: Any = None
+    quiet = 0.0
     while process.poll() is None:
-        seen = sorted((path.name, path.stat().st_size) for path in folder.glob("results.*[0-9]"))
-        if seen != sizes:
-            sizes, since = seen, time.monotonic()
-        elif time.monotonic() - since > (limit if len(seen) == ranks else max(limit, STARTING)):
+        now, most = look() if look else (None, limit)
+        if now != seen:
+            seen, quiet = now, 0.0
+        elif quiet > most:
             return True
         time.sleep(POLL)
+        quiet += POLL
     return False
 
 

@@ -23,8 +23,8 @@ Each file of tests runs as one job, as a user of Horovod would run it. A test **
 if the job had ended before. Each test that did not pass runs again, **alone** in a job: what passes there follows from
 an earlier failure.
 
-Horovod itself, built on the same PyTorch, passes 102 tests of `test_torch.py` on 2 ranks, fails 3, and skips 10. The 3 make an
-optimizer of every class in `torch.optim`, and `Muon` refuses their models.
+Horovod itself, built on the same PyTorch, passes 102 tests of `test_torch.py` on 2 ranks, fails 3, and skips 10. The
+3 make an optimizer of every class in `torch.optim`, and `Muon` refuses their models.
 
 Stand-ins: the tests of process sets are written for TensorFlow and use nothing of it: they get `horovod.torch`. The
 tests of Adasum ask for MPI and GPUs: they run on the CPU. `unittest.mock` serves as `mock`.

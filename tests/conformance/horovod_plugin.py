@@ -22,7 +22,7 @@ import results_plugin
 pytest_plugins = ["results_plugin"]
 
 os.environ["CHECKOUT_RESULTS"] += os.environ.get("HOROVOD_RANK", "0")  # a file for each rank
-STACKS = open(os.environ["CHECKOUT_RESULTS"] + ".stacks", "w", encoding="utf-8")  # noqa: SIM115: it stays open
+STACKS = open(os.environ["CHECKOUT_RESULTS"] + ".stacks", "w", encoding="utf-8")  # noqa: SIM115 - it stays open
 TESTS_FAILED, NO_TESTS = 1, 5  # pytest's exit statuses
 
 

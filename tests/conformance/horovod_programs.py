@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from horovod_job import end_job, last_words
+from horovod_job import end_job, has_hung, last_words
 from horovod_suite import LAUNCH, numbers, what_ran
 
 HERE = Path(__file__).resolve().parent
@@ -96,10 +96,7 @@ def run_program(program: Program, checkouts: Path, workers: int, launch: str, li
                 start_new_session=True,
             )
             try:
-                process.wait(limit)
-                hung = False
-            except subprocess.TimeoutExpired:
-                hung = True
+                hung = has_hung(process, limit)
             finally:
                 end_job(process)
         return judge(
@@ -161,6 +158,13 @@ Examples:
 
 @click.command(epilog=EPILOG, help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("checkouts", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path))
+@click.option(
+    "--table",
+    default=PROGRAMS,
+    show_default=PROGRAMS.name,
+    type=click.Path(exists=True, path_type=Path),
+    help="What to run, as JSON.",
+)
 @click.option("--only", "words", multiple=True, help="Part of a program's name; may be repeated.")
 @click.option(
     "--workers", "sizes", default="1,2", show_default=True, callback=numbers, help="Numbers of ranks."
@@ -176,6 +180,7 @@ Examples:
 @click.option("--page", "as_page", is_flag=True, help="Write docs/horovod_programs.md.")
 def main(
     checkouts: Path,
+    table: Path,
     words: tuple[str, ...],
     sizes: list[int],
     limit: float,
@@ -183,7 +188,7 @@ def main(
     file: Path | None,
     as_page: bool,
 ) -> None:
-    programs = json.loads(PROGRAMS.read_text())
+    programs = json.loads(table.read_text())
     runs: dict[str, dict[int, Run]] = {}
     if file and file.exists():
         told = json.loads(file.read_text())

@@ -16,7 +16,16 @@ import numpy as np
 import torch
 
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
-DROPPED_BY_NUMPY = {"bool": bool, "float": float, "int": int, "object": object}
+DROPPED_BY_NUMPY = {
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "object": object,
+    "Inf": np.inf,
+    "alltrue": np.all,
+    "mat": np.asmatrix,
+    "product": np.prod,
+}
 
 
 def cpu_as_gpu() -> None:
@@ -35,15 +44,16 @@ def cpu_as_gpu() -> None:
     torch.Tensor.cuda = torch.nn.Module.cuda = stay  # type: ignore[assignment,method-assign]
     torch.Tensor.to, torch.nn.Module.to = to_cpu(torch.Tensor.to), to_cpu(torch.nn.Module.to)  # type: ignore
     torch.Tensor.pin_memory = stay  # type: ignore[assignment,method-assign]
-    torch.cuda.set_device = torch.cuda.manual_seed = torch.cuda.synchronize = lambda *_: None  # type: ignore
+    for name in ("manual_seed", "set_device", "synchronize"):  # a function for each, which PyTorch insists on
+        setattr(torch.cuda, name, lambda *_: None)
     torch.cuda.device_count = lambda: 1
 
 
 def main() -> None:
     arguments = sys.argv[1:]
-    for name, kind in DROPPED_BY_NUMPY.items():
+    for name, value in DROPPED_BY_NUMPY.items():
         if name not in np.__dict__:
-            setattr(np, name, kind)
+            setattr(np, name, value)
     if arguments[0] == "--as-gpu":
         cpu_as_gpu()
         del arguments[0]

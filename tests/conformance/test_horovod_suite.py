@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +37,11 @@ def test_comes_too_late():
 
 
 @pytest.fixture(scope="module")
-def suite() -> Any:
-    """The command, as a module, with its neighbours on the path as when it is run."""
-    sys.path.insert(0, str(HERE))
-    try:
-        spec = importlib.util.spec_from_file_location("horovod_suite", HERE / "horovod_suite.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(HERE))
+def load() -> Iterator[Callable[[str], Any]]:
+    """Imports a module that finds its neighbours on the path, as when the command is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(HERE)
+        yield importlib.import_module
 
 
 def test_what_becomes_of_each_test(tmp_path: Path) -> None:
@@ -66,7 +61,7 @@ def test_what_becomes_of_each_test(tmp_path: Path) -> None:
         "test_comes_too_late": {"together": "not run", "alone": "passed"},
     }
     assert "something ran before" in tests["test_fails_after_another"]["together"]["reason"]
-    assert tests["test_hangs"]["alone"]["reason"] == "rank 1 was in line 16 for 3 s"
+    assert tests["test_hangs"]["alone"]["reason"] == "rank 1 was in line 15 for 3 s"
     assert process.returncode == 1
     assert "3 failures that are not known" in process.stdout
 
@@ -75,26 +70,27 @@ def line(name: str, verdict: str, at: float, reason: str = "") -> dict[str, Any]
     return {"name": name, "verdict": verdict, "reason": reason, "seconds": 0.5, "at": at}
 
 
-def test_the_failure_that_came_first_is_the_reason(suite: Any) -> None:
+def test_the_failure_that_came_first_is_the_reason(load: Callable[[str], Any]) -> None:
     told = {
         0: [line("a", "began", 1), line("a", "failed", 3, "rank 1 has left")],
         1: [line("a", "began", 1), line("a", "failed", 2, "wrong sum"), line("a", "passed", 4)],
     }
-    found = suite.run_job.__globals__["verdicts"](told, False, 60.0, "", {})
+    found = load("horovod_job").verdicts(told, False, 60.0, "", {})
     assert (found["a"].verdict, found["a"].reason) == ("failed", "rank 1: wrong sum")
 
 
-def test_a_rank_that_ends_in_a_test_has_died(suite: Any) -> None:
+def test_a_rank_that_ends_in_a_test_has_died(load: Callable[[str], Any]) -> None:
     told = {
         0: [line("a", "began", 1), line("a", "passed", 2), line("b", "collected", 0)],
         1: [line("a", "began", 1), line("b", "collected", 0)],
     }
-    found = suite.run_job.__globals__["verdicts"](told, False, 60.0, "exit status 139", {})
+    found = load("horovod_job").verdicts(told, False, 60.0, "exit status 139", {})
     assert (found["a"].verdict, found["a"].reason) == ("died", "exit status 139")
     assert found["b"].verdict == "not run"
 
 
-def test_known_exceptions_and_the_page(suite: Any) -> None:
+def test_known_exceptions_and_the_page(load: Callable[[str], Any]) -> None:
+    suite = load("horovod_suite")
     bad, good = suite.Result("failed", "rank 0: ValueError: 2 | 3"), suite.Result("passed")
     results = {
         2: {"x.py": {"T::a": {"together": bad, "alone": good}, "T::b": {"together": good}}},
