@@ -198,7 +198,7 @@ def _states(entries: Sequence[Entry]) -> dict[str, Entry]:
     """The last entry of each test, but a failure is not undone by what follows."""
     states: dict[str, Entry] = {}
     for entry in entries:
-        if states.get(entry["name"], entry)["verdict"] != "failed":
+        if entry["name"] not in states or states[entry["name"]]["verdict"] != "failed":
             states[entry["name"]] = entry
     return states
 

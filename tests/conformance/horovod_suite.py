@@ -36,6 +36,7 @@ FILES = (
     "parallel/test_common.py",
     "single/test_torch*.py",
 )
+SINGLE = "single/"  # the folder of tests of one process
 LAUNCH = "slipstream run --horovod -np {ranks} --"
 ALONE = {
     "failed": lambda result: result.verdict in BAD,
@@ -200,8 +201,8 @@ def main(
     if not show:
         ran = what_ran(checkout, launch)
         job = Job(launch, checkout, limit)
-        for ranks in sizes:
-            for name in names:
+        for name in names:
+            for ranks in [1] if name.startswith(SINGLE) else sizes:
                 tests = results.setdefault(ranks, {}).setdefault(name, {})
                 for test, told in run_file(
                     job, ranks, name, [f"*{p}" for p in patterns] or ["*"], ALONE[alone]

@@ -62,7 +62,7 @@ def main() -> None:
         sys.argv, sys.path[0] = arguments[1:], os.getcwd()
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).resolve().parent)
+        sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).absolute().parent)
         runpy.run_path(arguments[0], run_name="__main__")
 
 

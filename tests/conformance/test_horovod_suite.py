@@ -79,6 +79,14 @@ def test_the_failure_that_came_first_is_the_reason(load: Callable[[str], Any]) -
     assert (found["a"].verdict, found["a"].reason) == ("failed", "rank 1: wrong sum")
 
 
+def test_a_file_that_cannot_be_imported(load: Callable[[str], Any]) -> None:
+    told = {rank: [line("(import)", "failed", rank, "ImportError: no x")] for rank in range(2)}
+    found = load("horovod_job").verdicts(told, False, 60.0, "exit status 2", {})
+    assert [(name, of.verdict, of.reason) for name, of in found.items()] == [
+        ("(import)", "failed", "rank 0: ImportError: no x")
+    ]
+
+
 def test_a_rank_that_ends_in_a_test_has_died(load: Callable[[str], Any]) -> None:
     told = {
         0: [line("a", "began", 1), line("a", "passed", 2), line("b", "collected", 0)],
