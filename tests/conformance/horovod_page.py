@@ -18,10 +18,10 @@ and wrote this page. CHECKOUT is a source tree of Horovod: nothing of it is part
 {date} with Horovod's commit {horovod}, slipstream {slipstream}, PyTorch {torch} and Python {python}, on CPUs, with
 `{launch}`.
 
-Each file of tests runs as one job, as a user of Horovod would run it. A test **failed** if it failed on any rank; it
-**hung** if no rank went on within its time, which ends the job; it **died** if a rank ended in it; it did **not run**
-if the job had ended before. Each test that did not pass runs again, **alone** in a job: what passes there follows from
-an earlier failure.
+Each file of tests runs as one job, as a user of Horovod would run it; those of `single` run on one rank. A test
+**failed** if it failed on any rank; it **hung** if no rank went on within its time, which ends the job; it **died** if
+a rank ended in it; it did **not run** if the job had ended before. Each test that did not pass runs again, **alone** in
+a job: what passes there follows from an earlier failure.
 
 Horovod itself, built on the same PyTorch, passes 102 tests of `test_torch.py` on 2 ranks, fails 3, and skips 10. The
 3 make an optimizer of every class in `torch.optim`, and `Muon` refuses their models.
@@ -46,8 +46,9 @@ def _counts(results: Mapping[int, Mapping[str, Mapping[str, Mapping[str, Result]
     lines.append("|---" * (len(VERDICTS) + 3) + "|")
     files = dict.fromkeys(file for of_ranks in results.values() for file in of_ranks)
     for file in files:
-        for ranks, of_ranks in results.items():
-            tests = of_ranks.get(file, {})
+        for ranks, tests in sorted(
+            (ranks, of_ranks[file]) for ranks, of_ranks in results.items() if file in of_ranks
+        ):
             counts = Counter(test["together"].verdict for test in tests.values())
             alone = sum(test["alone"].verdict in BAD for test in tests.values() if "alone" in test)
             cells = [str(counts[verdict] or "") for verdict in VERDICTS]

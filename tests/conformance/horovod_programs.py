@@ -130,6 +130,8 @@ def page(runs: Mapping[str, Mapping[int, Run]], programs: Sequence[Program], ran
     lines = [INTRO.format(**ran), "| program | what it uses | workers | result |", "|---|---|---|---|"]
     for program in programs:
         link = f"[{program['name']}](https://github.com/{program['repository']}), `{program['commit']}`"
+        if "why_not" in program:
+            lines.append(f"| {link} | | | not run: {program['why_not']} |")
         for workers, run in runs.get(program["name"], {}).items():
             told = run.reason.replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| {link} | {program['uses']} | {workers} | {run.verdict}: `{told}` |")
@@ -196,7 +198,7 @@ def main(
     bad = 0
     for program in programs:
         checkout = checkouts / program["repository"]
-        if words and not any(word in program["name"] for word in words):
+        if "why_not" in program or (words and not any(word in program["name"] for word in words)):
             continue
         for workers in program.get("workers", sizes):
             if checkout.is_dir():

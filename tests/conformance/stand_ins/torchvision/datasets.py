@@ -22,7 +22,7 @@ class Digits(Dataset):
 
     def __init__(self, root: str, train: bool = True, transform: Any = None, **_: Any) -> None:
         found = load_digits()
-        first, last = (0, TRAINING) if train and not root.endswith("val") else (TRAINING, len(found.target))
+        first, last = (0, TRAINING) if train else (TRAINING, len(found.target))
         chosen = slice(first, min(last, first + MOST))
         images = np.kron(found.images[chosen] * 255 / 16, np.ones((1, self.scale, self.scale)))
         images = np.pad(images, ((0, 0), (self.border, self.border), (self.border, self.border)))
@@ -56,3 +56,6 @@ class CIFAR100(CIFAR10):
 
 class ImageFolder(CIFAR10):
     """As CIFAR10; a folder whose name ends in "val" has the images for tests."""
+
+    def __init__(self, root: str, transform: Any = None, **_: Any) -> None:
+        super().__init__(root, not root.endswith("val"), transform)
