@@ -132,6 +132,7 @@ def page(runs: Mapping[str, Mapping[int, Run]], programs: Sequence[Program], ran
         link = f"[{program['name']}](https://github.com/{program['repository']}), `{program['commit']}`"
         if "why_not" in program:
             lines.append(f"| {link} | | | not run: {program['why_not']} |")
+            continue
         for workers, run in runs.get(program["name"], {}).items():
             told = run.reason.replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| {link} | {program['uses']} | {workers} | {run.verdict}: `{told}` |")

@@ -1,11 +1,12 @@
 """One rank of a program of other people: program_rank.py [--as-gpu] SCRIPT|-m MODULE [ARGUMENT...]
 
-The program finds `stand_ins` for packages that are not installed, the names that NumPy has dropped and, with --as-gpu,
-a GPU as which the CPU serves. Nothing of it is changed.
+The program finds `stand_ins` for packages that are not installed, the names that NumPy and Python have dropped and,
+with --as-gpu, a GPU as which the CPU serves. Nothing of it is changed.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import os
 import runpy
 import sys
@@ -54,6 +55,8 @@ def main() -> None:
     for name, value in DROPPED_BY_NUMPY.items():
         if name not in np.__dict__:
             setattr(np, name, value)
+    for name in collections.abc.__all__:  # where Python had them before 3.10
+        setattr(collections, name, getattr(collections.abc, name))
     if arguments[0] == "--as-gpu":
         cpu_as_gpu()
         del arguments[0]
