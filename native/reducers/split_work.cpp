@@ -210,7 +210,7 @@ void SplitWork::part_done(const Part& part) {
 void SplitWork::record(const Part& part) {
   Trace& trace = context_.workers.trace();
   if (part.reducer < 0 || !trace.on()) return;
-  const Signature& signature = parent_->request.signature;
+  const Signature& signature = whole().signature;
   const std::string name = signature.name.empty() ? signature.operation : signature.name;
   const std::string track = pool_.name(static_cast<size_t>(part.reducer));
   const bool lost = part.work == nullptr || part.work->error();

@@ -188,6 +188,20 @@ def test_steps_of_plans(tmp_path: Path) -> None:
     assert not named(load(tmp_path / "less0"), "plan")
 
 
+def test_steps_name_the_type_that_they_cast_to(tmp_path: Path) -> None:
+    run("casts", tmp_path / "{rank}", SLIPSTREAM_TIMELINE_DETAIL="steps", SLIPSTREAM_BOARD="off")
+    for rank in range(2):
+        events = load(tmp_path / str(rank))
+        rows = rows_of(events)
+        for name, wires in (("int8", {"int8"}), ("exact", {None})):
+            travels = [
+                event["args"].get("wire")
+                for event in named(events, "plan")
+                if event["args"]["name"] == name and "rank" in rows[event["tid"]]
+            ]
+            assert set(travels) == wires
+
+
 def test_buckets_and_steps(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "gradients" / "exchange_rank.py"
     ranks.run(script, 3, args=["average"], env={"SLIPSTREAM_TIMELINE": str(tmp_path / "{rank}")})
