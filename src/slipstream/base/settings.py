@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.base.cpus import format_cpus, parse_cpus
+from slipstream.base.dtypes import WIRE_NAMES
 from slipstream.base.misspelt import did_you_mean
 from slipstream.base.units import TIME_UNITS, parse_duration, parse_rate, parse_size
 
@@ -259,7 +260,7 @@ class Settings:
         "checksums of what TCP connections carry: auto, between hosts alone; on, within a host too; off",
     )
     wire: str = _setting(
-        _one_of("exact", "bf16", "f16", "f8", "int8"),
+        _one_of(*WIRE_NAMES),
         "exact",
         "what large float32 tensors travel as between hosts when torch.distributed or a DistributedOptimizer sums or "
         "averages them; on all ranks",

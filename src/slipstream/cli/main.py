@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from slipstream.base.dtypes import WIRE_NAMES
 from slipstream.base.settings import REPLACEABLE, Settings, parse_reducers
 from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
@@ -148,7 +149,7 @@ def main() -> None:
 )
 @click.option(
     "--wire",
-    type=Name(["exact", "bf16", "f16", "f8", "int8"]),
+    type=Name(WIRE_NAMES),
     help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or a DistributedOptimizer "
     "sums or averages them: half of the bytes, or a quarter. [default: exact]",
 )
