@@ -43,6 +43,7 @@ Examples:
   slipstream run -np 4 --summary -- python train.py        # where the time went; slipstream top: live
   slipstream run -np 4 --metrics-port 9400 -- python train.py   # Prometheus: curl localhost:9400/metrics
   slipstream run -H node1:1,node2:1 --autotune on --autotune-log tuning.jsonl -- python train.py
+  slipstream run -np 4 --horovod -- python train.py        # its 'import horovod.torch' is ours
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 
 Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.
@@ -230,6 +231,12 @@ def main() -> None:
     f"Names: {', '.join(REPLACEABLE)}.",
 )
 @click.option(
+    "--horovod",
+    is_flag=True,
+    help="Run scripts of Horovod unchanged: 'import horovod.torch as hvd' imports slipstream, also where Horovod is "
+    "installed. See docs/migrating.md.",
+)
+@click.option(
     "--reducers",
     metavar="HOST[:PORT],...|auto",
     help="Reducers that run already (see slipstream reducer), or auto: one for this job on each host that the host "
@@ -258,6 +265,7 @@ def run(
     interface: str | None,
     variables: tuple[str, ...],
     exported: tuple[str, ...],
+    horovod: bool,
     reducers: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
@@ -308,6 +316,7 @@ def run(
             ssh_identity_file=ssh_identity_file,
             reducers=_reducers(reducers, env, settings),
             reducer_hosts=_reducer_hosts(places) if reducers == "auto" else (),
+            horovod=horovod,
         )
         code = run_job(options)
     except ValueError as error:
