@@ -10,7 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from slipstream.as_horovod.modules import GONE, MODULES, VERSION, Names, is_package
+from slipstream.as_horovod.modules import GONE, MODULES, Names, is_package
+from slipstream.base.protocol import HOROVOD
 
 __all__ = ["stand_in"]
 
@@ -46,7 +47,7 @@ def stand_in(name: str) -> None:
     if not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     module: Any = sys.modules[name]
-    module.__version__ = VERSION
+    module.__version__ = HOROVOD
     module.__slipstream__ = True  # for those who have to know that it is not Horovod
     _fill(module, MODULES[name])
 
@@ -91,4 +92,6 @@ def _value(module: ModuleType, names: Names, name: str) -> Any:
 
 
 def _gone(name: str) -> str:
-    return f"{name}: slipstream, which stands in for Horovod here, does not have it yet; meanwhile {GONE[name]}"
+    return (
+        f"{name}: slipstream, which stands in for Horovod here, does not have it yet. Meanwhile: {GONE[name]}"
+    )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["GONE", "MODULES", "VERSION", "Names", "is_package"]
-
-VERSION = "0.28.1"  # the last one of Horovod, whose interface this is: programs compare it
+__all__ = ["GONE", "MODULES", "Names", "is_package"]
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,8 @@ GONE: dict[str, str] = {
     "horovod.keras": "use slipstream.all_reduce and its like with NumPy arrays, or train in PyTorch",
     "horovod._keras": "use slipstream.all_reduce and its like with NumPy arrays, or train in PyTorch",
     "horovod.mxnet": "use slipstream.all_reduce and its like with the arrays' asnumpy(), or train in PyTorch",
-    "horovod.ray": f"without Ray, {_START}",
-    "horovod.spark": f"write the data to files by Spark, then {_START}",
+    "horovod.ray": _START,
+    "horovod.spark": f"write the data to files by Spark, and {_START}",
     "horovod.data": "use torch.utils.data.DataLoader with num_workers=1 or more, which loads beside the training",
 }
 

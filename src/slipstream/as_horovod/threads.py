@@ -21,7 +21,9 @@ def in_thread(
     """Starts ``target(*args)`` in a thread and returns that; ``silent``: what it raises is dropped."""
     if not isinstance(args, tuple):
         raise ValueError(f"args must be a tuple, such as (value,), not {type(args)}")
-    thread = threading.Thread(target=_quiet(target) if silent else target, args=args, name=name, daemon=daemon)
+    thread = threading.Thread(
+        target=_quiet(target) if silent else target, args=args, name=name, daemon=daemon
+    )
     thread.start()
     return thread
 
@@ -60,9 +62,9 @@ def execute_function_multithreaded(
     block_until_all_done: bool = True,
     max_concurrent_executions: int = 1000,
 ) -> dict[int, Any] | None:
-    """Calls ``fn(*args)`` for each of ``args_list`` in threads; returns the results by number, None if it does not wait.
+    """Calls ``fn(*args)`` for each of ``args_list`` in threads; returns the results by number.
 
-    Raises what a call has raised.
+    Raises what a call has raised. Without ``block_until_all_done`` it returns None at once.
     """
     pool = ThreadPoolExecutor(max(1, min(max_concurrent_executions, len(args_list))))
     calls = [pool.submit(fn, *args) for args in args_list]

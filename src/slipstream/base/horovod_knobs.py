@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["KNOBS", "Knob", "Told", "knob_of", "told", "values"]
+__all__ = ["KNOBS", "OURS", "THEIRS", "Knob", "Told", "knob_of", "told", "values"]
 
 THEIRS, OURS = "HOROVOD_", "SLIPSTREAM_"
 _MOST_FUSED = 1 << 30
@@ -122,7 +122,19 @@ KNOBS: dict[str, Knob] = {
 }
 
 # What images of containers set when they build Horovod: nobody who runs a job means anything by these.
-_OF_THE_BUILD = ("WITH_", "WITHOUT_", "BUILD_", "GPU_", "CUDA_", "NCCL_", "ROCM_", "MPICXX_", "CCL_", "GPU", "VERSION")
+_OF_THE_BUILD = (
+    "WITH_",
+    "WITHOUT_",
+    "BUILD_",
+    "GPU_",
+    "CUDA_",
+    "NCCL_",
+    "ROCM_",
+    "MPICXX_",
+    "CCL_",
+    "GPU",
+    "VERSION",
+)
 
 
 def knob_of(variable: str) -> Knob | None:
