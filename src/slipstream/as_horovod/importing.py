@@ -1,4 +1,4 @@
-"""How Python comes to the modules of `modules`: a finder of its own makes them, and their names are got on first use."""
+"""How Python comes to the modules of `modules`: a finder makes them, and their names are got on first use."""
 
 from __future__ import annotations
 

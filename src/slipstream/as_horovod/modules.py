@@ -63,8 +63,8 @@ MODULES: dict[str, Names] = {
     "horovod.common.util": Names(
         others=_from(
             _BUILT,
-            "EXTENSIONS ccl_built check_extension ddl_built env extension_available gloo_built gpu_available is_iterable "
-            "is_version_greater_equal_than mpi_built nccl_built num_rank_is_power_2 split_list",
+            "EXTENSIONS ccl_built check_extension ddl_built env extension_available gloo_built gpu_available "
+            "is_iterable is_version_greater_equal_than mpi_built nccl_built num_rank_is_power_2 split_list",
         )
     ),
     "horovod.runner": Names(others=_from(f"{_OURS}.running", "run")),
