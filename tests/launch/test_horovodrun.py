@@ -76,9 +76,10 @@ def test_the_table_has_no_other_and_the_page_has_all() -> None:
     theirs = {option.partition("=")[0] for option in THEIRS} | set(REFUSED) | {TWO_VALUES[0]}
     assert {name for flag in FLAGS for name in flag.names.split()} == theirs
     page = PAGE.read_text()
-    assert [name for name in (*theirs, *OWN, "--config-file") if f"`{name}`" not in page] == []
+    assert [name for name in (*OWN, "--config-file") if f"`{name}`" not in page] == []
     for flag in FLAGS:
-        assert meaning(flag)
+        names = ", ".join(f"`{name}`" for name in flag.names.split())
+        assert f"| {names} | {meaning(flag)} |" in page
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,12 @@ FLAGS: tuple[Flag, ...] = (
 def meaning(flag: Flag) -> str:
     """What it is to `slipstream run`, in a few words: its option or variable there, or why there is none."""
     if flag.becomes[:1] == ("-e",):
-        knob = KNOBS[flag.becomes[1].partition("=")[0].removeprefix(THEIRS)]
-        return f"sets {OURS}{knob.field.upper()}" if knob.field else f"no meaning: {knob.why}"
+        variable, _, text = flag.becomes[1].partition("=")
+        knob = KNOBS[variable.removeprefix(THEIRS)]
+        if not knob.field:
+            return f"no meaning: {knob.why}"
+        value = "..." if text == "{}" else knob.value(text, {})
+        return "changes nothing" if value is None else f"sets {OURS}{knob.field.upper()}={value}"
     if flag.becomes:
         return " ".join(flag.becomes).format("VALUE")
     if flag.refused:
