@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from launch import called
+from launch.test_as_horovod import ON_PATH
 from slipstream.as_horovod.running import IGNORED, REFUSED, run
 
 # What Horovod 0.28 takes, and what of it makes a difference here.
@@ -25,7 +26,11 @@ def test_every_parameter_is_honoured_or_answered() -> None:
     assert not set(HONOURED) & {*IGNORED, *REFUSED}
 
 
-def test_results_of_all_ranks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_of_all_ranks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks find what their caller finds, `horovod` among it."""
+    monkeypatch.syspath_prepend(ON_PATH)
     options: dict[str, Any] = {
         "output_filename": str(tmp_path / "logs"),
         "hosts": "localhost:2",

@@ -93,7 +93,6 @@ def run(
         output_dir=output_filename,
         interface=interfaces,
         verbose=bool(verbose),
-        horovod=True,
     )
     return call(func, args, kwargs, options)
 

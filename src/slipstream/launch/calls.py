@@ -59,7 +59,6 @@ class CallOptions:
     output_dir: str | None = None
     interface: str | None = None
     verbose: bool = False
-    horovod: bool = False
 
 
 def run(
@@ -251,7 +250,6 @@ def _run_launcher(folder: Path) -> int:
         start_timeout=given.start_timeout or settings.start_timeout,
         interface=given.interface or settings.interface,
         verbose=given.verbose,
-        horovod=given.horovod,
     )
     return run_job(options)
 
