@@ -44,7 +44,7 @@ MODULES: dict[str, Names] = {
         others=_from(_TORCH, "DistributedOptimizer")
         | {
             "_DistributedOptimizer": "slipstream.faces.torch.optimizer:_Distributed",
-            "_DistributedAdasumOptimizer": "slipstream.faces.torch.optimizer:_Distributed",
+            "_DistributedAdasumOptimizer": "slipstream.faces.torch.adasum_steps:AdasumSteps",
         }
     ),
     "horovod.torch.sync_batch_norm": Names(others=_from(_TORCH, "SyncBatchNorm")),

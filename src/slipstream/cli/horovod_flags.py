@@ -67,7 +67,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--max-np --max-num-proc", 1, ignored="a job has -np ranks at most: no rank joins it later"),
     Flag("--slots-per-host", 1, ignored="-H HOST:SLOTS says how many ranks a host takes"),
     Flag("--elastic-timeout", 1, _knob("ELASTIC_TIMEOUT")),
-    Flag("--reset-limit", 1, ignored="--min-np says how many ranks must be left for the job to go on"),
+    Flag("--reset-limit", 1, ("-e", f"{OURS}RESET_LIMIT={{}}")),
     Flag("--blacklist-cooldown-range", 2, ignored="no host comes back into a job"),
     Flag("--timeline-filename", 1, ("--timeline", "{}")),
     *_switch("timeline-mark-cycles", "TIMELINE_MARK_CYCLES"),
@@ -96,8 +96,10 @@ FLAGS: tuple[Flag, ...] = (
 
 def meaning(flag: Flag) -> str:
     """What it is to `slipstream run`, in a few words: its option or variable there, or why there is none."""
-    if flag.becomes[:1] == ("-e",):
-        variable, _, text = flag.becomes[1].partition("=")
+    variable, _, text = flag.becomes[-1].partition("=") if flag.becomes else ("", "", "")
+    if variable.startswith(OURS):
+        return f"sets {variable}=..."
+    if variable.startswith(THEIRS):
         knob = KNOBS[variable.removeprefix(THEIRS)]
         if not knob.field:
             return f"no meaning: {knob.why}"
