@@ -8,6 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
 from launch.test_run import LIMIT, environment, tag
@@ -172,6 +173,21 @@ def test_without_a_library_for_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ValueError, match="needs a library for YAML: pip install pyyaml"):
         translated(["--config-file", "x.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--fusion-threshold-mb", "for slipstream run: --fusion-threshold VALUEMiB"),
+        ("--cycle-time-ms", "for slipstream run: no meaning: there are no cycles"),
+        ("--timeline-filename", "for slipstream run: --timeline VALUE"),
+        ("--no-such-thing", "No such option"),
+    ],
+)
+def test_slipstream_run_answers_them_too(option: str, said: str) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        run.make_context("run", ["-np", "2", option, "3", "--", "python"])
+    assert said in caught.value.format_message()
 
 
 def horovodrun(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -74,8 +74,7 @@ def run(
     >>> horovod.run(pow, args=(2, 3), num_proc=2)
     [8, 8]
     """
-    given = dict(locals())
-    _answer(given)
+    notes = _answers(locals())
     count = num_proc if np is None else np
     least, most = (
         one if old is None else old for one, old in ((min_num_proc, min_np), (max_num_proc, max_np))
@@ -83,7 +82,9 @@ def run(
     if least is not None and least < count:
         raise ValueError(f"min_num_proc={least}, num_proc={count}: {_ALL_LIVE}")
     if most is not None and most > count:
-        _warn(f"max_num_proc={most}", f"the job has {count} ranks to its end")
+        notes[f"max_num_proc={most}"] = f"the job has {count} ranks to its end"
+    for what, why in notes.items():
+        warnings.warn(f"horovod.run: {what} has no meaning in slipstream: {why}", stacklevel=2)
     _check_hosts(count, hosts, hostfile)
     interfaces = ",".join(network_interfaces or ()) or network_interface
     options = CallOptions(
@@ -97,20 +98,14 @@ def run(
     return call(func, args, kwargs, options)
 
 
-def _answer(given: Mapping[str, Any]) -> None:
-    """Says what becomes of parameters that are not honoured."""
+def _answers(given: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters that are given and have no meaning, and why. ValueError for one that is refused."""
     if given["use_gloo"] and given["use_mpi"]:
         raise ValueError("give use_gloo or use_mpi, not both")
     for name, cure in REFUSED.items():
         if given[name] is not None:
             raise ValueError(f"{name}: slipstream does not have it; {cure}")
-    for name, why in IGNORED.items():
-        if given[name] and why:
-            _warn(name, why)
-
-
-def _warn(what: str, why: str) -> None:
-    warnings.warn(f"horovod.run: {what} has no meaning in slipstream: {why}", stacklevel=4)
+    return {name: why for name, why in IGNORED.items() if given[name] and why}
 
 
 def _check_hosts(count: int, hosts: str | None, hostfile: str | None) -> None:

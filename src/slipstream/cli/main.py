@@ -69,6 +69,23 @@ class _Ranks(Whole):
         return super().convert(value[1:] if joined else value, param, ctx)
 
 
+class _Run(click.Command):
+    """Answers the options of Horovod's command that it does not have."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; UsageError says what an option of ``horovodrun`` is here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from slipstream.cli.horovod_flags import FLAGS, meaning  # few will ever need it
+
+            known = [flag for flag in FLAGS if error.option_name in flag.names.split()]
+            if not known:
+                raise
+            text = f"{error.option_name} is an option of horovodrun; for slipstream run: {meaning(known[0])}"
+            raise click.UsageError(text, ctx) from None
+
+
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(installed_version(), prog_name="slipstream", message="%(prog)s %(version)s")
 def main() -> None:
@@ -81,7 +98,7 @@ def main() -> None:
     """
 
 
-@main.command(context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
+@main.command(cls=_Run, context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
 @click.option(
     "-np",
     "-n",
