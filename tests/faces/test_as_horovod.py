@@ -60,7 +60,7 @@ REACHED = {
     "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError",
     "horovod.common.process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
     "horovod.common.util": "gpu_available check_extension extension_available gloo_built mpi_built nccl_built env "
-    "split_list is_version_greater_equal_than num_rank_is_power_2",
+    "split_list is_version_greater_equal_than num_rank_is_power_2 _cache",
     "horovod.runner": "run",
     "horovod.runner.launch": "run_commandline",
     "horovod.runner.common.util.env": "get_env_rank_and_size",

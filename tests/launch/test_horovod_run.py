@@ -11,19 +11,19 @@ import pytest
 
 from launch import called
 from launch.test_as_horovod import ON_PATH
-from slipstream.as_horovod.running import IGNORED, REFUSED, run
+from slipstream.as_horovod.running import IGNORED, run
 
 # What Horovod 0.28 takes, and what of it makes a difference here.
 _HONOURED = """
 func args kwargs num_proc np hosts hostfile start_timeout output_filename verbose network_interface
-network_interfaces executable min_num_proc min_np max_num_proc max_np
+network_interfaces executable host_discovery_script slots min_num_proc min_np max_num_proc max_np
 """
 HONOURED = _HONOURED.split()
 
 
 def test_every_parameter_is_honoured_or_answered() -> None:
-    assert set(inspect.signature(run).parameters) == {*HONOURED, *IGNORED, *REFUSED}
-    assert not set(HONOURED) & {*IGNORED, *REFUSED}
+    assert set(inspect.signature(run).parameters) == {*HONOURED, *IGNORED}
+    assert not set(HONOURED) & set(IGNORED)
 
 
 def test_results_of_all_ranks(
@@ -62,13 +62,13 @@ def test_what_a_rank_raises_names_it() -> None:
             {"num_proc": 2, "hosts": "localhost:1,192.0.2.1:1"},
             "this host alone, not on 192.0.2.1: make it a script",
         ),
-        ({"hosts": "localhost", "hostfile": "hosts"}, "hosts or hostfile, not both"),
+        (
+            {"hosts": "localhost", "hostfile": "hosts"},
+            "give one of hosts, hostfile and host_discovery_script",
+        ),
         ({"hostfile": "/nowhere"}, "cannot read /nowhere"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo or use_mpi, not both"),
-        (
-            {"host_discovery_script": "./find.sh"},
-            "host_discovery_script: slipstream does not have it; name the hosts",
-        ),
+        ({"host_discovery_script": "echo 192.0.2.1"}, "this host alone, not on 192.0.2.1"),
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:

@@ -30,7 +30,7 @@ _THEIRS = """
 --hierarchical-allgather --no-hierarchical-allgather --torus-allreduce --no-torus-allreduce --autotune
 --no-autotune --autotune-log-file=a.csv --autotune-warmup-samples=3 --autotune-steps-per-sample=10
 --autotune-bayes-opt-max-samples=20 --autotune-gaussian-process-noise=0.8 --min-np=1 --min-num-proc=1
---max-np=4 --max-num-proc=4 --slots-per-host=2 --elastic-timeout=600 --reset-limit=3
+--max-np=4 --max-num-proc=4 --elastic-timeout=600 --reset-limit=3
 --timeline-filename=t.json --timeline-mark-cycles --no-timeline-mark-cycles --stall-check --no-stall-check
 --stall-check-warning-time-seconds=60 --stall-check-shutdown-time-seconds=90 --mpi-threads-disable
 --no-mpi-threads-disable --mpi-args=-x_A --tcp --binding-args=x --num-nccl-streams=1 --thread-affinity=0
@@ -39,7 +39,8 @@ _THEIRS = """
 -hostfile=hosts --hostfile=hosts --gloo --mpi
 """
 THEIRS = _THEIRS.split()
-REFUSED = {"--host-discovery-script": "./find.sh", "--jsrun": ""}
+REFUSED = {"--jsrun": ""}
+DISCOVERY = ["--host-discovery-script=echo_localhost", "--slots-per-host=2"]
 TWO_VALUES = ["--blacklist-cooldown-range", "60", "300"]
 
 
@@ -74,13 +75,40 @@ def test_an_option_is_answered(option: str, value: str) -> None:
 
 
 def test_the_table_has_no_other_and_the_page_has_all() -> None:
-    theirs = {option.partition("=")[0] for option in THEIRS} | set(REFUSED) | {TWO_VALUES[0]}
+    theirs = {option.partition("=")[0] for option in (*THEIRS, *DISCOVERY)} | set(REFUSED) | {TWO_VALUES[0]}
     assert {name for flag in FLAGS for name in flag.names.split()} == theirs
     page = PAGE.read_text()
     assert [name for name in (*OWN, "--config-file") if f"`{name}`" not in page] == []
     for flag in FLAGS:
         names = ", ".join(f"`{name}`" for name in flag.names.split())
         assert f"| {names} | {meaning(flag)} |" in page
+
+
+@pytest.mark.parametrize(
+    ("prints", "options", "hosts"),
+    [
+        ("node1:2\nnode2\n\n", [], "node1:2,node2:1"),
+        ("node1:2\nnode2\n", ["--slots-per-host", "4"], "node1:2,node2:4"),
+    ],
+)
+def test_hosts_that_a_script_prints(tmp_path: Path, prints: str, options: list[str], hosts: str) -> None:
+    (tmp_path / "hosts").write_text(prints)
+    script = f"cat {tmp_path / 'hosts'}"
+    assert translated(["--host-discovery-script", script, *options, "x"]).options == ["-H", hosts]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("false", "host discovery by false: .* returned non-zero exit status 1"),
+        ("true", "host discovery by true: it names no host"),
+        ("/nowhere/find", "No such file or directory"),
+        ("echo a:b:c", "expected host or host:slots, got 'a:b:c'"),
+    ],
+)
+def test_a_script_that_names_no_hosts(script: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        translated(["--host-discovery-script", script, "x"])
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ MODULES: dict[str, Names] = {
             "EXTENSIONS ccl_built check_extension ddl_built env extension_available gloo_built gpu_available "
             "is_iterable is_version_greater_equal_than mpi_built nccl_built num_rank_is_power_2 split_list",
         )
+        | {"_cache": "functools:cache"}
     ),
     "horovod.runner": Names(others=_from(f"{_OURS}.running", "run")),
     "horovod.runner.launch": Names(others={"run_commandline": "slipstream.cli.horovodrun:main"}),

@@ -10,9 +10,9 @@ from typing import Any
 
 from slipstream.comm.rendezvous.discovery import is_local_host
 from slipstream.launch.calls import CallOptions, call
-from slipstream.launch.hosts import parse_hostfile, parse_hosts, place
+from slipstream.launch.hosts import Host, discovered, parse_hostfile, parse_hosts, place, shown_hosts
 
-__all__ = ["IGNORED", "REFUSED", "run"]
+__all__ = ["IGNORED", "run"]
 
 _ALL_LIVE = "the call returns when all ranks have; for training that outlives ranks: slipstream run --min-np"
 
@@ -20,17 +20,12 @@ _ALL_LIVE = "the call returns when all ranks have; for training that outlives ra
 IGNORED = {
     "reset_limit": _ALL_LIVE,
     "cooldown_range": "no host comes back into a job",
-    "slots": 'hosts="localhost:4" says how many ranks a host takes',
     "ssh_port": "all ranks run on this host",
     "ssh_identity_file": "all ranks run on this host",
     "disable_cache": "no result of a check is remembered",
     "use_gloo": "",  # there is no other way, and no harm in it
     "use_mpi": "slipstream uses no MPI",
     "mpi_args": "slipstream uses no MPI",
-}
-# Parameters that cannot be left out without another result, and what to use.
-REFUSED = {
-    "host_discovery_script": "name the hosts: slipstream run -H HOST:SLOTS,... --horovod -- python SCRIPT",
 }
 
 
@@ -67,8 +62,9 @@ def run(
 
     ``np``, ``min_np`` and ``max_np`` are old names of ``num_proc``, ``min_num_proc`` and ``max_num_proc``.
     ``start_timeout``: seconds in which all ranks must have joined. ``output_filename``: a folder for what they print.
-    ``network_interfaces``: names such as eth0. ``executable``: their Python. ``hosts``, ``hostfile``: must name this
-    host alone. What the other parameters say has no meaning here, or no equal: a warning or ValueError says so.
+    ``network_interfaces``: names such as eth0. ``executable``: their Python. ``hosts``, ``hostfile``
+    or what ``host_discovery_script`` prints (``slots`` a host): must be this host alone. Another parameter that has
+    no meaning here causes a warning, ``min_num_proc`` below ``num_proc`` a ValueError.
     Functions, results and exceptions as in `slipstream.run`.
 
     >>> horovod.run(pow, args=(2, 3), num_proc=2)
@@ -85,7 +81,9 @@ def run(
         notes[f"max_num_proc={most}"] = f"the job has {count} ranks to its end"
     for what, why in notes.items():
         warnings.warn(f"horovod.run: {what} has no meaning in slipstream: {why}", stacklevel=2)
-    _check_hosts(count, hosts, hostfile)
+    named = _named_hosts(hosts, hostfile, host_discovery_script, slots or 1)
+    if named is not None:
+        _check_hosts(count, named)
     interfaces = ",".join(network_interfaces or ()) or network_interface
     options = CallOptions(
         count,
@@ -99,24 +97,28 @@ def run(
 
 
 def _answers(given: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters that are given and have no meaning, and why. ValueError for one that is refused."""
+    """The parameters that are given and have no meaning, and why."""
     if given["use_gloo"] and given["use_mpi"]:
         raise ValueError("give use_gloo or use_mpi, not both")
-    for name, cure in REFUSED.items():
-        if given[name] is not None:
-            raise ValueError(f"{name}: slipstream does not have it; {cure}")
     return {name: why for name, why in IGNORED.items() if given[name] and why}
 
 
-def _check_hosts(count: int, hosts: str | None, hostfile: str | None) -> None:
-    if hosts is not None and hostfile is not None:
-        raise ValueError("give hosts or hostfile, not both")
-    if hosts is None and hostfile is None:
-        return
-    named = parse_hosts(hosts) if hosts is not None else parse_hostfile(Path(str(hostfile)))
+def _check_hosts(count: int, named: list[Host]) -> None:
     others = [placed.host for placed in place(count, named) if not is_local_host(placed.host)]
     if others:
         raise ValueError(
             f"a function is called on this host alone, not on {others[0]}: make it a script, and run it by "
-            f"slipstream run -H {','.join(f'{host.name}:{host.slots}' for host in named)} --horovod -- python SCRIPT"
+            f"slipstream run -H {shown_hosts(named)} --horovod -- python SCRIPT"
         )
+
+
+def _named_hosts(
+    hosts: str | None, hostfile: str | None, script: str | None, slots: int
+) -> list[Host] | None:
+    if sum(one is not None for one in (hosts, hostfile, script)) > 1:
+        raise ValueError("give one of hosts, hostfile and host_discovery_script")
+    if hosts is not None:
+        return parse_hosts(hosts)
+    if hostfile is not None:
+        return parse_hostfile(Path(hostfile))
+    return discovered(script, slots) if script is not None else None

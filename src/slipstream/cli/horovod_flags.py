@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slipstream.base.horovod_knobs import KNOBS, OURS, THEIRS
 
-__all__ = ["FLAGS", "SECTIONS", "Flag", "meaning"]
+__all__ = ["DISCOVERY", "FLAGS", "SECTIONS", "Flag", "meaning"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--autotune-gaussian-process-noise", 1, _knob("AUTOTUNE_GAUSSIAN_PROCESS_NOISE")),
     Flag("--min-np --min-num-proc", 1, ("--min-np", "{}")),
     Flag("--max-np --max-num-proc", 1, ignored="a job has -np ranks at most: no rank joins it later"),
-    Flag("--slots-per-host", 1, ignored="-H HOST:SLOTS says how many ranks a host takes"),
+    Flag("--slots-per-host", 1),  # of hosts that a script discovers
     Flag("--elastic-timeout", 1, _knob("ELASTIC_TIMEOUT")),
     Flag("--reset-limit", 1, ("-e", f"{OURS}RESET_LIMIT={{}}")),
     Flag("--blacklist-cooldown-range", 2, ignored="no host comes back into a job"),
@@ -87,15 +87,24 @@ FLAGS: tuple[Flag, ...] = (
     Flag("-prefix-timestamp --prefix-output-with-timestamp", 0, ("--timestamps",)),
     Flag("-H --hosts", 1, ("-H", "{}")),
     Flag("-hostfile --hostfile", 1, ("--hostfile", "{}")),
-    Flag("--host-discovery-script", 1, refused="name the hosts: -H HOST:SLOTS,... or --hostfile FILE"),
+    Flag("--host-discovery-script", 1, ("-H", "{}")),  # the hosts that it prints
     Flag("--gloo", 0),
     Flag("--mpi", 0, ignored=f"{_NO_MPI}; without mpirun, its own launcher starts the ranks"),
     Flag("--jsrun", 0, refused="name the hosts: -H HOST:SLOTS,... or --hostfile FILE"),
 )
 
 
+# What asks a script for hosts, and what it means here.
+DISCOVERY = {
+    "--slots-per-host": "of hosts that --host-discovery-script names without slots",
+    "--host-discovery-script": "-H with the hosts that it prints as the job starts: none joins later",
+}
+
+
 def meaning(flag: Flag) -> str:
     """What it is to `slipstream run`, in a few words: its option or variable there, or why there is none."""
+    if flag.names in DISCOVERY:
+        return DISCOVERY[flag.names]
     variable, _, text = flag.becomes[-1].partition("=") if flag.becomes else ("", "", "")
     if variable.startswith(OURS):
         return f"sets {variable}=..."

@@ -16,6 +16,7 @@ import click
 from slipstream.base.misspelt import did_you_mean
 from slipstream.base.protocol import HOROVOD, package_version
 from slipstream.cli.horovod_flags import FLAGS, SECTIONS, Flag, meaning
+from slipstream.launch.hosts import discovered, shown_hosts
 
 __all__ = ["Translation", "main", "of_config", "translated"]
 
@@ -119,7 +120,9 @@ def translated(argv: Sequence[str]) -> Translation:
         else:
             given.append((name, values))
     found.command = left[1:] if left[:1] == ["--"] else left
-    for name, values in _joined([*configured, *given]):  # of two, `slipstream run` takes the last
+    for name, values in _with_hosts(
+        _joined([*configured, *given])
+    ):  # of two, `slipstream run` takes the last
         _add(found, name, _NAMES[name], values)
     return found
 
@@ -130,6 +133,15 @@ def _add(found: Translation, name: str, flag: Flag, values: list[str]) -> None:
     if flag.ignored:
         found.notes.append(f"{name} has no meaning here: {flag.ignored}")
     found.options += [word.format(*values) for word in flag.becomes]
+
+
+def _with_hosts(given: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+    """All, but a script that names hosts as the hosts that it names."""
+    slots = next((int(one[1][0]) for one in given if one[0] == "--slots-per-host"), 1)
+    return [
+        (name, [shown_hosts(discovered(values[0], slots))] if name == "--host-discovery-script" else values)
+        for name, values in given
+    ]
 
 
 def _joined(given: Iterable[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
