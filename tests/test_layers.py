@@ -43,6 +43,7 @@ PYTHON_LAYERS = [
     {"launch"},
     {"lab", "bench"},
     {"cli"},
+    {"as_horovod"},
 ]
 # the same within a package: its folders and modules
 ROOMS = {

@@ -23,6 +23,7 @@ __all__ = [
     "REDUCER_PORT",
     "REPLACEABLE",
     "Settings",
+    "of_horovod",
     "parse_address",
     "parse_reducers",
     "parse_secret",
@@ -192,10 +193,10 @@ def _setting(parse: Callable[[str], Any], default: Any, doc: str, *, show: bool 
     return dataclasses.field(default=default, repr=show, metadata={"parse": parse, "doc": doc})
 
 
-# What Horovod's own variables say, where there are none of ours: the field, the variable, what it means.
-_OF_HOROVOD: tuple[tuple[str, str, Callable[[str], str]], ...] = (
-    ("autotune", "HOROVOD_AUTOTUNE", lambda text: "on" if text == "1" else "off"),
-    ("autotune_log", "HOROVOD_AUTOTUNE_LOG", lambda text: text),
+# What Horovod's launcher, and ours, tell each rank: they set nothing.
+_PLACES = re.compile(
+    r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_ADDR"
+    r"|GLOO_RENDEZVOUS_PORT|SECRET_KEY|ELASTIC)"
 )
 
 _MAX_RANKS = 1 << 20
@@ -389,9 +390,14 @@ class Settings:
             except ValueError as error:
                 got = f", got {text!r:.80}" if field.repr else ""
                 raise ValueError(f"{variable}: {error}{got}") from None
-        for name, theirs, parse in _OF_HOROVOD:
-            if name not in values and environ.get(theirs):
-                values[name] = parse(environ[theirs])
+        if of_horovod(environ):
+            from slipstream.base import horovod_knobs  # few jobs have any
+
+            for variable, name, text in horovod_knobs.values(environ):
+                try:
+                    values[name] = fields[PREFIX + name.upper()].metadata["parse"](text)
+                except ValueError as error:
+                    raise ValueError(f"{variable}: {error}, got {text!r:.80}") from None
         settings = cls(**values)
         settings._check_pairs()
         return settings
@@ -409,6 +415,15 @@ class Settings:
             raise ValueError(f"{PREFIX}SECRET_FILE: give it or {PREFIX}SECRET, not both")
         if self.reducer_secret is not None and self.reducer_secret_file is not None:
             raise ValueError(f"{PREFIX}REDUCER_SECRET_FILE: give it or {PREFIX}REDUCER_SECRET, not both")
+
+
+def of_horovod(environ: Mapping[str, str] | None = None) -> list[str]:
+    """The variables that set something in Horovod (`horovod_knobs`), without those by which launchers number ranks.
+
+    ``environ``: None is that of this process.
+    """
+    environ = os.environ if environ is None else environ
+    return [one for one in environ if one.startswith("HOROVOD_") and not _PLACES.fullmatch(one)]
 
 
 def variables() -> dict[str, str]:

@@ -44,6 +44,7 @@ Examples:
   slipstream run -np 4 --summary -- python train.py        # where the time went; slipstream top: live
   slipstream run -np 4 --metrics-port 9400 -- python train.py   # Prometheus: curl localhost:9400/metrics
   slipstream run -H node1:1,node2:1 --autotune on --autotune-log tuning.jsonl -- python train.py
+  slipstream run -np 4 --horovod -- python train.py        # its 'import horovod.torch' is ours
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 
 Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.
@@ -69,6 +70,23 @@ class _Ranks(Whole):
         return super().convert(value[1:] if joined else value, param, ctx)
 
 
+class _Run(click.Command):
+    """Answers the options of Horovod's command that it does not have."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; UsageError says what an option of ``horovodrun`` is here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from slipstream.cli.horovod_flags import FLAGS, meaning  # few will ever need it
+
+            known = [flag for flag in FLAGS if error.option_name in flag.names.split()]
+            if not known:
+                raise
+            text = f"{error.option_name} is an option of horovodrun; for slipstream run: {meaning(known[0])}"
+            raise click.UsageError(text, ctx) from None
+
+
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(installed_version(), prog_name="slipstream", message="%(prog)s %(version)s")
 def main() -> None:
@@ -81,7 +99,7 @@ def main() -> None:
     """
 
 
-@main.command(context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
+@main.command(cls=_Run, context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
 @click.option(
     "-np",
     "-n",
@@ -231,6 +249,12 @@ def main() -> None:
     f"Names: {', '.join(REPLACEABLE)}.",
 )
 @click.option(
+    "--horovod",
+    is_flag=True,
+    help="Run scripts of Horovod unchanged: 'import horovod.torch as hvd' imports slipstream, also where Horovod is "
+    "installed. See docs/migrating.md.",
+)
+@click.option(
     "--reducers",
     metavar="HOST[:PORT],...|auto",
     help="Reducers that run already (see slipstream reducer), or auto: one for this job on each host that the host "
@@ -259,6 +283,7 @@ def run(
     interface: str | None,
     variables: tuple[str, ...],
     exported: tuple[str, ...],
+    horovod: bool,
     reducers: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
@@ -309,6 +334,7 @@ def run(
             ssh_identity_file=ssh_identity_file,
             reducers=_reducers(reducers, env, settings),
             reducer_hosts=_reducer_hosts(places) if reducers == "auto" else (),
+            horovod=horovod,
         )
         code = run_job(options)
     except ValueError as error:

@@ -70,7 +70,7 @@ class JobSpecs:
             env["SLIPSTREAM_INTERFACE"] = options.interface
         env |= options.env
         ranks = [SpecRank(one.rank, rank_variables(one, len(options.placed))) for one in placed]
-        return Spec(options.argv, options.cwd, env, not local, ranks)
+        return Spec(options.argv, options.cwd, env, not local, ranks, options.horovod)
 
     def of_reducer(self, host: str) -> Spec:
         """What starts a reducer on ``host``."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm.membership.job import current as _current
 from slipstream.faces.horovod import handles as _handles
 from slipstream.faces.horovod import process_sets as _sets
 from slipstream.gradients.turns import join as _join
@@ -62,25 +60,12 @@ def init(
     if _comm.is_initialized():
         return
     _comm.init()
-    _follow_horovod()
     if comm is not None:
         wanted = comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
         if wanted not in (0, size()):
             _comm.shutdown()
             raise ValueError("a job cannot have some of its ranks only; use process sets")
     _sets.start([] if process_sets is None or isinstance(process_sets, str) else process_sets)
-
-
-def _follow_horovod() -> None:
-    """Begins the timeline that HOROVOD_TIMELINE asks for; DYNAMIC means that the script begins it."""
-    file = os.environ.get("HOROVOD_TIMELINE", "DYNAMIC")
-    if file in ("", "DYNAMIC") or _current().settings.timeline is not None:
-        return
-    try:
-        _timeline.start_timeline(file)
-    except BaseException:
-        _comm.shutdown()
-        raise
 
 
 def shutdown() -> None:
