@@ -73,7 +73,9 @@ def main() -> None:
             if hvd.rank() == 0:
                 print(f"epoch {state.epoch + 1}, {hvd.size()} workers: accuracy {accuracy:.4f}", flush=True)
             state.epoch += 1
-            sampler.set_epoch(state.epoch)  # at the end of the epoch: a reset amid the next one keeps what it recorded
+            sampler.set_epoch(
+                state.epoch
+            )  # at the end of the epoch: a reset amid the next one keeps what it recorded
             state.commit()
 
     def on_reset() -> None:

@@ -48,7 +48,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(SHAPES), default="small")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--images", type=int, default=480, help="for training; a quarter as many for validation")
+    parser.add_argument(
+        "--images", type=int, default=480, help="for training; a quarter as many for validation"
+    )
     parser.add_argument("--checkpoints", type=Path, help="folder of the checkpoints; none without it")
     parser.add_argument("--batch-size", type=int, default=16, help="images of a worker in a backward pass")
     parser.add_argument("--batches-per-allreduce", type=int, default=1, help="backward passes of a step")
@@ -58,7 +60,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--wd", type=float, default=0.00005, help="weight decay")
     parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel as float16")
-    parser.add_argument("--use-adasum", action="store_true", help="combine gradients by Adasum, not by their mean")
+    parser.add_argument(
+        "--use-adasum", action="store_true", help="combine gradients by Adasum, not by their mean"
+    )
     parser.add_argument("--gradient-predivide-factor", type=float, default=1.0)
     return parser.parse_args()
 
@@ -72,7 +76,10 @@ class Training:
         self.scale = passes * (1 if args.use_adasum else hvd.size())
         self.model = resnet(args.model, args.classes)
         optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=args.base_lr * self.scale, momentum=args.momentum, weight_decay=args.wd
+            self.model.parameters(),
+            lr=args.base_lr * self.scale,
+            momentum=args.momentum,
+            weight_decay=args.wd,
         )
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,

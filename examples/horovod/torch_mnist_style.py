@@ -32,7 +32,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--log-interval", type=int, default=20, help="steps from message to message")
     parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel as float16")
-    parser.add_argument("--use-adasum", action="store_true", help="combine gradients by Adasum, not by their mean")
+    parser.add_argument(
+        "--use-adasum", action="store_true", help="combine gradients by Adasum, not by their mean"
+    )
     parser.add_argument("--gradient-predivide-factor", type=float, default=1.0)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     return parser.parse_args()
@@ -54,7 +56,11 @@ def make_optimizer(model: torch.nn.Module, args: argparse.Namespace) -> torch.op
 
 
 def train(
-    epoch: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader, log_interval: int
+    epoch: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader,
+    log_interval: int,
 ) -> None:
     """One epoch over this worker's part of the data."""
     model.train()

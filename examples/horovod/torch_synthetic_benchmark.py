@@ -31,7 +31,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--num-batches-per-iter", type=int, default=10)
     parser.add_argument("--num-iters", type=int, default=10)
     parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel as float16")
-    parser.add_argument("--use-adasum", action="store_true", help="combine gradients by Adasum, not by their mean")
+    parser.add_argument(
+        "--use-adasum", action="store_true", help="combine gradients by Adasum, not by their mean"
+    )
     return parser.parse_args()
 
 

@@ -1,9 +1,9 @@
 """One rank of the tests of `hvd.elastic.run`: trains a linear model, and prints as JSON what it trained on.
 
 elastic_rank.py CASE: a case in JSON, with
-    events     what happens where: {"rank of the first job": [place, what]}. Places are "EPOCH.STEP", "end" (of the last
-               epoch) and "reset" (its callback); what happens is "die", "raise" (HorovodInternalError, once), "stuck" (the
-               same each time), "interrupt" (HostsUpdatedInterrupt) or "differ" (an operation that others do not call)
+    events     what happens where: {"rank of the first job": [place, what]}. Places are "EPOCH.STEP", "end" (of the
+               last epoch) and "reset" (its callback); what happens is "die", "raise" (HorovodInternalError, once),
+               "stuck" (the same each time), "interrupt" (HostsUpdatedInterrupt) or "differ" (a call of its own)
     optimizer  arguments of DistributedOptimizer
     every      steps from commit to commit
     late_zero  gradients are cleared after steps, not before
@@ -137,7 +137,13 @@ def main() -> None:
         result = hvd.elastic.run(trainer.train)(state)
     except hvd.HorovodInternalError as raised:
         error = f"{type(raised).__name__}: {raised}"
-    found = {"result": result, "error": error, "sizes": trainer.sizes, "calls": trainer.calls, "seen": state.seen}
+    found = {
+        "result": result,
+        "error": error,
+        "sizes": trainer.sizes,
+        "calls": trainer.calls,
+        "seen": state.seen,
+    }
     weights = [param.detach().flatten().tolist() for param in trainer.model.parameters()]
     print("found " + json.dumps(found | {"weights": weights, "rank": hvd.rank()}), flush=True)
 

@@ -19,7 +19,9 @@ LIMIT = 90  # seconds
 SAMPLES, EPOCHS = 48, 3
 
 
-def outcomes(size: int, case: dict[str, Any], dead: set[int] = frozenset(), **env: str) -> list[dict[str, Any]]:
+def outcomes(
+    size: int, case: dict[str, Any], dead: set[int] = frozenset(), **env: str
+) -> list[dict[str, Any]]:
     """What each rank that lives found; AssertionError if one hangs or fails."""
     with ranks.started(SCRIPT, size, args=[json.dumps(case)], env=env) as job:
         for rank in job:
@@ -57,7 +59,9 @@ def check_trained(found: list[dict[str, Any]], sizes: list[int], every_sample: b
     for mine, alone in zip(found[0]["weights"], trained_alone(seen), strict=True):
         assert mine == pytest.approx(alone, rel=1e-12)
     if every_sample:
-        assert Counter(sample for samples in seen for sample in samples) == dict.fromkeys(range(SAMPLES), EPOCHS)
+        assert Counter(sample for samples in seen for sample in samples) == dict.fromkeys(
+            range(SAMPLES), EPOCHS
+        )
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -133,7 +133,7 @@ def check_shuffled() -> list[int]:
 
 def test_the_order_is_that_of_pytorchs_sampler(two: Ranks) -> None:
     found = two(check_shuffled)
-    assert sorted(sum(found, [])) == list(range(50))
+    assert sorted(found[0] + found[1]) == list(range(50))
 
 
 def check_records() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -118,6 +118,10 @@ class ObjectState(State):
             self._set_attrs(objects)
         self._saved_state = copy.deepcopy(objects)
 
+    if TYPE_CHECKING:  # the objects
+
+        def __getattr__(self, name: str) -> Any: ...
+
     def _objects(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}
 
@@ -185,7 +189,9 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             except SlipstreamError as error:
                 if not results:
                     raise error from cause
-                _log.warning("training is complete on this rank, but other ranks may have gone back: %s", cause)
+                _log.warning(
+                    "training is complete on this rank, but other ranks may have gone back: %s", cause
+                )
                 return results[0]
             resets.say(cause)
             if isinstance(cause, SlipstreamError):

@@ -63,8 +63,9 @@ class TorchState(ObjectState):
     ``model``, ``optimizer`` and further keywords become attributes. What has ``state_dict`` and ``load_state_dict``
     (models, optimizers, `ElasticSampler`, learning-rate schedulers, GradScaler) stays the same object, and its state is
     kept. Other objects are copied (`copy.deepcopy`), and pickled to get to other ranks: numbers, lists, dicts. `commit`
-    keeps all of it in memory, `restore` goes back to the last commit, `sync` gives all ranks what rank 0 has and commits
-    it. The gradients are not kept: after `restore` there are none.
+    keeps all of it in memory, `restore` goes back to the last commit, `sync` gives all ranks what rank 0 has, and keeps
+    that. The gradients are not kept: after `restore` there are none. Raises TypeError if a model, say, is to become
+    something without a state.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -77,8 +78,13 @@ class TorchState(ObjectState):
     1
     """
 
+    _kept: dict[str, _Kept]
+
     def __init__(
-        self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
     ) -> None:
         given = {"model": model, "optimizer": optimizer, **kwargs}
         kept = {name: _Kept(value) for name, value in given.items() if _has_state(value)}
@@ -109,7 +115,9 @@ class TorchState(ObjectState):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._kept:
             if not _has_state(value):
-                raise TypeError(f"{name} has been something with a state_dict: it cannot become {type(value).__name__}")
+                raise TypeError(
+                    f"{name} has been something with a state_dict: it cannot become {type(value).__name__}"
+                )
             self._kept[name] = _Kept(value)
         super().__setattr__(name, value)
 
@@ -122,9 +130,9 @@ def _reset() -> None:
 def run(func: _Func) -> _Func:
     """Decorates training that outlives lost ranks: ``func(state, ...)``, with a `TorchState` first.
 
-    All ranks get the state of rank 0, then ``func`` runs. If a rank dies meanwhile, those that live start a smaller job,
-    go back to the last `State.commit`, call the reset callbacks, get the state of the first of them, and run ``func``
-    again. ``func`` begins where the state says, so it has to keep the epoch there, for example. Start the script with
+    All ranks get the state of rank 0, then ``func`` runs. If a rank dies meanwhile, those that live start a smaller
+    job, go back to the last `State.commit`, call the reset callbacks, get the state of the first of them, and run
+    ``func`` again. ``func`` begins where the state says, so it has to keep the epoch there, for example. Start the script with
     ``slipstream run -np 4 --min-np 2``; without ``--min-np`` the error ends the job as it does without this.
 
     Errors of the program are raised: operations that differ between ranks, and failures that come again although no

@@ -17,8 +17,8 @@ __all__ = ["ElasticSampler"]
 class ElasticSampler(torch.utils.data.Sampler[int]):
     """Deals a data set to the ranks as `DistributedSampler` does, and goes on amid an epoch with other ranks.
 
-    ``dataset``: anything with a length, the same on all ranks. ``shuffle``: in an order that ``seed`` and the epoch make,
-    else in its own. Every rank gets equally many samples: the first ones again where they do not divide evenly.
+    ``dataset``: anything with a length, the same on all ranks. ``shuffle``: in an order that ``seed`` and the epoch
+    make, else in its own. Every rank gets equally many samples: the first ones again where they do not divide evenly.
 
     Give it to `TorchState`, call `record_batch` after each batch, and `set_epoch` at the end of each epoch. After a
     failure the samples that no rank had before the last commit are dealt to the ranks that are left.
@@ -51,7 +51,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Notes that every rank has had ``batch_size`` more samples; ``batch_idx``, the batch's number, changes nothing."""
+        """Notes that every rank has had ``batch_size`` more samples; ``batch_idx`` changes nothing."""
         self.processed_num += batch_size * self.num_replicas
 
     def record_indices(self, indices: Iterable[int]) -> None:
