@@ -42,6 +42,19 @@ class State:
     """What a rank needs to go on after a failure; a face of a framework fills in `save`, `restore` and `sync`.
 
     ``bcast_object`` gives all ranks the object of rank 0, ``get_rank`` this process's number.
+
+    >>> class Counter(hvd.elastic.State):
+    ...     count = 0
+    ...     def save(self):
+    ...         self.saved = self.count
+    ...     def restore(self):
+    ...         self.count = self.saved
+    ...     def sync(self):
+    ...         self.count = hvd.broadcast_object(self.count)
+    >>> counter = Counter(hvd.broadcast_object, hvd.rank)
+    >>> counter.commit()
+    >>> counter.saved
+    0
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
@@ -92,6 +105,11 @@ class ObjectState(State):
     """Python objects: each keyword becomes an attribute, which the program sets.
 
     They must be such that `copy.deepcopy` and pickle take them.
+
+    >>> state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=hvd.rank())
+    >>> state.sync()
+    >>> state.epoch
+    0
     """
 
     def __init__(

@@ -132,8 +132,8 @@ def run(func: _Func) -> _Func:
 
     All ranks get the state of rank 0, then ``func`` runs. If a rank dies meanwhile, those that live start a smaller
     job, go back to the last `State.commit`, call the reset callbacks, get the state of the first of them, and run
-    ``func`` again. ``func`` begins where the state says, so it has to keep the epoch there, for example. Start the script with
-    ``slipstream run -np 4 --min-np 2``; without ``--min-np`` the error ends the job as it does without this.
+    ``func`` again. ``func`` begins where the state says, so it has to keep the epoch there, for example. Start the
+    script with ``slipstream run -np 4 --min-np 2``; without ``--min-np`` the error ends the job.
 
     Errors of the program are raised: operations that differ between ranks, and failures that come again although no
     rank was lost and nothing was committed since. Ranks that are lost are not replaced. Returns what ``func`` does. A
