@@ -55,6 +55,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16, help="images of a worker in a backward pass")
     parser.add_argument("--batches-per-allreduce", type=int, default=1, help="backward passes of a step")
     parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--stop-after", type=int, help="end after this epoch, for a try of the checkpoints")
     parser.add_argument("--base-lr", type=float, default=0.02, help="learning rate of one worker")
     parser.add_argument("--warmup-epochs", type=float, default=1)
     parser.add_argument("--momentum", type=float, default=0.9)
@@ -172,6 +173,8 @@ def main() -> None:
         training.train(epoch, seen)
         training.validate(epoch, held_out)
         training.save(epoch + 1)
+        if epoch + 1 == args.stop_after:
+            break
     hvd.shutdown()
 
 
