@@ -227,6 +227,9 @@ class Settings:
     heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
+    reset_limit: int = _setting(
+        _whole(0, 1_000_000), 100, "how often training under hvd.elastic.run may go back to its last commit"
+    )
     fusion_threshold: int = _setting(
         _bytes,
         1 << 20,
@@ -360,6 +363,9 @@ class Settings:
         "steps: the timeline also shows each chunk in each step of a plan",
     )
     host_name: str | None = _setting(_text, None, "what messages call this host; set by `slipstream run`")
+    min_np: int | None = _setting(
+        _size, None, "how many ranks must be left for the job to go on; set by `slipstream run`"
+    )
     report: str | None = _setting(
         _text, None, "the pipe by which a rank tells its launcher of an exception; set by `slipstream run`"
     )

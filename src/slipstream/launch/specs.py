@@ -66,6 +66,7 @@ class JobSpecs:
         env["SLIPSTREAM_STORE"] = self._store_for(host)
         env["SLIPSTREAM_SECRET"] = self.secret.hex()
         env["SLIPSTREAM_HOST_NAME"] = self.names[host]
+        env["SLIPSTREAM_MIN_NP"] = str(options.min_np or len(options.placed))
         if options.interface is not None:
             env["SLIPSTREAM_INTERFACE"] = options.interface
         env |= options.env

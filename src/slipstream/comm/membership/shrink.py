@@ -21,14 +21,16 @@ from typing import Any
 
 from slipstream.base.errors import Aborted, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm.membership import job as jobs
+from slipstream.comm.membership.failures import sendable
 from slipstream.comm.membership.job import Job
 from slipstream.comm.membership.meeting import is_gone
 from slipstream.comm.rendezvous.join import Membership, exchange, local_layout
 from slipstream.comm.rendezvous.store import Store, connect_any
 from slipstream.comm.rendezvous.store_server import StoreServer
 
-__all__ = ["shrink"]
+__all__ = ["announce", "is_of_shrink", "shrink"]
 
+_GOES_ON = "goes on with those ranks that live (shrink)"
 _LOOK = 0.25  # seconds between looks at who has come
 _DIAL = 2.0  # seconds of one attempt to reach the leader
 _ASK = 10.0  # seconds in which a rank that lives answers, if the heartbeat is longer
@@ -47,7 +49,7 @@ def shrink(old: Job, timeout: float, at_least: int | None) -> Job:
     least = (old.size + 1) // 2 if at_least is None else at_least
     if not 1 <= least <= old.size:
         raise ValueError(f"at_least must be from 1 to {old.size}, got {least}")
-    old.session.abort(f"rank {old.rank} goes on with those ranks that live (shrink)")
+    announce(old)
     _check_belongs(old)
     if old.size == 1:
         member = _member(old, [0], None, os.urandom(8).hex())
@@ -57,6 +59,16 @@ def shrink(old: Job, timeout: float, at_least: int | None) -> Job:
         return survivors.go_on()
     finally:
         survivors.part()
+
+
+def announce(old: Job, why: str = "") -> None:
+    """Ends the job ``old`` if it has not failed yet: this rank is about to shrink it, and says why."""
+    old.session.abort(sendable(f"rank {old.rank} {_GOES_ON}{f': {why}' if why else ''}"))
+
+
+def is_of_shrink(error: Aborted) -> bool:
+    """Whether a job has ended because a rank of it has called `shrink`, and waits for the others there."""
+    return _GOES_ON in str(error)
 
 
 def _check_belongs(old: Job) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from slipstream.base.arguments import as_number
+from slipstream.base.errors import SlipstreamError
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import (
@@ -31,7 +33,7 @@ from slipstream.gradients.reductions import check_sums
 from slipstream.gradients.states import check_kind, saved_of
 from slipstream.gradients.wires import check_unscaled
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "watch_in_new_job"]
 
 # Attributes of an instance that would hide the methods below; learning-rate schedulers set them.
 _HIDING = ("step", "zero_grad", "synchronize", "load_state_dict", "add_param_group")
@@ -78,6 +80,27 @@ class _Distributed:
             self._exchange.inherit(before)
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
+
+    def watch_in_new_job(self) -> None:
+        """Hooks up the parameters again, in the job that has taken the place of one that failed.
+
+        The step under way is lost, with its gradients, and so is what compressions owed. An optimizer whose process set
+        has ended with the old job stays as it is, and raises ValueError in its next step.
+        """
+        if self._settings["process_set"].process_set_id is None:
+            return
+        before, self._exchange = self._exchange, None
+        if before is not None:
+            with suppress(SlipstreamError):  # of the job that has failed
+                before.settle()
+            before.detach()
+        if self._overlap is not None:
+            self._overlap.forget()
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+        self._synchronized = False
+        self._watch()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated locally before gradients are reduced."""
@@ -208,6 +231,17 @@ class _Distributed:
         """Adds parameters, reduced like the others. Every rank calls it, between steps."""
         super().add_param_group(param_group)  # type: ignore[misc]
         self._watch()
+
+
+_made: list[weakref.ref[_Distributed]] = []  # in their order, which is the same on all ranks
+
+
+def watch_in_new_job() -> None:
+    """Has every `DistributedOptimizer` of this process go on in the job that there is now."""
+    for one in list(_made):
+        optimizer = one()
+        if optimizer is not None:
+            optimizer.watch_in_new_job()
 
 
 # Without this mark Optimizer.__setstate__ would wrap this step too, and hooks around steps would run twice.
@@ -359,4 +393,5 @@ def DistributedOptimizer(
         "process_set": process_set,
     }
     wrapped._watch()
+    _made.append(weakref.ref(wrapped, _made.remove))
     return wrapped
