@@ -8,6 +8,7 @@ from slipstream.base import recording
 from slipstream.comm.collectives.adasum import Vectors
 from slipstream.comm.collectives.adasum_line import start_adasum
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
+from slipstream.comm.collectives.work import DONE
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
 from slipstream.gradients.turns import turns_of
@@ -39,22 +40,23 @@ class ChangeExchange:
 
         Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
         """
-        _guarded_reduce(self)
+        _guarded(self, turns=True)
 
     def take_part(self) -> None:
         """A step of the other ranks: this one changes nothing."""
         for vectors in self._vectors:
             vectors.memory[...] = 0
-        self.reduce()
+        _guarded(self, turns=False)
 
     def broken_off(self, error: BaseException) -> None:
         """What breaks the exchange off, from outside, would leave the other ranks waiting."""
         abort_interrupted(error, _EXCHANGE, self._group)
 
-    def _reduce(self) -> None:
+    def _run(self, turns: bool) -> None:
+        """``turns``: this rank tells the others whose turn it is; one that takes part has been told."""
         group = self._group()
         with Together(group, _EXCHANGE):
-            turn = turns_of(group).begin(self)
+            turn = turns_of(group).begin(self) if turns else DONE
             if not self._agreed:
                 check_agreement("optimise", self._described, group)
                 self._agreed = True
@@ -66,4 +68,4 @@ class ChangeExchange:
             turn.wait()
 
 
-_guarded_reduce = guarded_call(ChangeExchange._reduce, lambda error, _, args, __: args[0].broken_off(error))
+_guarded = guarded_call(ChangeExchange._run, lambda error, _, args, __: args[0].broken_off(error))

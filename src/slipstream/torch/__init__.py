@@ -17,7 +17,6 @@ except ModuleNotFoundError as error:
 
 # What Horovod has and slipstream does not, and what to do meanwhile.
 NOT_YET = {
-    "SyncBatchNorm": "use torch.nn.GroupNorm, or BatchNorm with the statistics of each rank's own batch",
     "elastic": "survivors of a failure go on by slipstream.world().shrink() (docs/failures.md)",
 }
 

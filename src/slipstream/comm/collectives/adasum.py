@@ -76,7 +76,7 @@ class Vectors:
         _core.cast(_F64, self.dtype, self.address(begin), numbers.ctypes.data, numbers.size)
 
     def blocks(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """What lies between two numbers, in parts of one vector each: the vector, and where its part begins and ends."""
+        """What lies between two numbers, in parts of one vector each: its number, where the part begins, its end."""
         bounds = list(accumulate(self.counts, initial=0))
         for vector, low in enumerate(bounds[:-1]):
             first, last = max(begin, low), min(end, bounds[vector + 1])

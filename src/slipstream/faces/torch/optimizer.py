@@ -25,7 +25,7 @@ from slipstream.faces.torch.compression import (
 from slipstream.faces.torch.exact import Exact, check_exact, check_wires, exact_rule, ways_of_groups
 from slipstream.faces.torch.gradients import exchange_gradients
 from slipstream.faces.torch.overlap import ForwardOverlap
-from slipstream.faces.torch.parameters import as_indices, check_groups, check_names, cut, in_order
+from slipstream.faces.torch.parameters import as_indices, check_groups, check_names, cut, in_order, names_of
 from slipstream.gradients.compression import Cast, Way
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.reductions import check_sums
@@ -198,6 +198,11 @@ class _Distributed:
         if self._exchange is not None:
             self._exchange.load_state_dict(state_of_arrays(state))
 
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """The name of each parameter; by its place where it has none. Scripts for Horovod read it."""
+        return names_of(self.param_groups, self._settings["names"])
+
     def _way(self) -> Way | None:
         return way_and_compressor(self._settings["compression"])[0]
 
@@ -242,7 +247,7 @@ def DistributedOptimizer(
     not with a wire that has error feedback
     groups: number of groups, or lists of parameters, whose gradients travel together; num_groups is its old
     name
-    sparse_as_dense: sparse gradients are made dense before they travel
+    sparse_as_dense: sparse gradients travel dense; the optimizer gets them sparse
     process_set: the ranks to reduce over; on others the optimizer works alone
     overlap_forward: the model; not in Horovod. ``step`` then does not wait for gradients that still travel: before one
     of the model's modules runs forward, the parameters of that module are updated. The values are the same. Gradients

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["as_indices", "check_groups", "check_names", "cut", "in_order"]
+__all__ = ["as_indices", "check_groups", "check_names", "cut", "in_order", "names_of"]
 
 
 def in_order(
@@ -25,6 +25,17 @@ def in_order(
         return params, None
     params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
     return params, [known.get(id(p), "") for p in params]
+
+
+def names_of(
+    param_groups: Sequence[Mapping[str, Any]], known: Mapping[int, str] | None
+) -> dict[torch.Tensor, str]:
+    """The name of each parameter: that which is ``known``, else one that says its group and its place there."""
+    return {
+        p: (known or {}).get(id(p)) or f"allreduce.noname.{i}.{j}"
+        for i, group in enumerate(param_groups)
+        for j, p in enumerate(group["params"])
+    }
 
 
 def cut(params: Sequence[torch.Tensor], count: int) -> list[Sequence[torch.Tensor]]:

@@ -18,6 +18,7 @@ from slipstream.faces.torch_tensors import (
     await_tensor,
     copy_back,
     dtype_code,
+    factor_for,
     is_plain,
     plain_copy,
     write_back,
@@ -90,8 +91,8 @@ def start_all_reduce(
         code,
         name=label,
         shape=source.shape,
-        prescale=prescale,
-        postscale=postscale,
+        prescale=factor_for(tensor.dtype, prescale),
+        postscale=factor_for(tensor.dtype, postscale),
         keep=(source, buffer),
         sync=sync and (plain or not in_place),  # a call that is broken off leaves its copy to later ones
     )
@@ -241,8 +242,8 @@ def start_reduce_scatter(
         code,
         name=label,
         shape=source.shape,
-        prescale=prescale,
-        postscale=postscale,
+        prescale=factor_for(tensor.dtype, prescale),
+        postscale=factor_for(tensor.dtype, postscale),
         keep=(source, buffer),
         sync=sync,
     )

@@ -23,7 +23,7 @@ from slipstream.faces.torch.reduction_collectives import (
     start_grouped_all_reduce,
     start_reduce_scatter,
 )
-from slipstream.faces.torch_tensors import DTYPES, check_dense, dtype_code
+from slipstream.faces.torch_tensors import DTYPES, check_dense, dtype_code, factor_for
 
 __all__ = [
     "broadcast_request",
@@ -59,7 +59,8 @@ def sum_request(
     shared = None
     if op in (Average, SumOp) and dtype in _SHARING:
         count = shape.numel()
-        shared = Sum(code, engine_op(op), count, count * dtype.itemsize, float(prescale), float(postscale))
+        factors = [float(factor_for(dtype, one)) for one in (prescale, postscale)]
+        shared = Sum(code, engine_op(op), count, count * dtype.itemsize, *factors)
     form = [[[code, list(shape)]], op, prescale, postscale, False]
     return Request("allreduce", name, facts, _text(form), sum=shared)
 
