@@ -1,6 +1,6 @@
 """A rank that reduces vectors by Adasum. adasum_rank.py values | odd | differ | break
 
-values    random vectors of all dtypes: near what the definition says in float64, and the same bits on all ranks
+values    random vectors of all dtypes: near what the definition says in float64, and the same bits everywhere
 odd       zero vectors, tiny ones, and ones with NaN: each spoils itself alone
 differ    the ranks bring different vectors; prints the error
 break     rank 1 leaves between its call and the end of it; prints the others' error
@@ -19,7 +19,7 @@ from slipstream import _core
 from slipstream.base.dtypes import DType, itemsize
 from slipstream.comm.collectives.adasum import Vectors
 from slipstream.comm.collectives.adasum_line import start_adasum
-from slipstream.plan.topology import by_host
+from slipstream.plan.topology import members_of_hosts
 
 COUNTS = (1, 2, 0, 5, 40_003, 3)
 LIMITS = {DType.F64: 1e-14, DType.F32: 3e-7, DType.F16: 2e-3, DType.BF16: 2e-2}
@@ -60,7 +60,8 @@ def reduced(parts: list[np.ndarray], dtype: DType, name: str) -> list[np.ndarray
 
 
 def values(rank: int, size: int) -> None:
-    order = by_host(size, slipstream.world().topology.hosts)
+    topology = slipstream.world().topology
+    hosts = members_of_hosts(size, topology.hosts)
     for dtype, limit in LIMITS.items():
         inputs = []
         for r in range(size):
@@ -69,7 +70,11 @@ def values(rank: int, size: int) -> None:
             inputs.append([cast(cast(x, DType.F64, dtype), dtype, DType.F64).view(np.float64) for x in parts])
         found = reduced(inputs[rank], dtype, dtype.name)
         for i, got in enumerate(found):
-            want = adasum_of([inputs[r][i] for r in order])
+            parts = [[inputs[r][i] for r in members] for members in hosts]
+            if topology.hierarchy == "on":
+                want = adasum_of([np.mean(part, axis=0) for part in parts])
+            else:
+                want = adasum_of([x for part in parts for x in part])
             scale = np.abs(want).max(initial=1e-9)
             assert np.abs(got - want).max(initial=0) <= limit * scale, (dtype, i, got[:5], want[:5])
 

@@ -17,6 +17,12 @@ def test_vectors_become_what_the_definition_says(n: int, transport: str) -> None
         assert "done" in text
 
 
+def test_hosts_are_averaged_where_the_hierarchy_is_on() -> None:
+    env = {"SLIPSTREAM_HIERARCHY": "on"}
+    for text in ranks.run(SCRIPT, 5, transport="mixed", args=["values"], env=env, timeout=120):
+        assert "done" in text
+
+
 @pytest.mark.parametrize("n", [4, 6])
 def test_odd_vectors_spoil_no_others(n: int) -> None:
     for text in ranks.run(SCRIPT, n, args=["odd"], timeout=60):

@@ -83,7 +83,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("dims", "options"), zip((2, 3, 4, 5, 2), OPTIONS, strict=True))
+@pytest.mark.parametrize(("dims", "options"), [*zip((2, 3, 4, 5, 2), OPTIONS, strict=True)])
 def test_parts_are_normalised_like_the_whole(three: Any, dims: int, options: dict[str, Any]) -> None:
     three(check_float64, dims, options)
 
@@ -145,6 +145,7 @@ def check_training() -> None:
     model = hvd.SyncBatchNorm.convert_sync_batchnorm(model)
     assert isinstance(model[1], hvd.SyncBatchNorm)
     assert model[1].weight is weight
+    assert model[4] is model[1]
     single = torch.optim.SGD(alone.parameters(), lr=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=hvd.Sum)

@@ -14,6 +14,8 @@ two vectors add theirs up, in float64. Then the parts go back the same way, as i
 computed on one rank, so all ranks get the same bits.
 
 If the number of ranks is no power of two, the first ranks join in pairs before, as many as make it one.
+
+With SLIPSTREAM_HIERARCHY=on the ranks of each host are averaged, and Adasum joins the averages of the hosts.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from slipstream.base.dtypes import DType, itemsize
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.work import DONE, Work
 from slipstream.comm.membership.group import Group
-from slipstream.plan.topology import by_host
+from slipstream.plan.topology import members_of_hosts
 
-__all__ = ["DTYPES", "Vectors", "adasum"]
+__all__ = ["DTYPES", "Vectors", "adasum", "averages_hosts"]
 
 DTYPES = (DType.F64, DType.F32, DType.F16, DType.BF16)
 """What vectors may consist of. 16-bit ones are computed in float64, and rounded after each step."""
@@ -89,23 +91,47 @@ def adasum(group: Group, vectors: Vectors) -> None:
 
     No other operation runs on ``group`` meanwhile. Raises SlipstreamError when a rank is lost.
     """
-    order = by_host(group.size, group.topology.hosts)
-    place = order.index(group.rank)
-    ranks = 1 << (group.size.bit_length() - 1)  # that are left when the first have joined in pairs
-    paired = 2 * (group.size - ranks)
-    theirs = vectors.like()
-    ways = _Ways(group, vectors, theirs)
+    ways = _Ways(group, vectors, vectors.like())
+    hosts = members_of_hosts(group.size, group.topology.hosts)
     whole = 0, vectors.count
-    if place < paired and place % 2:
+    if not averages_hosts(group):
+        _join_ranks(ways, [rank for members in hosts for rank in members], group.rank)
+        return
+    first, *others = next(members for members in hosts if group.rank in members)
+    if group.rank != first:
+        ways.exchange(first, whole, None)
+        ways.exchange(first, None, whole)
+        return
+    for number, rank in enumerate(others, 2):
+        ways.exchange(rank, None, whole, to=ways.theirs)
+        shares = np.full((len(vectors.counts), 2), (1 - 1 / number, 1 / number))
+        add(vectors, ways.theirs, whole, shares, vectors)
+    _join_ranks(ways, [members[0] for members in hosts], group.rank)
+    for rank in others:
+        ways.exchange(rank, whole, None)
+
+
+def averages_hosts(group: Group) -> bool:
+    """Whether the ranks of each host are averaged, and only those averages joined by Adasum."""
+    return group.topology.hierarchy == "on"
+
+
+def _join_ranks(ways: _Ways, order: Sequence[int], rank: int) -> None:
+    """Joins the vectors of the ranks in ``order``; this one is ``rank``."""
+    place = order.index(rank)
+    left = 1 << (len(order).bit_length() - 1)  # when the first have joined in pairs
+    paired = 2 * (len(order) - left)
+    whole = 0, ways.vectors.count
+    if place >= paired:
+        _halve_and_double(ways, [*order[:paired:2], *order[paired:]], place - paired // 2)
+    elif place % 2:
         ways.exchange(order[place - 1], whole, None)
         ways.exchange(order[place - 1], None, whole)
-        return
-    if place < paired:
-        ways.exchange(order[place + 1], None, whole, to=theirs)
-        join(vectors, theirs, whole, products(vectors, theirs, whole))
-    left = order[:paired:2] + order[paired:]
-    _halve_and_double(ways, left, place // 2 if place < paired else place - paired // 2)
-    if place < paired:
+    else:
+        ways.exchange(order[place + 1], None, whole, to=ways.theirs)
+        found = products(ways.vectors, ways.theirs, whole)
+        add(ways.vectors, ways.theirs, whole, factors(found), ways.vectors)
+        _halve_and_double(ways, [*order[:paired:2], *order[paired:]], place // 2)
         ways.exchange(order[place + 1], whole, None)
 
 
@@ -124,7 +150,7 @@ def _halve_and_double(ways: _Ways, order: Sequence[int], place: int) -> None:
         ways.exchange(peer, other, mine, to=theirs)
         found = products(vectors, theirs, mine) if first else products(theirs, vectors, mine)
         _add_up(ways, order, place, 2 * distance, found)
-        join(*((vectors, theirs) if first else (theirs, vectors)), mine, found, out=vectors)
+        add(*((vectors, theirs) if first else (theirs, vectors)), mine, factors(found), vectors)
         given.append((peer, mine, other))
         distance *= 2
     for peer, mine, other in reversed(given):
@@ -145,20 +171,22 @@ def products(a: Vectors, b: Vectors, span: tuple[int, int]) -> NDArray[np.float6
     return found
 
 
-def join(
-    a: Vectors, b: Vectors, span: tuple[int, int], found: NDArray[np.float64], out: Vectors | None = None
-) -> None:
-    """Puts what pairs of vectors become into ``out`` (``a``), in ``span``; ``found``: their whole `products`."""
-    out = out or a
+def factors(found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What the two vectors of each pair are multiplied by: shape (vectors, 2). ``found``: their `products`."""
     with np.errstate(all="ignore"):
-        factors = np.where(found[:, 1:] < _LEAST, 1.0, 1.0 - found[:, :1] / found[:, 1:] / 2)
-        x, y = np.empty((2, _BLOCK))
+        return np.where(found[:, 1:] < _LEAST, 1.0, 1.0 - found[:, :1] / found[:, 1:] / 2)
+
+
+def add(a: Vectors, b: Vectors, span: tuple[int, int], by: NDArray[np.float64], out: Vectors) -> None:
+    """Puts ``by[i, 0] * a[i] + by[i, 1] * b[i]`` into ``out``, for each vector i, in ``span``."""
+    x, y = np.empty((2, _BLOCK))
+    with np.errstate(all="ignore"):
         for vector, begin, end in a.blocks(*span):
             u, v = x[: end - begin], y[: end - begin]
             a.read(begin, u)
             b.read(begin, v)
-            u *= factors[vector, 0]
-            v *= factors[vector, 1]
+            u *= by[vector, 0]
+            v *= by[vector, 1]
             u += v
             out.write(begin, u)
 

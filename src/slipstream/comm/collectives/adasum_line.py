@@ -9,7 +9,7 @@ from collections import deque
 
 from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.comm.collectives import addresses
-from slipstream.comm.collectives.adasum import Vectors, adasum
+from slipstream.comm.collectives.adasum import Vectors, adasum, averages_hosts
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
@@ -93,6 +93,8 @@ def start_adasum(group: Group, vectors: Vectors, name: str) -> AdasumWork:
     >>> start_adasum(group, vectors, "Adasum of float32 (2), (3)").wait()
     """
     line = _line_of(group)
+    if averages_hosts(group):
+        name += ", within hosts the average"
     with Together(group, "Adasum"):
         work = AdasumWork(addresses.barrier(group, name=name), vectors)
         line.add(work)

@@ -61,14 +61,25 @@ class SyncBatchNorm(_BatchNorm):
         >>> type(hvd.SyncBatchNorm.convert_sync_batchnorm(model)[1]).__name__
         'SyncBatchNorm'
         """
-        made = module
+        return cls._converted(module, process_set, {})
+
+    @classmethod
+    def _converted(
+        cls, module: torch.nn.Module, process_set: ProcessSet, known: dict[int, torch.nn.Module]
+    ) -> torch.nn.Module:
+        """``known``: what has become of modules, by id: a model may use one in several places."""
+        if id(module) in known:
+            return known[id(module)]
+        made = known[id(module)] = module
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
             momentum, tracks = module.momentum, module.track_running_stats
             made = cls(module.num_features, module.eps, momentum, module.affine, tracks, process_set)
             made._parameters, made._buffers = module._parameters, module._buffers
             made.training = module.training
-        for name, child in module.named_children():
-            made.add_module(name, cls.convert_sync_batchnorm(child, process_set))
+            known[id(module)] = made
+        for name, child in module._modules.items():
+            if child is not None:
+                made._modules[name] = cls._converted(child, process_set, known)
         return made
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
