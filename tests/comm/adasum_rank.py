@@ -25,19 +25,27 @@ COUNTS = (1, 2, 0, 5, 40_003, 3)
 LIMITS = {DType.F64: 1e-14, DType.F32: 3e-7, DType.F16: 2e-3, DType.BF16: 2e-2}
 
 
-def pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def pair(a: np.ndarray, b: np.ndarray, m: int, n: int) -> np.ndarray:
+    """Of vectors that stand for ``m`` and ``n`` ranks."""
     dot, aa, bb = a @ b, a @ a, b @ b
-    return (1 - dot / aa / 2 if aa else 1) * a + (1 - dot / bb / 2 if bb else 1) * b
+    left = 1 - dot / aa * m / (m + n) if aa else 1
+    right = 1 - dot / bb * n / (m + n) if bb else 1
+    return left * a + right * b
 
 
-def adasum_of(vectors: list[np.ndarray]) -> np.ndarray:
+def adasum_of(vectors: list[np.ndarray], weights: list[int]) -> np.ndarray:
     """By the definition, in the order of the vectors."""
-    ranks = 1 << (len(vectors).bit_length() - 1)
-    rest = len(vectors) - ranks
-    vectors = [pair(vectors[2 * i], vectors[2 * i + 1]) for i in range(rest)] + vectors[2 * rest :]
-    while len(vectors) > 1:
-        vectors = [pair(vectors[i], vectors[i + 1]) for i in range(0, len(vectors), 2)]
-    return vectors[0]
+    known = list(zip(vectors, weights, strict=True))
+    rest = len(known) - (1 << (len(known).bit_length() - 1))
+    take = [known[2 * i : 2 * i + 2] for i in range(rest)] + [[one] for one in known[2 * rest :]]
+    while True:
+        known = [
+            (pair(*(x for x, _ in two), *(w for _, w in two)), sum(w for _, w in two)) if two[1:] else two[0]
+            for two in take
+        ]
+        if len(known) == 1:
+            return known[0][0]
+        take = [known[i : i + 2] for i in range(0, len(known), 2)]
 
 
 def cast(numbers: np.ndarray, source: DType, target: DType) -> np.ndarray:
@@ -72,21 +80,28 @@ def values(rank: int, size: int) -> None:
         for i, got in enumerate(found):
             parts = [[inputs[r][i] for r in members] for members in hosts]
             if topology.hierarchy == "on":
-                want = adasum_of([np.mean(part, axis=0) for part in parts])
+                want = adasum_of([np.mean(part, axis=0) for part in parts], [*map(len, parts)])
             else:
-                want = adasum_of([x for part in parts for x in part])
+                want = adasum_of([x for part in parts for x in part], [1] * size)
             scale = np.abs(want).max(initial=1e-9)
             assert np.abs(got - want).max(initial=0) <= limit * scale, (dtype, i, got[:5], want[:5])
 
 
 def odd(rank: int, size: int) -> None:
     unit = np.eye(size)[rank] * 3  # orthogonal: their sum
-    equal = np.arange(7.0)  # parallel: their mean
+    parallel = np.arange(7.0) * (rank + 1)  # their mean, of any number of ranks
     tiny = np.full(3, 1e-30)
     lone = np.arange(3.0) if rank == size - 1 else np.zeros(3)
     spoilt = np.array([np.nan if rank == 0 else 1.0, 1.0])
-    found = reduced([unit, equal, tiny, lone, spoilt, np.zeros(4)], DType.F32, "odd")
-    want = [np.full(size, 3.0), equal, tiny, np.arange(3.0), np.full(2, np.nan), np.zeros(4)]
+    found = reduced([unit, parallel, tiny, lone, spoilt, np.zeros(4)], DType.F32, "odd")
+    want = [
+        np.full(size, 3.0),
+        np.arange(7.0) * (size + 1) / 2,
+        tiny,
+        np.arange(3.0),
+        np.full(2, np.nan),
+        np.zeros(4),
+    ]
     for got, expected in zip(found, want, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 

@@ -14,18 +14,15 @@ FLOATS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.float16: 4e-3, torch.
 SHAPES = [(), (3,), (2, 5), (0,), (7, 11, 13)]
 
 
-def pair(a: Any, b: Any) -> Any:
-    dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
-    left = 1 - dot / aa / 2 if aa else 1
-    right = 1 - dot / bb / 2 if bb else 1
-    return left * a + right * b
-
-
 def adasum_of(tensors: list[Any]) -> Any:
     """The definition, for up to three ranks: if there is one too many, the first two join before."""
     found = tensors[0].double()
-    for tensor in tensors[1:]:
-        found = pair(found, tensor.double())
+    for ranks, tensor in enumerate(tensors[1:], 1):  # that have joined
+        a, b = found, tensor.double()
+        dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+        left = 1 - dot / aa * ranks / (ranks + 1) if aa else 1
+        right = 1 - dot / bb / (ranks + 1) if bb else 1
+        found = left * a + right * b
     return found
 
 

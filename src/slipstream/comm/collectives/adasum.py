@@ -4,7 +4,7 @@ Two vectors become
 
     adasum(a, b) = (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b
 
-which is their sum where they are orthogonal and their mean where they are equal. Those of more ranks are joined pair
+which is their sum where they are orthogonal and their mean where they are parallel. Those of more ranks are joined pair
 by pair (Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924).
 
 The ranks of a host stand side by side, so that pairs are on one host first. In step k of log2 n each rank exchanges
@@ -13,7 +13,9 @@ the vectors, as in a reduce-scatter. Dot products are of whole vectors: the 2^(k
 two vectors add theirs up, in float64. Then the parts go back the same way, as in an all-gather; each number has been
 computed on one rank, so all ranks get the same bits.
 
-If the number of ranks is no power of two, the first ranks join in pairs before, as many as make it one.
+If the number of ranks is no power of two, the first ranks join in pairs before, as many as make it one. Where a stands
+for m ranks then, and b for n, m / (m + n) and n / (m + n) take the place of the halves. So parallel vectors of any
+number of ranks become their mean.
 
 With SLIPSTREAM_HIERARCHY=on the ranks of each host are averaged, and Adasum joins the averages of the hosts.
 """
@@ -95,7 +97,8 @@ def adasum(group: Group, vectors: Vectors) -> None:
     hosts = members_of_hosts(group.size, group.topology.hosts)
     whole = 0, vectors.count
     if not averages_hosts(group):
-        _join_ranks(ways, [rank for members in hosts for rank in members], group.rank)
+        order = [rank for members in hosts for rank in members]
+        _join_ranks(ways, order, [1] * group.size, group.rank)
         return
     first, *others = next(members for members in hosts if group.rank in members)
     if group.rank != first:
@@ -106,7 +109,7 @@ def adasum(group: Group, vectors: Vectors) -> None:
         ways.exchange(rank, None, whole, to=ways.theirs)
         shares = np.full((len(vectors.counts), 2), (1 - 1 / number, 1 / number))
         add(vectors, ways.theirs, whole, shares, vectors)
-    _join_ranks(ways, [members[0] for members in hosts], group.rank)
+    _join_ranks(ways, [members[0] for members in hosts], [*map(len, hosts)], group.rank)
     for rank in others:
         ways.exchange(rank, whole, None)
 
@@ -116,26 +119,28 @@ def averages_hosts(group: Group) -> bool:
     return group.topology.hierarchy == "on"
 
 
-def _join_ranks(ways: _Ways, order: Sequence[int], rank: int) -> None:
-    """Joins the vectors of the ranks in ``order``; this one is ``rank``."""
+def _join_ranks(ways: _Ways, order: Sequence[int], weights: Sequence[int], rank: int) -> None:
+    """Joins the vectors of the ranks in ``order``, which stand for ``weights`` ranks; this one is ``rank``."""
     place = order.index(rank)
     left = 1 << (len(order).bit_length() - 1)  # when the first have joined in pairs
     paired = 2 * (len(order) - left)
     whole = 0, ways.vectors.count
-    if place >= paired:
-        _halve_and_double(ways, [*order[:paired:2], *order[paired:]], place - paired // 2)
-    elif place % 2:
+    if place < paired and place % 2:
         ways.exchange(order[place - 1], whole, None)
         ways.exchange(order[place - 1], None, whole)
-    else:
+        return
+    if place < paired:
         ways.exchange(order[place + 1], None, whole, to=ways.theirs)
-        found = products(ways.vectors, ways.theirs, whole)
-        add(ways.vectors, ways.theirs, whole, factors(found), ways.vectors)
-        _halve_and_double(ways, [*order[:paired:2], *order[paired:]], place // 2)
+        by = factors(products(ways.vectors, ways.theirs, whole), weights[place], weights[place + 1])
+        add(ways.vectors, ways.theirs, whole, by, ways.vectors)
+    weights = [sum(weights[i : i + 2]) for i in range(0, paired, 2)] + [*weights[paired:]]
+    order_left = [*order[:paired:2], *order[paired:]]
+    _halve_and_double(ways, order_left, weights, order_left.index(rank))
+    if place < paired:
         ways.exchange(order[place + 1], whole, None)
 
 
-def _halve_and_double(ways: _Ways, order: Sequence[int], place: int) -> None:
+def _halve_and_double(ways: _Ways, order: Sequence[int], weights: Sequence[int], place: int) -> None:
     """Joins the vectors of the ranks in ``order``, as many as a power of two; this one is at ``place``."""
     vectors, theirs = ways.vectors, ways.theirs
     mine = 0, vectors.count
@@ -148,9 +153,13 @@ def _halve_and_double(ways: _Ways, order: Sequence[int], place: int) -> None:
         lower, upper = (mine[0], middle), (middle, mine[1])
         mine, other = (lower, upper) if first else (upper, lower)
         ways.exchange(peer, other, mine, to=theirs)
-        found = products(vectors, theirs, mine) if first else products(theirs, vectors, mine)
+        a, b = (vectors, theirs) if first else (theirs, vectors)
+        found = products(a, b, mine)
         _add_up(ways, order, place, 2 * distance, found)
-        add(*((vectors, theirs) if first else (theirs, vectors)), mine, factors(found), vectors)
+        low = place & -2 * distance  # where the ranks that a stands for begin
+        high = low + distance
+        by = factors(found, sum(weights[low:high]), sum(weights[high : high + distance]))
+        add(a, b, mine, by, vectors)
         given.append((peer, mine, other))
         distance *= 2
     for peer, mine, other in reversed(given):
@@ -171,10 +180,14 @@ def products(a: Vectors, b: Vectors, span: tuple[int, int]) -> NDArray[np.float6
     return found
 
 
-def factors(found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What the two vectors of each pair are multiplied by: shape (vectors, 2). ``found``: their `products`."""
+def factors(found: NDArray[np.float64], m: int, n: int) -> NDArray[np.float64]:
+    """What the two vectors of each pair are multiplied by: shape (vectors, 2). ``found``: their `products`.
+
+    ``m``, ``n``: how many ranks each stands for.
+    """
+    shares = np.array([m, n]) / (m + n)
     with np.errstate(all="ignore"):
-        return np.where(found[:, 1:] < _LEAST, 1.0, 1.0 - found[:, :1] / found[:, 1:] / 2)
+        return np.where(found[:, 1:] < _LEAST, 1.0, 1.0 - found[:, :1] / found[:, 1:] * shares)
 
 
 def add(a: Vectors, b: Vectors, span: tuple[int, int], by: NDArray[np.float64], out: Vectors) -> None:

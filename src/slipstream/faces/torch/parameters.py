@@ -74,7 +74,8 @@ def check_names(
     unnamed = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
     if unnamed:
         raise ValueError(
-            f"named_parameters was specified, but {unnamed} parameters of the optimizer were not named."
+            f"named_parameters was specified, but one or more model parameters were not named: {unnamed} of those that "
+            "the optimizer has"
         )
     return {id(param): str(name) for name, param in named}
 

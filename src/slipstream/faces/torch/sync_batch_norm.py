@@ -142,7 +142,7 @@ class _Normalize(torch.autograd.Function):
         return y.to(x.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         """Returns the gradients of the input, and those of weight and bias by the rows of this rank."""
         x, weight, mean, inverse = ctx.saved_tensors
