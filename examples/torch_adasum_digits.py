@@ -3,10 +3,10 @@
     slipstream run -np 8 -- python examples/torch_adasum_digits.py
 
 Each worker takes the learning rate that is right for one. In the 88 steps of 4 epochs 8 workers reach an accuracy of
-about 0.93 so. For comparison:
+about 0.94 so, 4 workers 0.95 in 176. For comparison:
 
-    --op average             the workers' gradients are averaged: about 0.75, for the steps are small
-    --op average --scale-lr  the usual cure, the learning rate times the workers: training diverges (0.1)
+    --op average             the workers' gradients are averaged: 8 workers reach about 0.75, for the steps are small
+    --op average --scale-lr  the usual cure, the learning rate times the workers: 4 or 8 learn nothing (0.1)
 
 The digits are real scans (UCI Optical Recognition of Handwritten Digits), which come with scikit-learn.
 """
@@ -56,7 +56,7 @@ def parse_args() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--op", choices=["adasum", "average"], default="adasum")
-    parser.add_argument("--lr", type=float, default=0.15)
+    parser.add_argument("--lr", type=float, default=0.25)
     parser.add_argument("--scale-lr", action="store_true", help="multiply it by the number of workers")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=8, help="images per step of each worker")

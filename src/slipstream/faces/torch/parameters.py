@@ -81,6 +81,7 @@ def check_names(
 
 
 def check_groups(groups: Any, num_groups: int) -> tuple[list[list[torch.Tensor]] | None, int]:
+    """The lists of parameters that travel together, or how many groups to cut; ValueError for what is neither."""
     if num_groups:
         warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=3)
     if groups is None:
