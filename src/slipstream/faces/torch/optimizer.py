@@ -242,7 +242,7 @@ def DistributedOptimizer(
     (exact, bf16, f16, f8 or int8) has its own
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
     op: Average, Sum, Min, Max or Product of the gradients; or Adasum: each rank steps on its own gradients, and the
-    changes that its parameters take by that are reduced in ``step`` ([migrating.md](migrating.md#adasum))
+    changes that its parameters take by that are reduced in ``step`` (docs/migrating.md)
     gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after;
     not with a wire that has error feedback
     groups: number of groups, or lists of parameters, whose gradients travel together; num_groups is its old
