@@ -26,21 +26,6 @@ from slipstream.as_horovod.modules import GONE, MODULES  # noqa: E402
 ON_PATH = Path(importlib.import_module("slipstream").__file__ or "").parent / "as_horovod" / "on_path"
 SCRIPTS = Path(__file__).with_name("horovod_scripts")
 
-# What slipstream.torch may not have yet; nothing else may be missing.
-NOT_YET = {
-    "horovod.torch.optimizer._DistributedAdasumOptimizer",
-    "horovod.torch.sync_batch_norm.SyncBatchNorm",
-    "horovod.torch.elastic",
-    "horovod.torch.elastic.state",
-    "horovod.torch.elastic.sampler",
-    "horovod.torch.elastic.state.TorchState",
-    "horovod.torch.elastic.sampler.ElasticSampler",
-    "horovod.common.elastic.State",
-    "horovod.common.elastic.ObjectState",
-    "horovod.common.elastic.run_fn",
-    "horovod.common.exceptions.HostsUpdatedInterrupt",
-}
-
 # Modules, and names in them, that public programs and Horovod's own tests import.
 REACHED = {
     "horovod": "run __version__",
@@ -87,17 +72,15 @@ def test_names_are_where_programs_look(horovod: Any) -> None:
             missing.add(module)
             continue
         missing |= {f"{module}.{name}" for name in names.split() if not hasattr(found, name)}
-    assert missing <= NOT_YET
+    assert not missing
 
 
 def test_every_module_of_the_table_loads_and_has_what_it_lists(horovod: Any) -> None:
     for module, names in MODULES.items():
-        if module in NOT_YET:
-            continue
         found = importlib.import_module(module)
         assert set(names.others) >= {name for name in found.__all__ if name not in _public(names.of)}
         missing = {f"{module}.{name}" for name in (*found.__all__, *names.others) if not hasattr(found, name)}
-        assert missing <= NOT_YET
+        assert not missing
         assert hasattr(found, "__path__") == any(other.startswith(f"{module}.") for other in MODULES)
 
 

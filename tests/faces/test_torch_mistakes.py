@@ -93,7 +93,6 @@ def test_before_init_everything_says_the_same(call: Callable[..., Any]) -> None:
     [
         ("all_reduce", "did you mean allreduce?"),
         ("DistributedOptimiser", "did you mean DistributedOptimizer?"),
-        ("SyncBatchNorm", "does not have it yet; use torch.nn.GroupNorm"),
     ],
 )
 def test_a_name_that_is_not_there_is_explained(name: str, hint: str) -> None:

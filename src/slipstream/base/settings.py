@@ -278,7 +278,7 @@ class Settings:
         _one_of("auto", "on", "off"),
         "auto",
         "whether an all_reduce of ranks that share hosts sums within each host first: auto, where that is quicker; "
-        "on; off; on all ranks",
+        "on (then Adasum averages the ranks of each host); off; on all ranks",
     )
     autotune: str = _setting(
         _one_of("off", "auto", "on"),

@@ -16,11 +16,6 @@ except ModuleNotFoundError as error:
     text = "slipstream.torch needs PyTorch: pip install torch, or pip install '.[torch]' in the clone of slipstream"
     raise ModuleNotFoundError(text, name="torch") from None
 
-# What Horovod has and slipstream does not, and what to do meanwhile.
-NOT_YET = {
-    "SyncBatchNorm": "use torch.nn.GroupNorm, or BatchNorm with the statistics of each rank's own batch",
-}
-
 
 if TYPE_CHECKING:
     from slipstream.torch import elastic as elastic
@@ -29,6 +24,4 @@ else:  # to a type checker a name that is not there is an error
     def __getattr__(name: str) -> Any:
         if name == "elastic":  # loaded by those that use it
             return importlib.import_module("slipstream.torch.elastic")
-        known = name in NOT_YET
-        hint = f": slipstream does not have it yet; {NOT_YET[name]}" if known else did_you_mean(name, __all__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__)}")

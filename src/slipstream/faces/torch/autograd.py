@@ -23,7 +23,7 @@ __all__ = ["AllGather", "AllReduce", "AllToAll", "Broadcast", "GroupedAllReduce"
 def _linear(op: int) -> None:
     if op not in (Average, Sum):
         raise NotImplementedError(
-            "gradients flow through Average and Sum only, not through Min, Max or Product"
+            "gradients flow through Average and Sum only, not through Min, Max, Product or Adasum"
         )
 
 

@@ -93,6 +93,7 @@ class _TorchGradients:
         self._process_set = process_set
         self._views: dict[int, torch.Tensor] = {}
         self._contexts: dict[int, object] = {}
+        self._sparse_dims: dict[int, int] = {}  # of gradients that were sparse, and travel dense
         self._hooks: list[Any] = []
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -141,6 +142,8 @@ class _TorchGradients:
         grad = param.grad
         if grad is view:
             return
+        if grad is not None and grad.is_sparse:
+            self._sparse_dims[index] = grad.sparse_dim()
         in_place = self._in_place(index, view)
         # A gradient kept from an earlier step must not change when its place is written again: it takes
         # its values with it to memory of its own.
@@ -161,6 +164,9 @@ class _TorchGradients:
         with torch.no_grad():
             context = self._contexts.pop(index, None)
             result = view if self._compressor is None else self._compressor.decompress(view, context)
+            if index in self._sparse_dims:  # the optimizer may take no other
+                param.grad = result.to(param).to_sparse(self._sparse_dims[index])
+                return
             if param.grad is None or param.grad.is_sparse:
                 param.grad = torch.empty_like(param)
             param.grad.copy_(result)
@@ -186,7 +192,8 @@ class _TorchGradients:
     def _in_place(self, index: int, view: torch.Tensor) -> bool:
         """Whether the place in the bucket can be the gradient."""
         param = self._params[index]
-        return param.is_cpu and view.dtype == param.dtype and self._compressor is None
+        plain = param.is_cpu and view.dtype == param.dtype and self._compressor is None
+        return plain and index not in self._sparse_dims
 
     def _copy(self, index: int, grad: torch.Tensor | None, view: torch.Tensor) -> None:
         with torch.no_grad():

@@ -57,7 +57,8 @@ def allreduce(
     """Reduces a tensor over all ranks; returns a new one of its shape and dtype.
 
     ``tensor``: the same shape and dtype on all ranks, any strides, any device. ``op``: Average (the default;
-    integers truncate toward zero), Sum, Min, Max or Product; ``average`` is its deprecated forerunner.
+    integers truncate toward zero), Sum, Min, Max, Product, or Adasum for floating-point tensors
+    (docs/migrating.md); ``average`` is its deprecated forerunner.
     ``name``: what errors and the timeline call the operation. ``compression``: what travels.
     ``prescale_factor``, ``postscale_factor``: factors of what goes in and of what comes out, the same on all
     ranks. Integers are truncated after each factor, so ``prescale_factor=0.5`` makes 0 of a 1 on every

@@ -14,15 +14,16 @@ from slipstream.comm.negotiation.agreement import Request, Sum
 from slipstream.comm.negotiation.negotiated import Pending
 from slipstream.faces.horovod.handles import may_take_part
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.horovod.reduce_ops import Average, Max, Min, Product, engine_op, op_name
+from slipstream.faces.horovod.reduce_ops import Adasum, Average, Max, Min, Product, engine_op, op_name
 from slipstream.faces.horovod.reduce_ops import Sum as SumOp
+from slipstream.faces.torch.adasum import check_adasum
 from slipstream.faces.torch.data_movement import start_all_gather, start_all_to_all, start_broadcast
 from slipstream.faces.torch.reduction_collectives import (
     start_all_reduce,
     start_grouped_all_reduce,
     start_reduce_scatter,
 )
-from slipstream.faces.torch_tensors import DTYPES, check_dense, dtype_code
+from slipstream.faces.torch_tensors import DTYPES, check_dense, dtype_code, factor_for
 
 __all__ = [
     "broadcast_request",
@@ -58,7 +59,8 @@ def sum_request(
     shared = None
     if op in (Average, SumOp) and dtype in _SHARING:
         count = shape.numel()
-        shared = Sum(code, engine_op(op), count, count * dtype.itemsize, float(prescale), float(postscale))
+        factors = [float(factor_for(dtype, one)) for one in (prescale, postscale)]
+        shared = Sum(code, engine_op(op), count, count * dtype.itemsize, *factors)
     form = [[[code, list(shape)]], op, prescale, postscale, False]
     return Request("allreduce", name, facts, _text(form), sum=shared)
 
@@ -75,6 +77,7 @@ def grouped_request(
 
 def shares_request(name: str, tensor: torch.Tensor, op: int, prescale: float, postscale: float) -> Request:
     """A reduce-scatter."""
+    engine_op(op)
     facts = _reduction([_whole(tensor)], [tensor.dtype], op, prescale, postscale)
     return Request("reducescatter", name, facts, _text([_data(tensor), op, prescale, postscale]))
 
@@ -150,8 +153,11 @@ def _data(tensor: torch.Tensor) -> list[Any]:
 def _reduction(
     words: Sequence[str], dtypes: Sequence[torch.dtype], op: int, prescale: float, postscale: float
 ) -> str:
-    engine_op(op)
+    if op != Adasum:
+        engine_op(op)
     for dtype in dtypes:
+        if op == Adasum:
+            check_adasum(dtype)
         if op in (Min, Max) and dtype.is_complex:
             raise ValueError(f"op {op_name(op)} is not defined for {_name(dtype)}")
     factors = "" if prescale == postscale == 1 else f", factors {prescale!r} and {postscale!r}"

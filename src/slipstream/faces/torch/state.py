@@ -98,8 +98,9 @@ def broadcast_optimizer_state(
     """Gives an optimizer the state of the one on ``root_rank``: moments, step counts, learning rates, all
     options.
 
-    The state may be empty here or there, and nested; the parameter groups must be the same everywhere.
-    ``model`` is accepted for Horovod's sake. Raises ValueError when the groups differ.
+    The state may be empty here or there, and nested; the parameter groups must be the same everywhere. If it is empty
+    on the root, parameters without a gradient get one of zeros, as with Horovod; but not those of the modules of
+    ``model`` that make sparse gradients. Raises ValueError when the groups differ.
 
     >>> optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1 + hvd.rank())
     >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -121,3 +122,15 @@ def broadcast_optimizer_state(
         pending.wait()
     if state is not None:
         optimizer.load_state_dict(state)
+    if isinstance(holey, dict) and not holey.get("state"):
+        _give_gradients(optimizer, model)
+
+
+def _give_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return
+    modules = [] if model is None else [one for one in model.modules() if getattr(one, "sparse", False)]
+    left = {id(param) for module in modules for param in module.parameters()}
+    for param in (param for group in optimizer.param_groups for param in group["params"]):
+        if param.requires_grad and param.grad is None and id(param) not in left:
+            param.grad = torch.zeros_like(param)
