@@ -1,59 +1,11 @@
-"""A plug-in of pytest: it writes a line of JSON to the file CHECKOUT_RESULTS when a test begins and when it ends.
-
-The lines remain when the process is killed. The last test that began and did not end is the one that hangs.
-The tests find the devices of `pretended`, and start their processes by `preloaded`.
-"""
+"""A plug-in of pytest for PyTorch's tests: `results_plugin`, the devices of `pretended`, processes by `preloaded`."""
 
 from __future__ import annotations
-
-import json
-import os
-import re
-from typing import Any
 
 import preloaded
 import pretended
 
-__all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_runtest_logstart"]
-
-RAISED = re.compile(r"[\w.]+(Error|Exception|Aborted|Mismatch|PeerLost|Timeout): .")
+pytest_plugins = ["results_plugin"]
 
 pretended.install()
 preloaded.install()
-
-
-def pytest_collectreport(report: Any) -> None:
-    if report.failed:
-        _write(name="(import)", verdict="failed", reason=_reason(str(report.longrepr)), seconds=0.0)
-    elif report.skipped:
-        _write(name="(import)", verdict="skipped", reason=_reason(str(report.longrepr)), seconds=0.0)
-
-
-def pytest_runtest_logstart(nodeid: str) -> None:
-    _write(name=_name(nodeid), verdict="began", reason="", seconds=0.0)
-
-
-def pytest_runtest_logreport(report: Any) -> None:
-    if report.when == "call" or not report.passed:
-        _write(
-            name=_name(report.nodeid),
-            verdict=report.outcome,
-            reason="" if report.passed else _reason(str(report.longrepr)),
-            seconds=report.duration,
-        )
-
-
-def _name(nodeid: str) -> str:
-    return nodeid.split("::", 1)[-1]
-
-
-def _reason(text: str) -> str:
-    """The last line that names an exception, or else the last that says something: a reason to skip."""
-    lines = [line.removeprefix("E ").strip() for line in text.splitlines()]
-    named = [line for line in lines if RAISED.match(line)]
-    return next((line for line in reversed(named or lines) if line), "")[:300]
-
-
-def _write(**entry: object) -> None:
-    with open(os.environ["CHECKOUT_RESULTS"], "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
