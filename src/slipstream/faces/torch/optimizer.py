@@ -51,9 +51,10 @@ class _Distributed:
     def _watch(self) -> None:
         """Hooks up the parameters that there are now."""
         check_wires(self.param_groups)
-        before, self._exchange = self._exchange, None
+        before = self._exchange
         if before is not None:
-            before.detach()
+            before.detach()  # may raise: without an exchange the next steps would reduce nothing
+            self._exchange = None
         process_set: ProcessSet = self._settings["process_set"]
         if not process_set.included() or process_set.group.size == 1:
             return
@@ -205,7 +206,12 @@ class _Distributed:
         return way_and_compressor(self._settings["compression"])[0]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, reduced like the others. Every rank calls it, between steps."""
+        """Adds parameters, reduced like the others. Every rank calls it, between steps.
+
+        Raises ValueError for a "wire" that there is not, and adds nothing then.
+        """
+        self.settle()  # what is under way was launched with the groups that there were
+        check_wires([param_group])
         super().add_param_group(param_group)  # type: ignore[misc]
         self._watch()
 
