@@ -174,7 +174,7 @@ def check_added() -> None:
 
 def check_exchange_is_kept() -> None:
     """An optimizer that cannot end its exchange does not go on without one."""
-    model, optimizer, _ = train("sgd", overlapped=False)
+    _, optimizer, _ = train("sgd", overlapped=False)
     exchange = optimizer._exchange
 
     def fail() -> None:
