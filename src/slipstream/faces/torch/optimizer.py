@@ -42,6 +42,7 @@ class _Distributed:
 
     param_groups: list[dict[str, Any]]
     _exchange: GradientExchange | None
+    _reduced: list[torch.Tensor]  # the parameters of the exchange
     _settings: dict[str, Any]
     _overlap: ForwardOverlap | None
     _synchronized: bool
@@ -76,7 +77,9 @@ class _Distributed:
             **settings,
         )
         if before is not None:
-            self._exchange.inherit(before)
+            number_of = {id(param): number for number, param in enumerate(params)}
+            self._exchange.inherit(before, [number_of.get(id(param)) for param in self._reduced])
+        self._reduced = params
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
 
