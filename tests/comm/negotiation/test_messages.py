@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import slipstream
-from slipstream.comm.negotiation.messages import ALGORITHM, messages_of
+from slipstream.base.errors import Timeout
+from slipstream.comm.collectives.work import AGAIN
+from slipstream.comm.negotiation.messages import ALGORITHM, await_others, messages_of
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind
 
@@ -16,6 +18,30 @@ def test_a_rank_sends_two_messages_at_most_for_each_doubling_of_the_ranks(size: 
     for rank in range(size):
         steps = build("all_gather", ALGORITHM, rank, size).steps
         assert sum(step.kind is Kind.SEND for step in steps) <= 2 * doublings
+
+
+class Slow:
+    """What ends after it has been waited for twice."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def done(self) -> bool:
+        return False
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.waited += 1
+        if self.waited < 2:
+            raise Timeout(f"it has not ended within 10 s and goes on{AGAIN}. It waits for rank 1")
+
+
+def test_a_warning_asks_for_nothing_that_only_the_library_can_do(caplog: pytest.LogCaptureFixture) -> None:
+    await_others(Slow(), lambda: "this rank waits")
+    (record,) = caplog.records
+    assert (
+        record.getMessage()
+        == "this rank waits: it has not ended within 10 s and goes on. It waits for rank 1"
+    )
 
 
 @pytest.mark.parametrize("nbytes", [512, 1 << 20])
