@@ -166,6 +166,9 @@ def test_details_of_a_call_are_no_part_of_its_kind() -> None:
         event = chrome.translate([call], chrome.Rows(0), 0)[-1]
         about = {"operation": "broadcast", "dtype": "f32", "bytes": 4, "ranks": 2, "details": "shape=10x64"}
         assert (event["name"], event["args"]) == ("broadcast", about | algorithm)
+        step = call | {"kind": "step", "verb": "send", "step": 1, "chunk": 0, "wire": "", "peer": 1}
+        args = chrome.translate([step], chrome.Rows(0), 0)[-1]["args"]
+        assert args == {"operation": operation, "name": "", "details": "shape=10x64"}
 
 
 def test_steps_of_plans(tmp_path: Path) -> None:

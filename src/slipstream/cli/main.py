@@ -27,7 +27,6 @@ from slipstream.cli.timeline import timeline
 from slipstream.cli.top import top
 from slipstream.cli.tuning import show_tuning
 from slipstream.launch.agent import advice
-from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import run_job
 from slipstream.launch.options import JobOptions
@@ -312,7 +311,6 @@ def run(
             env.setdefault("SLIPSTREAM_SUMMARY", "1")
     try:
         settings = Settings.from_environment()
-        Settings.from_environment(passed_on(os.environ, remote=False) | env)  # as the ranks will read them
         places = _places(count, hosts, hostfile or settings.hostfile, command)
         count = sum(host.slots for host in places) if count is None else count
         if min_np is not None and min_np > count:

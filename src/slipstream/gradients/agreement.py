@@ -33,9 +33,12 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
     Raises Mismatch on all ranks alike if they differ; ``what`` the ranks do with parameters begins its text.
     """
     lists = _lists_that_differ(mine, group)
-    if not lists:
-        return
-    ranks = group.native.ranks
+    if lists:
+        raise _of_parameters(what, lists, group.native.ranks)
+
+
+def _of_parameters(what: str, lists: Sequence[Sequence[str]], ranks: Sequence[int]) -> Mismatch:
+    """``lists``: the parameters of each rank in words, not all equal."""
     number = next(number for number, theirs in enumerate(lists) if theirs != lists[0])
     first, theirs = lists[0], lists[number]
     differ = [
@@ -44,7 +47,7 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
         if one != other
     ]
     more = f"; and {len(differ) - _MOST_SHOWN} more" if len(differ) > _MOST_SHOWN else ""
-    raise Mismatch(
+    return Mismatch(
         f"the ranks {what} different parameters: {'; '.join(differ[:_MOST_SHOWN])}{more}. Names, shapes, dtypes and "
         "their order must be the same on all ranks"
     )
@@ -58,24 +61,27 @@ def check_compressions(
     timeout: float = 0.0,
     name: str = own_name("the compressions of all ranks"),
 ) -> None:
-    """Compares the compressions that the ranks have been given. Every rank calls it, after `check_agreement`.
+    """Compares the parameters of the ranks, and the compressions that they have been given. Every rank calls it.
 
     ``of_all``: the compression of all gradients. ``ways``: that of each, and ``described``: its parameter in words.
     ``timeout``: seconds that the comparison may take, 0 for the job's limit. ``name``: what errors call it.
     Raises Mismatch on all ranks alike if they differ.
     """
-    lists = _lists_that_differ([of_all, *ways], group, name, timeout)
+    lists = _lists_that_differ([*described, of_all, *ways], group, name, timeout)
     if not lists:
         return
-    number, found = next(
-        (i, found) for i, found in enumerate(zip(*lists, strict=True)) if len(set(found)) > 1
-    )
+    ranks = group.native.ranks
+    parameters = [one[: len(one) // 2] for one in lists]
+    if any(one != parameters[0] for one in parameters):
+        raise found_by_all(_of_parameters("compress", parameters, ranks))
+    chosen = zip(*(one[len(one) // 2 :] for one in lists), strict=True)
+    number, found = next((i, found) for i, found in enumerate(chosen) if len(set(found)) > 1)
     ranks_of: dict[str, list[int]] = {}
-    for rank, way in zip(group.native.ranks, found, strict=True):
+    for rank, way in zip(ranks, found, strict=True):
         ranks_of.setdefault(way, []).append(rank)
     sides = [
-        f"{way} on rank{'s' if len(ranks) > 1 else ''} {format_spans(sorted(ranks))}"
-        for way, ranks in ranks_of.items()
+        f"{way} on rank{'s' if len(here) > 1 else ''} {format_spans(sorted(here))}"
+        for way, here in ranks_of.items()
     ]
     of = f" of the gradient of {described[number - 1]}" if number else ""
     raise found_by_all(

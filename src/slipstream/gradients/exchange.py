@@ -31,7 +31,7 @@ from slipstream.gradients.agreement import check_agreement, check_compressions
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
 from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
-from slipstream.gradients.states import Saved, States, check_kind, check_state, saved_of
+from slipstream.gradients.states import Saved, States, check_kind, check_state, key_of, saved_of
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import turns_of
 from slipstream.gradients.ways import reduction_of
@@ -167,9 +167,20 @@ class GradientExchange:
         check_state(saved["parameters"], self._parameters())
         self._states.take_over(saved["parameters"])
 
-    def inherit(self, before: GradientExchange) -> None:
-        """Takes over what compressions remember in another exchange, of parameters that are here too."""
-        self._states.take_over(before._states.copies())
+    def inherit(self, before: GradientExchange, numbers: Sequence[int | None]) -> None:
+        """Takes over what compressions remember in another exchange, of parameters that are here too.
+
+        ``numbers``: here, of each parameter that is there; None for one that is not here.
+        """
+        there = before._parameters()
+        states = before._states.copies(there)
+        self._states.take_over(
+            {
+                key_of(self._gradients.parameter(number)): states[key_of(parameter)]
+                for parameter, number in zip(there, numbers, strict=True)
+                if number is not None
+            }
+        )
 
     def _parameters(self) -> list[Parameter]:
         return [self._gradients.parameter(index) for index in range(self._count)]

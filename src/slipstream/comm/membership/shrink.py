@@ -53,7 +53,9 @@ def shrink(old: Job, timeout: float, at_least: int | None) -> Job:
     _check_belongs(old)
     if old.size == 1:
         member = _member(old, [0], None, os.urandom(8).hex())
-        return _settle(old, jobs.replace(old, member), [0])
+        new = jobs.replace(old, member, [0])
+        jobs.succeed(old, new)
+        return new
     survivors = _Survivors(old, time.monotonic() + timeout, least, may_split=at_least is not None)
     try:
         return survivors.go_on()
@@ -101,12 +103,6 @@ def _member(old: Job, ranks: list[int], store: Store | None, epoch: str) -> Memb
         before.start_timeout,
         ids,
     )
-
-
-def _settle(old: Job, new: Job, ranks: list[int]) -> Job:
-    new.former_ranks = tuple(ranks)
-    jobs.succeed(old, new)
-    return new
 
 
 class _Survivors:
@@ -272,10 +268,11 @@ class _Survivors:
         new: Job | None = None
         try:
             member = _member(self.old, ranks, self.store, nonce)
-            new = jobs.replace(self.old, member)
+            new = jobs.replace(self.old, member, ranks)
             exchange(member, b"started", "not all survivors have started the new job")
         except BaseException:
             if new is not None:
                 new.close(tell=False)
             raise
-        return _settle(self.old, new, ranks)
+        jobs.succeed(self.old, new)
+        return new

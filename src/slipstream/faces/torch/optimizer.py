@@ -45,6 +45,7 @@ class _Distributed:
 
     param_groups: list[dict[str, Any]]
     _exchange: GradientExchange | None
+    _reduced: list[torch.Tensor]  # the parameters of the exchange
     _settings: dict[str, Any]
     _overlap: ForwardOverlap | None
     _synchronized: bool
@@ -54,9 +55,10 @@ class _Distributed:
     def _watch(self) -> None:
         """Hooks up the parameters that there are now."""
         check_wires(self.param_groups)
-        before, self._exchange = self._exchange, None
+        before = self._exchange
         if before is not None:
-            before.detach()
+            before.detach()  # may raise: without an exchange the next steps would reduce nothing
+            self._exchange = None
         process_set: ProcessSet = self._settings["process_set"]
         if not process_set.included() or process_set.group.size == 1:
             return
@@ -74,7 +76,9 @@ class _Distributed:
             **settings,
         )
         if before is not None:
-            self._exchange.inherit(before)
+            number_of = {id(param): number for number, param in enumerate(params)}
+            self._exchange.inherit(before, [number_of.get(id(param)) for param in self._reduced])
+        self._reduced = params
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
 
@@ -230,7 +234,12 @@ class _Distributed:
         return way_and_compressor(self._settings["compression"])[0]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, reduced like the others. Every rank calls it, between steps."""
+        """Adds parameters, reduced like the others. Every rank calls it, between steps.
+
+        Raises ValueError for a "wire" that there is not, and adds nothing then.
+        """
+        self.settle()  # what is under way was launched with the groups that there were
+        check_wires([param_group])
         super().add_param_group(param_group)  # type: ignore[misc]
         self._watch()
 
