@@ -54,7 +54,7 @@ class Job:
         tests += ["--noconftest", "-c", os.devnull, f"--rootdir={self.checkout}"]
         return [*shlex.split(self.launch.format(ranks=ranks)), *tests, str(self.checkout / "test" / file)]
 
-    def environment(self, folder: Path, patterns: Sequence[str]) -> dict[str, str]:
+    def environment(self, folder: Path, patterns: Sequence[str], without: Sequence[str]) -> dict[str, str]:
         """The variables of a job that writes into ``folder``."""
         paths = [str(HERE), str(self.checkout / "test" / "utils"), os.environ.get("PYTHONPATH", "")]
         return {
@@ -62,6 +62,7 @@ class Job:
             "CHECKOUT_LIMIT": str(self.limit),
             "CHECKOUT_RESULTS": f"{folder}/results.",
             "CHECKOUT_TESTS": " ".join(patterns),
+            "CHECKOUT_WITHOUT": " ".join(without),
             "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
@@ -69,9 +70,12 @@ class Job:
         }
 
 
-def run_job(job: Job, ranks: int, file: str, patterns: Sequence[str]) -> dict[str, Result]:
-    """Runs the tests of ``file`` that match ``patterns`` in one job, which is ended once no rank has begun or ended a
-    test for the limit.
+def run_job(
+    job: Job, ranks: int, file: str, patterns: Sequence[str], without: Sequence[str] = ()
+) -> dict[str, Result]:
+    """Runs the tests of ``file`` that match ``patterns``, but those named in ``without``, in one job.
+
+    The job is ended once no rank has begun or ended a test for the limit.
 
     The end of the job itself counts as the test "(end)", if it hangs.
     """
@@ -81,7 +85,7 @@ def run_job(job: Job, ranks: int, file: str, patterns: Sequence[str]) -> dict[st
             process = subprocess.Popen(
                 job.command(ranks, file),
                 cwd=job.checkout / "test",  # where no folder is called horovod
-                env=job.environment(folder, patterns),
+                env=job.environment(folder, patterns, without),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -21,7 +21,8 @@ and wrote this page. CHECKOUT is a source tree of Horovod: nothing of it is part
 Each file of tests runs as one job, as a user of Horovod would run it; those of `single` run on one rank. A test
 **failed** if it failed on any rank; it **hung** if no rank went on within its time, which ends the job; it **died** if
 a rank ended in it; it did **not run** if the job had ended before. Each test that did not pass runs again, **alone** in
-a job: what passes there follows from an earlier failure.
+a job: what passes there follows from an earlier failure. Tests that `horovod_exceptions.json` marks "apart" run
+only so.
 
 Horovod itself, built on the same PyTorch, passes 102 tests of `test_torch.py` on 2 ranks, fails 3, and skips 10. The
 3 make an optimizer of every class in `torch.optim`, and `Muon` refuses their models.

@@ -63,10 +63,14 @@ def pytest_configure(config: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Chooses the tests of the patterns in CHECKOUT_TESTS, and says which they are."""
-    patterns = os.environ["CHECKOUT_TESTS"].split()
+    """Chooses the tests of the patterns in CHECKOUT_TESTS, but those of CHECKOUT_WITHOUT, and says which they are."""
+    patterns, without = os.environ["CHECKOUT_TESTS"].split(), os.environ["CHECKOUT_WITHOUT"].split()
     named = {results_plugin.name_of(item.nodeid): item for item in items}
-    items[:] = [item for name, item in named.items() if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+    items[:] = [
+        item
+        for name, item in named.items()
+        if name not in without and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
     for item in items:
         results_plugin.write(
             name=results_plugin.name_of(item.nodeid), verdict="collected", reason="", seconds=0.0

@@ -8,6 +8,7 @@ not excuse.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import platform
 import subprocess
@@ -57,22 +58,27 @@ def files_to_run(checkout: Path) -> list[str]:
 
 
 def run_file(
-    job: Job, ranks: int, file: str, patterns: Sequence[str], alone: Choice
+    job: Job, ranks: int, file: str, patterns: Sequence[str], alone: Choice, apart: Sequence[str] = ()
 ) -> Iterator[tuple[str, Test]]:
-    """What became of the tests of ``file`` that match ``patterns``, as it becomes known: the last word counts."""
-    together = run_job(job, ranks, file, patterns)
+    """What became of the tests of ``file`` that match ``patterns``, as it becomes known: the last word counts.
+
+    Those named in ``apart`` run in jobs of their own only.
+    """
+    together = run_job(job, ranks, file, patterns, apart)
+    for name in apart:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            together |= run_job(job, ranks, file, [name])
     counts = Counter(result.verdict for result in together.values())
-    click.echo(
-        f"{ranks} ranks {file}: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items()), err=True
-    )
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    click.echo(f"{ranks} ranks {file}: {told}", err=True)
     for name, result in together.items():
         yield name, {"together": result}
     for name, result in together.items():
-        if alone(result) and not name.startswith("("):
+        if alone(result) and not name.startswith("(") and name not in apart:
             again = run_job(job, ranks, file, [name])
-            told = again.get(name) or again["(start)"]
-            click.echo(f"{ranks} ranks {name} alone: {told.verdict} {told.reason}".rstrip(), err=True)
-            yield name, {"together": result, "alone": told}
+            found = again.get(name) or again["(start)"]
+            click.echo(f"{ranks} ranks {name} alone: {found.verdict} {found.reason}".rstrip(), err=True)
+            yield name, {"together": result, "alone": found}
 
 
 def excuse(known: Sequence[dict[str, Any]], ranks: int, file: str, test: str) -> str:
@@ -197,6 +203,7 @@ def main(
         raise click.UsageError(f"{checkout / 'test'}: no such tests; is {checkout} a source tree of Horovod?")
     if show and not (file and file.exists()):
         raise click.UsageError("--show needs --json with results")
+    known = json.loads(EXCEPTIONS.read_text())
     results, ran = load(file.read_text()) if file and file.exists() else ({}, {})
     if not show:
         ran = what_ran(checkout, launch)
@@ -204,13 +211,12 @@ def main(
         for name in names:
             for ranks in [1] if name.startswith(SINGLE) else sizes:
                 tests = results.setdefault(ranks, {}).setdefault(name, {})
-                for test, told in run_file(
-                    job, ranks, name, [f"*{p}" for p in patterns] or ["*"], ALONE[alone]
-                ):
+                wanted = [f"*{pattern}" for pattern in patterns] or ["*"]
+                apart = [entry["test"] for entry in known if entry["file"] == name and entry.get("apart")]
+                for test, told in run_file(job, ranks, name, wanted, ALONE[alone], apart):
                     tests[test] = told
                     if file:
                         file.write_text(dump(results, ran))
-    known = json.loads(EXCEPTIONS.read_text())
     click.echo(report(results, known))
     if page:
         PAGE.write_text(horovod_page.page(results, ran, known))
