@@ -92,7 +92,9 @@ def _batch(requests: Sequence[Request], keys: Sequence[Key]) -> Batch:
     return Batch(tuple(requests), whole, tuple(keys))
 
 
-def _batches(requests: Sequence[Request], keys: Sequence[Key], room: int, apart: Collection[int]) -> list[Batch]:
+def _batches(
+    requests: Sequence[Request], keys: Sequence[Key], room: int, apart: Collection[int]
+) -> list[Batch]:
     """A buffer without room for a flag is not shared: each of its operations passes a gate of its own."""
     found: list[Batch] = []
     for part in share(requests, room, apart):
@@ -175,7 +177,9 @@ class Cycles:
         run = self._runs.repeated()
         if run is None:
             return None
-        return LockedOrder(_batches(run.requests, [unnamed(i) for i in range(len(run.requests))], room, run.apart))
+        return LockedOrder(
+            _batches(run.requests, [unnamed(i) for i in range(len(run.requests))], room, run.apart)
+        )
 
     def unlocked(self, completed: int) -> None:
         """An order of which so many batches ended well is given up: the more often, the longer the next one takes."""

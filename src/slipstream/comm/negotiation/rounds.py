@@ -92,9 +92,7 @@ class Rounds:
             self._cycles.note(decision)
         order = None if self._agreement.anyone_joined else self._cycles.locked(self._agreement.room)
         if order is not None:
-            _log.info(
-                "the order of %d operations is locked, in %d batches", len(order), len(order.batches)
-            )
+            _log.info("the order of %d operations is locked, in %d batches", len(order), len(order.batches))
             recording.mark("negotiation", "locked", operations=len(order), batches=len(order.batches))
             self._agreement.forget()
             for one in self.open.values():

@@ -52,9 +52,9 @@ class Runs:
         for length in range(1, min(_LONGEST, count // self._needed) + 1):
             if self._repeats(count, length):
                 begin = count - self._needed * length
-                apart = {
-                    (place - begin) % length for place in range(begin, count) if self._waited[place]
-                } - {0}
+                apart = {(place - begin) % length for place in range(begin, count) if self._waited[place]} - {
+                    0
+                }
                 return Run(self._requests[count - length :], apart)
         return None
 

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.collectives.interruption import Together
@@ -18,11 +18,11 @@ from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
 from slipstream.comm.negotiation.negotiated import Negotiated, Part, Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
+from slipstream.faces.horovod.memory import InFlight, Memory
 from slipstream.faces.horovod.process_sets import ProcessSet
 
 __all__ = [
     "Grouped",
-    "Memory",
     "Named",
     "PendingResult",
     "forget_all",
@@ -64,9 +64,7 @@ class Grouped:
 
     __slots__ = ("collect", "parts")
 
-    def __init__(
-        self, parts: Sequence[PendingResult], collect: Callable[[list[Any]], Any] = list
-    ) -> None:
+    def __init__(self, parts: Sequence[PendingResult], collect: Callable[[list[Any]], Any] = list) -> None:
         self.parts = parts
         self.collect = collect
 
@@ -77,13 +75,6 @@ class Grouped:
     def wait(self) -> Any:
         """Waits for all parts, in order; returns what ``collect`` makes of their results."""
         return self.collect([part.wait() for part in self.parts])
-
-
-class Memory(Protocol):
-    """What an operation reads or writes."""
-
-    def meets(self, other: Any) -> bool:
-        """Whether the two share memory, and one of them writes it."""
 
 
 class Named:
@@ -112,7 +103,7 @@ class Named:
             return self._negotiated.wait()
         finally:
             if self.done():  # it is not where a signal handler has raised an exception
-                _in_flight.pop(self, None)
+                _in_flight.drop(self)
 
 
 def start(
@@ -146,7 +137,7 @@ def start(
     if key is not None:
         _named[key] = named
     elif memory is not None and not named.done():
-        _in_flight[named] = memory
+        _in_flight.add(named, memory)
     return named
 
 
@@ -166,13 +157,12 @@ def _free(asked: Request, process_set: ProcessSet) -> tuple[str, int | None, str
 
 def settle(memory: Memory, group: Group, kind: str) -> None:
     """Waits for all operations without a name that meet this memory: so they act in the order of their calls."""
-    for other, used in list(_in_flight.items()):
-        if other.done() or used.meets(memory):
-            with Together(group, kind, waits=True), contextlib.suppress(SlipstreamError):
-                other.wait()  # its error is for who waits for its handle
+    for other in _in_flight.meeting(memory):
+        with Together(group, kind, waits=True), contextlib.suppress(SlipstreamError):
+            other.wait()  # its error is for who waits for its handle
 
 
-_in_flight: dict[Named, Memory] = {}  # without a name, in the order of their calls
+_in_flight: InFlight[Named] = InFlight()  # without a name
 
 
 _kinds: dict[str, Callable[[Request, Group], Pending]] = {}

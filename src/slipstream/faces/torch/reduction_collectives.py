@@ -242,10 +242,7 @@ def start_grouped_reduce_scatter(
         check_rows(tensor)
     with Together(process_set.group, "grouped_reducescatter"):
         return Grouped(
-            [
-                start_reduce_scatter(tensor, label, op, prescale, postscale, process_set)
-                for tensor in tensors
-            ]
+            [start_reduce_scatter(tensor, label, op, prescale, postscale, process_set) for tensor in tensors]
         )
 
 

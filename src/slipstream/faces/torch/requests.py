@@ -118,15 +118,15 @@ def sparse_request(name: str, tensor: torch.Tensor, op: int) -> Request:
     dense = tensor.dense_dim()
     tail = list(tensor.shape[tensor.dim() - dense :])
     form = [[dtype_code(torch.empty(0, dtype=torch.int64)), [tensor.sparse_dim()]]]
-    return _request(
-        "sparse_allreduce", name, facts, [*form, [dtype_code(tensor.values()), tail]], _SPARSE
-    )
+    return _request("sparse_allreduce", name, facts, [*form, [dtype_code(tensor.values()), tail]], _SPARSE)
 
 
 def parameters_request(root_rank: int) -> Request:
     """The broadcast of parameters, which the ranks compare by themselves."""
     facts = f"from rank {root_rank}"
-    return Request("broadcast_parameters", "", facts, needs=EVERYONE, labels="broadcast_parameters root ranks")
+    return Request(
+        "broadcast_parameters", "", facts, needs=EVERYONE, labels="broadcast_parameters root ranks"
+    )
 
 
 def take_part(request: Request, group: Group) -> Pending:
@@ -159,7 +159,8 @@ def take_part(request: Request, group: Group) -> Pending:
 
 
 may_take_part(
-    ["allreduce", "reducescatter", "broadcast", "allgather", "alltoall", "sparse_allreduce", "barrier"], take_part
+    ["allreduce", "reducescatter", "broadcast", "allgather", "alltoall", "sparse_allreduce", "barrier"],
+    take_part,
 )
 
 
@@ -191,7 +192,9 @@ def _request(
     kind: str, name: str, facts: Sequence[str], form: list[Any], labels: Sequence[str], **fields: Any
 ) -> Request:
     text = json.dumps(form, separators=(",", ":"))
-    return Request(kind, name, "; ".join(facts), text, labels="; ".join(labels).format(*[kind] * len(labels)), **fields)
+    return Request(
+        kind, name, "; ".join(facts), text, labels="; ".join(labels).format(*[kind] * len(labels)), **fields
+    )
 
 
 def _data(tensor: torch.Tensor) -> list[Any]:

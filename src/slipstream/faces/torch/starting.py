@@ -156,9 +156,7 @@ def grouped_reduce_scatter(
     )
 
 
-def sparse_all_reduce(
-    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet
-) -> Named:
+def sparse_all_reduce(tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet) -> Named:
     """What is gathered of a coalesced sparse tensor: the indices of all ranks, a row for each, and their values."""
     rows = [tensor.indices().t(), tensor.values()]
     return start(

@@ -56,9 +56,7 @@ def _broadcast_all(
     def begin(used: ProcessSet) -> Grouped:
         with Together(used.group, "broadcast_parameters"):
             check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], used.group)
-            return Grouped(
-                [start_broadcast(tensor, True, root_rank, name, used) for name, tensor in tensors]
-            )
+            return Grouped([start_broadcast(tensor, True, root_rank, name, used) for name, tensor in tensors])
 
     memory = Tensors([tensor for _, tensor in tensors], True)
     start(None, process_set, lambda _: parameters_request(root_rank), begin, sync=True, memory=memory).wait()
