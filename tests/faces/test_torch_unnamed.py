@@ -232,7 +232,7 @@ def check_random_mixes(seed: int) -> None:
         wrong = {i for i in range(len(plain)) if common.random() < 0.05}
         named = [f"{step} {i}" for i in range(common.randint(0, 4))]
         calls: list[tuple[str, int]] = [(name, 4) for name in own.sample(named, len(named))]
-        for number, count in enumerate(plain):  # its order stays, wherever the others come
+        for number in range(len(plain)):  # its order stays, wherever the others come
             calls.insert(
                 own.randint(sum(c[0] == "" for c in calls) and _after(calls), len(calls)), ("", number)
             )

@@ -12,9 +12,9 @@ from collections import deque
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.agreement import Key
 from slipstream.comm.negotiation.buffers import Buffer
 from slipstream.comm.negotiation.messages import ENDLESS, UnderWay, only_joins
-from slipstream.comm.negotiation.agreement import Key
 from slipstream.comm.negotiation.negotiated import Negotiated, abort_for
 from slipstream.comm.negotiation.order import Batch, LockedOrder
 

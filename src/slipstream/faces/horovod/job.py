@@ -101,8 +101,8 @@ def join(device: object = None) -> int:
     Average divides by the number of all ranks. To Min, Max and Product it gives what does not change them, to allgather
     and alltoall no rows; what it receives is dropped. It counts as having come to every `barrier`. A broadcast from
     this rank, of parameters or of objects, and an `allgather_object` raise Mismatch on the others. Operations of
-    smaller process sets do not end before all of their ranks have joined. ``device`` is accepted and changes nothing. Returns the rank that called it last, whose
-    parameters all steps have changed: broadcast them from there.
+    smaller process sets do not end before all of their ranks have joined. ``device`` is accepted and changes nothing.
+    Returns the rank that called it last, whose parameters all steps have changed: broadcast them from there.
 
     >>> hvd.join() in range(hvd.size())
     True

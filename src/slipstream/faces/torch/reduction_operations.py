@@ -19,11 +19,12 @@ import torch
 
 from slipstream.faces.horovod.handles import give
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.horovod.reduce_ops import Average, Sum, choose_op
+from slipstream.faces.horovod.reduce_ops import Average, choose_op
 from slipstream.faces.torch import starting
 from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, GroupedReduceScatter, ReduceScatter
 from slipstream.faces.torch.compression import Compression, Compressor
 from slipstream.faces.torch.operation_arguments import compressed, of_a_tensor, of_tensors
+from slipstream.faces.torch.sparse import sparse_sum
 
 __all__ = [
     "allreduce",
@@ -253,20 +254,12 @@ def sparse_allreduce_async(
     >>> hvd.sparse_allreduce_async(x, "x", hvd.Sum)().to_dense()
     tensor([1., 1., 0.])
     """
-    if op not in (Sum, Average):
-        raise ValueError("sparse tensors can be reduced with Sum and Average only")
-    sparse = tensor.detach().coalesce()
-    started = starting.sparse_all_reduce(sparse, name, op, process_set)
-    shape = sparse.shape
-    divisor = process_set.group.size if op == Average else 1
-
-    def finish() -> torch.Tensor:
-        indices, values = started.wait()
-        if divisor > 1:
-            values = values / divisor
-        return torch.sparse_coo_tensor(indices.t(), values, shape).coalesce()
-
-    return finish
+    return sparse_sum(
+        tensor,
+        op,
+        process_set,
+        lambda sparse, rows: starting.sparse_all_reduce(sparse, rows, name, op, process_set),
+    )
 
 
 @of_a_tensor

@@ -156,9 +156,10 @@ def grouped_reduce_scatter(
     )
 
 
-def sparse_all_reduce(tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet) -> Named:
-    """What is gathered of a coalesced sparse tensor: the indices of all ranks, a row for each, and their values."""
-    rows = [tensor.indices().t(), tensor.values()]
+def sparse_all_reduce(
+    tensor: torch.Tensor, rows: Sequence[torch.Tensor], name: str | None, op: int, process_set: ProcessSet
+) -> Named:
+    """Gathers ``rows``, the indices and the values of a sparse tensor."""
     return start(
         name,
         process_set,
