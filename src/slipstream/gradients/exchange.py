@@ -48,8 +48,8 @@ _MOST_SHOWN = 5  # parameters in the name of a bucket
 class Gradients(Protocol):
     """The gradients of a framework's parameters, which are numbered from 0 in an order equal on all ranks.
 
-    ``watch`` comes first. ``describe``, ``marks``, ``sparse`` and ``parameter`` are asked after the first backward pass,
-    ``place`` then for every gradient that is not sparse; the others in every step.
+    ``watch`` comes first. ``describe``, ``marks``, ``sparse`` and ``parameter`` are asked after the first backward
+    pass, ``place`` then for every gradient that is not sparse; the others in every step.
     """
 
     def watch(self, ready: Callable[..., None]) -> None:
