@@ -17,7 +17,7 @@ from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.interruption import found_by_all
 from slipstream.comm.membership.group import Group
 
-__all__ = ["check_agreement", "check_compressions", "description"]
+__all__ = ["check_agreement", "check_compressions", "check_order", "description"]
 
 _MOST_SHOWN = 5  # parameters in a text
 
@@ -50,6 +50,27 @@ def _of_parameters(what: str, lists: Sequence[Sequence[str]], ranks: Sequence[in
     return Mismatch(
         f"the ranks {what} different parameters: {'; '.join(differ[:_MOST_SHOWN])}{more}. Names, shapes, dtypes and "
         "their order must be the same on all ranks"
+    )
+
+
+def check_order(marks: Sequence[int], group: Group) -> None:
+    """Looks for parameters without names that ranks have in different orders. Every rank calls it.
+
+    ``marks``: numbers made of their values. Where ranks began with equal values, these tell parameters of one shape
+    apart. Where all ranks have the same marks in different orders, raises Mismatch on all ranks alike.
+    """
+    lists = _lists_that_differ([str(mark) for mark in marks], group)
+    if not lists or any(sorted(theirs) != sorted(lists[0]) for theirs in lists):
+        return  # equal, or begun with different values: nothing is known of them
+    ranks = group.native.ranks
+    number = next(number for number, theirs in enumerate(lists) if theirs != lists[0])
+    place = next(
+        i for i, (one, other) in enumerate(zip(lists[0], lists[number], strict=True)) if one != other
+    )
+    raise Mismatch(
+        f"the ranks have their parameters in different orders: parameter {place} of rank {ranks[0]} has the values of "
+        f"parameter {lists[number].index(lists[0][place])} of rank {ranks[number]}. Give all ranks named_parameters=, "
+        "by which parameters are matched, or the parameters in one order"
     )
 
 

@@ -27,7 +27,7 @@ from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement, check_compressions
+from slipstream.gradients.agreement import check_agreement, check_compressions, check_order
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
 from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
@@ -48,8 +48,8 @@ _MOST_SHOWN = 5  # parameters in the name of a bucket
 class Gradients(Protocol):
     """The gradients of a framework's parameters, which are numbered from 0 in an order equal on all ranks.
 
-    ``watch`` comes first. ``describe``, ``sparse`` and ``parameter`` are asked after the first backward pass, ``place``
-    then for every gradient that is not sparse; the others in every step.
+    ``watch`` comes first. ``describe``, ``marks``, ``sparse`` and ``parameter`` are asked after the first backward
+    pass, ``place`` then for every gradient that is not sparse; the others in every step.
     """
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -60,6 +60,9 @@ class Gradients(Protocol):
 
     def describe(self) -> Sequence[str]:
         """Each parameter in words, which the ranks compare (`slipstream.gradients.agreement.description`)."""
+
+    def marks(self) -> Sequence[int]:
+        """Numbers made of the parameters' values, by which one without a name may be known; none if all have names."""
 
     def sparse(self) -> Sequence[bool]:
         """Which gradients travel by themselves, in no bucket (`start_sparse`)."""
@@ -344,6 +347,7 @@ class GradientExchange:
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         described = self._gradients.describe()
         check_agreement("optimise", described, group)
+        check_order(self._gradients.marks(), group)
         asked = [self._asked(index, group) for index in range(self._count)]
         ways = [f"{one.way} ({name_of(one.dtype)})" for one in asked]
         check_compressions(str(self._policy.of_all(group)), ways, described, group)

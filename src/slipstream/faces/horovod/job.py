@@ -82,12 +82,12 @@ def shutdown() -> None:
 def join(device: object = None) -> int:
     """For a rank that has no more batches: takes part in what the others do until all ranks have called it.
 
-    This rank gives zeros to the steps of every `DistributedOptimizer` of all ranks, and to their sums and averages that
-    have names; Average divides by the number of all ranks. To Min, Max and Product it gives what does not change them,
-    to allgather and alltoall no rows; what it receives is dropped. A broadcast from this rank raises Mismatch on the
-    others. Operations without a name, `barrier`, and those of smaller process sets do not end before all of
-    their ranks have joined. ``device`` is accepted and changes nothing. Returns the rank that called it last, whose
-    parameters all steps have changed: broadcast them from there.
+    This rank gives zeros to the steps of every `DistributedOptimizer` of all ranks, and to their sums and averages;
+    Average divides by the number of all ranks. To Min, Max and Product it gives what does not change them, to allgather
+    and alltoall no rows; what it receives is dropped. It counts as having come to every `barrier`. A broadcast from
+    this rank, of parameters or of objects, and an `allgather_object` raise Mismatch on the others. Operations of
+    smaller process sets do not end before all of their ranks have joined. ``device`` is accepted and changes nothing.
+    Returns the rank that called it last, whose parameters all steps have changed: broadcast them from there.
 
     >>> hvd.join() in range(hvd.size())
     True

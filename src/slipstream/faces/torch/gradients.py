@@ -6,6 +6,7 @@ Where a gradient travels as it is, its place in the bucket becomes the gradient.
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,8 @@ from slipstream.base.dtypes import DType
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import AnyCompression, way_and_compressor
-from slipstream.faces.torch.reduction_operations import sparse_allreduce_async
+from slipstream.faces.torch.data_movement import start_grouped_all_gather
+from slipstream.faces.torch.sparse import sparse_sum
 from slipstream.faces.torch_tensors import DTYPES, describe, dtype_code
 from slipstream.gradients.buckets import Bucket, Parameter
 from slipstream.gradients.compression import Way
@@ -34,6 +36,9 @@ def _own_references() -> int:
 
 _OWN_REFERENCES = _own_references()
 """What getrefcount says of an object that one list and one variable hold; interpreters count differently."""
+
+
+_MARKED = 64  # values of a parameter
 
 
 def exchange_gradients(
@@ -73,6 +78,12 @@ def exchange_gradients(
     )
 
 
+def _mark(param: torch.Tensor) -> int:
+    """A number made of its first values."""
+    first = param.detach().reshape(-1)[:_MARKED].cpu().contiguous()
+    return zlib.crc32(first.view(torch.uint8).numpy().tobytes())
+
+
 class _TorchGradients:
     """`slipstream.gradients.exchange.Gradients` of PyTorch's parameters."""
 
@@ -107,6 +118,9 @@ class _TorchGradients:
 
     def describe(self) -> list[str]:
         return [describe(name, param) for name, param in zip(self._names, self._params, strict=True)]
+
+    def marks(self) -> list[int]:
+        return [] if all(self._names) else [_mark(param) for param in self._params]
 
     def sparse(self) -> list[bool]:
         return [
@@ -182,7 +196,13 @@ class _TorchGradients:
             )
         elif not grad.is_sparse:
             grad = grad.detach().to_sparse(1)
-        wait = sparse_allreduce_async(grad, None, self._op, self._process_set)
+        # All ranks are at this gradient now, those that have joined too.
+        wait = sparse_sum(
+            grad,
+            self._op,
+            self._process_set,
+            lambda _, rows: start_grouped_all_gather(rows, None, self._process_set),
+        )
 
         def finish() -> None:
             param.grad = wait().to(param.dtype)

@@ -280,7 +280,7 @@ def DistributedOptimizer(
 
     named_parameters: must be complete and unique. Ranks match parameters by name, whatever their order; the first step
     raises Mismatch if names, shapes or dtypes differ. Without names ranks match them by their order, and compare shapes
-    and dtypes alone: equal shapes in another order go unnoticed
+    and dtypes. Equal shapes in another order raise Mismatch if all ranks began with equal values
     compression: what travels, see `Compression`; sums are formed in float32. A parameter group with a key "wire"
     (exact, bf16, f16, f8 or int8) has its own
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)

@@ -32,6 +32,7 @@ __all__ = [
     "row_counts",
     "start_all_reduce",
     "start_grouped_all_reduce",
+    "start_grouped_reduce_scatter",
     "start_reduce_scatter",
 ]
 
@@ -248,6 +249,23 @@ def start_reduce_scatter(
         sync=sync,
     )
     return placed(work, buffer, tensor.device)
+
+
+def start_grouped_reduce_scatter(
+    tensors: Sequence[torch.Tensor],
+    label: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Grouped:
+    """Starts a reduce-scatter of each tensor; the result is the list of theirs."""
+    for tensor in tensors:
+        check_rows(tensor)
+    with Together(process_set.group, "grouped_reducescatter"):
+        return Grouped(
+            [start_reduce_scatter(tensor, label, op, prescale, postscale, process_set) for tensor in tensors]
+        )
 
 
 def placed(work: Any, buffer: torch.Tensor, device: torch.device) -> PendingResult:

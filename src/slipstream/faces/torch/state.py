@@ -10,9 +10,12 @@ import torch
 
 from slipstream.comm.collectives.interruption import Together, whole
 from slipstream.comm.membership.group import world
+from slipstream.faces.horovod.handles import Grouped, start
 from slipstream.faces.horovod.objects import broadcast_object
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.torch.data_movement import start_broadcast
+from slipstream.faces.torch.data_movement import number_of_root, start_broadcast
+from slipstream.faces.torch.in_flight import Tensors
+from slipstream.faces.torch.requests import parameters_request
 from slipstream.faces.torch_tensors import describe
 from slipstream.gradients.agreement import check_agreement
 
@@ -42,17 +45,21 @@ def broadcast_parameters(
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
     tensors = [(name, entry) for name, entry in entries if isinstance(entry, torch.Tensor)]
-    with Together(process_set.group, "broadcast_parameters"):
-        check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], process_set.group)
-        started = _start_all(tensors, root_rank, process_set)
-    for pending in started:
-        pending.wait()
+    _broadcast_all(tensors, root_rank, process_set)
 
 
-def _start_all(
+def _broadcast_all(
     tensors: Sequence[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
-) -> list[Any]:
-    return [start_broadcast(tensor, True, root_rank, name, process_set) for name, tensor in tensors]
+) -> None:
+    number_of_root(root_rank, process_set)
+
+    def begin(used: ProcessSet) -> Grouped:
+        with Together(used.group, "broadcast_parameters"):
+            check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], used.group)
+            return Grouped([start_broadcast(tensor, True, root_rank, name, used) for name, tensor in tensors])
+
+    memory = Tensors([tensor for _, tensor in tensors], True)
+    start(None, process_set, lambda _: parameters_request(root_rank), begin, sync=True, memory=memory).wait()
 
 
 @dataclass(frozen=True)
@@ -117,9 +124,7 @@ def broadcast_optimizer_state(
         if not is_root:
             state = _fill_holes(holey, tensors)
         named = [(f"state {i}", tensor) for i, tensor in enumerate(tensors)]
-        started = _start_all(named, root_rank, process_set)
-    for pending in started:
-        pending.wait()
+        _broadcast_all(named, root_rank, process_set)
     if state is not None:
         optimizer.load_state_dict(state)
     if isinstance(holey, dict) and not holey.get("state"):
