@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ["src", "native", "tests", "examples", "benchmarks", "docs", "deploy", "cmake", ".ci"]
+FOLDERS = ["src", "native", "tests", "examples", "benchmarks", "docs", "deploy", "cmake", ".ci", "packages"]
 SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".cmake", ".md", ".toml", ".txt", ".yaml", ".sh", ".service", ""}
 CODE = {".py", ".cpp", ".h", ".cmake"}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

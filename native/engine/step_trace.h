@@ -16,7 +16,7 @@ class StepTrace {
   // Nothing is recorded if `trace` is null.
   StepTrace(Trace* trace, const Request& request) : trace_(trace), request_(request) {}
 
-  bool on() const { return trace_ != nullptr; }
+  bool on() const { return trace_ != nullptr && trace_->has_steps(); }
   void begin(uint32_t step, uint64_t chunk);
   // `peer`: a global rank, -1 for a step that concerns this rank alone. `encoded`: it casts to or from the wire type.
   void end(const Step& step, uint32_t number, uint64_t chunk, int peer, bool encoded);

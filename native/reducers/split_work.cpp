@@ -195,7 +195,7 @@ void SplitWork::part_done(const Part& part) {
   const double took = std::chrono::duration<double>(now() - begun_).count();
   seconds_[static_cast<size_t>(part.reducer + 1)] = took;
   const bool begun = part.work != nullptr && part.work->done();
-  record(part);
+  record(part, begun);
   if (part.reducer < 0) {
     if (part.work->error() && !error_) error_ = part.work->error();
   } else if (!begun || part.work->error()) {
@@ -207,13 +207,13 @@ void SplitWork::part_done(const Part& part) {
 }
 
 // For the timeline. The workers' own part is a work of theirs, which is there already.
-void SplitWork::record(const Part& part) {
+void SplitWork::record(const Part& part, bool begun) {
   Trace& trace = context_.workers.trace();
   if (part.reducer < 0 || !trace.on()) return;
-  const Signature& signature = parent_->request.signature;
+  const Signature& signature = whole().signature;
   const std::string name = signature.name.empty() ? signature.operation : signature.name;
   const std::string track = pool_.name(static_cast<size_t>(part.reducer));
-  const bool lost = part.work == nullptr || part.work->error();
+  const bool lost = !begun || part.work->error();
   trace.span(track, (lost ? "lost: " : "") + name, begun_, now(), part.count * size_of(signature.dtype));
 }
 

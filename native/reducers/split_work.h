@@ -90,7 +90,7 @@ class SplitWork : public std::enable_shared_from_this<SplitWork> {
   uint64_t chunk_bytes(const Part& part, size_t window) const;
   void submit(const Part& part);
   void part_done(const Part& part);
-  void record(const Part& part);
+  void record(const Part& part, bool begun);
   void give_verdict();
   void judge(const Error& error);
   void settle();

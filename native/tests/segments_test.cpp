@@ -69,6 +69,22 @@ TEST(what_is_urgent_overtakes_what_has_not_begun_to_leave) {
   CHECK(outbox.empty());
 }
 
+TEST(nothing_is_overtaken_for_ever) {
+  Outbox outbox;
+  const auto bytes = pattern(kMost, 1);
+  const auto push = [&](uint64_t cookie, int urgency) { outbox.push(bulk(50'000), bytes.data(), cookie, 1, urgency); };
+  for (const uint64_t cookie : {1001, 1002}) push(cookie, 0);
+  push(1003, 1);
+  std::vector<uint64_t> left;
+  for (uint64_t number = 1; number <= 3 * (Outbox::kOvertakes + 1); ++number) {
+    push(number, 2);  // more urgent ones all the time
+    CHECK(outbox.pull(0, kMost, now()));
+    const uint64_t cookie = *outbox.taken(number);
+    if (cookie > 1000) left.push_back(cookie);
+  }
+  CHECK(left == (std::vector<uint64_t>{1001, 1002, 1003}));  // the oldest ones, each after kOvertakes others
+}
+
 TEST(no_segment_is_a_crumb) {
   Outbox outbox;
   const auto bytes = pattern(kMost, 1);

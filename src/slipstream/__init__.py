@@ -52,6 +52,8 @@ def _observe(job: Any, settings: Any) -> None:
     # Settings may have no effect, and reducers may be lost: warnings.
     if settings.log != "warning" or settings.reducers or wires or tuning:
         importlib.import_module("slipstream.observe.messages").follow(job, settings)
+    if importlib.import_module("slipstream.base.settings").of_horovod():
+        importlib.import_module("slipstream.observe.of_horovod").tell(job)
     if settings.timeline is not None:
         importlib.import_module("slipstream.observe.timeline").follow(job, settings)
     importlib.import_module("slipstream.observe.metrics_follow").follow(job, settings)

@@ -28,6 +28,7 @@ import numpy as np
 
 import slipstream
 from slipstream import SlipstreamError
+from slipstream.base.log import Log
 from slipstream.comm.membership import shrink
 
 STEPS = 40
@@ -85,6 +86,7 @@ def rounds(plan: str) -> None:
             if FIRST in victims:  # it has heard of the other victim's death before its own step came
                 die()
             group = go_on()
+            Log("slipstream").warning("this rank goes on")
             before, alive = alive, [r for r in alive if r not in victims]
             assert [before[r] for r in group.former_ranks] == alive, (group.former_ranks, before, alive)
             say(

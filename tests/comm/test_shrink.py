@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 import slipstream
 from comm import ranks
+from slipstream.base.settings import Settings
 from slipstream.comm.membership import shrink
 from slipstream.comm.membership.job import Job
 from slipstream.comm.rendezvous.store import Store
@@ -42,10 +44,31 @@ def test_one_of_three_dies(transport: str, victim: int) -> None:
     """Rank 0 is the one that would serve the store without a launcher."""
     with ranks.started(SCRIPT, 3, transport=transport, args=["rounds", str(victim)]) as job:
         found = results(job, {victim})
+        texts = {rank.number: rank.text() for rank in job}
     alive = [r for r in range(3) if r != victim]
     for number, (change, done) in found.items():
         assert change == {"error": "PeerLost", "rank": victim, "now": alive.index(number), "size": 2}
         assert done == {"done": alive}
+        assert f"slipstream: rank {alive.index(number)}: this rank goes on\n" in texts[number]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"), [("summary", "will be printed at the end"), ("timeline", "no timeline")]
+)
+def test_a_folder_that_the_new_rank_0_lacks_ends_no_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, setting: str, words: str
+) -> None:
+    folder = tmp_path / "of rank 0 alone"
+    folder.mkdir()
+    slipstream.init(rank=0, size=1, settings=Settings(**{setting: str(folder / "file.json")}))
+    try:
+        shutil.rmtree(folder)
+        slipstream.world().shrink()
+        assert slipstream.size() == 1
+        slipstream.barrier()
+    finally:
+        slipstream.shutdown()
+    assert words in caplog.text
 
 
 def test_two_of_four_die_at_once() -> None:

@@ -35,9 +35,9 @@ def names_for(module: ModuleType) -> dict[str, Any]:
     import slipstream
 
     known: dict[str, Any] = {"slipstream": slipstream, "numpy": numpy}
-    if module.__name__ == "slipstream.torch":
+    if module.__name__.startswith("slipstream.torch"):
         known["torch"] = importlib.import_module("torch")
-        known["hvd"] = module
+        known["hvd"] = importlib.import_module("slipstream.torch")
     if module.__name__ == "slipstream.lab":
         known |= vars(module)
     return known
@@ -59,7 +59,8 @@ if __name__ == "__main__":
     import slipstream
 
     target = importlib.import_module(sys.argv[1])
-    target.init()
+    in_hvd = sys.argv[1].startswith("slipstream.torch")
+    (importlib.import_module("slipstream.torch") if in_hvd else slipstream).init()
     code = run_examples(target, slipstream.rank(), sys.argv[2:])
     sys.stdout.flush()
     slipstream.barrier()

@@ -20,9 +20,11 @@ OUTSIDE_A_JOB = {"run"}  # it starts a job
 NO_EXAMPLE = {"LaneStatistics", "LinkStatistics", "Op"}  # what `link_statistics` returns
 
 
-@pytest.mark.parametrize("module", ["slipstream", "slipstream.torch", "slipstream.lab"])
+@pytest.mark.parametrize(
+    "module", ["slipstream", "slipstream.torch", "slipstream.torch.elastic", "slipstream.lab"]
+)
 def test_everything_public_has_an_example(module: str) -> None:
-    if module == "slipstream.torch":
+    if module.startswith("slipstream.torch"):
         pytest.importorskip("torch")
     found = objects(importlib.import_module(module))
     assert len(found) > 3
@@ -32,9 +34,9 @@ def test_everything_public_has_an_example(module: str) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("module", ["slipstream", "slipstream.torch"])
+@pytest.mark.parametrize("module", ["slipstream", "slipstream.torch", "slipstream.torch.elastic"])
 def test_examples_print_what_they_show(module: str, tmp_path: Path) -> None:
-    if module == "slipstream.torch":
+    if module.startswith("slipstream.torch"):
         pytest.importorskip("torch")
     names = [name for name, _ in objects(importlib.import_module(module)) if name not in OUTSIDE_A_JOB]
     command = f"slipstream run -np 2 -- python {RANK} {module} {' '.join(names)}"

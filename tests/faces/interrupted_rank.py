@@ -130,8 +130,15 @@ def hvd_barrier(_: int) -> Case:
     return hvd.barrier, hvd.barrier
 
 
-def hvd_objects() -> None:
-    hvd.broadcast_object(list(range(1000)) if RANK == 1 else None, 1)
+def hvd_object(n: int) -> Case:
+    return _once(
+        lambda: hvd.broadcast_object(list(range(n)) if RANK == 1 else None, 1),
+        lambda got: check_equal(got, list(range(n)), "broadcast_object"),
+    )
+
+
+def hvd_state() -> None:
+    hvd.broadcast_optimizer_state(torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1), 1)
 
 
 class Training:
@@ -218,7 +225,11 @@ AFTERWARDS: list[Callable[[], None]] = []
 TRAINING: list[Training] = []
 RANK = 0
 FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None], str]] = {
-    "hvd": ((hvd_allreduce, hvd_strided, hvd_grouped, hvd_barrier), hvd_objects, "broadcast_object"),
+    "hvd": (
+        (hvd_allreduce, hvd_strided, hvd_grouped, hvd_barrier, hvd_object),
+        hvd_state,
+        "broadcast_optimizer_state",
+    ),
     "optimizer": ((), lambda: TRAINING[0].step(), "the exchange of gradients"),
     "c10d": (
         (c10d_all_reduce, c10d_strided, c10d_all_gather, c10d_recv),

@@ -190,6 +190,29 @@ def check_resume(kind: str) -> None:
     assert not distributed.compression_state_dict()["parameters"]["0.weight"]["residual"].any()
 
 
+def check_shifted() -> None:
+    """Without names parameters have numbers, which shift when one is frozen: what is remembered goes with them."""
+    net = model()
+    made = torch.optim.Adam(net.parameters(), lr=0.003)
+    distributed = hvd.DistributedOptimizer(made, compression=KINDS["topk"])
+    backward(net, 0)
+    distributed.step()
+    distributed.zero_grad()
+    before = remembered(distributed.compression_state_dict())
+    assert set(before) == {"0", "4"}
+    net[0].weight.requires_grad_(False)
+    distributed.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+    after = remembered(distributed.compression_state_dict())
+    assert set(after) == {"3"}
+    assert torch.equal(after["3"]["residual"], before["4"]["residual"])
+    backward(net, 1)
+    distributed.step()
+
+
+def test_what_is_remembered_goes_with_its_parameter(two: Any) -> None:
+    two(check_shifted)
+
+
 def check_foreign_state(saved: Any, words: str) -> None:
     distributed = optimizer(model(), "topk")
     with pytest.raises(ValueError, match=words):

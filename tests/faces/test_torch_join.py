@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 import slipstream.torch as hvd  # noqa: E402
 from comm import ranks  # noqa: E402
 from slipstream.base.errors import Mismatch  # noqa: E402
+from slipstream.comm.membership.group import world  # noqa: E402
+from slipstream.comm.negotiation.negotiator import negotiator_of  # noqa: E402
 
 
 def batches_of(rank: int) -> int:
@@ -92,52 +94,85 @@ def check_without_steps() -> None:
     assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
 
 
-def every_named_operation(step: int) -> None:
+def every_operation(step: int, named: bool) -> None:
     """As a rank calls them that has not joined, where rank 0 has: its part is empty, or changes nothing."""
     rank, size = hvd.rank(), hvd.size()
     others = size - 1
+
+    def call(name: str) -> str | None:
+        return name if named else None
+
     ones = torch.ones(4)
-    assert hvd.allreduce(ones, name="sum", op=hvd.Sum).tolist() == [others] * 4
-    assert torch.allclose(hvd.allreduce(ones, name="mean"), ones * others / size)
+    assert hvd.allreduce(ones, name=call("sum"), op=hvd.Sum).tolist() == [others] * 4
+    assert torch.allclose(hvd.allreduce(ones, name=call("mean")), ones * others / size)
     for dtype in (torch.float32, torch.int32):
         values = torch.full((3,), rank + 5, dtype=dtype)
-        assert hvd.allreduce(values, name=f"least {dtype}", op=hvd.Min).tolist() == [6] * 3
-        assert hvd.allreduce(-values, name=f"most {dtype}", op=hvd.Max).tolist() == [-6] * 3
-        product = hvd.allreduce(torch.full((3,), 2, dtype=dtype), name=f"product {dtype}", op=hvd.Product)
+        assert hvd.allreduce(values, name=call(f"least {dtype}"), op=hvd.Min).tolist() == [6] * 3
+        assert hvd.allreduce(-values, name=call(f"most {dtype}"), op=hvd.Max).tolist() == [-6] * 3
+        product = hvd.allreduce(
+            torch.full((3,), 2, dtype=dtype), name=call(f"product {dtype}"), op=hvd.Product
+        )
         assert product.tolist() == [2**others] * 3
-    handles = [hvd.allreduce_async(ones * i, name=f"small {i}", op=hvd.Sum) for i in range(5)]
+    handles = [hvd.allreduce_async(ones * i, name=call(f"small {i}"), op=hvd.Sum) for i in range(5)]
     assert [hvd.synchronize(handle)[0].item() for handle in handles] == [i * others for i in range(5)]
-    both = hvd.grouped_allreduce([ones, torch.ones(100_000)], name="both", op=hvd.Sum)
+    both = hvd.grouped_allreduce([ones, torch.ones(100_000)], name=call("both"), op=hvd.Sum)
     assert all((one == others).all() for one in both)
-    rows = hvd.allgather(torch.full((rank, 2), float(rank)), name="rows")
+    rows = hvd.allgather(torch.full((rank, 2), float(rank)), name=call("rows"))
     assert rows[:, 0].tolist() == [float(r) for r in range(1, size) for _ in range(r)]
-    assert hvd.broadcast(ones * rank, size - 1, name="from the last").tolist() == [size - 1] * 4
-    split = hvd.alltoall(torch.arange(float(size)), [1] * size, name="split")
+    assert hvd.broadcast(ones * rank, size - 1, name=call("from the last")).tolist() == [size - 1] * 4
+    split = hvd.alltoall(torch.arange(float(size)), [1] * size, name=call("split"))
     assert split[0].tolist() == [rank] * others
     assert split[1].tolist() == [0] + [1] * others
-    share = hvd.reducescatter(torch.ones(size, 2), name="share", op=hvd.Sum)
+    share = hvd.reducescatter(torch.ones(size, 2), name=call("share"), op=hvd.Sum)
     assert share.tolist() == [[others, others]]
-    with pytest.raises(Mismatch, match="cannot do without rank 0, which has joined"):
-        hvd.broadcast(ones, 0, name=f"from the first {step}")
+    shares = hvd.grouped_reducescatter([torch.ones(size)] * 2, name=call("shares"), op=hvd.Sum)
+    assert [one.tolist() for one in shares] == [[others]] * 2
+    both = hvd.grouped_allgather([torch.ones(rank), torch.zeros(1)], name=call("rows of two"))
+    assert [len(one) for one in both] == [sum(range(size)), others]
+    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (size,))
+    found = hvd.sparse_allreduce_async(sparse, call("sparse"), hvd.Sum)().to_dense()
+    assert found.tolist() == [0] + [1] * others
+    hvd.barrier()
+    parameter = torch.nn.Parameter(torch.ones(2))
+    for impossible in (
+        lambda: hvd.broadcast(ones, 0, name=call(f"from the first {step}")),
+        lambda: hvd.broadcast_object(1, 0, name=call("object")),
+        lambda: hvd.allgather_object(1, name=call("objects")),
+        lambda: hvd.broadcast_parameters([parameter], size - 1),
+    ):
+        with pytest.raises(Mismatch, match="cannot do without rank 0, which has joined"):
+            impossible()
 
 
-def check_every_named_operation() -> None:
-    for step in range(4):
+def check_every_operation() -> None:
+    for step in range(6):
         if hvd.rank():
-            for _ in range(step):
-                every_named_operation(step)
+            for _ in range(step // 2):
+                every_operation(step, named=step % 2 == 0)
         assert hvd.join() in range(hvd.size())
         assert hvd.allreduce(torch.ones(2), name="sum", op=hvd.Sum).tolist() == [hvd.size()] * 2
 
 
 def check_an_order_that_is_locked_ends_by_a_join() -> None:
-    for _ in range(20):
-        hvd.allreduce(torch.ones(2), name="again", op=hvd.Sum)
-    if hvd.rank() == hvd.size() - 1:
-        for _ in range(10):
-            assert hvd.allreduce(torch.ones(2), name="again", op=hvd.Sum).tolist() == [1, 1]
-    hvd.join()
-    assert hvd.allreduce(torch.ones(2), name="again", op=hvd.Sum).tolist() == [hvd.size()] * 2
+    for name in ("again", None):
+        for _ in range(20):
+            hvd.allreduce(torch.ones(2), name=name, op=hvd.Sum)
+        assert negotiator_of(world()).locked
+        if hvd.rank() == hvd.size() - 1:
+            for _ in range(10):
+                assert hvd.allreduce(torch.ones(2), name=name, op=hvd.Sum).tolist() == [1, 1]
+        hvd.join()
+        assert hvd.allreduce(torch.ones(2), name=name, op=hvd.Sum).tolist() == [hvd.size()] * 2
+
+
+def check_more_calls_without_names_than_the_rank_that_has_joined() -> None:
+    """What has no name is matched by its number: all ranks count on from the same one when all have joined."""
+    for step in range(3):
+        for _ in range(hvd.rank() * 3 + step):
+            hvd.allreduce_async(torch.ones(2), op=hvd.Sum)  # nobody waits for it
+        hvd.join()
+        wanted = [hvd.size() * (hvd.size() - 1) / 2] * 2
+        assert hvd.allreduce(torch.full((2,), float(hvd.rank())), op=hvd.Sum).tolist() == wanted
 
 
 CHECKS = [
@@ -145,8 +180,9 @@ CHECKS = [
     check_last,
     check_two_optimizers,
     check_without_steps,
-    check_every_named_operation,
+    check_every_operation,
     check_an_order_that_is_locked_ends_by_a_join,
+    check_more_calls_without_names_than_the_rank_that_has_joined,
 ]
 
 
@@ -158,14 +194,6 @@ def test_on_two_ranks(two: Any, check: Any) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_on_three_ranks(three: Any, check: Any) -> None:
     three(check)
-
-
-def test_a_rank_that_waits_in_an_operation_without_a_name_is_told_to_name_it() -> None:
-    script = Path(__file__).with_name("joined_unnamed_rank.py")
-    texts = ranks.run(script, 2, env={"SLIPSTREAM_TIMEOUT": "3"}, timeout=60)
-    assert "this rank has joined (no more batches), and takes part in steps of optimizers" in texts[0]
-    assert "an operation without a name, call that one with name=" in texts[0]
-    assert "this rank has joined" not in texts[1]
 
 
 def test_a_rank_that_has_dropped_the_optimizer_ends_all() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,8 +93,6 @@ def test_before_init_everything_says_the_same(call: Callable[..., Any]) -> None:
     [
         ("all_reduce", "did you mean allreduce?"),
         ("DistributedOptimiser", "did you mean DistributedOptimizer?"),
-        ("elastic", "does not have it yet; survivors of a failure go on by slipstream.world().shrink()"),
-        ("SyncBatchNorm", "does not have it yet; use torch.nn.GroupNorm"),
     ],
 )
 def test_a_name_that_is_not_there_is_explained(name: str, hint: str) -> None:
@@ -103,13 +100,6 @@ def test_a_name_that_is_not_there_is_explained(name: str, hint: str) -> None:
         getattr(hvd, name)
     assert str(caught.value).startswith(f"module 'slipstream.torch' has no attribute '{name}'")
     assert hint in str(caught.value)
-
-
-def test_to_import_horovods_elastic_says_what_to_use_instead() -> None:
-    with pytest.raises(
-        ImportError, match=r"^slipstream\.torch\.elastic: .* does not have it yet; survivors .*shrink"
-    ):
-        importlib.import_module("slipstream.torch.elastic")
 
 
 def test_a_name_like_no_other_gets_no_guess() -> None:

@@ -74,6 +74,24 @@ def check_without_names() -> None:
         optimizer.step()
 
 
+def check_another_order_without_names() -> None:
+    """Equal shapes: the values that all ranks began with tell parameters apart."""
+    torch.manual_seed(1)
+    layers = [torch.nn.Parameter(torch.rand(4, 4)) for _ in range(3)]
+    mine = layers if hvd.rank() == 0 else [layers[0], layers[2], layers[1]]
+    optimizer: Any = hvd.DistributedOptimizer(torch.optim.SGD(mine, lr=1.0))
+    sum(p.sum() for p in mine).backward()
+    with pytest.raises(
+        Mismatch, match=r"parameter 1 of rank 0 has the values of parameter 2 of rank 1\. Give all"
+    ):
+        optimizer.step()
+    for own in (layers, [torch.nn.Parameter(torch.rand(4, 4) + hvd.rank()) for _ in range(3)]):
+        again: Any = hvd.DistributedOptimizer(torch.optim.SGD(own, lr=1.0))
+        again.zero_grad()
+        sum(p.sum() for p in own).backward()
+        again.step()  # also where ranks begin with different values
+
+
 def check_broadcast() -> None:
     shape = (4, 3) if hvd.rank() == 1 else (3, 4)  # as many elements
     state = {"fc.bias": torch.zeros(4), "fc.weight": torch.zeros(shape)}
@@ -89,7 +107,14 @@ def check_broadcast() -> None:
         hvd.broadcast_parameters(state, root_rank=0)
 
 
-CHECKS = [check_other_names, check_another_order, check_same_order, check_without_names, check_broadcast]
+CHECKS = [
+    check_other_names,
+    check_another_order,
+    check_another_order_without_names,
+    check_same_order,
+    check_without_names,
+    check_broadcast,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))

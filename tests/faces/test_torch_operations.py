@@ -100,7 +100,7 @@ def check_arguments() -> None:
         with pytest.raises(ValueError):
             hvd.allreduce(x, **bad)
     with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.allreduce(x, op=hvd.Adasum)
+        hvd.reducescatter(torch.ones(4), op=hvd.Adasum)
     with pytest.raises(ValueError, match="not supported"):
         hvd.allreduce(torch.quantize_per_tensor(torch.zeros(2), 1.0, 0, torch.qint8))
     # whatever went wrong here, it was local: the job goes on
@@ -358,9 +358,25 @@ def check_numbers() -> tuple[int, ...]:
     return hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
 
 
+def check_factors() -> None:
+    """float32 numbers are multiplied by the factor as a float32, float64 ones by all of it."""
+    for dtype in (torch.float32, torch.float64):
+        x = (torch.arange(1, 1 + 4 * hvd.size()) / 7).to(dtype)
+        factor = torch.tensor(0.1, dtype=dtype)
+        rows = slice(4 * hvd.rank(), 4 * hvd.rank() + 4)
+        for name in (None, "x"):
+            before = {"op": hvd.Sum, "name": name, "prescale_factor": 0.1}
+            after = {"op": hvd.Sum, "name": name, "postscale_factor": 0.1}
+            for options, want in ((before, x * factor * hvd.size()), (after, x * hvd.size() * factor)):
+                assert_same(hvd.allreduce(x, **options), want, options)
+                assert_same(hvd.grouped_allreduce([x], **options)[0], want, options)
+                assert_same(hvd.reducescatter(x, **options), want[rows], options)
+
+
 CHECKS = [
     check_allreduce,
     check_arguments,
+    check_factors,
     check_strides,
     check_handles,
     check_grouped,

@@ -356,7 +356,7 @@ def check_sparse() -> None:
             used = words if not step else words[1:]
             (whole(used).sum() / hvd.size()).backward()
             single.step()
-            assert table.weight.grad.is_sparse is not as_dense
+            assert table.weight.grad.is_sparse
         torch.testing.assert_close(table.weight, whole.weight)
 
 
@@ -405,8 +405,6 @@ def check_bad_arguments() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             hvd.DistributedOptimizer(sgd(model), **options)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.DistributedOptimizer(sgd(model), op=hvd.Adasum)
 
 
 def check_parameters() -> None:
@@ -454,7 +452,51 @@ def check_optimizer_state() -> None:
             assert str(states[0]) == str(states[-1])
 
 
+def check_empty_state() -> None:
+    """Parameters get gradients of zeros, but not those that will have sparse ones."""
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 1), table])
+    model[0].bias.requires_grad_(False)
+    for sparse in (False, True):
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9))
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=None if not sparse else model)
+        assert torch.equal(model[0].weight.grad, torch.zeros(1, 2))
+        assert model[0].bias.grad is None
+        assert (table.weight.grad is None) is sparse
+        optimizer.zero_grad()
+
+
+def check_names() -> None:
+    model = make_model()
+    groups = [{"params": list(layer.parameters())} for layer in (model[0], model[2], model[4])]
+    unnamed = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))
+    names = list(unnamed._parameter_names.values())
+    assert len(set(names)) == 6
+    assert unnamed._parameter_names[model[2].bias] == "allreduce.noname.1.1"
+    named = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), model.named_parameters())
+    assert named._parameter_names[model[2].bias] == "2.bias"
+
+
+def check_groups_of_other_orders() -> None:
+    """Ranks that have the parameters in different orders cut the same groups."""
+    model = make_model()
+    named = dict(model.named_parameters())
+    order = sorted(named, reverse=bool(hvd.rank() % 2))
+    optimizer = torch.optim.SGD([named[name] for name in order], lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, named.items(), groups=2)
+    for step in range(2):
+        optimizer.zero_grad()
+        x, y = batch(step)
+        loss_of(model, part(x), part(y)).backward()
+        optimizer.step()
+    for p in model.parameters():
+        assert torch.equal(p, hvd.broadcast(p.detach(), 0))
+
+
 CHECKS = [
+    check_empty_state,
+    check_names,
+    check_groups_of_other_orders,
     check_large_batch,
     check_groups,
     check_compression,

@@ -151,6 +151,47 @@ def test_whoever_needs_the_state_completes_the_step(two: Any) -> None:
     two(check_settled_by)
 
 
+def check_added() -> None:
+    """Parameters that are added complete the step first, and those that are refused change nothing."""
+    plain, _, _ = train("sgd", overlapped=False)
+    model, optimizer, _ = train("sgd", overlapped=True)
+    assert optimizer._exchange.unsettled
+    exchange, groups = optimizer._exchange, len(optimizer.param_groups)
+    with pytest.raises(ValueError, match='the "wire" of a parameter group'):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))], "wire": "int9"})
+    assert (optimizer._exchange, len(optimizer.param_groups)) == (exchange, groups)
+    assert_same(dict(model.named_parameters()), dict(plain.named_parameters()))
+    added = torch.nn.Parameter(torch.zeros(3))
+    optimizer.add_param_group({"params": [added]})
+    for step in range(3):
+        x, y = batch(step)
+        (torch.nn.functional.mse_loss(model(x), y) + (added * hvd.rank()).sum()).backward()
+        optimizer.step()
+    optimizer.settle()
+    assert torch.equal(hvd.allreduce(added.detach(), op=hvd.Min), added.detach())
+    assert added.detach().any()
+
+
+def check_exchange_is_kept() -> None:
+    """An optimizer that cannot end its exchange does not go on without one."""
+    _, optimizer, _ = train("sgd", overlapped=False)
+    exchange = optimizer._exchange
+
+    def fail() -> None:
+        raise slipstream.PeerLost("rank 7 is lost", 7, "h7")
+
+    exchange.detach = fail
+    with pytest.raises(slipstream.PeerLost):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+    assert optimizer._exchange is exchange
+    del exchange.detach
+
+
+@pytest.mark.parametrize("check", [check_added, check_exchange_is_kept])
+def test_parameters_may_be_added_after_a_step(two: Any, check: Any) -> None:
+    two(check)
+
+
 def check_copies() -> None:
     """A copy of the model has the updated parameters, and no part in the steps of the model."""
     plain, _, _ = train("sgd", overlapped=False)

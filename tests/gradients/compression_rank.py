@@ -2,6 +2,7 @@
 
 compression_rank.py references: values, bits, residuals, resume, accumulation, join, NaN; prints "compressed"
 compression_rank.py differ, "wires differ" or "exact differs": rank 1 has another compression; prints the error
+compression_rank.py "count differs": rank 1 has more parameters; prints the error
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from slipstream.base.errors import Mismatch
 from slipstream.comm.collectives import arrays as collectives
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
+from slipstream.gradients.agreement import check_compressions
 from slipstream.gradients.compression import PowerSGD, TopK, Wire
 from slipstream.gradients.policy import Policy
 from slipstream.gradients.turns import join
@@ -194,10 +196,20 @@ def check_mismatch(group: Group, policies: list[Policy]) -> None:
         print(error, flush=True)
 
 
+def compare_counts(group: Group) -> None:
+    count = 2 + group.rank
+    try:
+        check_compressions("int8", ["int8"] * count, [f"p{i} (3,) float32" for i in range(count)], group)
+    except Mismatch as error:
+        print(error, flush=True)
+
+
 def main() -> None:
     entered = job.enter()
     group = Group(job=entered)
-    if sys.argv[1] in DIFFERENT:
+    if sys.argv[1] == "count differs":
+        compare_counts(group)
+    elif sys.argv[1] in DIFFERENT:
         check_mismatch(group, DIFFERENT[sys.argv[1]])
     else:
         check_values(group, TopK(RATIO), lambda _: top_k_of_all, 1e-4)

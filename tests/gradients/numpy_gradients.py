@@ -38,6 +38,9 @@ class Arrays:
     def describe(self) -> list[str]:
         return [description(f"p{i}", value.shape, str(value.dtype)) for i, value in enumerate(self.values)]
 
+    def marks(self) -> list[int]:
+        return []
+
     def sparse(self) -> list[bool]:
         return [False] * len(self.values)
 

@@ -53,6 +53,13 @@ def test_a_gradient_that_is_exact_on_one_rank_alone_is_named() -> None:
         assert "int8 between hosts (float32) on rank 0, exact (float32) on rank 1" in text, text
 
 
+def test_parameters_that_one_rank_alone_compresses_are_named() -> None:
+    for text in ranks.run(SCRIPT.with_name("compression_rank.py"), 2, args=["count differs"], timeout=60):
+        assert "the ranks compress different parameters: parameter 2 is missing on rank 0 and p2" in text, (
+            text
+        )
+
+
 def test_a_cast_changes_floating_point_alone() -> None:
     assert [FP16.dtype(own) for own in (DType.F64, DType.F32, DType.I32, DType.C64)] == [
         DType.F16,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -90,3 +91,15 @@ def stays(folder: str) -> None:
     """Says that it is there, and is there until it is ended."""
     Path(folder, os.environ["SLIPSTREAM_RANK"]).write_text(str(os.getpid()))
     time.sleep(3600)
+
+
+def place_by_horovod(value: str, more: int) -> tuple[int, int, str, int, bool, str]:
+    """What a rank that `horovod.run` has started knows."""
+    horovod = importlib.import_module("horovod")
+    rank, size = horovod_environment().get_env_rank_and_size()
+    print(f"hello from {rank}")
+    return rank, size, value, more, horovod.__slipstream__, os.environ["SLIPSTREAM_START_TIMEOUT"]
+
+
+def horovod_environment() -> Any:
+    return importlib.import_module("horovod.runner.common.util.env")

@@ -34,6 +34,24 @@ def test_ctrl_c_while_the_command_is_imported_shows_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+UNTYPED = """
+import importlib, pkgutil
+import click
+import slipstream.cli
+
+click.ParamType.__class_getitem__ = None  # as in click 8.1, whose types take no parameter
+for module in pkgutil.iter_modules(slipstream.cli.__path__, "slipstream.cli."):
+    importlib.import_module(module.name)
+"""
+
+
+def test_the_oldest_click_that_is_allowed_will_do() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNTYPED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_little_is_imported_before_the_command_looks_after_ctrl_c() -> None:
     code = (
         "import sys, slipstream; print({'importlib.metadata', 'dataclasses', 'difflib'} & set(sys.modules))"

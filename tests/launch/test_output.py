@@ -76,6 +76,17 @@ def test_a_line_without_end_is_cut_but_a_long_one_is_not() -> None:
     assert [len(line) for line in out.getvalue().splitlines()] == [1 << 20, 1 << 20, 13 << 16, 1_000_000]
 
 
+def test_a_long_line_in_small_pieces_is_painted_no_further_than_it_is_seen() -> None:
+    out = Terminal()
+    one = RankOutput(0, False, console(out), None)
+    line = b"\x1b[31m" + b"x" * 65536
+    for at in range(0, len(line), 64):
+        one.feed(line[at : at + 64])
+    assert len(out.getvalue()) < 8 * len(line)  # painted whole, it would be 500 times as long
+    one.feed(b"\n")
+    assert out.getvalue().endswith(line + b"\n")
+
+
 def test_the_tail_is_the_last_twenty_lines(tmp_path: Path) -> None:
     one = RankOutput(3, True, console(io.BytesIO()), tmp_path)
     one.feed(b"".join(b"%d\n" % i for i in range(50)) + b"last")

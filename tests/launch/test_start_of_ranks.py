@@ -21,6 +21,7 @@ FOR_FEW = {
     *("concurrent.futures", "decimal", "fractions", "logging", "pathlib", "random", "shutil", "statistics"),
     *("secrets", "tempfile", "urllib.parse"),
     *("slipstream.comm.measuring.network", "slipstream.comm.reducers.client"),
+    *("slipstream.base.horovod_knobs", "slipstream.observe.of_horovod"),
     *("slipstream.comm.rendezvous.server", "slipstream.comm.rendezvous.store_server"),
 }
 

@@ -134,6 +134,20 @@ def test_a_program_with_its_own_logging_gets_records(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(("level", "heard"), [(logging.WARNING, 1), (logging.ERROR, 0)])
+def test_a_setting_that_has_no_effect_leaves_the_programs_logger_alone(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], level: int, heard: int
+) -> None:
+    log = logging.getLogger("slipstream")
+    before = log.handlers[:], log.propagate
+    with caplog.at_level(level, "slipstream"):
+        slipstream.init(rank=0, size=1, settings=Settings(wire_gather=True))
+        slipstream.shutdown()
+        assert (log.level, log.handlers, log.propagate) == (level, *before)
+    assert caplog.text.count("--wire-gather (SLIPSTREAM_WIRE_GATHER) has no effect") == heard
+    assert capfd.readouterr().err == ""
+
+
 def test_another_level_is_refused() -> None:
     with pytest.raises(ValueError, match=r"SLIPSTREAM_LOG: expected one of warning, info, debug, got 'loud'"):
         Settings.from_environment({"SLIPSTREAM_LOG": "loud"})

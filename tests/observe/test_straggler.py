@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from observe.snapshots import link, ring, snapshot, steps
@@ -51,8 +53,13 @@ def test_a_slow_network_that_nobody_waits_for_is_none() -> None:
 
 
 def test_links_within_a_host_and_hardly_used_ones_tell_nothing() -> None:
-    links = [[link(1, 60e6), link(2, 1e5, notes=4)], [link(0, 60e6), link(3, 1e5, transport="shm")]]
-    assert find_straggler([snapshot(r, links=found) for r, found in enumerate(links)]) is None
+    def found(**slow: Any) -> Any:
+        links = [[link(1, 60e6)], [link(2, 60e6)], [link(3, 60e6)], [link(0, 60e6), link(1, 1e5, **slow)]]
+        return find_straggler([snapshot(r, links=mine) for r, mine in enumerate(links)])
+
+    assert found(notes=4) is None
+    assert found(transport="shm") is None
+    assert found().cause == "network"
 
 
 def test_without_steps_the_one_that_comes_late_is_named() -> None:

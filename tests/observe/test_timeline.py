@@ -166,6 +166,9 @@ def test_details_of_a_call_are_no_part_of_its_kind() -> None:
         event = chrome.translate([call], chrome.Rows(0), 0)[-1]
         about = {"operation": "broadcast", "dtype": "f32", "bytes": 4, "ranks": 2, "details": "shape=10x64"}
         assert (event["name"], event["args"]) == ("broadcast", about | algorithm)
+        step = call | {"kind": "step", "verb": "send", "step": 1, "chunk": 0, "wire": "", "peer": 1}
+        args = chrome.translate([step], chrome.Rows(0), 0)[-1]["args"]
+        assert args == {"operation": operation, "name": "", "details": "shape=10x64"}
 
 
 def test_steps_of_plans(tmp_path: Path) -> None:
@@ -186,6 +189,20 @@ def test_steps_of_plans(tmp_path: Path) -> None:
         no_overlap(steps)
     run("operations", tmp_path / "less{rank}")
     assert not named(load(tmp_path / "less0"), "plan")
+
+
+def test_steps_name_the_type_that_they_cast_to(tmp_path: Path) -> None:
+    run("casts", tmp_path / "{rank}", SLIPSTREAM_TIMELINE_DETAIL="steps", SLIPSTREAM_BOARD="off")
+    for rank in range(2):
+        events = load(tmp_path / str(rank))
+        rows = rows_of(events)
+        for name, wires in (("int8", {"int8"}), ("exact", {None})):
+            travels = [
+                event["args"].get("wire")
+                for event in named(events, "plan")
+                if event["args"]["name"] == name and "rank" in rows[event["tid"]]
+            ]
+            assert set(travels) == wires
 
 
 def test_buckets_and_steps(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def test_files_of_two_jobs_are_merged_with_a_warning(tmp_path: Path) -> None:
         "merge", one, written(tmp_path / "2", introduction(1, "a", "job train 0")), "-o", tmp_path / "all"
     )
     assert "Warning" not in same.output
+    unlabelled = written(tmp_path / "3", [{"name": "process_labels", "ph": "M", "pid": 2}])
+    assert call("merge", one, unlabelled, "-o", tmp_path / "all").exit_code == 0
 
 
 @pytest.mark.parametrize("end", ["", ",\n", ',\n{"name":"torn', ',\n{"name":"torn\n'])

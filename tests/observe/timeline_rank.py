@@ -42,6 +42,14 @@ def operations() -> None:
     slipstream.shutdown()
 
 
+def casts() -> None:
+    """One sum travels as int8, another as it is."""
+    slipstream.init()
+    for wire in ("int8", "exact"):
+        slipstream.all_reduce(np.ones(1 << 16, dtype=np.float32), name=wire, wire=wire)
+    slipstream.shutdown()
+
+
 def clocks() -> None:
     """The clock of rank 1 is a hundred seconds ahead."""
     if os.environ["SLIPSTREAM_RANK"] == "1":

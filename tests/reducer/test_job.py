@@ -201,7 +201,9 @@ def test_a_timeline_shows_the_parts_of_reducers(tmp_path: Path) -> None:
         names = {f"reducer 127.0.0.1:{one.port}" for one in services}
     events = json.loads(file.read_text())
     rows = {
-        (event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name"
     }
     parts = [event for event in events if event.get("cat") == "reducer"]
     assert {rows[part["pid"], part["tid"]].partition(" (")[0] for part in parts} == names

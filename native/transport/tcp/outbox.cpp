@@ -12,7 +12,7 @@ void Outbox::push(const Frame& frame, const std::byte* data, uint64_t cookie, in
   pushed_ += frame.length;
   if (dealing_ == Dealing::pull) {
     const auto before = std::ranges::upper_bound(backlog_, urgency, std::ranges::greater{}, &Waiting::urgency);
-    backlog_.insert(before, Waiting{frame, data, cookie, urgency});
+    backlog_.insert(before, Waiting{frame, data, cookie, urgency, entries_++});
     return;
   }
   const uint64_t number = base_ + messages_.size();
@@ -32,23 +32,36 @@ Outbox::Out Outbox::out(uint64_t number, const Segment& segment) {
   return {{message.frame, number, segment.offset, segment.size, acknowledge_}, message.data + segment.offset};
 }
 
+size_t Outbox::oldest() const {
+  auto found = backlog_.begin();  // equals are in order, so it is the first of them
+  for (auto it = found; it != backlog_.end();) {
+    if (it->entry < found->entry) found = it;
+    it = std::ranges::upper_bound(it, backlog_.end(), it->urgency, std::ranges::greater{}, &Waiting::urgency);
+  }
+  return static_cast<size_t>(found - backlog_.begin());
+}
+
+size_t Outbox::first() const { return overtakes_ < kOvertakes ? 0 : oldest(); }
+
 bool Outbox::full() const {
   return !amid() && !backlog_.empty() &&
-         under_way_ + ReceiveBuffers::capacity_of(backlog_.front().frame.length) > ReceiveBuffers::kLimit;
+         under_way_ + ReceiveBuffers::capacity_of(backlog_[first()].frame.length) > ReceiveBuffers::kLimit;
 }
 
 uint32_t Outbox::next_bytes() const {
   if (amid()) return messages_.back().frame.length - messages_.back().cut;
-  return backlog_.empty() || full() ? 0 : backlog_.front().frame.length;
+  return backlog_.empty() || full() ? 0 : backlog_[first()].frame.length;
 }
 
 Outbox::Message* Outbox::next() {
   if (next_bytes() == 0) return nullptr;
   if (!amid()) {
-    const Waiting& first = backlog_.front();
-    under_way_ += ReceiveBuffers::capacity_of(first.frame.length);
-    messages_.push_back({first.frame, first.data, first.cookie, 0, false, {}});
-    backlog_.pop_front();
+    const size_t at = first();
+    overtakes_ = at == oldest() ? 0 : overtakes_ + 1;
+    const Waiting& one = backlog_[at];
+    under_way_ += ReceiveBuffers::capacity_of(one.frame.length);
+    messages_.push_back({one.frame, one.data, one.cookie, 0, false, {}});
+    backlog_.erase(backlog_.begin() + static_cast<ptrdiff_t>(at));
   }
   return &messages_.back();
 }
@@ -188,6 +201,7 @@ void Outbox::clear() {
   base_ += messages_.size();
   messages_.clear();
   backlog_.clear();
+  overtakes_ = 0;
   again_.clear();
   dealt_.clear();
   waiting_ = 0;

@@ -23,6 +23,7 @@ class Outbox {
  public:
   static constexpr uint32_t kLeastSegment = 16 << 10;
   static constexpr uint32_t kDealtSegment = 128 << 10;
+  static constexpr int kOvertakes = 7;
 
   struct Out {
     SegmentHeader header;
@@ -35,7 +36,8 @@ class Outbox {
   // is urgent.
   void push(const Frame& frame, const std::byte* data, uint64_t cookie, int lanes, int urgency = 0);
   // The next segment for `lane`, at most about `most` bytes: of those that were lost first, then of the message that
-  // has begun to leave, then of the most urgent one, the oldest of equals.
+  // has begun to leave, then of the most urgent one, the oldest of equals; but no message is overtaken for ever: after
+  // kOvertakes others the oldest is next.
   std::optional<Out> pull(int lane, uint32_t most, Time now);
   // The rest of the message that is next if that is at most `most` bytes: a lane sends several such in one call.
   std::optional<Out> pull_rest(int lane, uint32_t most, Time now);
@@ -86,6 +88,7 @@ class Outbox {
     const std::byte* data;
     uint64_t cookie;
     int urgency;
+    uint64_t entry;  // how many came before it
   };
   struct Ref {
     uint64_t number;
@@ -101,6 +104,8 @@ class Outbox {
   }
   // The last message of those that have begun may not have left as a whole.
   bool amid() const { return !messages_.empty() && messages_.back().cut < messages_.back().frame.length; }
+  size_t oldest() const;        // of the backlog
+  size_t first() const;         // of the backlog: what begins next
   uint32_t next_bytes() const;  // that have not left, of the message that is next; 0: none, or it may not be begun
   Message* next();              // null where there is none
   Out out(uint64_t number, const Segment& segment);
@@ -109,6 +114,8 @@ class Outbox {
 
   Dealing dealing_;
   std::deque<Waiting> backlog_;   // not begun: the most urgent first, and the oldest of equals
+  uint64_t entries_ = 0;          // that it has had
+  int overtakes_ = 0;             // of its oldest one
   std::deque<Message> messages_;  // begun; the first has number base_
   uint64_t base_ = 1;
   uint64_t acknowledge_ = 0;

@@ -11,6 +11,7 @@ from slipstream.base.misspelt import did_you_mean
 __all__ = [
     "BLOCK_FIELDS",
     "BLOCK_NUMBERS",
+    "WIRE_NAMES",
     "DType",
     "Op",
     "WireType",
@@ -70,6 +71,7 @@ class WireType(IntEnum):
     INT8 = 4
 
 
+WIRE_NAMES = tuple(wire.name.lower() for wire in WireType)  # "exact", then those with fewer bits
 _WIRE_BYTES = (1024, 512, 516, 260, 260)  # of 256 numbers
 
 

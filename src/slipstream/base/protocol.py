@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-__all__ = ["PROTOCOL", "VERSIONS_DIFFER", "package_version"]
+__all__ = ["HOROVOD", "PROTOCOL", "VERSIONS_DIFFER", "package_version"]
 
 # CMakeLists.txt reads this line. docs/architecture.md says which package speaks which version.
 PROTOCOL = 4
+
+# The last version of Horovod, whose interface slipstream has: programs compare it.
+HOROVOD = "0.28.1"
 
 VERSIONS_DIFFER = "install the same slipstream on all hosts"
 

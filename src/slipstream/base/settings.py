@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.base.cpus import format_cpus, parse_cpus
+from slipstream.base.dtypes import WIRE_NAMES
 from slipstream.base.misspelt import did_you_mean
 from slipstream.base.units import TIME_UNITS, parse_duration, parse_rate, parse_size
 
@@ -22,6 +23,7 @@ __all__ = [
     "REDUCER_PORT",
     "REPLACEABLE",
     "Settings",
+    "of_horovod",
     "parse_address",
     "parse_reducers",
     "parse_secret",
@@ -191,10 +193,10 @@ def _setting(parse: Callable[[str], Any], default: Any, doc: str, *, show: bool 
     return dataclasses.field(default=default, repr=show, metadata={"parse": parse, "doc": doc})
 
 
-# What Horovod's own variables say, where there are none of ours: the field, the variable, what it means.
-_OF_HOROVOD: tuple[tuple[str, str, Callable[[str], str]], ...] = (
-    ("autotune", "HOROVOD_AUTOTUNE", lambda text: "on" if text == "1" else "off"),
-    ("autotune_log", "HOROVOD_AUTOTUNE_LOG", lambda text: text),
+# What Horovod's launcher, and ours, tell each rank: they set nothing.
+_PLACES = re.compile(
+    r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|GLOO_RENDEZVOUS_ADDR"
+    r"|GLOO_RENDEZVOUS_PORT|SECRET_KEY|ELASTIC)"
 )
 
 _MAX_RANKS = 1 << 20
@@ -225,6 +227,9 @@ class Settings:
     heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
+    reset_limit: int = _setting(
+        _whole(0, 1_000_000), 100, "how often training under hvd.elastic.run may go back to its last commit"
+    )
     fusion_threshold: int = _setting(
         _bytes,
         1 << 20,
@@ -259,7 +264,7 @@ class Settings:
         "checksums of what TCP connections carry: auto, between hosts alone; on, within a host too; off",
     )
     wire: str = _setting(
-        _one_of("exact", "bf16", "f16", "f8", "int8"),
+        _one_of(*WIRE_NAMES),
         "exact",
         "what large float32 tensors travel as between hosts when torch.distributed or a DistributedOptimizer sums or "
         "averages them; on all ranks",
@@ -273,7 +278,7 @@ class Settings:
         _one_of("auto", "on", "off"),
         "auto",
         "whether an all_reduce of ranks that share hosts sums within each host first: auto, where that is quicker; "
-        "on; off; on all ranks",
+        "on (then Adasum averages the ranks of each host); off; on all ranks",
     )
     autotune: str = _setting(
         _one_of("off", "auto", "on"),
@@ -358,6 +363,9 @@ class Settings:
         "steps: the timeline also shows each chunk in each step of a plan",
     )
     host_name: str | None = _setting(_text, None, "what messages call this host; set by `slipstream run`")
+    min_np: int | None = _setting(
+        _size, None, "how many ranks must be left for the job to go on; set by `slipstream run`"
+    )
     report: str | None = _setting(
         _text, None, "the pipe by which a rank tells its launcher of an exception; set by `slipstream run`"
     )
@@ -388,9 +396,14 @@ class Settings:
             except ValueError as error:
                 got = f", got {text!r:.80}" if field.repr else ""
                 raise ValueError(f"{variable}: {error}{got}") from None
-        for name, theirs, parse in _OF_HOROVOD:
-            if name not in values and environ.get(theirs):
-                values[name] = parse(environ[theirs])
+        if of_horovod(environ):
+            from slipstream.base import horovod_knobs  # few jobs have any
+
+            for variable, name, text in horovod_knobs.values(environ):
+                try:
+                    values[name] = fields[PREFIX + name.upper()].metadata["parse"](text)
+                except ValueError as error:
+                    raise ValueError(f"{variable}: {error}, got {text!r:.80}") from None
         settings = cls(**values)
         settings._check_pairs()
         return settings
@@ -408,6 +421,15 @@ class Settings:
             raise ValueError(f"{PREFIX}SECRET_FILE: give it or {PREFIX}SECRET, not both")
         if self.reducer_secret is not None and self.reducer_secret_file is not None:
             raise ValueError(f"{PREFIX}REDUCER_SECRET_FILE: give it or {PREFIX}REDUCER_SECRET, not both")
+
+
+def of_horovod(environ: Mapping[str, str] | None = None) -> list[str]:
+    """The variables that set something in Horovod (`horovod_knobs`), without those by which launchers number ranks.
+
+    ``environ``: None is that of this process.
+    """
+    environ = os.environ if environ is None else environ
+    return [one for one in environ if one.startswith("HOROVOD_") and not _PLACES.fullmatch(one)]
 
 
 def variables() -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slipstream.base.dtypes import WIRE_NAMES
 from slipstream.base.settings import Settings
 from slipstream.base.units import parse_duration
 from slipstream.cli.bench_options import (
@@ -92,7 +93,7 @@ _WHAT: list[Option] = [
     ),
     click.option(
         "--wire",
-        type=Name(["exact", "bf16", "f16", "f8", "int8"]),
+        type=Name(WIRE_NAMES),
         help="What slipstream's gradients travel as between hosts. [default: SLIPSTREAM_WIRE, else exact]",
     ),
     click.option(

@@ -88,7 +88,7 @@ def _is_closed(lane: dict[str, Any]) -> bool:
 
 
 def _closed(lanes: Sequence[dict[str, Any]], total: int) -> list[str]:
-    """What the lanes have sent that have no connection any more: a link keeps no more of them than make it faster."""
+    """What lanes have sent whose connections are closed: a link closes a lane that does not make it faster."""
     closed = [lane["sent"] for lane in lanes if _is_closed(lane)]
     if not closed:
         return []

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from slipstream.base.dtypes import WIRE_NAMES
 from slipstream.base.settings import REPLACEABLE, Settings, parse_reducers
 from slipstream.cli.bench import bench
 from slipstream.cli.bench_train import train
@@ -26,7 +27,6 @@ from slipstream.cli.timeline import timeline
 from slipstream.cli.top import top
 from slipstream.cli.tuning import show_tuning
 from slipstream.launch.agent import advice
-from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Host, parse_hostfile, parse_hosts, place
 from slipstream.launch.launcher import run_job
 from slipstream.launch.options import JobOptions
@@ -43,6 +43,7 @@ Examples:
   slipstream run -np 4 --summary -- python train.py        # where the time went; slipstream top: live
   slipstream run -np 4 --metrics-port 9400 -- python train.py   # Prometheus: curl localhost:9400/metrics
   slipstream run -H node1:1,node2:1 --autotune on --autotune-log tuning.jsonl -- python train.py
+  slipstream run -np 4 --horovod -- python train.py        # its 'import horovod.torch' is ours
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 
 Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.
@@ -68,6 +69,23 @@ class _Ranks(Whole):
         return super().convert(value[1:] if joined else value, param, ctx)
 
 
+class _Run(click.Command):
+    """Answers the options of Horovod's command that it does not have."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; UsageError says what an option of ``horovodrun`` is here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from slipstream.cli.horovod_flags import FLAGS, meaning  # few will ever need it
+
+            known = [flag for flag in FLAGS if error.option_name in flag.names.split()]
+            if not known:
+                raise
+            text = f"{error.option_name} is an option of horovodrun; for slipstream run: {meaning(known[0])}"
+            raise click.UsageError(text, ctx) from None
+
+
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(installed_version(), prog_name="slipstream", message="%(prog)s %(version)s")
 def main() -> None:
@@ -80,7 +98,7 @@ def main() -> None:
     """
 
 
-@main.command(context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
+@main.command(cls=_Run, context_settings={"allow_interspersed_args": False}, epilog=_EPILOG_RUN)
 @click.option(
     "-np",
     "-n",
@@ -148,7 +166,7 @@ def main() -> None:
 )
 @click.option(
     "--wire",
-    type=Name(["exact", "bf16", "f16", "f8", "int8"]),
+    type=Name(WIRE_NAMES),
     help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or a DistributedOptimizer "
     "sums or averages them: half of the bytes, or a quarter. [default: exact]",
 )
@@ -230,6 +248,12 @@ def main() -> None:
     f"Names: {', '.join(REPLACEABLE)}.",
 )
 @click.option(
+    "--horovod",
+    is_flag=True,
+    help="Run scripts of Horovod unchanged: 'import horovod.torch as hvd' imports slipstream, also where Horovod is "
+    "installed. See docs/migrating.md.",
+)
+@click.option(
     "--reducers",
     metavar="HOST[:PORT],...|auto",
     help="Reducers that run already (see slipstream reducer), or auto: one for this job on each host that the host "
@@ -258,6 +282,7 @@ def run(
     interface: str | None,
     variables: tuple[str, ...],
     exported: tuple[str, ...],
+    horovod: bool,
     reducers: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
@@ -286,7 +311,6 @@ def run(
             env.setdefault("SLIPSTREAM_SUMMARY", "1")
     try:
         settings = Settings.from_environment()
-        Settings.from_environment(passed_on(os.environ, remote=False) | env)  # as the ranks will read them
         places = _places(count, hosts, hostfile or settings.hostfile, command)
         count = sum(host.slots for host in places) if count is None else count
         if min_np is not None and min_np > count:
@@ -308,6 +332,7 @@ def run(
             ssh_identity_file=ssh_identity_file,
             reducers=_reducers(reducers, env, settings),
             reducer_hosts=_reducer_hosts(places) if reducers == "auto" else (),
+            horovod=horovod,
         )
         code = run_job(options)
     except ValueError as error:

@@ -28,7 +28,7 @@ class Number(click.FloatRange):
     name = "number"
 
 
-class Name(click.Choice[str]):
+class Name(click.Choice):  # type: ignore[type-arg]  # click 8.1 takes no type
     """One of some names; a message for another one says which was probably meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -43,7 +43,7 @@ Examples:
 """
 
 
-class _Size(click.ParamType[int]):
+class _Size(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes no type
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -53,7 +53,7 @@ class _Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class _Rate(click.ParamType[int]):
+class _Rate(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes no type
     name = "rate"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:

@@ -16,6 +16,7 @@ _OTHER_NAMES = {
     "start": "run",
     "exec": "run",
     "mpirun": "run",
+    "horovodrun": "run",
     "doctor": "check",
 }  # as other launchers call them
 

@@ -8,6 +8,7 @@ result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ctypes import c_float
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "copy_back",
     "describe",
     "dtype_code",
+    "factor_for",
     "is_plain",
     "plain_copy",
     "shares_elements",
@@ -82,6 +84,16 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_conj()
         and not tensor.is_neg()
     )
+
+
+_DOUBLE = frozenset((torch.float64, torch.complex128))
+
+
+def factor_for(dtype: torch.dtype, factor: float) -> float:
+    """A factor as numbers of this dtype are multiplied by it: floating-point ones below float64 by a float32."""
+    if factor == 1.0 or dtype in _DOUBLE or not (dtype.is_floating_point or dtype.is_complex):
+        return factor
+    return c_float(factor).value
 
 
 def check_dense(tensor: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.interruption import found_by_all
 from slipstream.comm.membership.group import Group
 
-__all__ = ["check_agreement", "check_compressions", "description"]
+__all__ = ["check_agreement", "check_compressions", "check_order", "description"]
 
 _MOST_SHOWN = 5  # parameters in a text
 
@@ -33,9 +33,12 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
     Raises Mismatch on all ranks alike if they differ; ``what`` the ranks do with parameters begins its text.
     """
     lists = _lists_that_differ(mine, group)
-    if not lists:
-        return
-    ranks = group.native.ranks
+    if lists:
+        raise _of_parameters(what, lists, group.native.ranks)
+
+
+def _of_parameters(what: str, lists: Sequence[Sequence[str]], ranks: Sequence[int]) -> Mismatch:
+    """``lists``: the parameters of each rank in words, not all equal."""
     number = next(number for number, theirs in enumerate(lists) if theirs != lists[0])
     first, theirs = lists[0], lists[number]
     differ = [
@@ -44,9 +47,30 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
         if one != other
     ]
     more = f"; and {len(differ) - _MOST_SHOWN} more" if len(differ) > _MOST_SHOWN else ""
-    raise Mismatch(
+    return Mismatch(
         f"the ranks {what} different parameters: {'; '.join(differ[:_MOST_SHOWN])}{more}. Names, shapes, dtypes and "
         "their order must be the same on all ranks"
+    )
+
+
+def check_order(marks: Sequence[int], group: Group) -> None:
+    """Looks for parameters without names that ranks have in different orders. Every rank calls it.
+
+    ``marks``: numbers made of their values. Where ranks began with equal values, these tell parameters of one shape
+    apart. Where all ranks have the same marks in different orders, raises Mismatch on all ranks alike.
+    """
+    lists = _lists_that_differ([str(mark) for mark in marks], group)
+    if not lists or any(sorted(theirs) != sorted(lists[0]) for theirs in lists):
+        return  # equal, or begun with different values: nothing is known of them
+    ranks = group.native.ranks
+    number = next(number for number, theirs in enumerate(lists) if theirs != lists[0])
+    place = next(
+        i for i, (one, other) in enumerate(zip(lists[0], lists[number], strict=True)) if one != other
+    )
+    raise Mismatch(
+        f"the ranks have their parameters in different orders: parameter {place} of rank {ranks[0]} has the values of "
+        f"parameter {lists[number].index(lists[0][place])} of rank {ranks[number]}. Give all ranks named_parameters=, "
+        "by which parameters are matched, or the parameters in one order"
     )
 
 
@@ -58,24 +82,27 @@ def check_compressions(
     timeout: float = 0.0,
     name: str = own_name("the compressions of all ranks"),
 ) -> None:
-    """Compares the compressions that the ranks have been given. Every rank calls it, after `check_agreement`.
+    """Compares the parameters of the ranks, and the compressions that they have been given. Every rank calls it.
 
     ``of_all``: the compression of all gradients. ``ways``: that of each, and ``described``: its parameter in words.
     ``timeout``: seconds that the comparison may take, 0 for the job's limit. ``name``: what errors call it.
     Raises Mismatch on all ranks alike if they differ.
     """
-    lists = _lists_that_differ([of_all, *ways], group, name, timeout)
+    lists = _lists_that_differ([*described, of_all, *ways], group, name, timeout)
     if not lists:
         return
-    number, found = next(
-        (i, found) for i, found in enumerate(zip(*lists, strict=True)) if len(set(found)) > 1
-    )
+    ranks = group.native.ranks
+    parameters = [one[: len(one) // 2] for one in lists]
+    if any(one != parameters[0] for one in parameters):
+        raise found_by_all(_of_parameters("compress", parameters, ranks))
+    chosen = zip(*(one[len(one) // 2 :] for one in lists), strict=True)
+    number, found = next((i, found) for i, found in enumerate(chosen) if len(set(found)) > 1)
     ranks_of: dict[str, list[int]] = {}
-    for rank, way in zip(group.native.ranks, found, strict=True):
+    for rank, way in zip(ranks, found, strict=True):
         ranks_of.setdefault(way, []).append(rank)
     sides = [
-        f"{way} on rank{'s' if len(ranks) > 1 else ''} {format_spans(sorted(ranks))}"
-        for way, ranks in ranks_of.items()
+        f"{way} on rank{'s' if len(here) > 1 else ''} {format_spans(sorted(here))}"
+        for way, here in ranks_of.items()
     ]
     of = f" of the gradient of {described[number - 1]}" if number else ""
     raise found_by_all(

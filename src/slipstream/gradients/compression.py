@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from slipstream.base.arguments import as_number
-from slipstream.base.dtypes import DType, name_of
+from slipstream.base.dtypes import WIRE_NAMES, DType, name_of
 from slipstream.base.misspelt import did_you_mean
 
 __all__ = [
     "BF16",
     "EXACT",
     "FP16",
-    "WIRES",
     "Cast",
     "PowerSGD",
     "TopK",
@@ -24,7 +23,6 @@ __all__ = [
     "kind_of",
 ]
 
-WIRES = ("bf16", "f16", "f8", "int8")
 _NARROW = ("f8", "int8")  # wires of fewer bits than any floating-point dtype of a gradient
 _FLOATING_POINT = frozenset((DType.F64, DType.F32, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2))
 _SAVES = 2  # how many times fewer numbers PowerSGD must send of a matrix
@@ -58,7 +56,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Wire:
-    """Between hosts float32 sums travel by the engine's wire ``name``, one of `WIRES`; within a host they are exact.
+    """Between hosts float32 sums travel by the engine's wire ``name``, not "exact"; within a host they are exact.
 
     ``feedback``: what rounding takes from a gradient of this rank is added to the next one.
     """
@@ -67,9 +65,10 @@ class Wire:
     feedback: bool = False
 
     def __post_init__(self) -> None:
-        if self.name not in WIRES:
-            meant = did_you_mean(str(self.name), WIRES)
-            raise ValueError(f"{self.name!r} is no wire: take one of {', '.join(WIRES)}{meant}")
+        fewer = WIRE_NAMES[1:]
+        if self.name not in fewer:
+            meant = did_you_mean(str(self.name), fewer)
+            raise ValueError(f"{self.name!r} is no wire: take one of {', '.join(fewer)}{meant}")
 
     def dtype(self, own: DType) -> DType:
         """The dtype in which gradients of the dtype ``own`` lie in a bucket."""

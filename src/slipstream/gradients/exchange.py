@@ -27,11 +27,11 @@ from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement, check_compressions
+from slipstream.gradients.agreement import check_agreement, check_compressions, check_order
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
 from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
-from slipstream.gradients.states import Saved, States, check_kind, check_state, saved_of
+from slipstream.gradients.states import Saved, States, check_kind, check_state, key_of, saved_of
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import turns_of
 from slipstream.gradients.ways import reduction_of
@@ -48,8 +48,8 @@ _MOST_SHOWN = 5  # parameters in the name of a bucket
 class Gradients(Protocol):
     """The gradients of a framework's parameters, which are numbered from 0 in an order equal on all ranks.
 
-    ``watch`` comes first. ``describe``, ``sparse`` and ``parameter`` are asked after the first backward pass, ``place``
-    then for every gradient that is not sparse; the others in every step.
+    ``watch`` comes first. ``describe``, ``marks``, ``sparse`` and ``parameter`` are asked after the first backward
+    pass, ``place`` then for every gradient that is not sparse; the others in every step.
     """
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -60,6 +60,9 @@ class Gradients(Protocol):
 
     def describe(self) -> Sequence[str]:
         """Each parameter in words, which the ranks compare (`slipstream.gradients.agreement.description`)."""
+
+    def marks(self) -> Sequence[int]:
+        """Numbers made of the parameters' values, by which one without a name may be known; none if all have names."""
 
     def sparse(self) -> Sequence[bool]:
         """Which gradients travel by themselves, in no bucket (`start_sparse`)."""
@@ -167,9 +170,20 @@ class GradientExchange:
         check_state(saved["parameters"], self._parameters())
         self._states.take_over(saved["parameters"])
 
-    def inherit(self, before: GradientExchange) -> None:
-        """Takes over what compressions remember in another exchange, of parameters that are here too."""
-        self._states.take_over(before._states.copies())
+    def inherit(self, before: GradientExchange, numbers: Sequence[int | None]) -> None:
+        """Takes over what compressions remember in another exchange, of parameters that are here too.
+
+        ``numbers``: here, of each parameter that is there; None for one that is not here.
+        """
+        there = before._parameters()
+        states = before._states.copies(there)
+        self._states.take_over(
+            {
+                key_of(self._gradients.parameter(number)): states[key_of(parameter)]
+                for parameter, number in zip(there, numbers, strict=True)
+                if number is not None
+            }
+        )
 
     def _parameters(self) -> list[Parameter]:
         return [self._gradients.parameter(index) for index in range(self._count)]
@@ -333,6 +347,7 @@ class GradientExchange:
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         described = self._gradients.describe()
         check_agreement("optimise", described, group)
+        check_order(self._gradients.marks(), group)
         asked = [self._asked(index, group) for index in range(self._count)]
         ways = [f"{one.way} ({name_of(one.dtype)})" for one in asked]
         check_compressions(str(self._policy.of_all(group)), ways, described, group)

@@ -32,8 +32,8 @@ __all__ = ["TakesPart", "join", "turns_of"]
 _I64, _MAX = int(DType.I64), int(Op.MAX)
 _NAME = own_name("the turn of an optimizer, or join")
 _JOINED = (
-    "this rank has joined (no more batches), and takes part in steps of optimizers and in operations that have a name. "
-    "If another rank waits in an operation without a name, call that one with name="
+    "this rank has joined (no more batches), and takes part in the others' steps of optimizers and operations, but not "
+    "in operations of smaller process sets, of slipstream itself, or of torch.distributed"
 )
 
 
@@ -91,8 +91,8 @@ class _Turns:
 def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = None) -> int:
     """Takes part in the steps of the group's other ranks until all of them have called this.
 
-    With ``take_part`` also in their operations that have names. Returns the number in the job of the rank that called
-    it last.
+    With ``take_part`` also in the operations that they negotiate. Returns the number in the job of the rank that
+    called it last.
     """
     turns, since = turns_of(group), time.monotonic()
     named = None if take_part is None else negotiator_of(group).join(take_part)

@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,7 +35,7 @@ from slipstream.launch.options import JobOptions
 from slipstream.launch.reducers import python_path
 from slipstream.launch.terminal import harmless
 
-__all__ = ["RankTraceback", "run"]
+__all__ = ["CallOptions", "RankTraceback", "call", "run"]
 
 _CURE = "pip install cloudpickle, or put it into a module that can be imported"
 _ENDING = 20.0  # seconds for the launcher to end all ranks after an interrupt
@@ -45,6 +46,19 @@ class RankTraceback(Exception):
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """How to call a function as a job; ``executable`` is the Python of the ranks, the rest is as in `JobOptions`."""
+
+    np: int
+    env: dict[str, str] = field(default_factory=dict)
+    start_timeout: float | None = None
+    executable: str = sys.executable
+    output_dir: str | None = None
+    interface: str | None = None
+    verbose: bool = False
 
 
 def run(
@@ -77,12 +91,19 @@ def run(
     >>> slipstream.run(pow, args=[2, 3], np=2)
     [8, 8]
     """
-    env = dict(env or {})
-    if start_timeout is not None:
-        start_timeout = as_seconds("start_timeout", start_timeout)
-        env["SLIPSTREAM_START_TIMEOUT"] = f"{start_timeout:g}"
-    if np < 1:
-        raise ValueError(f"np={np}: a job has at least one rank")
+    return call(fn, args, kwargs, CallOptions(np, dict(env or {}), start_timeout))
+
+
+def call(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, options: CallOptions
+) -> list[Any]:
+    """`run`, with all the options that there are."""
+    if options.np < 1:
+        raise ValueError(f"np={options.np}: a job has at least one rank")
+    if options.start_timeout is not None:
+        seconds = as_seconds("start_timeout", options.start_timeout)
+        env = options.env | {"SLIPSTREAM_START_TIMEOUT": f"{seconds:g}"}
+        options = replace(options, start_timeout=seconds, env=env)
     if not callable(fn):
         raise TypeError(f"fn is not a function: {fn!r:.200}")
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
@@ -90,10 +111,9 @@ def run(
     with tempfile.TemporaryDirectory(prefix="slipstream-run-") as name:  # mode 0700
         folder = Path(name)
         _write(folder / "call", _pickled_call(fn, tuple(args), dict(kwargs or {})))
-        request = {"np": np, "env": env, "cwd": os.getcwd(), "start_timeout": start_timeout}
-        _write(folder / "request", json.dumps(request).encode())
+        _write(folder / "request", json.dumps(asdict(options)).encode())
         code = _launch(folder)
-        return _results(folder, np, code)
+        return _results(folder, options.np, code)
 
 
 def _pickled_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -217,15 +237,19 @@ def _end_with_caller() -> None:
 
 def _run_launcher(folder: Path) -> int:
     threading.Thread(target=_end_with_caller, daemon=True).start()
-    request = json.loads((folder / "request").read_text(encoding="utf-8"))
+    given = CallOptions(**json.loads((folder / "request").read_text(encoding="utf-8")))
     settings = Settings.from_environment()
+    if given.verbose:
+        given.env.setdefault("SLIPSTREAM_LOG", "info")
     options = JobOptions(
-        argv=[sys.executable, "-m", "slipstream.launch.calls", "rank", str(folder)],
-        placed=place(request["np"], [Host("localhost", request["np"])]),
-        cwd=request["cwd"],
-        env=request["env"],
-        start_timeout=request["start_timeout"] or settings.start_timeout,
-        interface=settings.interface,
+        argv=[given.executable, "-m", "slipstream.launch.calls", "rank", str(folder)],
+        placed=place(given.np, [Host("localhost", given.np)]),
+        cwd=os.getcwd(),
+        env=given.env,
+        output_dir=None if given.output_dir is None else Path(given.output_dir),
+        start_timeout=given.start_timeout or settings.start_timeout,
+        interface=given.interface or settings.interface,
+        verbose=given.verbose,
     )
     return run_job(options)
 

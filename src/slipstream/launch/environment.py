@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from slipstream.launch.hosts import Placed
 
-__all__ = ["FORWARDED", "laid_over", "passed_on", "rank_variables"]
+__all__ = ["FORWARDED", "as_horovod", "laid_over", "passed_on", "rank_variables"]
 
 # What other hosts get of the launcher's variables: settings of libraries that ranks use, and where programs are.
 # Everything else stays here, tokens and keys above all; `slipstream run -x NAME` adds what a job needs.
@@ -26,7 +28,7 @@ _OF_A_JOB = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*"
     r"|HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME)"
     r"|SLIPSTREAM_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|STORE|RENDEZVOUS|PORT|SECRET|SECRET_FILE"
-    r"|HOST_NAME|REPORT)"
+    r"|HOST_NAME|REPORT|MIN_NP)"
 )
 
 _OF_REDUCERS = re.compile(r"SLIPSTREAM_REDUCER(S|_SECRET|_SECRET_FILE)")  # whoever gives one gives all
@@ -51,6 +53,12 @@ def laid_over(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, s
     replaced = any(map(_OF_REDUCERS.fullmatch, above))
     kept = {name: value for name, value in below.items() if not (replaced and _OF_REDUCERS.fullmatch(name))}
     return {**kept, **above}
+
+
+def as_horovod(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` in which Python finds the package ``horovod`` of this slipstream before any other."""
+    ours = str(Path(__file__).resolve().parents[1] / "as_horovod" / "on_path")
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [ours, env.get("PYTHONPATH", "")]))}
 
 
 def rank_variables(placed: Placed, size: int) -> dict[str, str]:

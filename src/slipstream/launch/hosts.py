@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
+import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["Host", "Placed", "parse_hostfile", "parse_hosts", "place", "shown_names"]
+__all__ = [
+    "Host",
+    "Placed",
+    "discovered",
+    "parse_hostfile",
+    "parse_hosts",
+    "place",
+    "shown_hosts",
+    "shown_names",
+]
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,24 @@ def _host_of_line(words: list[str], where: str) -> Host:
     return host
 
 
+def discovered(script: str, slots: int = 1, limit: float = 60.0) -> list[Host]:
+    """The hosts that a script prints: lines of ``host:4``, or ``host`` for one of ``slots`` slots.
+
+    Raises ValueError if it fails, prints none, or takes longer than ``limit`` seconds.
+    """
+    where = f"host discovery by {script}"
+    try:
+        done = subprocess.run(
+            shlex.split(script), stdout=subprocess.PIPE, text=True, timeout=limit, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"{where}: {error}") from None
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{where}: it names no host")
+    return _merge([_host(line if ":" in line else f"{line}:{slots}", where) for line in lines])
+
+
 def _merge(hosts: list[Host]) -> list[Host]:
     merged: dict[str, Host] = {}
     for host in hosts:
@@ -118,6 +147,13 @@ def place(count: int, hosts: list[Host]) -> list[Placed]:
             cross = [i for i, (_, other) in enumerate(taken) if other > local]
             placed.append(Placed(len(placed), name, local, size, cross.index(index), len(cross)))
     return placed
+
+
+def shown_hosts(hosts: Iterable[Host]) -> str:
+    """What ``-H`` takes, and `parse_hosts` reads."""
+    return ",".join(
+        f"[{host.name}]:{host.slots}" if ":" in host.name else f"{host.name}:{host.slots}" for host in hosts
+    )
 
 
 def shown_names(hosts: Iterable[str]) -> dict[str, str]:

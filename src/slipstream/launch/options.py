@@ -15,6 +15,7 @@ class JobOptions:
     """How to run a job; ``placed`` holds its ranks in order, times are in seconds.
 
     ``reducers``: host and port of those that run already. ``reducer_hosts``: where to start one for this job.
+    ``horovod``: the ranks find slipstream by the name of Horovod.
     ``min_np``: the job goes on while as many ranks are left (None: it ends with the first that fails).
     """
 
@@ -34,3 +35,4 @@ class JobOptions:
     ssh_identity_file: str | None = None
     reducers: tuple[tuple[str, int], ...] = ()
     reducer_hosts: tuple[str, ...] = ()
+    horovod: bool = False

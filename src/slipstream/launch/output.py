@@ -20,6 +20,7 @@ __all__ = ["Console", "RankOutput", "RankOutputs", "standard_console"]
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _MAX_LINE = 1 << 20  # a longer line is cut in two
+_MAX_PAINTED = 4096  # bytes of a line that is painted in place: some widths of a terminal
 _TAIL_LINES, _TAIL_WIDTH = 20, 2000
 _BREAK = re.compile(rb"[\r\n]")
 
@@ -122,12 +123,15 @@ class Console:
         if painted is not None and painted[0] is not who and self._tty[painted[1]]:
             self._paint(painted)
 
-    def transient(self, who: RankOutput, text: bytes) -> None:
-        """Shows a line that will be replaced."""
+    def transient(self, who: RankOutput, text: bytes | bytearray) -> None:
+        """Shows a line that will be replaced; on a terminal its beginning, unless that is there already."""
+        line = who, who.error, bytes(text[:_MAX_PAINTED] if self._tty[who.error] else text)
         painted = self._painted
+        if painted == line and self._tty[who.error]:
+            return
         if painted is not None and painted[0] is not who and not self._tty[painted[1]]:
             self._write(painted[1], b"\n")
-        self._paint((who, who.error, text))
+        self._paint(line)
 
     def _paint(self, line: tuple[RankOutput, bool, bytes]) -> None:
         who, error, text = line
@@ -200,7 +204,7 @@ class RankOutput:
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.held_back: Callable[[bytes], bool] | None = None  # whether a line is not to be shown as it comes
         self._console = console
-        self._line = b""  # since the last line end or carriage return
+        self._line = bytearray()  # since the last line end or carriage return
         self._shown: bytes | None = None  # the transient shown, if nothing came after its carriage return
         self._progress = False  # this stream has used carriage returns
         self._file: _Sink | None = None
@@ -232,7 +236,7 @@ class RankOutput:
         self._line += data[at:]
         while len(self._line) > _MAX_LINE:
             rest = self._line[_MAX_LINE:]
-            self._line = self._line[:_MAX_LINE]
+            del self._line[_MAX_LINE:]
             whole.append(self._complete())
             self._line = rest
         self._write(whole)
@@ -248,13 +252,13 @@ class RankOutput:
     def _replace(self) -> None:
         """A carriage return has ended the line: it is shown until the next one replaces it."""
         self._progress = True
-        self._shown, self._line = self._line, b""
+        self._shown, self._line = bytes(self._line), bytearray()
         self._console.transient(self, self._shown)
 
     def _complete(self) -> bytes:
         """The line that has just ended: what the last carriage return left stays if nothing followed."""
-        line = self._line if self._line or self._shown is None else self._shown
-        self._line, self._shown = b"", None
+        line = bytes(self._line) if self._line or self._shown is None else self._shown
+        self._line, self._shown = bytearray(), None
         self.tail.append(line[:_TAIL_WIDTH])
         if self.held_back is not None and self.held_back(line):
             return b""

@@ -66,11 +66,12 @@ class JobSpecs:
         env["SLIPSTREAM_STORE"] = self._store_for(host)
         env["SLIPSTREAM_SECRET"] = self.secret.hex()
         env["SLIPSTREAM_HOST_NAME"] = self.names[host]
+        env["SLIPSTREAM_MIN_NP"] = str(options.min_np or len(options.placed))
         if options.interface is not None:
             env["SLIPSTREAM_INTERFACE"] = options.interface
         env |= options.env
         ranks = [SpecRank(one.rank, rank_variables(one, len(options.placed))) for one in placed]
-        return Spec(options.argv, options.cwd, env, not local, ranks)
+        return Spec(options.argv, options.cwd, env, not local, ranks, options.horovod)
 
     def of_reducer(self, host: str) -> Spec:
         """What starts a reducer on ``host``."""

@@ -47,7 +47,8 @@ class SpecRank:
 class Spec:
     """What an agent starts: the command, where, with which variables.
 
-    ``env`` is laid over the agent's own environment when ``inherit``, else it is all there is.
+    ``env`` is laid over the agent's own environment when ``inherit``, else it is all there is. ``horovod``: the ranks
+    find slipstream by the name of Horovod (`environment.as_horovod`).
     """
 
     argv: list[str]
@@ -55,6 +56,7 @@ class Spec:
     env: dict[str, str]
     inherit: bool
     ranks: list[SpecRank]
+    horovod: bool = False
 
     def pack(self) -> bytes:
         """This spec as JSON."""
@@ -65,7 +67,8 @@ class Spec:
         """Reads what `pack` wrote; raises ValueError, KeyError or TypeError when it is something else."""
         raw = json.loads(data.decode("utf-8", "surrogateescape"))
         ranks = [SpecRank(int(rank["rank"]), dict(rank["env"])) for rank in raw["ranks"]]
-        return cls(list(raw["argv"]), str(raw["cwd"]), dict(raw["env"]), bool(raw["inherit"]), ranks)
+        env, inherit, horovod = dict(raw["env"]), bool(raw["inherit"]), bool(raw["horovod"])
+        return cls(list(raw["argv"]), str(raw["cwd"]), env, inherit, ranks, horovod)
 
 
 def message(kind: int, rank: int = 0, payload: bytes = b"") -> bytes:

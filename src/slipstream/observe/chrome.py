@@ -123,7 +123,10 @@ def _step(one: dict[str, Any]) -> Recorded:
     """A chunk's way through a step of a plan: in a row for each peer, and each kind of step."""
     verb, peer = one["verb"], one["peer"]
     track = f"plan {verb}" if peer < 0 else f"plan {verb}, rank {peer}"
-    details = {"operation": one["operation"], "name": one["name"].decode(errors="replace")}
+    operation, more = _parted(one["operation"])
+    details = {"operation": operation, "name": one["name"].decode(errors="replace")}
+    if more:
+        details["details"] = more
     if one["wire"]:
         details["wire"] = one["wire"]
     name = f"step {one['step']}, chunk {one['chunk']}"
@@ -145,8 +148,14 @@ def _of_track(one: Recorded, rows: Rows, offset: int) -> list[Event]:
     return [*names, event]
 
 
+def _parted(operation: str) -> tuple[str, str]:
+    """The operation itself, and its details, which stand behind it in brackets."""
+    itself, _, details = operation.partition("[")
+    return itself, details.removesuffix("]")
+
+
 def _operation(one: dict[str, Any]) -> Event:
-    operation, _, details = one["operation"].partition("[")
+    operation, details = _parted(one["operation"])
     collective, _, algorithm = operation.partition("/")
     collective = one["direction"] or collective
     name = one["name"].decode(errors="replace")
@@ -155,7 +164,7 @@ def _operation(one: dict[str, Any]) -> Event:
     if algorithm:
         args["algorithm"] = algorithm
     if details:
-        args["details"] = details.removesuffix("]")
+        args["details"] = details
     if one["peer"] >= 0:
         args["peer"] = one["peer"]
     if one["error"]:

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from slipstream import __version__, _core
+from slipstream.base.log import Log
 from slipstream.base.settings import Settings
 from slipstream.base.spans import format_spans
 from slipstream.comm.rendezvous.discovery import advertised_addresses
@@ -14,24 +15,35 @@ from slipstream.comm.rendezvous.discovery import advertised_addresses
 __all__ = ["banner", "follow", "without_effect"]
 
 _log = logging.getLogger("slipstream")
+_warnings = Log("slipstream")
 _handler = logging.StreamHandler()
 
 
 def follow(job: Any, settings: Settings) -> None:
-    """Shows messages from the level of the settings on, and says what ``job`` runs on: rank 0 for all."""
-    _log.setLevel(settings.log.upper())
+    """Says what ``job`` runs on, rank 0 for all, and shows messages from the level of the settings on.
+
+    At level "warning" it leaves the logger as it is: warnings are shown without it, unless the program wants none.
+    """
+    if settings.log != "warning":
+        _show(settings.log, job.rank)
+    if job.rank == 0:
+        if settings.log == "warning" and settings.reducers and job.size > 1 and len(set(job.hosts)) == 1:
+            _warnings.warning("the reducers %s", _reducers(job, settings))  # `info` has it in the banner
+        for text in without_effect(settings, ranks=job.size, hosts=len(set(job.hosts))):
+            _warnings.warning("%s", text)
+        for line in banner(job, settings) if settings.log != "warning" else []:
+            _log.info("%s", line)
+    if settings.log == "debug":
+        _log.debug("process %d on %s, CPUs %s", os.getpid(), job.names[job.rank], _cpus())
+
+
+def _show(level: str, rank: int) -> None:
+    """Has messages from ``level`` on shown."""
+    _log.setLevel(level.upper())
     if _handler not in _log.handlers and not _log.hasHandlers():
         _log.addHandler(_handler)  # a program that has set logging up shows them in its own way
         _log.propagate = False
-    _handler.setFormatter(logging.Formatter(f"slipstream: rank {job.rank}: %(message)s"))
-    if job.rank == 0:
-        if settings.log == "warning" and settings.reducers and job.size > 1 and len(set(job.hosts)) == 1:
-            _log.warning("the reducers %s", _reducers(job, settings))  # `info` has it in the banner
-        for text in without_effect(settings, ranks=job.size, hosts=len(set(job.hosts))):
-            _log.warning("%s", text)
-        for line in banner(job, settings) if _log.isEnabledFor(logging.INFO) else []:
-            _log.info("%s", line)
-    _log.debug("process %d on %s, CPUs %s", os.getpid(), job.names[job.rank], _cpus())
+    _handler.setFormatter(logging.Formatter(f"slipstream: rank {rank}: %(message)s"))
 
 
 def without_effect(settings: Settings, *, ranks: int, hosts: int) -> list[str]:

@@ -25,12 +25,15 @@ _log = Log("slipstream")
 def follow(job: Job, settings: Settings) -> None:
     """Begins what the settings ask for. Nothing that goes wrong with metrics later ends a training.
 
-    Raises CannotWrite, an OSError, if this rank is to write the summary into a file, and cannot.
+    Raises CannotWrite, an OSError, if this rank is to write the summary into a file, and cannot. In a job that goes on
+    after a `shrink`, that is a warning: `_show` then prints the summary.
     """
     file = summary_file(settings.summary, job.rank)
     why = objection(file) if file else ""
     if why:
-        raise CannotWrite(f"rank {job.rank} cannot write its summary {file}: {why}")
+        if not job.former_ranks:
+            raise CannotWrite(f"rank {job.rank} cannot write its summary {file}: {why}")
+        _log.warning("the summary will be printed at the end, it cannot be written to %s: %s", file, why)
     recorder = Recorder(job)
     if settings.metrics_port is not None:
         from slipstream.observe import metrics_port

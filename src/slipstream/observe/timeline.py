@@ -215,9 +215,18 @@ def _leave(job: Job) -> None:
 
 
 def follow(job: Job, settings: Settings) -> None:
-    """Begins the timeline of a job that the settings ask for, if they do."""
-    if settings.timeline is not None:
+    """Begins the timeline of a job that the settings ask for, if they do.
+
+    Raises CannotWrite if the file cannot be written. A job that goes on after a `shrink` has no timeline then.
+    """
+    if settings.timeline is None:
+        return
+    try:
         _begin(job, settings.timeline)
+    except CannotWrite as error:
+        if not job.former_ranks:
+            raise
+        _log.warning("there is no timeline after the shrink: %s", error)
 
 
 def start_timeline(file: str | os.PathLike[str]) -> None:

@@ -47,4 +47,5 @@ def merged(files: Iterable[list[Event]]) -> list[Event]:
 
 def jobs_of(events: Iterable[Event]) -> set[str]:
     """The jobs that a file has events of, as far as it says so."""
-    return {str(event["args"]["labels"]) for event in events if event.get("name") == "process_labels"}
+    named = [event.get("args") for event in events if event.get("name") == "process_labels"]
+    return {str(args["labels"]) for args in named if isinstance(args, dict) and "labels" in args}

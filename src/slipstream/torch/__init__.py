@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from slipstream.base.misspelt import did_you_mean
@@ -15,16 +16,12 @@ except ModuleNotFoundError as error:
     text = "slipstream.torch needs PyTorch: pip install torch, or pip install '.[torch]' in the clone of slipstream"
     raise ModuleNotFoundError(text, name="torch") from None
 
-# What Horovod has and slipstream does not, and what to do meanwhile.
-NOT_YET = {
-    "SyncBatchNorm": "use torch.nn.GroupNorm, or BatchNorm with the statistics of each rank's own batch",
-    "elastic": "survivors of a failure go on by slipstream.world().shrink() (docs/failures.md)",
-}
 
-
-if not TYPE_CHECKING:  # to which a name that is not there is an error
+if TYPE_CHECKING:
+    from slipstream.torch import elastic as elastic
+else:  # to a type checker a name that is not there is an error
 
     def __getattr__(name: str) -> Any:
-        known = name in NOT_YET
-        hint = f": slipstream does not have it yet; {NOT_YET[name]}" if known else did_you_mean(name, __all__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        if name == "elastic":  # loaded by those that use it
+            return importlib.import_module("slipstream.torch.elastic")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__)}")

@@ -1,9 +1,8 @@
-"""Horovod's elastic training, which slipstream does not have yet: to import it says what to use instead."""
+"""Horovod's elastic training: ``import slipstream.torch as hvd``, then ``hvd.elastic.run``."""
 
 from __future__ import annotations
 
-from slipstream.torch import NOT_YET
+from slipstream.faces.horovod.elastic import HostsUpdatedInterrupt, ObjectState, State
+from slipstream.faces.torch.elastic import ElasticSampler, TorchState, run
 
-raise ImportError(
-    f"slipstream.torch.elastic: slipstream does not have it yet; {NOT_YET['elastic']}", name=__name__
-)
+__all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]

@@ -1,4 +1,4 @@
-"""Ranks whose operations have names, simulated in one process: `Agreement`, `Cycles` and `LockedOrder`, no sockets.
+"""Ranks whose operations are negotiated, simulated in one process: `Agreement`, `Cycles` and `LockedOrder`, no sockets.
 
 Each rank makes its calls in some threads. A `Simulation` lets one thing happen at a time, chosen at random: a call, a
 batch that comes back, a round of all ranks, or a rank that has waited for long enough. So it sees every interleaving of
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
+from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request, unnamed
 from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
 
 Key = tuple[str, str]
@@ -21,7 +21,11 @@ Call = tuple[str, Request]  # "call" or "wait"
 
 @dataclass
 class Rank:
-    """``threads``: what each still has to do. ``results``: of each operation, in order, its batch or round."""
+    """``threads``: what each still has to do. ``results``: of each operation, in order, its batch or round.
+
+    ``calls``: by keys of this rank alone; ``open`` and ``held`` have those by what announcements and a locked order
+    know them by.
+    """
 
     agreement: Agreement
     threads: list[deque[Call]]
@@ -29,24 +33,38 @@ class Rank:
     order: LockedOrder | None = None
     orders: int = 0
     calls: dict[Key, Request] = field(default_factory=dict)
-    open: dict[Key, Request] = field(default_factory=dict)
+    open: dict[Key, Key] = field(default_factory=dict)
+    held: dict[Key, Key] = field(default_factory=dict)
+    number: int = 0  # of the next call without a name
+    next: int = 0  # of the next one that will be done
     flights: deque[tuple[int, int, bool]] = field(default_factory=deque)
+    launched: dict[int, list[Key]] = field(default_factory=dict)  # by the number of the batch
     started: list[tuple[Key, ...]] = field(default_factory=list)
     results: dict[Key, list[str]] = field(default_factory=dict)
     pause: bool = False
-    entries: list[Request | None] = field(default_factory=list)
+    entries: list[Key | None] = field(default_factory=list)
 
-    def deliver(self, keys: Sequence[Key], what: str) -> None:
-        """These are done."""
-        for key in keys:
-            if key in self.calls:
-                del self.calls[key]
-                self.open.pop(key, None)
-                self.results.setdefault(key, []).append(what)
+    def take(self, request: Request) -> Key:
+        """A call of it."""
+        key = request.key
+        if not request.has_name:
+            key = unnamed(self.number)
+            self.number += 1
+        self.calls[key] = request
+        return key
 
-    def new(self) -> list[Request]:
+    def deliver(self, key: Key, what: str) -> None:
+        """This call is done; those without a name are in the order of their calls."""
+        request = self.calls.pop(key)
+        if not request.has_name:
+            assert key == unnamed(self.next)
+            self.next += 1
+        self.results.setdefault(request.key, []).append(what)
+
+    def new(self) -> list[Key]:
         """What it has not announced."""
-        return [one for key, one in self.calls.items() if key not in self.open]
+        announced = set(self.open.values())
+        return [key for key in self.calls if key not in announced]
 
 
 class Simulation:
@@ -109,7 +127,10 @@ class Simulation:
     @staticmethod
     def _may(rank: Rank, act: Call) -> bool:
         """Also where a name is free again: programs have to wait before they use one twice."""
-        return act[1].key not in rank.calls
+        what, request = act
+        if request.has_name:
+            return request.key not in rank.calls
+        return what == "call" or rank.next == rank.number
 
     def _act(self, number: int, thread: deque[Call]) -> None:
         rank = self.ranks[number]
@@ -118,23 +139,34 @@ class Simulation:
         if what == "wait":
             rank.pause = True
             return
-        rank.calls[request.key] = request
+        key = rank.take(request)
         if rank.order is None:
-            rank.entries += [None, request] if rank.pause else [request]
+            rank.entries += [None, key] if rank.pause else [key]
             rank.pause = False
             return
-        if rank.order.over:
+        self._submit(number, key)
+        self._launch(number)
+
+    def _submit(self, number: int, key: Key) -> None:
+        rank = self.ranks[number]
+        order = rank.order
+        assert order is not None
+        if order.over:
             return
-        reason = rank.order.call(request)
+        slot = order.key(rank.calls[key])
+        reason = order.call(rank.calls[key])
         if reason:
             self._deviate(number, reason)
         else:
-            self._launch(number)
+            rank.held[slot] = key
 
     def _launch(self, number: int) -> None:
         order = self.ranks[number].order
         assert order is not None
-        while order.ready() is not None:
+        while (batch := order.ready()) is not None:
+            self.ranks[number].launched[order.launched] = [
+                self.ranks[number].held.pop(slot) for slot in batch.keys
+            ]
             order.launch()
             self._send(number, order.launched - 1, False)
 
@@ -161,9 +193,10 @@ class Simulation:
         void = any(self._launched[lock, batch].values())
         order.end(void)
         if not void:
-            keys = order.batch(batch).keys
-            rank.started.append(keys)
-            rank.deliver(keys, f"batch {lock}/{batch}")
+            slots = order.batch(batch).keys
+            rank.started.append(slots)
+            for key in rank.launched[batch]:
+                rank.deliver(key, f"batch {lock}/{batch}")
 
     def _round(self) -> None:
         self.rounds += 1
@@ -171,16 +204,17 @@ class Simulation:
         messages, fills = [], []
         for rank in self.ranks:
             order = rank.order
-            new: list[Request | None] = list(rank.new()) if order is not None else []
+            new: list[Key | None] = list(rank.new()) if order is not None else []
             if order is None:
-                known = {one.key for one in rank.entries if one is not None}
-                new = [*[one for one in rank.new() if one.key not in known], *rank.entries]
+                new = [*[one for one in rank.new() if one not in rank.entries], *rank.entries]
             rank.entries = []
-            for one in new:
-                if one is not None:
-                    rank.open[one.key] = one
+            keys = [one for one in new if one is not None]
+            requests = [rank.calls[key] for key in keys]
+            place = len(messages)
+            rank.open.update(zip(rank.agreement.keys(place, requests), keys, strict=True))
+            told = [None if one is None else rank.calls[one] for one in new]
             messages.append(
-                rank.agreement.encode(new, order.launched if order else 0, order.deviates if order else "")
+                rank.agreement.encode(told, order.launched if order else 0, order.deviates if order else "")
             )
             fills.append(order)
             if order is not None:
@@ -195,9 +229,10 @@ class Simulation:
     def _decide(self, number: int, rank: Rank, before: LockedOrder | None, messages: Sequence[bytes]) -> None:
         decisions = rank.agreement.decide(messages)
         good = [one.request for one in decisions if not one.mismatch]
-        rank.started += [tuple(one.key for one in part) for part in share(good, rank.agreement.room)]
+        rank.started += [tuple(good[i].key for i in part) for part in share(good, rank.agreement.room)]
         for one in decisions:
-            rank.deliver([one.key], one.mismatch or f"round {self.rounds}")
+            if one.key in rank.open:
+                rank.deliver(rank.open.pop(one.key), one.mismatch or f"round {self.rounds}")
             rank.cycles.note(one)
         if before is not None:
             for batch in range(before.launched, rank.agreement.launched):
@@ -209,13 +244,12 @@ class Simulation:
         self.locks += number == 0
         rank.agreement.forget()
         rank.open.clear()
+        rank.held.clear()
+        rank.launched.clear()
         rank.order = order
         rank.orders += 1
-        for request in list(rank.calls.values()):
-            if not order.over:
-                reason = order.call(request)
-                if reason:
-                    self._deviate(number, reason)
+        for key in list(rank.calls):
+            self._submit(number, key)
         self._launch(number)
 
     def check(self) -> None:

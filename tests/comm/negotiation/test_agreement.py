@@ -71,7 +71,8 @@ def test_a_mismatch_names_all_sides() -> None:
     facts = ["float32 (2,)", "float32 (3,)", "float32 (2,)"]
     (decision,) = agreement.decide([agreement.encode([Request("allreduce", "loss", text)]) for text in facts])
     assert decision.mismatch == (
-        "allreduce 'loss' was called by ranks 4, 7 with float32 (2,); by rank 5 with float32 (3,). "
+        "Mismatched allreduce arguments: allreduce 'loss' was called by ranks 4, 7 with float32 (2,); "
+        "by rank 5 with float32 (3,). "
         "All ranks must call it alike"
     )
 
@@ -86,7 +87,7 @@ def test_who_is_missing_is_known() -> None:
 def test_requests_that_are_known_travel_as_numbers() -> None:
     agreement = Agreement([0])
     request = Request("allreduce", "a long name", "float32 (1000, 1000)")
-    first = b'[0,0,"",[["allreduce","a long name","float32 (1000, 1000)","",-1,null]]]'
+    first = b'[0,0,"",[["allreduce","a long name","float32 (1000, 1000)","",-1,null,"",false]]]'
     for wanted in (first, b'[0,0,"",[0]]', b'[0,0,"",[0]]'):
         message = agreement.encode([request])
         assert message == wanted

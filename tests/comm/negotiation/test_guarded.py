@@ -77,7 +77,7 @@ def test_what_breaks_a_step_off_ends_the_session_and_stops_the_rest(error: BaseE
 
     with pytest.raises(type(error)):
         guarded.run(step)
-    assert "rank 3 was interrupted as it started a named operation" in aborts[0]
+    assert "rank 3 was interrupted as it started an operation" in aborts[0]
     assert isinstance(stops[0], Aborted)
     assert str(stops[0]) == aborts[0]
     assert not guarded.inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 import pytest
 
@@ -15,8 +16,11 @@ F32, SUM = int(DType.F32), int(Op.SUM)
 
 
 def request(name: str, count: int = 4, facts: str = "") -> Request:
-    """Every third name is no sum that may share a buffer."""
+    """Every third name is no sum that may share a buffer. What begins with ~ has none."""
+    if name.startswith("~"):
+        count = hash_of(name)
     shared = None if hash_of(name) % 3 == 0 else Sum(F32, SUM, count, 4 * count)
+    name = "" if name.startswith("~") else name
     return Request("allreduce", name, facts or f"{count} elements", sum=shared)
 
 
@@ -24,15 +28,27 @@ def hash_of(name: str) -> int:
     return sum(map(ord, name))
 
 
-def program(rng: random.Random, names: list[str], steps: int, odd: float, blocking: bool) -> list[Call]:
-    """Steps of calls of all names, in some order. ``odd``: how often a step is not as the others are."""
+def shuffled(rng: random.Random, names: list[str]) -> list[str]:
+    """In another order, but for those without a name."""
+    order = rng.sample(names, len(names))
+    without = iter([name for name in names if name.startswith("~")])
+    return [next(without) if name.startswith("~") else name for name in order]
+
+
+def program(
+    rng: random.Random, names: list[str], steps: int, odd: float, blocking: bool, wrong: float = 0.0
+) -> list[Call]:
+    """Steps of calls of all names, in some order. ``odd``: how often a step is not as the others are.
+
+    ``wrong``: how often a call is not as that of the other ranks.
+    """
     order = list(names)
     calls: list[Call] = []
     for _ in range(steps):
         if rng.random() < odd:
-            rng.shuffle(order)
+            order = shuffled(rng, order)
         for name in order:
-            calls.append(("call", request(name)))
+            calls.append(("call", request(name, facts="other" if rng.random() < wrong else "")))
             if blocking:
                 calls.append(("wait", request(name)))
         if not blocking:
@@ -46,13 +62,18 @@ def schedule(rng: random.Random) -> Simulation:
     size, threads = rng.randint(2, 8), 1 if ends else rng.choice([1, 1, 1, 2, 3])
     steps, odd = rng.randint(3, 12), rng.choice([0.0, 0.0, 0.1, 1.0])
     names = [[f"{thread}/{i}" for i in range(rng.randint(1, 5))] for thread in range(threads)]
+    names[0] += [f"~{rng.randint(1, 3)}" for _ in range(rng.choice([0, 0, 1, 2, 5]))]
+    if rng.random() < 0.3:  # no names at all
+        names[0] = [name for name in names[0] if name.startswith("~")]
+    wrong = rng.choice([0.0, 0.0, 0.0, 0.02])
     extra = [] if ends else [f"new {i}" for i in range(rng.choice([0, 0, 1, 3]))]
     programs = []
     for _ in range(size):
         own: list[list[Call]] = []
         for thread in range(threads):
             blocking = odd == 0 and threads == 1 and not extra  # where ranks block in one order
-            own.append(program(rng, names[thread], rng.randint(0, steps) if ends else steps, odd, blocking))
+            mine = rng.randint(0, steps) if ends else steps
+            own.append(program(rng, names[thread], mine, odd, blocking, wrong))
         for name in extra:
             place = rng.randint(0, len(own[0]))
             own[0].insert(place, ("call", request(name)))
@@ -128,12 +149,18 @@ def test_what_shares_a_buffer_is_alike_and_fits() -> None:
     other = Request("allreduce", "d", "", sum=Sum(int(DType.F64), SUM, 4, 32))
     alone = Request("allgather", "e", "")
     large = Request("allreduce", "f", "", sum=Sum(F32, SUM, 1 << 20, 4 << 20))
-    assert share([a, b, c], 1 << 20) == [[a, b, c]]
-    assert share([a, b, c], 32) == [[a, b], [c]]
-    assert share([a, b, c], 1 << 20, apart={1}) == [[a], [b, c]]
-    assert share([a, other, b, c], 1 << 20) == [[a], [other], [b, c]]
-    assert share([a, alone, b, large, c], 16 << 20) == [[a], [alone], [b], [large], [c]]
-    assert share([a, b], 0) == [[a], [b]]
+
+    def lengths(requests: list[Request], room: int, apart: Collection[int] = ()) -> list[int]:
+        parts = share(requests, room, apart)
+        assert [place for part in parts for place in part] == list(range(len(requests)))
+        return [len(part) for part in parts]
+
+    assert lengths([a, b, c], 1 << 20) == [3]
+    assert lengths([a, b, c], 32) == [2, 1]
+    assert lengths([a, b, c], 1 << 20, apart={1}) == [1, 2]
+    assert lengths([a, other, b, c], 1 << 20) == [1, 1, 2]
+    assert lengths([a, alone, b, large, c], 16 << 20) == [1, 1, 1, 1, 1]
+    assert lengths([a, b], 0) == [1, 1]
 
 
 def lock(requests: list[Request]) -> LockedOrder:
@@ -160,7 +187,7 @@ def test_why_an_order_ends_is_told() -> None:
     assert order.call(Request("allgather", "c", "")) == "called allgather 'c', which is not in the cycle"
     assert (
         order.call(Request("allgather", "a", "3 elements"))
-        == "called allgather 'a' with 3 elements, not 2 elements"
+        == "called allgather 'a' with 3 elements, not allgather 'a' with 2 elements"
     )
     assert order.call(a) == ""
     assert order.held() == [a.key]

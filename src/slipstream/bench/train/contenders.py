@@ -77,6 +77,8 @@ def missing(name: str, compute: str) -> str:
             importlib.import_module(_HOROVOD[name])
         except Exception as error:  # whatever a broken build raises
             return f"cannot be imported ({error}); pip install horovod"
+        if hasattr(importlib.import_module("horovod"), "__slipstream__"):
+            return "the package horovod here is slipstream itself"
     return ""
 
 

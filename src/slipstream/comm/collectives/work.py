@@ -9,7 +9,9 @@ from slipstream import _core
 from slipstream.base.arguments import as_seconds
 from slipstream.base.errors import Timeout
 
-__all__ = ["DONE", "Received", "Work"]
+__all__ = ["AGAIN", "DONE", "Received", "Work"]
+
+AGAIN = ": call wait() again"  # advice in the error of a wait that has taken too long
 
 
 class Work:
@@ -47,7 +49,7 @@ class Work:
             while not native.wait(timeout):
                 if waits := native.waits():
                     raise Timeout(
-                        f"the operation has not ended within {timeout:g} s and goes on: call wait() again. "
+                        f"the operation has not ended within {timeout:g} s and goes on{AGAIN}. "
                         f"SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, limits the time of an operation. {waits}"
                     )
             self._native = None

@@ -266,7 +266,7 @@ def enter(
     """
     settings = settings or Settings.from_environment()
     member = join(settings, rank=rank, size=size, torch_store=store)
-    speak_as(member.rank)
+    _speak_as(member, None)
     try:
         job = _start(settings, member)
     except BaseException as error:
@@ -302,9 +302,17 @@ def _attend(job: Job) -> None:
         raise
 
 
-def replace(old: Job, member: Membership) -> Job:
+def _speak_as(member: Membership, old: Job | None) -> None:
+    """Warnings begin with the rank in this job, unless the process is in others than the ``old`` one it replaces."""
+    if _entered <= {old} or (old is not None and old is _job):
+        speak_as(member.rank)
+
+
+def replace(old: Job, member: Membership, former_ranks: Sequence[int]) -> Job:
     """Starts the job of ``member`` in the place of ``old``, which has failed and stays open."""
+    _speak_as(member, old)
     job = _start(old.settings, member, old.measured)
+    job.former_ranks = tuple(former_ranks)
     _attend(job)
     return job
 

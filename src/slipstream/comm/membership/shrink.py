@@ -21,14 +21,16 @@ from typing import Any
 
 from slipstream.base.errors import Aborted, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm.membership import job as jobs
+from slipstream.comm.membership.failures import sendable
 from slipstream.comm.membership.job import Job
 from slipstream.comm.membership.meeting import is_gone
 from slipstream.comm.rendezvous.join import Membership, exchange, local_layout
 from slipstream.comm.rendezvous.store import Store, connect_any
 from slipstream.comm.rendezvous.store_server import StoreServer
 
-__all__ = ["shrink"]
+__all__ = ["announce", "is_of_shrink", "shrink"]
 
+_GOES_ON = "goes on with those ranks that live (shrink)"
 _LOOK = 0.25  # seconds between looks at who has come
 _DIAL = 2.0  # seconds of one attempt to reach the leader
 _ASK = 10.0  # seconds in which a rank that lives answers, if the heartbeat is longer
@@ -47,16 +49,28 @@ def shrink(old: Job, timeout: float, at_least: int | None) -> Job:
     least = (old.size + 1) // 2 if at_least is None else at_least
     if not 1 <= least <= old.size:
         raise ValueError(f"at_least must be from 1 to {old.size}, got {least}")
-    old.session.abort(f"rank {old.rank} goes on with those ranks that live (shrink)")
+    announce(old)
     _check_belongs(old)
     if old.size == 1:
         member = _member(old, [0], None, os.urandom(8).hex())
-        return _settle(old, jobs.replace(old, member), [0])
+        new = jobs.replace(old, member, [0])
+        jobs.succeed(old, new)
+        return new
     survivors = _Survivors(old, time.monotonic() + timeout, least, may_split=at_least is not None)
     try:
         return survivors.go_on()
     finally:
         survivors.part()
+
+
+def announce(old: Job, why: str = "") -> None:
+    """Ends the job ``old`` if it has not failed yet: this rank is about to shrink it, and says why."""
+    old.session.abort(sendable(f"rank {old.rank} {_GOES_ON}{f': {why}' if why else ''}"))
+
+
+def is_of_shrink(error: Aborted) -> bool:
+    """Whether a job has ended because a rank of it has called `shrink`, and waits for the others there."""
+    return _GOES_ON in str(error)
 
 
 def _check_belongs(old: Job) -> None:
@@ -89,12 +103,6 @@ def _member(old: Job, ranks: list[int], store: Store | None, epoch: str) -> Memb
         before.start_timeout,
         ids,
     )
-
-
-def _settle(old: Job, new: Job, ranks: list[int]) -> Job:
-    new.former_ranks = tuple(ranks)
-    jobs.succeed(old, new)
-    return new
 
 
 class _Survivors:
@@ -260,10 +268,11 @@ class _Survivors:
         new: Job | None = None
         try:
             member = _member(self.old, ranks, self.store, nonce)
-            new = jobs.replace(self.old, member)
+            new = jobs.replace(self.old, member, ranks)
             exchange(member, b"started", "not all survivors have started the new job")
         except BaseException:
             if new is not None:
                 new.close(tell=False)
             raise
-        return _settle(self.old, new, ranks)
+        jobs.succeed(self.old, new)
+        return new

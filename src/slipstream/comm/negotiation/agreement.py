@@ -9,11 +9,20 @@ from typing import Any, NamedTuple
 
 from slipstream.base.spans import format_spans
 
-__all__ = ["JOIN", "Agreement", "Decision", "Request", "Sum"]
+__all__ = ["EVERYONE", "JOIN", "Agreement", "Decision", "Key", "Request", "Sum", "unnamed"]
 
 _MOST_KNOWN = 4096  # requests that travel as numbers
 JOIN = "join"
 """The kind of request of a rank that takes part in all that the others call, until all of them have made it."""
+EVERYONE = -2
+"""What an operation needs that nobody can take part in without a call."""
+
+Key = tuple[str, str]
+
+
+def unnamed(number: int) -> Key:
+    """What ranks match the operation by that is number ``number``, from 0, of those without a name."""
+    return "", str(number)
 
 
 class Sum(NamedTuple):
@@ -36,9 +45,12 @@ class Sum(NamedTuple):
 class Request:
     """An operation that a rank has called.
 
-    ``kind`` and ``name``: which one it is, such as "allreduce" and "loss". ``facts``: what has to be equal on
-    all ranks, in words. ``form``: the same as data, for ranks that take part without a call of their own. ``needs``: a
-    rank (its number in the job) without whose call there is nothing to do; -1: none. ``sum``: see `Sum`.
+    ``kind`` and ``name``: which one it is, such as "allreduce" and "loss". Without a name: its place among those
+    without one says which. ``facts``: what has to be equal on all ranks, in words, in parts that "; " separates.
+    ``labels``: what the parts are called where they differ. ``form``: the same as data, for ranks that take part
+    without a call of their own. ``needs``: a rank (its number in the job) without whose call there is nothing to do;
+    -1: none; or `EVERYONE`. ``sum``: see `Sum`. ``own``: if all ranks say so, each starts it in the thread that has
+    called it, and on a group of its choice.
     """
 
     kind: str
@@ -47,11 +59,23 @@ class Request:
     form: str = ""
     needs: int = -1
     sum: Sum | None = None
+    labels: str = ""
+    own: bool = False
 
     @property
-    def key(self) -> tuple[str, str]:
-        """What ranks match operations by."""
+    def has_name(self) -> bool:
+        """Whether its name says which one it is; `JOIN` needs none."""
+        return self.name != "" or self.kind == JOIN
+
+    @property
+    def key(self) -> Key:
+        """What ranks match operations by that have names."""
         return self.kind, self.name
+
+    @property
+    def title(self) -> str:
+        """What texts call it."""
+        return f"{self.kind} {self.name!r}" if self.has_name else f"{self.kind} (without a name)"
 
 
 @dataclass(frozen=True)
@@ -59,14 +83,15 @@ class Decision:
     """An operation that all ranks have called, or have joined instead. ``mismatch``: how their calls differ, or "".
 
     ``request``: that of the first rank that called it. ``pauses``: how often each rank had waited before its call.
-    ``joined``: some rank has not called it.
+    ``joined``: some rank has not called it. ``own``: see `Request`.
     """
 
-    key: tuple[str, str]
+    key: Key
     mismatch: str
     request: Request
     pauses: tuple[int, ...]
     joined: bool
+    own: bool = False
 
 
 class Agreement:
@@ -89,9 +114,10 @@ class Agreement:
         self._known: dict[Request, int] = {}
         self._numbered: list[Request] = []
         # In the order of the first announcements. By the place of a rank in the group.
-        self._announced: dict[tuple[str, str], dict[int, Request]] = {}
-        self._pauses: dict[tuple[str, str], dict[int, int]] = {}
+        self._announced: dict[Key, dict[int, Request]] = {}
+        self._pauses: dict[Key, dict[int, int]] = {}
         self._paused = [0] * len(self._ranks)
+        self._next = [0] * len(self._ranks)  # the number of each rank's next one without a name
         self._joined: set[int] = set()
 
     def encode(self, requests: Sequence[Request | None], launched: int = 0, reason: str = "") -> bytes:
@@ -121,13 +147,23 @@ class Agreement:
         """Drops what some ranks have announced: each of them announces it again, if need be."""
         self._announced.clear()
         self._pauses.clear()
+        self._next = [0] * len(self._ranks)
+
+    def keys(self, place: int, requests: Sequence[Request]) -> list[Key]:
+        """What the others will know these by, once the rank at this place has announced them, in this order."""
+        number = self._next[place]
+        found = []
+        for one in requests:
+            found.append(one.key if one.has_name else unnamed(number))
+            number += not one.has_name
+        return found
 
     @property
     def anyone_joined(self) -> bool:
         """Whether a rank takes part in what it does not call."""
         return bool(self._joined)
 
-    def missing(self) -> dict[tuple[str, str], list[int]]:
+    def missing(self) -> dict[Key, list[int]]:
         """The ranks (numbers in the job) that have not called what others have."""
         return {
             key: [
@@ -138,14 +174,22 @@ class Agreement:
             for key, calls in self._announced.items()
         }
 
+    def request(self, key: Key) -> Request:
+        """That of a rank which has called what others have not."""
+        return next(iter(self._announced[key].values()))
+
     def _take(self, place: int, requests: Sequence[Request | None]) -> None:
         for request in requests:
             if request is None:
                 self._paused[place] += 1
                 continue
             self._know(request)
-            self._announced.setdefault(request.key, {})[place] = request
-            self._pauses.setdefault(request.key, {})[place] = self._paused[place]
+            key = request.key
+            if not request.has_name:
+                key = unnamed(self._next[place])
+                self._next[place] += 1
+            self._announced.setdefault(key, {})[place] = request
+            self._pauses.setdefault(key, {})[place] = self._paused[place]
             if request.kind == JOIN:
                 self._joined.add(place)
 
@@ -156,28 +200,39 @@ class Agreement:
             others = 0 if key[0] == JOIN else sum(place not in calls for place in self._joined)
             if len(calls) + others == size:
                 found.append(self._decision(key, others > 0))
+                if not key[0]:  # those who have joined have called it, so to speak
+                    for place in self._joined:
+                        self._next[place] = max(self._next[place], int(key[1]) + 1)
         if len(self._joined) == size:
             self._joined.clear()
         return found
 
-    def _decision(self, key: tuple[str, str], joined: bool) -> Decision:
+    def _decision(self, key: Key, joined: bool) -> Decision:
         calls, pauses = self._announced.pop(key), self._pauses.pop(key)
         first = calls[min(calls)]
-        mismatch = self._mismatch(key, calls)
-        if (
-            not mismatch
-            and joined
-            and first.needs in self._ranks
-            and self._ranks.index(first.needs) not in calls
-        ):
-            mismatch = f"{key[0]} {key[1]!r} cannot do without rank {first.needs}, which has joined (no more batches)"
+        mismatch = self._mismatch(calls)
+        if not mismatch and joined:
+            mismatch = self._lack(first, calls)
         told = tuple(pauses.get(place, 0) for place in range(len(self._ranks)))
-        return Decision(key, mismatch, first, told, joined)
+        own = not joined and all(one.own for one in calls.values())
+        return Decision(key, mismatch, first, told, joined, own)
+
+    def _lack(self, request: Request, calls: dict[int, Request]) -> str:
+        """Why it cannot do without a rank that has joined, or ""."""
+        gone = [rank for place, rank in enumerate(self._ranks) if place not in calls]
+        rank = gone[0] if request.needs == EVERYONE else request.needs
+        if rank not in gone:
+            return ""
+        return f"{request.title} cannot do without rank {rank}, which has joined (no more batches)"
 
     def _request(self, sent: int | list[Any] | None) -> Request | None:
         if sent is None:
             return None
-        return self._numbered[sent] if isinstance(sent, int) else _from_list(sent)
+        if isinstance(sent, int):
+            return self._numbered[sent]
+        told = _from_list(sent)
+        number = self._known.get(told)
+        return told if number is None else self._numbered[number]
 
     def _know(self, request: Request) -> None:
         if request in self._known:
@@ -188,23 +243,40 @@ class Agreement:
         self._known[request] = len(self._numbered)
         self._numbered.append(request)
 
-    def _mismatch(self, key: tuple[str, str], calls: dict[int, Request]) -> str:
-        by_facts: dict[str, list[int]] = {}
-        for place, request in sorted(calls.items()):
-            by_facts.setdefault(request.facts, []).append(self._ranks[place])
-        if len(by_facts) == 1:
+    def _mismatch(self, calls: dict[int, Request]) -> str:
+        """How the calls of one operation differ, or ""."""
+        first = calls[min(calls)]
+        if all(one is first or (one.kind, one.facts) == (first.kind, first.facts) for one in calls.values()):
             return ""
-        sides = [
-            f"rank{'s' if len(ranks) > 1 else ''} {format_spans(sorted(ranks))} with {facts}"
-            for facts, ranks in by_facts.items()
+        one_kind = all(one.kind == first.kind for one in calls.values())
+        sides: dict[str, list[int]] = {}
+        for place, one in sorted(calls.items()):
+            words = ", ".join(filter(None, one.facts.split("; ")))
+            sides.setdefault(words if one_kind else f"{one.kind}: {words}", []).append(self._ranks[place])
+        told = [
+            f"rank{'s' if len(ranks) > 1 else ''} {format_spans(sorted(ranks))} with {words}"
+            for words, ranks in sides.items()
         ]
-        return f"{key[0]} {key[1]!r} was called by {'; by '.join(sides)}. All ranks must call it alike"
+        if one_kind:
+            what, differs = first.title, _differing(list(calls.values()))
+        else:
+            what, differs = "an operation without a name", "operations"
+        cure = "" if first.has_name else ". Where their orders differ, give operations a name="
+        return f"Mismatched {differs}: {what} was called by {'; by '.join(told)}. All ranks must call it alike{cure}"
+
+
+def _differing(calls: Sequence[Request]) -> str:
+    """What the parts of the facts are called in which calls of one kind differ."""
+    labels = calls[0].labels.split("; ")
+    parts = zip(*(one.facts.split("; ") for one in calls), strict=False)
+    found = [label for label, values in zip(labels, parts, strict=False) if label and len(set(values)) > 1]
+    return " and ".join(found) or f"{calls[0].kind} arguments"
 
 
 def _as_list(request: Request) -> list[Any]:
-    return [request.kind, request.name, request.facts, request.form, request.needs, request.sum]
+    return list(vars(request).values())
 
 
 def _from_list(sent: list[Any]) -> Request:
-    kind, name, facts, form, needs, sum_ = sent
-    return Request(kind, name, facts, form, needs, None if sum_ is None else Sum(*sum_))
+    kind, name, facts, form, needs, sum_, labels, own = sent
+    return Request(kind, name, facts, form, needs, None if sum_ is None else Sum(*sum_), labels, own)

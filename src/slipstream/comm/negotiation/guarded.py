@@ -65,9 +65,7 @@ class Guarded:
     def end(self, error: BaseException) -> None:
         """An operation cannot be started as it has to be: no other one will be. Needs the lock."""
         rank = self._group.native.ranks[self._group.rank]
-        text = (
-            f"rank {rank} was interrupted as it started a named operation ({type(error).__name__}: {error})"
-        )
+        text = f"rank {rank} was interrupted as it started an operation ({type(error).__name__}: {error})"
         with contextlib.suppress(SlipstreamError):
             self._group.session.abort(text)
         self._stop(Aborted(text))

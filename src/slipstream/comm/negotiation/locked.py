@@ -12,6 +12,7 @@ from collections import deque
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.agreement import Key
 from slipstream.comm.negotiation.buffers import Buffer
 from slipstream.comm.negotiation.messages import ENDLESS, UnderWay, only_joins
 from slipstream.comm.negotiation.negotiated import Negotiated, abort_for
@@ -43,7 +44,7 @@ class Flight:
 class Locked:
     """One rank's way through a locked order. ``group``: of its own, for batches alone."""
 
-    def __init__(self, group: Group, order: LockedOrder, calls: dict[tuple[str, str], Negotiated]) -> None:
+    def __init__(self, group: Group, order: LockedOrder, calls: dict[Key, Negotiated]) -> None:
         self.order = order
         self.flights: deque[Flight] = deque()
         self.followers: deque[Negotiated] = deque()  # have passed their gates, in this order
@@ -52,19 +53,22 @@ class Locked:
         self.runner = 0  # that thread; 0: none
         self._group = group
         self._calls = calls
-        self._buffers: dict[tuple[tuple[str, str], ...], Buffer] = {}
+        self._held: dict[Key, Negotiated] = {}  # not launched, by their keys in the cycle
+        self._buffers: dict[tuple[Key, ...], list[Buffer]] = {}  # that nothing uses
         self._held_since = 0.0
         self._awaited = False  # what is held
         self._reason = ""  # to deviate, once the flight that runs has come back
 
     def submit(self, call: Negotiated, sync: bool) -> Flight | None:
         """Takes a call; launches what can be. Returns a flight that the caller has to `run`, without the lock."""
-        if self.order.over:
+        if self.order.over or self._reason:
             return None  # it is announced when the order has ended
+        key = self.order.key(call.request)
         reason = self.order.call(call.request)
         if reason:
             self.deviate(reason)
             return None
+        self._held[key] = call
         if sync and self.running is None and not self.flights and not self.followers and not self.starter:
             batch = self.order.ready()
             if batch is not None:
@@ -145,10 +149,9 @@ class Locked:
         return bool(self.flights or self.followers or self._held_since or self.order.void)
 
     def _prepare(self, batch: Batch) -> Flight:
-        calls = [self._calls[key] for key in batch.keys]
-        buffer = self._buffers.get(batch.keys)
-        if buffer is None:
-            buffer = self._buffers[batch.keys] = _buffer_of(batch)
+        calls = [self._held.pop(key) for key in batch.keys]
+        free = self._buffers.setdefault(batch.keys, [])
+        buffer = free.pop() if free else _buffer_of(batch)
         flight = Flight(batch, calls, buffer)
         if batch.sum is not None:
             try:
@@ -179,11 +182,16 @@ class Locked:
             return
         if flight.batch.sum is None:
             self.followers.extend(flight.calls)
-            return
-        flight.buffer.unpack(flight.calls)
-        for call in flight.calls:
-            if self._calls.get(call.request.key) is call:
-                del self._calls[call.request.key]
+        else:
+            flight.buffer.unpack(flight.calls)
+            for call in flight.calls:
+                self.forget(call)
+        self._buffers[flight.batch.keys].append(flight.buffer)
+
+    def forget(self, call: Negotiated) -> None:
+        """It is known to be done, or to be one that no later call can be taken for."""
+        if self._calls.get(call.key) is call:
+            del self._calls[call.key]
 
 
 def _buffer_of(batch: Batch) -> Buffer:

@@ -12,6 +12,7 @@ from slipstream.base.errors import Timeout
 from slipstream.base.log import Log
 from slipstream.base.own_names import own_name
 from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.work import AGAIN
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN
 
@@ -108,5 +109,5 @@ def await_others(work: UnderWay, what: Callable[[], str], endless: bool = False)
             if work.done():
                 work.wait()  # it has ended meanwhile, or by its own limit
                 return
-            _log.warning("%s: %s", what(), late)
+            _log.warning("%s: %s", what(), str(late).replace(AGAIN, ""))  # that is done here
             seconds = WARN_AGAIN

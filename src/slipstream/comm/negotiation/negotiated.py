@@ -1,4 +1,4 @@
-"""One operation that has a name, from its call to its end."""
+"""One operation, from its call to its end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from slipstream._core import begun
 from slipstream.base import recording
 from slipstream.base.errors import Aborted, Mismatch, PeerLost, SlipstreamError
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.agreement import Key, Request
 
-__all__ = ["DONE", "Negotiated", "Part", "Pending", "abort_for", "broken_off", "told"]
+__all__ = ["DONE", "Negotiated", "Part", "Pending", "Start", "abort_for", "broken_off", "told"]
 
 
 class Pending(Protocol):
@@ -23,6 +24,10 @@ class Pending(Protocol):
 
     def wait(self) -> Any:
         """Waits for its end; returns the result, or raises its error."""
+
+
+Start = Callable[[Group | None], Pending]
+"""Starts an operation on this group; None: on one of its own choice, the same on all ranks."""
 
 
 class Part(Protocol):
@@ -47,6 +52,29 @@ DONE: Pending = _Done()
 """What has nothing to wait for."""
 
 
+class _Own:
+    """An operation that starts where it is waited for first: in the thread that has called it."""
+
+    def __init__(self, start: Start, group: Group, request: Request) -> None:
+        self._start, self._group, self._request = start, group, request
+        self._pending: Pending | None = None
+
+    def done(self) -> bool:
+        return self._pending is not None and self._pending.done()
+
+    def wait(self) -> Any:
+        if self._pending is None:
+            before = begun()
+            try:
+                self._pending = self._start(None)
+            except BaseException as error:
+                if begun() == before and not isinstance(error, SlipstreamError):
+                    abort_for(self._group, self._request, error)  # the others wait for it
+                self._pending = DONE
+                raise
+        return self._pending.wait()
+
+
 class _Owner(Protocol):
     waited: bool
 
@@ -61,9 +89,11 @@ class Negotiated:
     """An operation that starts when all ranks have called it. The ranks' own errors do not stop the others'."""
 
     def __init__(
-        self, owner: _Owner, request: Request, start: Callable[[Group], Pending], part: Part | None
+        self, owner: _Owner, request: Request, start: Start, part: Part | None, key: Key = ("", "")
     ) -> None:
         self.request = request
+        self.key = key if key[1] else request.key
+        self.announced = False
         self.part = part
         self.pause = False  # this rank waited between the call before and this one
         self.since = time.monotonic()
@@ -77,14 +107,17 @@ class Negotiated:
         self._result: Any = None
         self._error: BaseException | None = None
 
-    def begin(self, group: Group, mismatch: str) -> None:
-        """Starts it on ``group``, or fails it.
+    def begin(self, group: Group, mismatch: str, own: bool = False) -> None:
+        """Starts it on ``group``, or fails it. ``own``: lets the program's thread start it.
 
         What this rank alone raises, or a signal's handler, ends the session and goes on: the caller fails the call.
         """
         self.starts()
         if mismatch:
             self.fail(Mismatch(mismatch))
+            return
+        if own:
+            self.go_on(_Own(self._start, group, self.request))
             return
         try:
             self.go_on(self._start(group))
@@ -98,7 +131,7 @@ class Negotiated:
         """Shows in the timeline how long it has waited."""
         if self._called:
             kind, name = self.request.key
-            recording.record("negotiation", name, self._called, time.monotonic_ns(), kind=kind)
+            recording.record("negotiation", name or kind, self._called, time.monotonic_ns(), kind=kind)
             self._called = 0
 
     def begin_alone(self, group: Group) -> None:
@@ -163,7 +196,7 @@ def broken_off(group: Group, request: Request, error: BaseException) -> Aborted:
     """What `abort_for` says, as an error of the operation."""
     rank = group.native.ranks[group.rank]
     return Aborted(
-        f"rank {rank} could not start {request.kind} {request.name!r}, which the other ranks have started "
+        f"rank {rank} could not start {request.title}, which the other ranks have started "
         f"({type(error).__name__}: {error})"
     )
 
@@ -172,5 +205,5 @@ def told(request: Request, error: BaseException) -> BaseException:
     """The error that has ended the negotiation, as one of the operation."""
     if not isinstance(error, SlipstreamError):
         return error
-    text = f"{request.kind} {request.name!r} waits for all ranks to call it: {error}"
+    text = f"{request.title} waits for all ranks to call it: {error}"
     return PeerLost(text, error.rank, error.host) if isinstance(error, PeerLost) else type(error)(text)

@@ -12,6 +12,7 @@ calling thread. The thread then only looks after what nobody waits for.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Any
 from slipstream._core import begun, close_block, open_block, wait_in_background
 from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import JOIN, Request
+from slipstream.comm.negotiation.agreement import JOIN, Key, Request, unnamed
 from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
 from slipstream.comm.negotiation.messages import await_others
@@ -30,13 +31,13 @@ from slipstream.comm.negotiation.negotiated import (
     DONE,
     Negotiated,
     Part,
-    Pending,
+    Start,
     abort_for,
     broken_off,
     told,
 )
 from slipstream.comm.negotiation.order import LockedOrder
-from slipstream.comm.negotiation.rounds import Rounds, TakePart, shown
+from slipstream.comm.negotiation.rounds import Rounds, TakePart, listed
 
 __all__ = ["Negotiator", "forget", "negotiator_of"]
 
@@ -47,14 +48,15 @@ _GAP = 0.002  # seconds between two calls: they do not wait for each other
 
 
 class Negotiator:
-    """The operations of one group on this rank that have names."""
+    """The operations of one group on this rank."""
 
     def __init__(self, group: Group) -> None:
         self._group = group.beside("negotiation")
         self._batches = group.beside("the locked order")
         self._guarded = Guarded(self._group, self._stop)
         self._lock, self._changed = self._guarded.lock, self._guarded.changed
-        self._calls: dict[tuple[str, str], Negotiated] = {}  # not known to be done
+        self._calls: dict[Key, Negotiated] = {}  # not known to be done
+        self._numbers = itertools.count()  # of this rank's calls without a name
         self._rounds = Rounds(self._group, self._begin)  # of the thread alone
         self._locked: Locked | None = None
         self._amid: list[Negotiated] = []  # called by signal handlers, amid another call
@@ -79,7 +81,7 @@ class Negotiator:
     def submit(
         self,
         request: Request,
-        start: Callable[[Group], Pending],
+        start: Start,
         part: Part | None = None,
         sync: bool = False,
     ) -> Negotiated:
@@ -88,8 +90,9 @@ class Negotiator:
         ``start`` starts it alone; ``part`` is its part of a buffer, if ``request`` has a sum. ``sync``: the caller
         waits for it at once, and it may be run in here. ValueError while another of its kind and name is not done.
         """
-        call = Negotiated(self, request, start, part)
-        before = self._calls.get(request.key)
+        key = request.key if request.has_name else unnamed(next(self._numbers))
+        call = Negotiated(self, request, start, part, key)
+        before = self._calls.get(key)
         if before is not None and not before.done():
             raise ValueError(
                 f"Requested to {request.kind} a tensor with the same name as another tensor that is currently "
@@ -117,7 +120,7 @@ class Negotiator:
             if not self._guarded.inside:
                 return self._guarded.run(self._submit, call, sync)
             self._amid.append(call)
-            self._calls[call.request.key] = call
+            self._calls[call.key] = call
             close_block(open_block(), True)
             self._changed.notify_all()
             return None
@@ -131,8 +134,9 @@ class Negotiator:
             thread = threading.Thread(target=self._serve, name="slipstream negotiation", daemon=True)
             thread.start()
             self._thread = thread
-        self._calls[request.key] = call
-        close_block(open_block(), True)  # whatever becomes of the call, the operation goes on
+        self._calls[call.key] = call
+        if not request.own:
+            close_block(open_block(), True)  # whatever becomes of the call, the operation goes on
         locked, flight = self._locked, None
         if locked is not None:
             try:
@@ -198,7 +202,7 @@ class Negotiator:
         locked = self._locked
         if self._guarded.is_mine() or (locked and threading.get_ident() in (locked.runner, locked.starter)):
             raise RuntimeError(
-                "a signal's handler cannot wait for a named operation while the program starts another one"
+                "a signal's handler cannot wait for an operation while the program starts another one"
             )
         while not call.decided():
             locked = self._locked
@@ -243,17 +247,20 @@ class Negotiator:
             while locked.followers:
                 call = locked.followers[0]
                 if not call.decided():  # the one before this may have been broken off as it came to its end
-                    self._begin(call)
-                locked.followers.popleft()  # not before: the others wait for it
+                    self._begin(call, "", call.request.own)
+                with self._lock:
+                    if not call.request.has_name:
+                        locked.forget(call)
+                    locked.followers.popleft()  # not before: the others wait for it
         finally:
             if locked.starter == me:
                 locked.starter = 0
                 with self._lock:
                     self._changed.notify_all()
 
-    def _begin(self, call: Negotiated, mismatch: str = "") -> None:
+    def _begin(self, call: Negotiated, mismatch: str = "", own: bool = False) -> None:
         try:
-            call.begin(self._group, mismatch)
+            call.begin(self._group, mismatch, own)
         except BaseException as error:
             if threading.current_thread() is self._thread:
                 call.fail(error)  # who waits for the call has to see it
@@ -290,7 +297,7 @@ class Negotiator:
     # ---- rounds
 
     def _new(self) -> list[Negotiated]:
-        return [one for key, one in self._calls.items() if not one.decided() and key not in self._rounds.open]
+        return [one for one in self._calls.values() if not one.decided() and not one.announced]
 
     def _sleep(self, until: Callable[[], Any], seconds: float | None = None) -> None:
         self._sleeps = True
@@ -302,7 +309,7 @@ class Negotiator:
     def _work(self) -> bool:
         """One round. False: this rank has left the job."""
         with self._changed:
-            self._calls = {key: one for key, one in self._calls.items() if not (one.decided() and one.done())}
+            self._calls = {key: one for key, one in self._calls.items() if not _over(one)}
             self._amid.clear()
             if not self._rounds.open:
                 self._sleep(lambda: self._stopped or self._new())
@@ -353,7 +360,8 @@ class Negotiator:
         left = locked.wait_left()
         if left <= 0:
             locked.deviate(
-                f"waited for {locked.order.lacks()}, which comes first, with {shown(locked.order.held())}"
+                f"waited for {locked.order.lacks()}, which comes first, "
+                f"with {listed(locked.order.titles(locked.order.held()))}"
             )
         elif self._stopped:
             return None
@@ -408,6 +416,11 @@ class Negotiator:
 
 _negotiators: weakref.WeakKeyDictionary[Group, Negotiator] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()  # a signal's handler may call an operation, too
+
+
+def _over(call: Negotiated) -> bool:
+    """Whether no other call can be taken for this one."""
+    return call.decided() and (not call.request.has_name or call.done())
 
 
 def _nothing() -> None:

@@ -10,13 +10,13 @@ from slipstream.base.errors import SlipstreamError, Timeout
 from slipstream.base.log import Log
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Request
+from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Key, Request
 from slipstream.comm.negotiation.buffers import Buffer, SharedSum
 from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, exchange, messages_of, only_joins
 from slipstream.comm.negotiation.negotiated import Negotiated, Pending, abort_for
 from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
 
-__all__ = ["Rounds", "TakePart", "shown"]
+__all__ = ["Rounds", "TakePart", "listed"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
 _MOST_SHOWN = 5  # operations in a text
@@ -34,11 +34,11 @@ class Rounds:
     call, once it has joined.
     """
 
-    def __init__(self, group: Group, begin: Callable[[Negotiated, str], None]) -> None:
+    def __init__(self, group: Group, begin: Callable[[Negotiated, str, bool], None]) -> None:
         self.count = 0
         self.pause = 0.0
         self.take_part: TakePart | None = None
-        self.open: dict[tuple[str, str], Negotiated] = {}  # announced and not decided
+        self.open: dict[Key, Negotiated] = {}  # announced and not decided, by what ranks match them by
         self._group = group
         self._messages = messages_of(group)
         self._begin = begin
@@ -69,17 +69,19 @@ class Rounds:
         self._cycles.unlocked(order.ended)
         again = self._run(new, order.launched, order.deviates)
         for rank, reason in self._agreement.reasons:
-            _log.info("the order of named operations is not locked any more: rank %d %s", rank, reason)
+            _log.info("the order of operations is not locked any more: rank %d %s", rank, reason)
             recording.mark("negotiation", "unlocked", rank=rank, reason=reason)
         return again, self._agreement.launched
 
-    def missing(self) -> dict[tuple[str, str], list[int]]:
+    def missing(self) -> dict[Key, list[int]]:
         """The ranks that have not called what others have."""
         return self._agreement.missing()
 
     def _run(self, new: Sequence[Negotiated], launched: int = 0, reason: str = "") -> LockedOrder | None:
-        for one in new:
-            self.open[one.request.key] = one
+        keys = self._agreement.keys(self._group.rank, [one.request for one in new])
+        for key, one in zip(keys, new, strict=True):
+            self.open[key] = one
+            one.announced = True
         entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
         mine = self._agreement.encode(entries, launched, reason)
         messages = exchange(self._messages, mine, self._waits, endless=only_joins(self.open))
@@ -90,37 +92,38 @@ class Rounds:
             self._cycles.note(decision)
         order = None if self._agreement.anyone_joined else self._cycles.locked(self._agreement.room)
         if order is not None:
-            _log.info(
-                "the order of %d named operations is locked, in %d batches", len(order), len(order.batches)
-            )
+            _log.info("the order of %d operations is locked, in %d batches", len(order), len(order.batches))
             recording.mark("negotiation", "locked", operations=len(order), batches=len(order.batches))
             self._agreement.forget()
+            for one in self.open.values():
+                one.announced = False
             self.open.clear()
         return order
 
     def _start_all(self, decisions: Sequence[Decision]) -> None:
         good = [one for one in decisions if not one.mismatch]
-        together = {part[0].key: part for part in share([one.request for one in good], self._agreement.room)}
+        cut = share([one.request for one in good], self._agreement.room)
+        together = {good[part.start].key: good[part.start : part.stop] for part in cut}
         inside = {one.key for part in together.values() for one in part[1:]}
         for decision in decisions:
             if decision.key in inside:
                 continue
             part = together.get(decision.key, [])
             if len(part) > 1:
-                self._start_together(part)
+                self._start_together([one.request for one in part], [one.key for one in part])
                 continue
             call = self.open.pop(decision.key, None)
             if call is not None:
-                self._begin(call, decision.mismatch)
+                self._begin(call, decision.mismatch, decision.own)
             elif not decision.mismatch:
                 self._start_for_others(decision.request)
 
-    def _start_together(self, requests: Sequence[Request]) -> None:
-        calls = [self.open.pop(one.key, None) for one in requests]
+    def _start_together(self, requests: Sequence[Request], keys: Sequence[Key]) -> None:
+        calls = [self.open.pop(key, None) for key in keys]
         try:
             buffer = Buffer([one.sum for one in requests if one.sum is not None], flagged=False)
             buffer.pack(self._group, calls)
-            shown = ", ".join(repr(one.name) for one in requests[:_MOST_SHOWN])
+            shown = ", ".join(repr(one.name) if one.name else one.kind for one in requests[:_MOST_SHOWN])
             work = buffer.reduce(self._group, f"{shown} ({len(requests)} operations)")
         except BaseException as error:
             if not isinstance(error, SlipstreamError):
@@ -160,18 +163,17 @@ class Rounds:
     def _waits(self) -> str:
         """Which operations wait for which ranks."""
         missing = self._agreement.missing()
-        keys = [*missing, *(key for key in self.open if key not in missing)]
-        shown = [_of(key, missing.get(key, [])) for key in keys[:_MOST_SHOWN]]
-        more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
-        return f"not all ranks have called {', '.join(shown)}{more}"
+        titles = [_of(self._agreement.request(key), ranks) for key, ranks in missing.items()]
+        titles += [one.request.title for key, one in self.open.items() if key not in missing]
+        return f"not all ranks have called {listed(titles)}"
 
 
-def shown(keys: Sequence[tuple[str, str]]) -> str:
-    """Names of operations, for a text."""
-    more = f" and {len(keys) - _MOST_SHOWN} more" if len(keys) > _MOST_SHOWN else ""
-    return ", ".join(_of(key, []) for key in keys[:_MOST_SHOWN]) + more
+def listed(titles: Sequence[str]) -> str:
+    """The first ones of these, for a text."""
+    more = f" and {len(titles) - _MOST_SHOWN} more" if len(titles) > _MOST_SHOWN else ""
+    return ", ".join(titles[:_MOST_SHOWN]) + more
 
 
-def _of(key: tuple[str, str], missing: Sequence[int]) -> str:
+def _of(request: Request, missing: Sequence[int]) -> str:
     ranks = f" (missing: rank{'s' if len(missing) > 1 else ''} {format_spans(missing)})" if missing else ""
-    return f"{key[0]} {key[1]!r}{ranks}"
+    return f"{request.title}{ranks}"

@@ -1,17 +1,24 @@
-"""Handles: the integers that Horovod's asynchronous operations return, and the works behind them."""
+"""Handles: the integers that Horovod's asynchronous operations return, and the works behind them.
+
+Operations start when all ranks have called them (`slipstream.comm.negotiation`). Those without a name are matched by
+their order, on each process set.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from slipstream.base.errors import SlipstreamError
+from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
 from slipstream.comm.negotiation.negotiated import Negotiated, Part, Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
+from slipstream.faces.horovod.memory import InFlight, Memory
 from slipstream.faces.horovod.process_sets import ProcessSet
 
 __all__ = [
@@ -22,6 +29,7 @@ __all__ = [
     "give",
     "may_take_part",
     "poll",
+    "settle",
     "start",
     "synchronize",
     "take_part",
@@ -56,9 +64,7 @@ class Grouped:
 
     __slots__ = ("collect", "parts")
 
-    def __init__(
-        self, parts: Sequence[PendingResult | Named], collect: Callable[[list[Any]], Any] = list
-    ) -> None:
+    def __init__(self, parts: Sequence[PendingResult], collect: Callable[[list[Any]], Any] = list) -> None:
         self.parts = parts
         self.collect = collect
 
@@ -72,9 +78,10 @@ class Grouped:
 
 
 class Named:
-    """An operation that has a name: nothing else of its kind can have it before it is done.
+    """An operation that starts when all ranks have called it.
 
-    If it has a handle, then not before that is synchronised, or `poll` said that it is done.
+    If it has a name, nothing else of its kind can have that before it is done. If it has a handle, then not before that
+    is synchronised, or `poll` said that it is done.
     """
 
     __slots__ = ("__weakref__", "_negotiated", "has_handle")
@@ -95,45 +102,67 @@ class Named:
         try:
             return self._negotiated.wait()
         finally:
-            self.done()  # it is not where a signal handler has raised an exception
-
-
-Started = PendingResult | Grouped | Named
-_Begun = TypeVar("_Begun", PendingResult, Grouped)
+            if self.done():  # it is not where a signal handler has raised an exception
+                _in_flight.drop(self)
 
 
 def start(
     name: str | None,
     process_set: ProcessSet,
     request: Callable[[str], Request],
-    begin: Callable[[ProcessSet], _Begun],
+    begin: Callable[[ProcessSet], Pending],
     part: Callable[[], Part] | None = None,
     sync: bool = False,
-) -> _Begun | Named:
-    """Starts an operation by ``begin``: at once if it has no name, else when all ranks have called it.
+    memory: Memory | None = None,
+) -> Named:
+    """Has an operation started by ``begin`` when all ranks have called it. "" is no name, as in Horovod.
 
-    ``request`` makes of the name what the ranks compare. ``begin`` gets the process set to use. ``part``: of a buffer,
-    if the request has a sum. ``sync``: the caller waits for it at once. ValueError while another operation of the kind
-    has the name.
+    ``request`` makes of the name what the ranks compare. ``begin`` gets the process set to use: ``process_set`` itself
+    in the calling thread if all ranks ask for that (`Request.own`). ``part``: of a buffer, if the request has a sum.
+    ``sync``: the caller waits for it at once. ``memory``: an operation without a name waits for those before it that
+    meet it there. ValueError while another operation of the kind has the name.
     """
-    if name is None:
-        return begin(process_set)
-    if not name.isascii():
-        name.encode()  # ValueError where it is no text
-    asked = request(name)
-    key = (asked.kind, process_set.process_set_id, name)
+    asked = request(name or "")
+    key = None
+    if name:
+        key = _free(asked, process_set)
+    elif memory is not None:
+        settle(memory, process_set.group, asked.kind)
+    own = part() if part is not None and asked.sum is not None else None
+
+    def started(group: Group | None) -> Pending:
+        return begin(process_set if group is None else process_set.on(group))
+
+    named = Named(negotiator_of(process_set.group).submit(asked, started, own, sync))
+    if key is not None:
+        _named[key] = named
+    elif memory is not None and not named.done():
+        _in_flight.add(named, memory)
+    return named
+
+
+def _free(asked: Request, process_set: ProcessSet) -> tuple[str, int | None, str]:
+    """What its name is known by. ValueError if that is taken, or no text."""
+    if not asked.name.isascii():
+        asked.name.encode()
+    key = (asked.kind, process_set.process_set_id, asked.name)
     before = _named.get(key)
     if before is not None and before.has_handle:
         raise ValueError(
             f"Requested to {asked.kind} a tensor with the same name as another tensor that is currently being "
-            f"processed: {name!r}. Synchronize the first, or use another name."
+            f"processed: {asked.name!r}. Synchronize the first, or use another name."
         )
-    own = part() if part is not None and asked.sum is not None else None
-    negotiator = negotiator_of(process_set.group)
-    named = _named[key] = Named(
-        negotiator.submit(asked, lambda group: begin(process_set.on(group)), own, sync)
-    )
-    return named
+    return key
+
+
+def settle(memory: Memory, group: Group, kind: str) -> None:
+    """Waits for all operations without a name that meet this memory: so they act in the order of their calls."""
+    for other in _in_flight.meeting(memory):
+        with Together(group, kind, waits=True), contextlib.suppress(SlipstreamError):
+            other.wait()  # its error is for who waits for its handle
+
+
+_in_flight: InFlight[Named] = InFlight()  # without a name
 
 
 _kinds: dict[str, Callable[[Request, Group], Pending]] = {}
@@ -150,17 +179,16 @@ def take_part(request: Request, group: Group) -> Pending:
 
 
 _numbers = itertools.count()
-_pending: dict[int, Started] = {}
+_pending: dict[int, Named] = {}
 # by operation, process set and name
 _named: weakref.WeakValueDictionary[tuple[str, int | None, str], Named] = weakref.WeakValueDictionary()
 
 
-def give(pending: Started) -> int:
+def give(pending: Named) -> int:
     """The handle of an operation that has been started."""
     handle = next(_numbers)
     _pending[handle] = pending
-    if isinstance(pending, Named):
-        pending.has_handle = True
+    pending.has_handle = True
     return handle
 
 
@@ -204,3 +232,4 @@ def forget_all() -> None:
     """Called by shutdown: handles that nobody synchronised lead nowhere now."""
     _pending.clear()
     _named.clear()
+    _in_flight.clear()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm.membership.job import current as _current
 from slipstream.faces.horovod import handles as _handles
 from slipstream.faces.horovod import process_sets as _sets
 from slipstream.gradients.turns import join as _join
@@ -62,25 +60,12 @@ def init(
     if _comm.is_initialized():
         return
     _comm.init()
-    _follow_horovod()
     if comm is not None:
         wanted = comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
         if wanted not in (0, size()):
             _comm.shutdown()
             raise ValueError("a job cannot have some of its ranks only; use process sets")
     _sets.start([] if process_sets is None or isinstance(process_sets, str) else process_sets)
-
-
-def _follow_horovod() -> None:
-    """Begins the timeline that HOROVOD_TIMELINE asks for; DYNAMIC means that the script begins it."""
-    file = os.environ.get("HOROVOD_TIMELINE", "DYNAMIC")
-    if file in ("", "DYNAMIC") or _current().settings.timeline is not None:
-        return
-    try:
-        _timeline.start_timeline(file)
-    except BaseException:
-        _comm.shutdown()
-        raise
 
 
 def shutdown() -> None:
@@ -97,12 +82,12 @@ def shutdown() -> None:
 def join(device: object = None) -> int:
     """For a rank that has no more batches: takes part in what the others do until all ranks have called it.
 
-    This rank gives zeros to the steps of every `DistributedOptimizer` of all ranks, and to their sums and averages that
-    have names; Average divides by the number of all ranks. To Min, Max and Product it gives what does not change them,
-    to allgather and alltoall no rows; what it receives is dropped. A broadcast from this rank raises Mismatch on the
-    others. Operations without a name, `barrier`, and those of smaller process sets do not end before all of
-    their ranks have joined. ``device`` is accepted and changes nothing. Returns the rank that called it last, whose
-    parameters all steps have changed: broadcast them from there.
+    This rank gives zeros to the steps of every `DistributedOptimizer` of all ranks, and to their sums and averages;
+    Average divides by the number of all ranks. To Min, Max and Product it gives what does not change them, to allgather
+    and alltoall no rows; what it receives is dropped. It counts as having come to every `barrier`. A broadcast from
+    this rank, of parameters or of objects, and an `allgather_object` raise Mismatch on the others. Operations of
+    smaller process sets do not end before all of their ranks have joined. ``device`` is accepted and changes nothing.
+    Returns the rank that called it last, whose parameters all steps have changed: broadcast them from there.
 
     >>> hvd.join() in range(hvd.size())
     True

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, whole
-from slipstream.comm.membership.group import world
+from slipstream.comm.membership.group import Group, world
+from slipstream.comm.negotiation.agreement import EVERYONE, Request
+from slipstream.comm.negotiation.negotiated import DONE
 from slipstream.comm.rendezvous.authentication import TAG_SIZE, Authenticator, next_authenticator
+from slipstream.faces.horovod.handles import PendingResult, start
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -55,8 +58,9 @@ def broadcast_object(
 ) -> Any:
     """Returns the object that ``root_rank`` (its number in the job) gave, on every rank; itself on the root.
 
-    ``name`` is accepted for Horovod's sake. Raises pickle's errors when the object cannot be pickled, and
-    SlipstreamError when the bytes that came are not those that the root sent: then nothing is unpickled.
+    ``name``: as for tensors. Raises pickle's errors when the object cannot be pickled, Mismatch if the ranks give
+    different roots, or one has joined, and SlipstreamError when the bytes that came are not those that the root sent:
+    then nothing is unpickled.
 
     >>> hvd.broadcast_object({"epoch": hvd.rank()}, root_rank=1)
     {'epoch': 1}
@@ -67,6 +71,25 @@ def broadcast_object(
     root = list(group.ranks).index(root_rank)
     is_root = group.rank == root
     pickled = _to_bytes(obj) if is_root else b""
+    received = start(
+        name,
+        process_set,
+        lambda text: Request(
+            "broadcast_object",
+            text,
+            f"from rank {root_rank}",
+            needs=EVERYONE,
+            labels="broadcast_object root ranks",
+        ),
+        lambda used: PendingResult(DONE, _broadcast(used.group, pickled, root)),
+        sync=True,
+    ).wait()
+    return obj if is_root else pickle.loads(received)
+
+
+def _broadcast(group: Group, pickled: bytes, root: int) -> bytes:
+    """What the root has pickled."""
+    is_root, root_rank = group.rank == root, group.ranks[root]
     auth = next_authenticator(group, "broadcast_object")
     if is_root:
         data = _tagged(auth, "object", root_rank, pickled)
@@ -78,22 +101,31 @@ def broadcast_object(
         if not is_root:
             data = np.empty(_checked_size(auth, root_rank, size), dtype=np.uint8)
         arrays.broadcast(data, root, out=data, group=group)
-    return obj if is_root else pickle.loads(_checked(auth, "object", root_rank, data))
+    return pickled if is_root else _checked(auth, "object", root_rank, data)
 
 
 @whole(lambda *_, **__: world())
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Returns the objects of all ranks, in rank order. ``name`` is accepted for Horovod's sake.
-
-    Raises as `broadcast_object` does.
+    """Returns the objects of all ranks, in rank order. ``name``: as for tensors. Raises as `broadcast_object` does.
 
     >>> hvd.allgather_object({"rank": hvd.rank()})
     [{'rank': 0}, {'rank': 1}]
     """
-    group = process_set.group
     pickled = _to_bytes(obj)
+    received = start(
+        name,
+        process_set,
+        lambda text: Request("allgather_object", text, "", needs=EVERYONE),
+        lambda used: PendingResult(DONE, _all_gather(used.group, pickled)),
+        sync=True,
+    ).wait()
+    return [pickle.loads(one) for one in received]
+
+
+def _all_gather(group: Group, pickled: bytes) -> list[bytes]:
+    """What all ranks have pickled."""
     auth = next_authenticator(group, "allgather_object")
     rank = group.ranks[group.rank]
     data = _tagged(auth, "object", rank, pickled)
@@ -104,5 +136,4 @@ def allgather_object(
             for sender, one in zip(group.ranks, np.split(announced, group.size), strict=True)
         ]
         parts = np.split(arrays.all_gather(data, group=group), np.cumsum(sizes)[:-1])
-    checked = [_checked(auth, "object", sender, one) for sender, one in zip(group.ranks, parts, strict=True)]
-    return [pickle.loads(one) for one in checked]
+    return [_checked(auth, "object", sender, one) for sender, one in zip(group.ranks, parts, strict=True)]

@@ -44,10 +44,10 @@ def engine_op(op: int) -> int:
     """The engine's code of a Horovod operation; NotImplementedError for Adasum, else ValueError."""
     if op == Adasum:
         raise NotImplementedError(
-            "slipstream does not have Adasum; use Average, or Sum with scaled gradients"
+            "Adasum is for allreduce, grouped_allreduce and DistributedOptimizer: use Average or Sum"
         )
     if isinstance(op, bool) or not isinstance(op, int) or not 0 <= op <= Product:
-        raise ValueError(f"op must be one of Average, Sum, Min, Max, Product, not {op!r}")
+        raise ValueError(f"op must be one of Average, Sum, Adasum, Min, Max, Product, not {op!r}")
     return ENGINE_OPS[op]
 
 

@@ -89,6 +89,9 @@ from slipstream.faces.torch.state import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from slipstream.faces.torch.sync_batch_norm import (
+    SyncBatchNorm,
+)
 from slipstream.faces.torch_steps import watch_optimizers
 
 watch_optimizers()
@@ -105,6 +108,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",

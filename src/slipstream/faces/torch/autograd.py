@@ -17,13 +17,21 @@ from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, Sum
 from slipstream.faces.torch import starting
 
-__all__ = ["AllGather", "AllReduce", "AllToAll", "Broadcast", "GroupedAllReduce", "ReduceScatter"]
+__all__ = [
+    "AllReduce",
+    "AllToAll",
+    "Broadcast",
+    "GroupedAllGather",
+    "GroupedAllReduce",
+    "GroupedReduceScatter",
+    "ReduceScatter",
+]
 
 
 def _linear(op: int) -> None:
     if op not in (Average, Sum):
         raise NotImplementedError(
-            "gradients flow through Average and Sum only, not through Min, Max or Product"
+            "gradients flow through Average and Sum only, not through Min, Max, Product or Adasum"
         )
 
 
@@ -83,26 +91,31 @@ class GroupedAllReduce(torch.autograd.Function):
         return None, None, None, None, None, *reduced
 
 
-class AllGather(torch.autograd.Function):
-    """All-gather; its gradient is the average of the gradients, of which each rank takes its own rows."""
+class GroupedAllGather(torch.autograd.Function):
+    """All-gather of several tensors; gradients are the average of theirs, of which each rank takes its own rows."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
+    def forward(
+        ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         """Returns the gathered rows."""
-        ctx.shape = tensor.shape
+        ctx.shapes = [tensor.shape for tensor in tensors]
         ctx.process_set = process_set
-        result: torch.Tensor = starting.all_gather(tensor, name, process_set).wait()
-        return result
+        return tuple(starting.grouped_all_gather(tensors, name, process_set).wait())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Returns the gradient of this rank's rows."""
+        """Returns the gradients of this rank's rows."""
         process_set: ProcessSet = ctx.process_set
-        reduced = starting.all_reduce(grads[0], False, None, Average, 1.0, 1.0, process_set, sync=True).wait()
-        rows = ctx.shape[0] if ctx.shape else 1
-        everyone = starting.all_gather(torch.tensor([rows]), None, process_set).wait().tolist()
-        start = sum(everyone[: process_set.group.rank])
-        return reduced.narrow(0, start, rows).reshape(ctx.shape), None, None
+        reduced = starting.grouped_all_reduce(grads, False, None, Average, 1.0, 1.0, process_set).wait()
+        rows = [shape[0] if shape else 1 for shape in ctx.shapes]
+        everyone = starting.all_gather(torch.tensor([rows]), None, process_set).wait()
+        starts = everyone[: process_set.group.rank].sum(0).tolist()
+        mine = [
+            one.narrow(0, start, count).reshape(shape)
+            for one, start, count, shape in zip(reduced, starts, rows, ctx.shapes, strict=True)
+        ]
+        return None, None, *mine
 
 
 class Broadcast(torch.autograd.Function):
@@ -179,3 +192,31 @@ class ReduceScatter(torch.autograd.Function):
         factor = ctx.factor * (ctx.process_set.group.size if ctx.op == Sum else 1)
         grad = grads[0] if factor == 1 else grads[0] * factor
         return starting.all_gather(grad, None, ctx.process_set).wait(), None, None, None, None, None
+
+
+class GroupedReduceScatter(torch.autograd.Function):
+    """Reduce-scatter of several tensors; gradients as for `ReduceScatter`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Returns this rank's rows of the sums or averages."""
+        ctx.arguments = op, prescale * postscale, process_set
+        started = starting.grouped_reduce_scatter(tensors, name, op, prescale, postscale, process_set)
+        return tuple(started.wait())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Returns the gradients of the tensors."""
+        op, factor, process_set = ctx.arguments
+        _linear(op)
+        factor *= process_set.group.size if op == Sum else 1
+        scaled = [grad if factor == 1 else grad * factor for grad in grads]
+        return None, None, None, None, None, *starting.grouped_all_gather(scaled, None, process_set).wait()

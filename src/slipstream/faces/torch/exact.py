@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from slipstream.base.dtypes import WIRE_NAMES
 from slipstream.base.misspelt import did_you_mean
 from slipstream.gradients.buckets import Parameter
-from slipstream.gradients.compression import EXACT, WIRES, Way, Wire
+from slipstream.gradients.compression import EXACT, Way, Wire
 from slipstream.gradients.policy import is_sensitive
 
 __all__ = ["Exact", "check_exact", "check_wires", "exact_rule", "ways_of_groups"]
@@ -54,12 +55,11 @@ def exact_rule(exact: Any, params: Sequence[torch.Tensor]) -> Callable[[Paramete
 
 def check_wires(groups: Sequence[Mapping[str, Any]]) -> None:
     """ValueError if a parameter group has a "wire" that there is not."""
-    names = ("exact", *WIRES)
     for wire in [group["wire"] for group in groups if group.get("wire") is not None]:
-        if wire not in names:
+        if wire not in WIRE_NAMES:
             raise ValueError(
-                f'the "wire" of a parameter group is one of {", ".join(names)}, not {wire!r:.40}'
-                f"{did_you_mean(str(wire), names)}"
+                f'the "wire" of a parameter group is one of {", ".join(WIRE_NAMES)}, not {wire!r:.40}'
+                f"{did_you_mean(str(wire), WIRE_NAMES)}"
             )
 
 

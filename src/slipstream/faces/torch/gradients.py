@@ -6,6 +6,7 @@ Where a gradient travels as it is, its place in the bucket becomes the gradient.
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,8 @@ from slipstream.base.dtypes import DType
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import AnyCompression, way_and_compressor
-from slipstream.faces.torch.reduction_operations import sparse_allreduce_async
+from slipstream.faces.torch.data_movement import start_grouped_all_gather
+from slipstream.faces.torch.sparse import sparse_sum
 from slipstream.faces.torch_tensors import DTYPES, describe, dtype_code
 from slipstream.gradients.buckets import Bucket, Parameter
 from slipstream.gradients.compression import Way
@@ -34,6 +36,9 @@ def _own_references() -> int:
 
 _OWN_REFERENCES = _own_references()
 """What getrefcount says of an object that one list and one variable hold; interpreters count differently."""
+
+
+_MARKED = 64  # values of a parameter
 
 
 def exchange_gradients(
@@ -73,6 +78,12 @@ def exchange_gradients(
     )
 
 
+def _mark(param: torch.Tensor) -> int:
+    """A number made of its first values."""
+    first = param.detach().reshape(-1)[:_MARKED].cpu().contiguous()
+    return zlib.crc32(first.view(torch.uint8).numpy().tobytes())
+
+
 class _TorchGradients:
     """`slipstream.gradients.exchange.Gradients` of PyTorch's parameters."""
 
@@ -93,6 +104,7 @@ class _TorchGradients:
         self._process_set = process_set
         self._views: dict[int, torch.Tensor] = {}
         self._contexts: dict[int, object] = {}
+        self._sparse_dims: dict[int, int] = {}  # of gradients that were sparse, and travel dense
         self._hooks: list[Any] = []
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -106,6 +118,9 @@ class _TorchGradients:
 
     def describe(self) -> list[str]:
         return [describe(name, param) for name, param in zip(self._names, self._params, strict=True)]
+
+    def marks(self) -> list[int]:
+        return [] if all(self._names) else [_mark(param) for param in self._params]
 
     def sparse(self) -> list[bool]:
         return [
@@ -141,6 +156,8 @@ class _TorchGradients:
         grad = param.grad
         if grad is view:
             return
+        if grad is not None and grad.is_sparse:
+            self._sparse_dims[index] = grad.sparse_dim()
         in_place = self._in_place(index, view)
         # A gradient kept from an earlier step must not change when its place is written again: it takes
         # its values with it to memory of its own.
@@ -161,6 +178,9 @@ class _TorchGradients:
         with torch.no_grad():
             context = self._contexts.pop(index, None)
             result = view if self._compressor is None else self._compressor.decompress(view, context)
+            if index in self._sparse_dims:  # the optimizer may take no other
+                param.grad = result.to(param).to_sparse(self._sparse_dims[index])
+                return
             if param.grad is None or param.grad.is_sparse:
                 param.grad = torch.empty_like(param)
             param.grad.copy_(result)
@@ -176,7 +196,13 @@ class _TorchGradients:
             )
         elif not grad.is_sparse:
             grad = grad.detach().to_sparse(1)
-        wait = sparse_allreduce_async(grad, None, self._op, self._process_set)
+        # All ranks are at this gradient now, those that have joined too.
+        wait = sparse_sum(
+            grad,
+            self._op,
+            self._process_set,
+            lambda _, rows: start_grouped_all_gather(rows, None, self._process_set),
+        )
 
         def finish() -> None:
             param.grad = wait().to(param.dtype)
@@ -186,7 +212,8 @@ class _TorchGradients:
     def _in_place(self, index: int, view: torch.Tensor) -> bool:
         """Whether the place in the bucket can be the gradient."""
         param = self._params[index]
-        return param.is_cpu and view.dtype == param.dtype and self._compressor is None
+        plain = param.is_cpu and view.dtype == param.dtype and self._compressor is None
+        return plain and index not in self._sparse_dims
 
     def _copy(self, index: int, grad: torch.Tensor | None, view: torch.Tensor) -> None:
         with torch.no_grad():

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from slipstream.comm.collectives import addresses
-from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import give
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.torch import starting
-from slipstream.faces.torch.autograd import AllGather, AllToAll, Broadcast
+from slipstream.faces.torch.autograd import AllToAll, Broadcast, GroupedAllGather
 from slipstream.faces.torch.operation_arguments import of_a_tensor, of_tensors, whole_call
 
 __all__ = [
@@ -49,7 +47,7 @@ def allgather(
     tensor([0, 1])
     """
     if tensor.requires_grad:
-        return AllGather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call, no-any-return]
+        return GroupedAllGather.apply(name, process_set, tensor)[0]  # type: ignore[no-untyped-call, no-any-return]
     return starting.all_gather(tensor, name, process_set).wait()  # type: ignore[no-any-return]
 
 
@@ -58,8 +56,6 @@ def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts `allgather`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
-
-    Without a name it returns when all ranks have started it: the ranks exchange the sizes of their tensors first.
 
     >>> hvd.synchronize(hvd.allgather_async(torch.tensor([hvd.rank()])))
     tensor([0, 1])
@@ -77,11 +73,7 @@ def grouped_allgather(
     [tensor([0, 1])]
     """
     if any(tensor.requires_grad for tensor in tensors):
-        with Together(process_set.group, "grouped_allgather"):
-            return [
-                allgather(tensor, starting.part_name(name, i), process_set)
-                for i, tensor in enumerate(tensors)
-            ]
+        return list(GroupedAllGather.apply(name, process_set, *tensors))  # type: ignore[no-untyped-call]
     return starting.grouped_all_gather(tensors, name, process_set).wait()  # type: ignore[no-any-return]
 
 
@@ -200,8 +192,6 @@ def alltoall_async(
 ) -> int:
     """Starts `alltoall`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
 
-    Without a name it returns when all ranks have started it: the ranks exchange their splits first.
-
     >>> hvd.synchronize(hvd.alltoall_async(torch.arange(4)))  # on rank 0
     tensor([0, 1, 0, 1])
     """
@@ -210,8 +200,8 @@ def alltoall_async(
 
 @whole_call
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when every rank of the set has called it. Raises SlipstreamError when a rank is lost.
+    """Returns when every rank of the set has called it, or has joined. Raises SlipstreamError when a rank is lost.
 
     >>> hvd.barrier()
     """
-    addresses.barrier(process_set.group, sync=True)
+    starting.barrier(process_set).wait()

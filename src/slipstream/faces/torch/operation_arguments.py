@@ -11,8 +11,10 @@ import torch
 from slipstream.base.arguments import as_number, check_int, check_text
 from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.membership.group import world
+from slipstream.faces.horovod.handles import settle
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
+from slipstream.faces.torch.in_flight import Tensors
 from slipstream.faces.torch_tensors import await_tensor
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -71,5 +73,6 @@ def compressed(
 ) -> tuple[torch.Tensor, Any]:
     """What travels, made when no earlier operation writes to the tensor any more."""
     if as_compressor(compression) is not Compression.none:
+        settle(Tensors([tensor], False), process_set.group, name)
         await_tensor(process_set.group, name, tensor, writes=False)
     return compression.compress(tensor)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from slipstream.base.arguments import as_number
+from slipstream.base.errors import SlipstreamError
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.horovod.reduce_ops import Average, engine_op
+from slipstream.faces.horovod.reduce_ops import Adasum, Average, engine_op
+from slipstream.faces.torch.adasum_steps import AdasumSteps, check_plain
 from slipstream.faces.torch.compression import (
     AnyCompression,
     Compression,
@@ -25,13 +27,14 @@ from slipstream.faces.torch.compression import (
 from slipstream.faces.torch.exact import Exact, check_exact, check_wires, exact_rule, ways_of_groups
 from slipstream.faces.torch.gradients import exchange_gradients
 from slipstream.faces.torch.overlap import ForwardOverlap
+from slipstream.faces.torch.parameters import as_indices, check_groups, check_names, cut, in_order, names_of
 from slipstream.gradients.compression import Cast, Way
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.reductions import check_sums
 from slipstream.gradients.states import check_kind, saved_of
 from slipstream.gradients.wires import check_unscaled
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "watch_in_new_job"]
 
 # Attributes of an instance that would hide the methods below; learning-rate schedulers set them.
 _HIDING = ("step", "zero_grad", "synchronize", "load_state_dict", "add_param_group")
@@ -42,6 +45,7 @@ class _Distributed:
 
     param_groups: list[dict[str, Any]]
     _exchange: GradientExchange | None
+    _reduced: list[torch.Tensor]  # the parameters of the exchange
     _settings: dict[str, Any]
     _overlap: ForwardOverlap | None
     _synchronized: bool
@@ -51,33 +55,53 @@ class _Distributed:
     def _watch(self) -> None:
         """Hooks up the parameters that there are now."""
         check_wires(self.param_groups)
-        before, self._exchange = self._exchange, None
+        before = self._exchange
         if before is not None:
-            before.detach()
+            before.detach()  # may raise: without an exchange the next steps would reduce nothing
+            self._exchange = None
         process_set: ProcessSet = self._settings["process_set"]
         if not process_set.included() or process_set.group.size == 1:
             return
-        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         settings = dict(self._settings)
-        groups = settings.pop("groups") or _cut(params, settings.pop("num_groups"))
+        params, settings["names"] = in_order(self.param_groups, settings["names"])
+        groups = settings.pop("groups") or cut(params, settings.pop("num_groups"))
         settings.pop("num_groups", None)
-        known = settings.pop("names")
-        if known is not None:  # ranks match parameters by name; those that were added without one come last
-            params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
-        settings["names"] = None if known is None else [known.get(id(p), "") for p in params]
         settings["exact"] = exact_rule(settings["exact"], params)
         settings["wires"] = ways_of_groups(self.param_groups, params)
         self._exchange = exchange_gradients(
             params,
-            groups=_as_indices(params, groups),
+            groups=as_indices(params, groups),
             passes=self.backward_passes_per_step,
             overlaps=self._overlap is not None,
             **settings,
         )
         if before is not None:
-            self._exchange.inherit(before)
+            number_of = {id(param): number for number, param in enumerate(params)}
+            self._exchange.inherit(before, [number_of.get(id(param)) for param in self._reduced])
+        self._reduced = params
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
+
+    def watch_in_new_job(self) -> None:
+        """Hooks up the parameters again, in the job that has taken the place of one that failed.
+
+        The step under way is lost, with its gradients, and so is what compressions owed. An optimizer whose process set
+        has ended with the old job stays as it is, and raises ValueError in its next step.
+        """
+        if self._settings["process_set"].process_set_id is None:
+            return
+        before, self._exchange = self._exchange, None
+        if before is not None:
+            with suppress(SlipstreamError):  # of the job that has failed
+                before.settle()
+            before.detach()
+        if self._overlap is not None:
+            self._overlap.forget()
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+        self._synchronized = False
+        self._watch()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated locally before gradients are reduced."""
@@ -201,76 +225,38 @@ class _Distributed:
         if self._exchange is not None:
             self._exchange.load_state_dict(state_of_arrays(state))
 
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """The name of each parameter; by its place where it has none. Scripts for Horovod read it."""
+        return names_of(self.param_groups, self._settings["names"])
+
     def _way(self) -> Way | None:
         return way_and_compressor(self._settings["compression"])[0]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, reduced like the others. Every rank calls it, between steps."""
+        """Adds parameters, reduced like the others. Every rank calls it, between steps.
+
+        Raises ValueError for a "wire" that there is not, and adds nothing then.
+        """
+        self.settle()  # what is under way was launched with the groups that there were
+        check_wires([param_group])
         super().add_param_group(param_group)  # type: ignore[misc]
         self._watch()
 
 
+_made: list[weakref.ref[_Distributed]] = []  # in their order, which is the same on all ranks
+
+
+def watch_in_new_job() -> None:
+    """Has every `DistributedOptimizer` of this process go on in the job that there is now."""
+    for one in list(_made):
+        optimizer = one()
+        if optimizer is not None:
+            optimizer.watch_in_new_job()
+
+
 # Without this mark Optimizer.__setstate__ would wrap this step too, and hooks around steps would run twice.
 _Distributed.step.hooked = True  # type: ignore[attr-defined]
-
-
-def _cut(params: Sequence[torch.Tensor], count: int) -> list[Sequence[torch.Tensor]]:
-    """The parameters in ``count`` groups of about as many, in their order; none if that is 0."""
-    if count <= 0:
-        return []
-    bounds = [len(params) * number // count for number in range(count + 1)]
-    return [params[low:high] for low, high in itertools.pairwise(bounds) if low < high]
-
-
-def _as_indices(params: Sequence[torch.Tensor], groups: Sequence[Sequence[torch.Tensor]]) -> list[list[int]]:
-    """The groups as indices into ``params``."""
-    number_of = {id(param): index for index, param in enumerate(params)}
-    return [[number_of[id(p)] for p in group if id(p) in number_of] for group in groups]
-
-
-def _check_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None
-) -> dict[int, str] | None:
-    """The parameters' names, by the id of the parameter."""
-    if named_parameters is None:
-        return None
-    named = list(named_parameters)
-    if any(not isinstance(entry, tuple) for entry in named):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
-            "model.named_parameters()."
-        )
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise ValueError(
-            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}"
-        )
-    known = {id(param) for _, param in named}
-    unnamed = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
-    if unnamed:
-        raise ValueError(
-            f"named_parameters was specified, but {unnamed} parameters of the optimizer were not named."
-        )
-    return {id(param): str(name) for name, param in named}
-
-
-def _check_groups(groups: Any, num_groups: int) -> tuple[list[list[torch.Tensor]] | None, int]:
-    if num_groups:
-        warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=3)
-    if groups is None:
-        return None, num_groups
-    if isinstance(groups, int) and groups >= 0:
-        return None, groups
-    if not isinstance(groups, list) or not all(
-        isinstance(group, list | tuple) and all(isinstance(p, torch.Tensor) for p in group)
-        for group in groups
-    ):
-        raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
-    members = [id(p) for group in groups for p in group]
-    if len(set(members)) < len(members):
-        raise ValueError("A parameter can only appear once in groups.")
-    return [list(group) for group in groups], 0
 
 
 def DistributedOptimizer(
@@ -294,16 +280,17 @@ def DistributedOptimizer(
 
     named_parameters: must be complete and unique. Ranks match parameters by name, whatever their order; the first step
     raises Mismatch if names, shapes or dtypes differ. Without names ranks match them by their order, and compare shapes
-    and dtypes alone: equal shapes in another order go unnoticed
+    and dtypes. Equal shapes in another order raise Mismatch if all ranks began with equal values
     compression: what travels, see `Compression`; sums are formed in float32. A parameter group with a key "wire"
     (exact, bf16, f16, f8 or int8) has its own
     backward_passes_per_step: local accumulation before gradients are reduced (their sum, not their mean)
-    op: Average, Sum, Min, Max or Product
+    op: Average, Sum, Min, Max or Product of the gradients; or Adasum: each rank steps on its own gradients, and the
+    changes that its parameters take by that are reduced in ``step`` (docs/migrating.md)
     gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size/it after;
     not with a wire that has error feedback
     groups: number of groups, or lists of parameters, whose gradients travel together; num_groups is its old
     name
-    sparse_as_dense: sparse gradients are made dense before they travel
+    sparse_as_dense: sparse gradients travel dense; the optimizer gets them sparse
     process_set: the ranks to reduce over; on others the optimizer works alone
     overlap_forward: the model; not in Horovod. ``step`` then does not wait for gradients that still travel: before one
     of the model's modules runs forward, the parameters of that module are updated. The values are the same. Gradients
@@ -315,7 +302,7 @@ def DistributedOptimizer(
 
     Gradients live in memory that the ranks of a host share. If a script keeps ``p.grad`` of an earlier step, that
     tensor keeps its values; views of it (``p.grad[0]``) take those of later steps. Raises ValueError for names,
-    groups or wires that do not fit, NotImplementedError for Adasum.
+    groups, wires or an ``op`` that do not fit.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -323,7 +310,8 @@ def DistributedOptimizer(
     >>> model(torch.ones(2)).sum().backward()
     >>> optimizer.step()
     """
-    engine_op(op)
+    if op != Adasum:
+        engine_op(op)
     predivide = as_number("gradient_predivide_factor", gradient_predivide_factor)
     if not 0 < predivide < math.inf:
         raise ValueError(f"gradient_predivide_factor must be a positive number, not {predivide:g}")
@@ -331,13 +319,17 @@ def DistributedOptimizer(
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step < 1:
         raise ValueError("backward_passes_per_step must be at least 1")
-    names = _check_names(optimizer, named_parameters)
-    group_lists, group_count = _check_groups(groups, num_groups)
+    names = check_names(optimizer, named_parameters)
+    group_lists, group_count = check_groups(groups, num_groups)
     way, compressor = way_and_compressor(as_compressor(compression))
-    if compressor is None and way is not None and not isinstance(way, Cast):
+    if op != Adasum and compressor is None and way is not None and not isinstance(way, Cast):
         check_sums(way, engine_op(op))
         check_unscaled(way, 1.0 / predivide)
-    made: Any = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
+    bases: Any = (_Distributed, type(optimizer))
+    if op == Adasum:
+        check_plain(compressor, way, exact, overlap_forward)
+        bases = (AdasumSteps, *bases)
+    made: Any = type(type(optimizer).__name__, bases, {})
     wrapped: Any = made.__new__(made)
     wrapped.__dict__.update(
         {name: value for name, value in optimizer.__dict__.items() if name not in _HIDING}
@@ -359,4 +351,5 @@ def DistributedOptimizer(
         "process_set": process_set,
     }
     wrapped._watch()
+    _made.append(weakref.ref(wrapped, _made.remove))
     return wrapped

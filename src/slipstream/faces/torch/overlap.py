@@ -73,6 +73,10 @@ class ForwardOverlap:
         self._of_modules = set()
         self._job = None
 
+    def forget(self) -> None:
+        """Steps are taken at once until `watch` is called again."""
+        self._exchange = None
+
     @property
     def unsettled(self) -> bool:
         """Whether some parameters have to be updated yet."""

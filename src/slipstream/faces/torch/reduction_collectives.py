@@ -12,11 +12,13 @@ from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import Grouped, PendingResult
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.horovod.reduce_ops import ENGINE_OPS, engine_op
+from slipstream.faces.horovod.reduce_ops import ENGINE_OPS, Adasum, engine_op
+from slipstream.faces.torch.adasum import start_adasum_of, start_adasum_of_each
 from slipstream.faces.torch_tensors import (
     await_tensor,
     copy_back,
     dtype_code,
+    factor_for,
     is_plain,
     plain_copy,
     write_back,
@@ -30,6 +32,7 @@ __all__ = [
     "row_counts",
     "start_all_reduce",
     "start_grouped_all_reduce",
+    "start_grouped_reduce_scatter",
     "start_reduce_scatter",
 ]
 
@@ -59,7 +62,13 @@ def start_all_reduce(
     of its shape. ``label``: what errors call it.
     """
     dtype = dtype_code(tensor)
-    code = ENGINE_OPS[op] if op.__class__ is int and (0 <= op < 2 or 2 < op <= 5) else engine_op(op)
+    if op.__class__ is int and (0 <= op < 2 or 2 < op <= 5):
+        code = ENGINE_OPS[op]
+    elif op == Adasum:
+        text = adasum_label(label or "allreduce", [tensor])
+        return start_adasum_of(tensor, in_place, text, prescale, postscale, process_set)
+    else:
+        code = engine_op(op)
     finish: Callable[[], None] | None = None
     group = process_set.group
     plain = is_plain(tensor)
@@ -83,8 +92,8 @@ def start_all_reduce(
         code,
         name=label,
         shape=source.shape,
-        prescale=prescale,
-        postscale=postscale,
+        prescale=factor_for(tensor.dtype, prescale),
+        postscale=factor_for(tensor.dtype, postscale),
         keep=(source, buffer),
         sync=sync and (plain or not in_place),  # a call that is broken off leaves its copy to later ones
     )
@@ -120,6 +129,9 @@ def start_grouped_all_reduce(
     Small ones of one dtype travel as one message. How they are packed depends on shapes and dtypes alone, so
     all ranks agree about it.
     """
+    if op == Adasum and tensors:
+        text = adasum_label(label or "grouped_allreduce", tensors)
+        return start_adasum_of_each(tensors, in_place, text, prescale, postscale, process_set)
     packs: dict[torch.dtype, list[int]] = {}
     for index, tensor in enumerate(tensors):
         dtype_code(tensor)
@@ -158,10 +170,21 @@ def start_grouped_all_reduce(
 
 def packed_label(label: str | None, shapes: Sequence[Sequence[int]]) -> str:
     """What errors call tensors that travel as one message; it differs if their shapes do, so that none are mixed."""
-    text = ", ".join("x".join(map(str, shape)) for shape in shapes)
-    if len(text) > _MOST_SHAPES:
-        text = f"{text[:_MOST_SHAPES]}... ({len(shapes)} tensors, digest {zlib.crc32(text.encode()):08x})"
+    text = _listed(["x".join(map(str, shape)) for shape in shapes])
     return f"{label or 'grouped_allreduce'} of shapes {text}"
+
+
+def adasum_label(label: str, tensors: Sequence[torch.Tensor]) -> str:
+    """What errors call an Adasum; it differs if dtypes or shapes do."""
+    words = [f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in tensors]
+    return f"{label}, Adasum of {_listed(words)}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    text = ", ".join(words)
+    if len(text) > _MOST_SHAPES:
+        text = f"{text[:_MOST_SHAPES]}... ({len(words)} tensors, digest {zlib.crc32(text.encode()):08x})"
+    return text
 
 
 class _Unpack:
@@ -220,12 +243,29 @@ def start_reduce_scatter(
         code,
         name=label,
         shape=source.shape,
-        prescale=prescale,
-        postscale=postscale,
+        prescale=factor_for(tensor.dtype, prescale),
+        postscale=factor_for(tensor.dtype, postscale),
         keep=(source, buffer),
         sync=sync,
     )
     return placed(work, buffer, tensor.device)
+
+
+def start_grouped_reduce_scatter(
+    tensors: Sequence[torch.Tensor],
+    label: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Grouped:
+    """Starts a reduce-scatter of each tensor; the result is the list of theirs."""
+    for tensor in tensors:
+        check_rows(tensor)
+    with Together(process_set.group, "grouped_reducescatter"):
+        return Grouped(
+            [start_reduce_scatter(tensor, label, op, prescale, postscale, process_set) for tensor in tensors]
+        )
 
 
 def placed(work: Any, buffer: torch.Tensor, device: torch.device) -> PendingResult:

@@ -4,9 +4,9 @@ Every asynchronous operation returns an integer handle for `poll` and `synchroni
 ``name`` is optional, and at any time only one operation of a kind may use a name (ValueError).
 ``process_set`` limits an operation to some ranks; calling it on others is a ValueError.
 
-Operations with a name start when all ranks of the set have called them, in whatever order; those without
-start at once, and all ranks must call them in the same order. Where ranks differ in shape, dtype or operation,
-every rank raises Mismatch (a RuntimeError). The job goes on if the operation has a name, else it has failed.
+Operations start when all ranks of the set have called them. Ranks may call those with a name in whatever order; the
+n-th call without a name on one rank belongs to the n-th on the others. Where ranks differ in shape, dtype, operation or
+kind of device, every rank raises Mismatch (a RuntimeError), and the job goes on.
 Tensors may have any dtype the engine knows, any strides, and may lie on another device: then they are copied to
 the host and back.
 """
@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import give
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.horovod.reduce_ops import Average, Sum, choose_op
+from slipstream.faces.horovod.reduce_ops import Average, choose_op
 from slipstream.faces.torch import starting
-from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, ReduceScatter
+from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, GroupedReduceScatter, ReduceScatter
 from slipstream.faces.torch.compression import Compression, Compressor
 from slipstream.faces.torch.operation_arguments import compressed, of_a_tensor, of_tensors
+from slipstream.faces.torch.sparse import sparse_sum
 
 __all__ = [
     "allreduce",
@@ -57,7 +57,8 @@ def allreduce(
     """Reduces a tensor over all ranks; returns a new one of its shape and dtype.
 
     ``tensor``: the same shape and dtype on all ranks, any strides, any device. ``op``: Average (the default;
-    integers truncate toward zero), Sum, Min, Max or Product; ``average`` is its deprecated forerunner.
+    integers truncate toward zero), Sum, Min, Max, Product, or Adasum for floating-point tensors
+    (docs/migrating.md); ``average`` is its deprecated forerunner.
     ``name``: what errors and the timeline call the operation. ``compression``: what travels.
     ``prescale_factor``, ``postscale_factor``: factors of what goes in and of what comes out, the same on all
     ranks. Integers are truncated after each factor, so ``prescale_factor=0.5`` makes 0 of a 1 on every
@@ -246,27 +247,20 @@ def sparse_allreduce_async(
     """Starts the Sum or Average of a sparse COO tensor; returns a function that waits for the sparse result.
 
     ``tensor``: the same shape and dtype on all ranks, any number of indices on each. Indices and values are
-    gathered, and values with equal indices are added. ``name`` is accepted for Horovod's sake. Raises
-    ValueError for another ``op``; the function raises SlipstreamError if the operation fails.
+    gathered, and values with equal indices are added. ``name``: as for `allreduce`. Raises ValueError for another
+    ``op``; the function raises Mismatch if the ranks' shapes, dtypes or operations differ, another SlipstreamError if
+    the operation fails.
 
     >>> x = torch.sparse_coo_tensor([[hvd.rank()]], [1.0], (3,))
     >>> hvd.sparse_allreduce_async(x, "x", hvd.Sum)().to_dense()
     tensor([1., 1., 0.])
     """
-    if op not in (Sum, Average):
-        raise ValueError("sparse tensors can be reduced with Sum and Average only")
-    sparse = tensor.detach().coalesce()
-    started = starting.grouped_all_gather([sparse.indices().t(), sparse.values()], None, process_set)
-    shape = sparse.shape
-    divisor = process_set.group.size if op == Average else 1
-
-    def finish() -> torch.Tensor:
-        indices, values = started.wait()
-        if divisor > 1:
-            values = values / divisor
-        return torch.sparse_coo_tensor(indices.t(), values, shape).coalesce()
-
-    return finish
+    return sparse_sum(
+        tensor,
+        op,
+        process_set,
+        lambda sparse, rows: starting.sparse_all_reduce(sparse, rows, name, op, process_set),
+    )
 
 
 @of_a_tensor
@@ -332,25 +326,16 @@ def grouped_reducescatter(
     >>> hvd.grouped_reducescatter([torch.arange(2.0)], op=hvd.Sum)  # on rank 0
     [tensor([0.])]
     """
-    if any(tensor.requires_grad for tensor in tensors):
-        with Together(process_set.group, "grouped_reducescatter"):
-            return [
-                reducescatter(
-                    tensor,
-                    starting.part_name(name, i),
-                    compression,
-                    op,
-                    process_set,
-                    prescale_factor,
-                    postscale_factor,
-                )
-                for i, tensor in enumerate(tensors)
-            ]
     small = [compressed(tensor, "grouped_reducescatter", compression, process_set) for tensor in tensors]
-    parts = starting.grouped_reduce_scatter(
-        [tensor for tensor, _ in small], name, op, prescale_factor, postscale_factor, process_set
-    )
-    results = parts.wait()
+    travelling = [tensor for tensor, _ in small]
+    if any(tensor.requires_grad for tensor in tensors):
+        results = GroupedReduceScatter.apply(  # type: ignore[no-untyped-call]
+            name, op, prescale_factor, postscale_factor, process_set, *travelling
+        )
+    else:
+        results = starting.grouped_reduce_scatter(
+            travelling, name, op, prescale_factor, postscale_factor, process_set
+        ).wait()
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
 

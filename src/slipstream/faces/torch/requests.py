@@ -1,4 +1,4 @@
-"""What the ranks compare of an operation with a name, in words, and as data for ranks that have joined."""
+"""What the ranks compare of an operation, in words, and as data for ranks that have joined."""
 
 from __future__ import annotations
 
@@ -10,28 +10,38 @@ from typing import Any
 import torch
 
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import Request, Sum
-from slipstream.comm.negotiation.negotiated import Pending
+from slipstream.comm.negotiation.agreement import EVERYONE, Request, Sum
+from slipstream.comm.negotiation.negotiated import DONE, Pending
 from slipstream.faces.horovod.handles import may_take_part
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.horovod.reduce_ops import Average, Max, Min, Product, engine_op, op_name
+from slipstream.faces.horovod.reduce_ops import Adasum, Average, Max, Min, Product, engine_op, op_name
 from slipstream.faces.horovod.reduce_ops import Sum as SumOp
-from slipstream.faces.torch.data_movement import start_all_gather, start_all_to_all, start_broadcast
+from slipstream.faces.torch.adasum import check_adasum
+from slipstream.faces.torch.data_movement import (
+    start_all_to_all,
+    start_broadcast,
+    start_grouped_all_gather,
+)
 from slipstream.faces.torch.reduction_collectives import (
     start_all_reduce,
     start_grouped_all_reduce,
-    start_reduce_scatter,
+    start_grouped_reduce_scatter,
 )
-from slipstream.faces.torch_tensors import DTYPES, check_dense, dtype_code
+from slipstream.faces.torch_tensors import DTYPES, check_dense, dtype_code, factor_for
 
 __all__ = [
+    "BARRIER",
     "broadcast_request",
     "grouped_request",
+    "parameters_request",
     "rows_request",
     "shares_request",
+    "sparse_request",
     "sum_request",
     "take_part",
 ]
+
+BARRIER = Request("barrier", "", "")
 
 _MOST_KEPT = 4096
 # What shares a buffer with others; the rest travels alone.
@@ -49,47 +59,76 @@ _SHARING = frozenset(
 
 @functools.lru_cache(_MOST_KEPT)
 def sum_request(
-    name: str, dtype: torch.dtype, shape: torch.Size, op: int, prescale: float, postscale: float
+    name: str,
+    dtype: torch.dtype,
+    shape: torch.Size,
+    device: str,
+    op: int,
+    prescale: float,
+    postscale: float,
+    own: bool,
 ) -> Request:
     """The all-reduce of one tensor."""
-    like = torch.empty(0, dtype=dtype)
-    code = dtype_code(like)
-    facts = _reduction([_words(like, shape)], [dtype], op, prescale, postscale)
+    code = dtype_code(torch.empty(0, dtype=dtype))
+    _check_op(op, dtype)
+    facts = [_name(dtype), str(tuple(shape)), *_reduction(op, prescale, postscale), _on([device])]
     shared = None
     if op in (Average, SumOp) and dtype in _SHARING:
         count = shape.numel()
-        shared = Sum(code, engine_op(op), count, count * dtype.itemsize, float(prescale), float(postscale))
+        factors = [float(factor_for(dtype, one)) for one in (prescale, postscale)]
+        shared = Sum(code, engine_op(op), count, count * dtype.itemsize, *factors)
     form = [[[code, list(shape)]], op, prescale, postscale, False]
-    return Request("allreduce", name, facts, _text(form), sum=shared)
+    return _request("allreduce", name, facts, form, _SUM, sum=shared, own=own)
 
 
 def grouped_request(
     name: str, tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float
 ) -> Request:
     """The all-reduce of several tensors."""
+    dtypes, *facts = _reduction_facts(tensors, op, prescale, postscale)
+    facts = [f"group of {dtypes}", *facts]
     form = [[_data(tensor) for tensor in tensors], op, prescale, postscale, True]
-    words = [_whole(tensor) for tensor in tensors]
-    facts = _reduction(words, [tensor.dtype for tensor in tensors], op, prescale, postscale)
-    return Request("allreduce", name, facts, _text(form))
+    return _request("allreduce", name, facts, form, _SUM)
 
 
-def shares_request(name: str, tensor: torch.Tensor, op: int, prescale: float, postscale: float) -> Request:
-    """A reduce-scatter."""
-    facts = _reduction([_whole(tensor)], [tensor.dtype], op, prescale, postscale)
-    return Request("reducescatter", name, facts, _text([_data(tensor), op, prescale, postscale]))
+def shares_request(
+    name: str, tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float, own: bool = False
+) -> Request:
+    """The reduce-scatter of each tensor."""
+    engine_op(op)
+    facts = _reduction_facts(tensors, op, prescale, postscale)
+    form = [[_data(tensor) for tensor in tensors], op, prescale, postscale]
+    return _request("reducescatter", name, facts, form, _SUM, own=own)
 
 
 def broadcast_request(name: str, tensor: torch.Tensor, root_rank: int) -> Request:
     """A broadcast; without its root it is nothing."""
-    facts = f"{_whole(tensor)} from rank {root_rank}"
-    return Request("broadcast", name, facts, _text([_data(tensor), root_rank]), needs=root_rank)
+    facts = [_dtypes([tensor]), str(tuple(tensor.shape)), f"from rank {root_rank}", _on([tensor.device.type])]
+    return _request("broadcast", name, facts, [_data(tensor), root_rank], _ROOTED, needs=root_rank)
 
 
-def rows_request(kind: str, name: str, tensor: torch.Tensor) -> Request:
+def rows_request(kind: str, name: str, tensors: Sequence[torch.Tensor]) -> Request:
     """An operation to which ranks may bring different numbers of rows."""
-    check_dense(tensor)
-    facts = f"{_dtype(tensor)} ({', '.join(['*', *map(str, tensor.shape[1:])])})"
-    return Request(kind, name, facts, _text([dtype_code(tensor), list(tensor.shape[1:])]))
+    tails = [f"({', '.join(['*', *map(str, tensor.shape[1:])])})" for tensor in tensors]
+    facts = [_dtypes(tensors), _several(tails), _on([tensor.device.type for tensor in tensors])]
+    return _request(kind, name, facts, [[dtype_code(one), list(one.shape[1:])] for one in tensors], _ROWS)
+
+
+def sparse_request(name: str, tensor: torch.Tensor, op: int) -> Request:
+    """The sum of sparse tensors."""
+    facts = [_name(tensor.dtype), str(tuple(tensor.shape)), f"op {op_name(op)}", _on([tensor.device.type])]
+    dense = tensor.dense_dim()
+    tail = list(tensor.shape[tensor.dim() - dense :])
+    form = [[dtype_code(torch.empty(0, dtype=torch.int64)), [tensor.sparse_dim()]]]
+    return _request("sparse_allreduce", name, facts, [*form, [dtype_code(tensor.values()), tail]], _SPARSE)
+
+
+def parameters_request(root_rank: int) -> Request:
+    """The broadcast of parameters, which the ranks compare by themselves."""
+    facts = f"from rank {root_rank}"
+    return Request(
+        "broadcast_parameters", "", facts, needs=EVERYONE, labels="broadcast_parameters root ranks"
+    )
 
 
 def take_part(request: Request, group: Group) -> Pending:
@@ -98,8 +137,10 @@ def take_part(request: Request, group: Group) -> Pending:
     It brings zeros to sums and averages, what changes nothing to Min, Max and Product, and no rows elsewhere; what it
     receives is dropped.
     """
+    if request.kind == BARRIER.kind:
+        return DONE
     form: Any = json.loads(request.form)
-    label, own = request.name, ProcessSet(group.ranks).on(group)
+    label, own = request.name or None, ProcessSet(group.ranks).on(group)
     if request.kind == "allreduce":
         shapes, op, prescale, postscale, grouped = form
         tensors = [_nothing(code, shape, op) for code, shape in shapes]
@@ -107,19 +148,22 @@ def take_part(request: Request, group: Group) -> Pending:
             return start_grouped_all_reduce(tensors, True, label, op, prescale, postscale, own)
         return start_all_reduce(tensors[0], True, label, op, prescale, postscale, own)
     if request.kind == "reducescatter":
-        (code, shape), op, prescale, postscale = form
-        return start_reduce_scatter(_nothing(code, shape, op), label, op, prescale, postscale, own)
+        shapes, op, prescale, postscale = form
+        tensors = [_nothing(code, shape, op) for code, shape in shapes]
+        return start_grouped_reduce_scatter(tensors, label, op, prescale, postscale, own)
     if request.kind == "broadcast":
         (code, shape), root_rank = form
         return start_broadcast(_nothing(code, shape, SumOp), True, root_rank, label, own)
-    code, tail = form
-    rows = torch.empty((0, *tail), dtype=DTYPES[code])
-    if request.kind == "allgather":
-        return start_all_gather(rows, label, own)
-    return start_all_to_all(rows, [0] * own.group.size, label, own)
+    rows = [torch.empty((0, *tail), dtype=DTYPES[code]) for code, tail in form]
+    if request.kind == "alltoall":
+        return start_all_to_all(rows[0], [0] * own.group.size, label, own)
+    return start_grouped_all_gather(rows, label, own)
 
 
-may_take_part(["allreduce", "reducescatter", "broadcast", "allgather", "alltoall"], take_part)
+may_take_part(
+    ["allreduce", "reducescatter", "broadcast", "allgather", "alltoall", "sparse_allreduce", "barrier"],
+    take_part,
+)
 
 
 def _nothing(code: int, shape: Sequence[int], op: int) -> torch.Tensor:
@@ -139,38 +183,65 @@ def _nothing(code: int, shape: Sequence[int], op: int) -> torch.Tensor:
     return torch.full(shape, info.max if op == Min else info.min, dtype=dtype)
 
 
-def _text(form: list[Any]) -> str:
-    return json.dumps(form, separators=(",", ":"))
+# What the parts of facts are called where they differ.
+_SUM = ("data types", "{} tensor shapes", "reduce operations", "prescale or postscale factors", "{} devices")
+_ROOTED = ("data types", "{} tensor shapes", "{} root ranks", "{} devices")
+_ROWS = ("data types", "{} tensor shapes", "{} devices")
+_SPARSE = ("data types", "{} tensor shapes", "reduce operations", "{} devices")
+
+
+def _request(
+    kind: str, name: str, facts: Sequence[str], form: list[Any], labels: Sequence[str], **fields: Any
+) -> Request:
+    text = json.dumps(form, separators=(",", ":"))
+    return Request(
+        kind, name, "; ".join(facts), text, labels="; ".join(labels).format(*[kind] * len(labels)), **fields
+    )
 
 
 def _data(tensor: torch.Tensor) -> list[Any]:
     return [dtype_code(tensor), list(tensor.shape)]
 
 
-def _reduction(
-    words: Sequence[str], dtypes: Sequence[torch.dtype], op: int, prescale: float, postscale: float
-) -> str:
-    engine_op(op)
-    for dtype in dtypes:
-        if op in (Min, Max) and dtype.is_complex:
-            raise ValueError(f"op {op_name(op)} is not defined for {_name(dtype)}")
-    factors = "" if prescale == postscale == 1 else f", factors {prescale!r} and {postscale!r}"
-    return f"{'; '.join(words)}, op {op_name(op)}{factors}"
+def _reduction_facts(
+    tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float
+) -> list[str]:
+    for tensor in tensors:
+        _check_op(op, tensor.dtype)
+    shapes = _several([str(tuple(tensor.shape)) for tensor in tensors])
+    devices = _on([tensor.device.type for tensor in tensors])
+    return [_dtypes(tensors), shapes, *_reduction(op, prescale, postscale), devices]
+
+
+def _check_op(op: int, dtype: torch.dtype) -> None:
+    if op == Adasum:
+        check_adasum(dtype)
+    else:
+        engine_op(op)
+    if op in (Min, Max) and dtype.is_complex:
+        raise ValueError(f"op {op_name(op)} is not defined for {_name(dtype)}")
+
+
+def _reduction(op: int, prescale: float, postscale: float) -> list[str]:
+    factors = "" if prescale == postscale == 1 else f"factors {prescale!r} and {postscale!r}"
+    return [f"op {op_name(op)}", factors]
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _dtype(tensor: torch.Tensor) -> str:
-    dtype_code(tensor)
-    return _name(tensor.dtype)
+def _dtypes(tensors: Sequence[torch.Tensor]) -> str:
+    for tensor in tensors:
+        check_dense(tensor)
+        dtype_code(tensor)
+    return _several([_name(tensor.dtype) for tensor in tensors])
 
 
-def _words(tensor: torch.Tensor, shape: Sequence[int]) -> str:
-    return f"{_dtype(tensor)} {tuple(shape)}"
+def _several(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
 
 
-def _whole(tensor: torch.Tensor) -> str:
-    check_dense(tensor)
-    return _words(tensor, tensor.shape)
+def _on(devices: Sequence[str]) -> str:
+    """Where the tensors lie, if they do not lie where most do."""
+    return "" if set(devices) <= {"cpu"} else f"on {_several(devices)}"

@@ -1,17 +1,21 @@
-"""How the operations of `horovod.torch` start: at once without a name, else when all ranks have called them.
+"""How the operations of `horovod.torch` start: when all ranks have called them.
 
 Each function checks the arguments of this rank; `requests` says what the ranks compare.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from ctypes import c_float
 from typing import Any
 
 import torch
 
-from slipstream.comm.collectives.interruption import Together
-from slipstream.faces.horovod.handles import Grouped, Named, PendingResult, start
+from slipstream.comm.membership.group import Group
+from slipstream.comm.negotiation.negotiated import DONE
+from slipstream.comm.negotiation.order import MOST_SHARED
+from slipstream.faces.horovod.handles import Named, start
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.torch.data_movement import (
     check_splits,
@@ -21,17 +25,21 @@ from slipstream.faces.torch.data_movement import (
     start_broadcast,
     start_grouped_all_gather,
 )
+from slipstream.faces.torch.in_flight import Tensors
 from slipstream.faces.torch.reduction_collectives import (
     check_rows,
     start_all_reduce,
     start_grouped_all_reduce,
+    start_grouped_reduce_scatter,
     start_reduce_scatter,
 )
 from slipstream.faces.torch.requests import (
+    BARRIER,
     broadcast_request,
     grouped_request,
     rows_request,
     shares_request,
+    sparse_request,
     sum_request,
 )
 from slipstream.faces.torch.sum_parts import SumPart
@@ -41,12 +49,13 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "barrier",
     "broadcast",
     "grouped_all_gather",
     "grouped_all_reduce",
     "grouped_reduce_scatter",
-    "part_name",
     "reduce_scatter",
+    "sparse_all_reduce",
 ]
 
 
@@ -59,18 +68,25 @@ def all_reduce(
     postscale: float,
     process_set: ProcessSet,
     sync: bool = False,
-) -> PendingResult | Named:
+) -> Named:
     """An all-reduce of one tensor: see `start_all_reduce`."""
-    if name is None:
-        return start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set, sync)
     check_dense(tensor)
+    if prescale != 1.0 or postscale != 1.0:
+        prescale, postscale = _factors([tensor], prescale, postscale)
+    group = process_set.group
+    own = sync and not name and _has_reducers(group, tensor.nbytes)
     return start(
         name,
         process_set,
-        lambda text: sum_request(text, tensor.dtype, tensor.shape, op, prescale, postscale),
-        lambda own: start_all_reduce(tensor, in_place, name, op, prescale, postscale, own),
+        lambda text: sum_request(
+            text, tensor.dtype, tensor.shape, tensor.device.type, op, prescale, postscale, own
+        ),
+        lambda used: start_all_reduce(
+            tensor, in_place, name, op, prescale, postscale, used, sync=used is process_set
+        ),
         lambda: SumPart(tensor, in_place),
         sync,
+        Tensors([tensor], in_place),
     )
 
 
@@ -82,13 +98,15 @@ def grouped_all_reduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-) -> Grouped | Named:
+) -> Named:
     """An all-reduce of several tensors: see `start_grouped_all_reduce`."""
+    prescale, postscale = _factors(tensors, prescale, postscale)
     return start(
         name,
         process_set,
         lambda text: grouped_request(text, tensors, op, prescale, postscale),
-        lambda own: start_grouped_all_reduce(tensors, in_place, name, op, prescale, postscale, own),
+        lambda used: start_grouped_all_reduce(tensors, in_place, name, op, prescale, postscale, used),
+        memory=Tensors(tensors, in_place),
     )
 
 
@@ -100,17 +118,20 @@ def reduce_scatter(
     postscale: float,
     process_set: ProcessSet,
     sync: bool = False,
-) -> PendingResult | Named:
+) -> Named:
     """A reduce-scatter of one tensor: see `start_reduce_scatter`."""
     check_rows(tensor)
+    prescale, postscale = _factors([tensor], prescale, postscale)
+    own = sync and not name and _has_reducers(process_set.group, tensor.nbytes)
     return start(
         name,
         process_set,
-        lambda text: shares_request(text, tensor, op, prescale, postscale),
-        lambda own: start_reduce_scatter(
-            tensor, name, op, prescale, postscale, own, sync=sync and name is None
+        lambda text: shares_request(text, [tensor], op, prescale, postscale, own),
+        lambda used: start_reduce_scatter(
+            tensor, name, op, prescale, postscale, used, sync=used is process_set
         ),
         sync=sync,
+        memory=Tensors([tensor], False),
     )
 
 
@@ -121,42 +142,53 @@ def grouped_reduce_scatter(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-) -> Grouped:
-    """A reduce-scatter of each tensor."""
+) -> Named:
+    """A reduce-scatter of each tensor: see `start_grouped_reduce_scatter`."""
     for tensor in tensors:
         check_rows(tensor)
-    with Together(process_set.group, "grouped_reducescatter"):
-        return Grouped(
-            [
-                reduce_scatter(tensor, part_name(name, i), op, prescale, postscale, process_set)
-                for i, tensor in enumerate(tensors)
-            ]
-        )
+    prescale, postscale = _factors(tensors, prescale, postscale)
+    return start(
+        name,
+        process_set,
+        lambda text: shares_request(text, tensors, op, prescale, postscale),
+        lambda used: start_grouped_reduce_scatter(tensors, name, op, prescale, postscale, used),
+        memory=Tensors(tensors, False),
+    )
 
 
-def all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> PendingResult | Named:
+def sparse_all_reduce(
+    tensor: torch.Tensor, rows: Sequence[torch.Tensor], name: str | None, op: int, process_set: ProcessSet
+) -> Named:
+    """Gathers ``rows``, the indices and the values of a sparse tensor."""
+    return start(
+        name,
+        process_set,
+        lambda text: sparse_request(text, tensor, op),
+        lambda used: start_grouped_all_gather(rows, name, used),
+        memory=Tensors(rows, False),
+    )
+
+
+def all_gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> Named:
     """An all-gather of one tensor: see `start_all_gather`."""
     return start(
         name,
         process_set,
-        lambda text: rows_request("allgather", text, tensor),
-        lambda own: start_all_gather(tensor, name, own),
+        lambda text: rows_request("allgather", text, [tensor]),
+        lambda used: start_all_gather(tensor, name, used),
+        memory=Tensors([tensor], False),
     )
 
 
-def grouped_all_gather(tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet) -> Grouped:
-    """An all-gather of each tensor; without a name with one exchange of their sizes (`start_grouped_all_gather`)."""
-    if name is None:
-        return start_grouped_all_gather(tensors, None, process_set)
-    with Together(process_set.group, "grouped_allgather"):
-        return Grouped(
-            [all_gather(tensor, part_name(name, i), process_set) for i, tensor in enumerate(tensors)]
-        )
-
-
-def part_name(name: str | None, number: int) -> str | None:
-    """The name of a tensor of a grouped operation that runs tensor by tensor."""
-    return None if name is None else f"{name}.{number}"
+def grouped_all_gather(tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet) -> Named:
+    """An all-gather of each tensor: see `start_grouped_all_gather`."""
+    return start(
+        name,
+        process_set,
+        lambda text: rows_request("allgather", text, tensors),
+        lambda used: start_grouped_all_gather(tensors, name, used),
+        memory=Tensors(tensors, False),
+    )
 
 
 def broadcast(
@@ -166,30 +198,58 @@ def broadcast(
     name: str | None,
     process_set: ProcessSet,
     sync: bool = False,
-) -> PendingResult | Named:
+) -> Named:
     """A broadcast: see `start_broadcast`."""
-    if name is None:
-        return start_broadcast(tensor, in_place, root_rank, None, process_set, sync)
     number_of_root(root_rank, process_set)
     return start(
         name,
         process_set,
         lambda text: broadcast_request(text, tensor, root_rank),
-        lambda own: start_broadcast(tensor, in_place, root_rank, name, own),
+        lambda used: start_broadcast(tensor, in_place, root_rank, name, used),
         sync=sync,
+        memory=Tensors([tensor], in_place),
     )
 
 
 def all_to_all(
     tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet, alone: bool = False
-) -> Grouped | Named:
+) -> Named:
     """An all-to-all: see `start_all_to_all`."""
+    check_dense(tensor)
     check_splits(tensor, splits, process_set.group.size)
-    if name is not None and splits is not None:  # they are read again when all ranks have called it
+    if splits is not None:  # they are read again when all ranks have called it
         splits = splits.clone() if isinstance(splits, torch.Tensor) else list(splits)
     return start(
         name,
         process_set,
-        lambda text: rows_request("alltoall", text, tensor),
-        lambda own: start_all_to_all(tensor, splits, name, own, alone),
+        lambda text: rows_request("alltoall", text, [tensor]),
+        lambda used: start_all_to_all(tensor, splits, name, used, alone),
+        memory=Tensors([tensor], False),
+    )
+
+
+def barrier(process_set: ProcessSet) -> Named:
+    """That all ranks have called it is all there is to it."""
+    return start(None, process_set, lambda _: BARRIER, lambda _: DONE, sync=True)
+
+
+def _factors(tensors: Sequence[torch.Tensor], prescale: float, postscale: float) -> tuple[float, float]:
+    """As Horovod has them: float32 if they are for numbers of at most that precision."""
+    if (prescale == 1.0 and postscale == 1.0) or not all(
+        tensor.is_floating_point() and tensor.element_size() <= 4 for tensor in tensors
+    ):
+        return prescale, postscale
+    return c_float(prescale).value, c_float(postscale).value
+
+
+def _has_reducers(group: Group, nbytes: int) -> bool:
+    """Whether a call that waits may use the job's reducers.
+
+    What these are given has to come in one order on all ranks. So it is the program that gives it to them, in its main
+    thread, where the steps of optimizers come from, too.
+    """
+    return (
+        nbytes > MOST_SHARED
+        and group.job.reducers.for_choices(group) is not None
+        and threading.current_thread() is threading.main_thread()
     )

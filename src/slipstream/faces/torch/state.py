@@ -10,9 +10,12 @@ import torch
 
 from slipstream.comm.collectives.interruption import Together, whole
 from slipstream.comm.membership.group import world
+from slipstream.faces.horovod.handles import Grouped, start
 from slipstream.faces.horovod.objects import broadcast_object
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.torch.data_movement import start_broadcast
+from slipstream.faces.torch.data_movement import number_of_root, start_broadcast
+from slipstream.faces.torch.in_flight import Tensors
+from slipstream.faces.torch.requests import parameters_request
 from slipstream.faces.torch_tensors import describe
 from slipstream.gradients.agreement import check_agreement
 
@@ -42,17 +45,21 @@ def broadcast_parameters(
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
     tensors = [(name, entry) for name, entry in entries if isinstance(entry, torch.Tensor)]
-    with Together(process_set.group, "broadcast_parameters"):
-        check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], process_set.group)
-        started = _start_all(tensors, root_rank, process_set)
-    for pending in started:
-        pending.wait()
+    _broadcast_all(tensors, root_rank, process_set)
 
 
-def _start_all(
+def _broadcast_all(
     tensors: Sequence[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
-) -> list[Any]:
-    return [start_broadcast(tensor, True, root_rank, name, process_set) for name, tensor in tensors]
+) -> None:
+    number_of_root(root_rank, process_set)
+
+    def begin(used: ProcessSet) -> Grouped:
+        with Together(used.group, "broadcast_parameters"):
+            check_agreement("broadcast", [describe(name, tensor) for name, tensor in tensors], used.group)
+            return Grouped([start_broadcast(tensor, True, root_rank, name, used) for name, tensor in tensors])
+
+    memory = Tensors([tensor for _, tensor in tensors], True)
+    start(None, process_set, lambda _: parameters_request(root_rank), begin, sync=True, memory=memory).wait()
 
 
 @dataclass(frozen=True)
@@ -98,8 +105,9 @@ def broadcast_optimizer_state(
     """Gives an optimizer the state of the one on ``root_rank``: moments, step counts, learning rates, all
     options.
 
-    The state may be empty here or there, and nested; the parameter groups must be the same everywhere.
-    ``model`` is accepted for Horovod's sake. Raises ValueError when the groups differ.
+    The state may be empty here or there, and nested; the parameter groups must be the same everywhere. If it is empty
+    on the root, parameters without a gradient get one of zeros, as with Horovod; but not those of the modules of
+    ``model`` that make sparse gradients. Raises ValueError when the groups differ.
 
     >>> optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1 + hvd.rank())
     >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -116,8 +124,18 @@ def broadcast_optimizer_state(
         if not is_root:
             state = _fill_holes(holey, tensors)
         named = [(f"state {i}", tensor) for i, tensor in enumerate(tensors)]
-        started = _start_all(named, root_rank, process_set)
-    for pending in started:
-        pending.wait()
+        _broadcast_all(named, root_rank, process_set)
     if state is not None:
         optimizer.load_state_dict(state)
+    if isinstance(holey, dict) and not holey.get("state"):
+        _give_gradients(optimizer, model)
+
+
+def _give_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return
+    modules = [] if model is None else [one for one in model.modules() if getattr(one, "sparse", False)]
+    left = {id(param) for module in modules for param in module.parameters()}
+    for param in (param for group in optimizer.param_groups for param in group["params"]):
+        if param.requires_grad and param.grad is None and id(param) not in left:
+            param.grad = torch.zeros_like(param)

@@ -20,6 +20,8 @@ def open_contender(name: str, place: Place) -> Contender:
         horovod: Any = importlib.import_module("horovod.torch")
     except Exception as error:  # a build for another PyTorch fails in many ways
         raise ImportError(f"horovod.torch does not load: {error}") from error
+    if hasattr(importlib.import_module("horovod"), "__slipstream__"):
+        raise ImportError("the package horovod here is slipstream itself")
     torch.set_num_threads(1)
     horovod.init()
     if (horovod.rank(), horovod.size()) != (place.rank, place.size):

@@ -1,0 +1,103 @@
+"""Trains a network on handwritten digits with Adasum, which bears many workers without a smaller learning rate.
+
+    slipstream run -np 8 -- python examples/torch_adasum_digits.py
+
+Each worker takes the learning rate that is right for one. In 4 epochs 4 workers reach an accuracy of 0.95 so, in 176
+steps, and 8 workers 0.89, in 88. For comparison:
+
+    --op average             the workers' gradients are averaged: 0.94 and 0.87
+    --op average --scale-lr  also the learning rate is multiplied by the workers, as is usual: both learn nothing (0.10)
+
+The digits are real scans (UCI Optical Recognition of Handwritten Digits), which come with scikit-learn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import slipstream.torch as hvd
+
+
+def make_model() -> torch.nn.Module:
+    """Two convolutions and two linear layers, for images (batch, 1, 8, 8)."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 32, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32 * 4 * 4, 64),
+        torch.nn.ReLU(),
+        torch.nn.Linear(64, 10),
+    )
+
+
+def load_data() -> list[torch.Tensor]:
+    """Training images and labels, then those held out for the test, the same on every worker."""
+    digits = load_digits()
+    images = (digits.images / 16.0)[:, np.newaxis].astype(np.float32)
+    train_x, test_x, train_y, test_y = train_test_split(
+        images, digits.target, test_size=0.2, random_state=0, stratify=digits.target
+    )
+    return [torch.from_numpy(array) for array in (train_x, train_y, test_x, test_y)]
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--op", choices=["adasum", "average"], default="adasum")
+    parser.add_argument("--lr", type=float, default=0.25)
+    parser.add_argument("--scale-lr", action="store_true", help="multiply it by the number of workers")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=8, help="images per step of each worker")
+    parser.add_argument("--seed", type=int, default=0, help="of the first weights")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Trains, tests and prints the accuracy on worker 0."""
+    args = parse_args()
+    hvd.init()
+    if "OMP_NUM_THREADS" not in os.environ:  # the workers of a host share its cores
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
+    torch.manual_seed(args.seed)
+    train_x, train_y, test_x, test_y = load_data()
+
+    model = make_model()
+    lr = args.lr * (hvd.size() if args.scale_lr else 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        op=hvd.Adasum if args.op == "adasum" else hvd.Average,
+    )
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+    batch_size = args.batch_size * hvd.size()
+    for epoch in range(args.epochs):
+        order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(epoch))
+        for batch in order[: len(order) // batch_size * batch_size].split(batch_size):
+            mine = batch[hvd.rank() :: hvd.size()]
+            optimizer.zero_grad()
+            F.cross_entropy(model(train_x[mine]), train_y[mine]).backward()
+            optimizer.step()
+
+    with torch.no_grad():
+        accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
+    if hvd.rank() == 0:
+        print(f"accuracy: {accuracy:.4f}", flush=True)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

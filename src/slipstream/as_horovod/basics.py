@@ -1,0 +1,21 @@
+"""Horovod's functions of the job as methods of one object, which some programs build for themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream.faces.horovod import job
+
+__all__ = ["HorovodBasics"]
+
+
+class HorovodBasics:
+    """``HorovodBasics(path, name).rank()`` and so on: the arguments once named a native library, and mean nothing."""
+
+    def __init__(self, *_: Any) -> None:
+        self.Average, self.Sum, self.Adasum, self.Min, self.Max, self.Product = range(6)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in job.__all__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(job, name)

@@ -1,0 +1,98 @@
+"""The modules of Horovod that programs reach into, and where their names are in slipstream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["GONE", "MODULES", "Names", "is_package"]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a module has: all that is public in the modules ``of``, and ``others``, each at "module:name"."""
+
+    of: tuple[str, ...] = ()
+    others: dict[str, str] = field(default_factory=dict)
+
+
+def _from(module: str, names: str) -> dict[str, str]:
+    return {name: f"{module}:{name}" for name in names.split()}
+
+
+_TORCH, _ELASTIC = "slipstream.torch", "slipstream.torch.elastic"
+_JOB = "slipstream.faces.horovod.job"
+_STATES = "slipstream.faces.horovod.elastic"
+_BUILT = "slipstream.as_horovod.built"
+_OURS = "slipstream.as_horovod"
+
+MODULES: dict[str, Names] = {
+    "horovod": Names(others=_from(f"{_OURS}.running", "run")),
+    "horovod.torch": Names((_TORCH,)),
+    "horovod.torch.mpi_ops": Names(
+        (_TORCH,), {"handle_average_backwards_compatibility": "slipstream.faces.horovod.reduce_ops:choose_op"}
+    ),
+    "horovod.torch.functions": Names(
+        others=_from(
+            _TORCH, "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object"
+        )
+    ),
+    "horovod.torch.compression": Names(
+        others=_from(_TORCH, "Compression Compressor")
+        | _from("slipstream.faces.torch.compression", "NoneCompressor FP16Compressor")
+    ),
+    "horovod.torch.optimizer": Names(
+        others=_from(_TORCH, "DistributedOptimizer")
+        | {
+            "_DistributedOptimizer": "slipstream.faces.torch.optimizer:_Distributed",
+            "_DistributedAdasumOptimizer": "slipstream.faces.torch.adasum_steps:AdasumSteps",
+        }
+    ),
+    "horovod.torch.sync_batch_norm": Names(others=_from(_TORCH, "SyncBatchNorm")),
+    "horovod.torch.elastic": Names((_ELASTIC,)),
+    "horovod.torch.elastic.state": Names(others=_from(_ELASTIC, "TorchState")),
+    "horovod.torch.elastic.sampler": Names(others=_from(_ELASTIC, "ElasticSampler")),
+    "horovod.common": Names(),
+    "horovod.common.basics": Names(others=_from(f"{_OURS}.basics", "HorovodBasics")),
+    "horovod.common.elastic": Names(others=_from(_STATES, "State ObjectState run_fn")),
+    "horovod.common.exceptions": Names(
+        others=_from(_JOB, "HorovodInternalError")
+        | _from(_STATES, "HostsUpdatedInterrupt")
+        | _from(_BUILT, "HorovodVersionMismatchError")
+    ),
+    "horovod.common.process_sets": Names(("slipstream.faces.horovod.process_sets",)),
+    "horovod.common.util": Names(
+        others=_from(
+            _BUILT,
+            "EXTENSIONS ccl_built check_extension ddl_built env extension_available gloo_built gpu_available "
+            "is_iterable is_version_greater_equal_than mpi_built nccl_built num_rank_is_power_2 split_list",
+        )
+        | {"_cache": "functools:cache"}
+    ),
+    "horovod.runner": Names(others=_from(f"{_OURS}.running", "run")),
+    "horovod.runner.launch": Names(others={"run_commandline": "slipstream.cli.horovodrun:main"}),
+    "horovod.runner.common": Names(),
+    "horovod.runner.common.util": Names(),
+    "horovod.runner.common.util.env": Names(others=_from(_BUILT, "get_env_rank_and_size")),
+    "horovod.runner.util": Names(),
+    "horovod.runner.util.threads": Names(
+        others=_from(f"{_OURS}.threads", "execute_function_multithreaded in_thread on_event")
+    ),
+}
+
+_START = "start the ranks by slipstream run -H HOST:SLOTS,... or call a function by slipstream.run"
+
+# With everything below them: what there is not, and what to use meanwhile.
+GONE: dict[str, str] = {
+    "horovod.tensorflow": "use slipstream.all_reduce and its like with the tensors' NumPy arrays, or train in PyTorch",
+    "horovod.keras": "use slipstream.all_reduce and its like with NumPy arrays, or train in PyTorch",
+    "horovod._keras": "use slipstream.all_reduce and its like with NumPy arrays, or train in PyTorch",
+    "horovod.mxnet": "use slipstream.all_reduce and its like with the arrays' asnumpy(), or train in PyTorch",
+    "horovod.ray": _START,
+    "horovod.spark": f"write the data to files by Spark, and {_START}",
+    "horovod.data": "use torch.utils.data.DataLoader with num_workers=1 or more, which loads beside the training",
+}
+
+
+def is_package(name: str) -> bool:
+    """Whether there are modules below this one."""
+    return any(other.startswith(f"{name}.") for other in MODULES)

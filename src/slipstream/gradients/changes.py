@@ -1,0 +1,71 @@
+"""The exchange of changes: each rank steps on its own gradients, and Adasum makes one change of all ranks' changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slipstream.base import recording
+from slipstream.comm.collectives.adasum import Vectors
+from slipstream.comm.collectives.adasum_line import start_adasum
+from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
+from slipstream.comm.collectives.work import DONE
+from slipstream.comm.membership.group import Group
+from slipstream.gradients.agreement import check_agreement
+from slipstream.gradients.turns import turns_of
+
+__all__ = ["ChangeExchange"]
+
+_EXCHANGE = "the exchange of changes"
+
+
+class ChangeExchange:
+    """Reduces the changes of parameters over a group, again and again.
+
+    ``vectors``: the changes, a vector of each parameter, by dtype. ``described``: each parameter in words, which the
+    ranks compare at first (`slipstream.gradients.agreement.description`). ``group``: gives the group, and is asked anew
+    in each step.
+    """
+
+    def __init__(
+        self, vectors: Sequence[Vectors], described: Sequence[str], group: Callable[[], Group]
+    ) -> None:
+        self._vectors = vectors
+        self._described = described
+        self._group = group
+        self._agreed = False
+        turns_of(group()).add(self)
+
+    def reduce(self) -> None:
+        """Makes this rank's changes those of all ranks. Every rank calls it.
+
+        Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
+        """
+        _guarded(self, turns=True)
+
+    def take_part(self) -> None:
+        """A step of the other ranks: this one changes nothing."""
+        for vectors in self._vectors:
+            vectors.memory[...] = 0
+        _guarded(self, turns=False)
+
+    def broken_off(self, error: BaseException) -> None:
+        """What breaks the exchange off, from outside, would leave the other ranks waiting."""
+        abort_interrupted(error, _EXCHANGE, self._group)
+
+    def _run(self, turns: bool) -> None:
+        """``turns``: this rank tells the others whose turn it is; one that takes part has been told."""
+        group = self._group()
+        with Together(group, _EXCHANGE):
+            turn = turns_of(group).begin(self) if turns else DONE
+            if not self._agreed:
+                check_agreement("optimise", self._described, group)
+                self._agreed = True
+            name = f"changes of {len(self._described)} parameters"
+            works = [start_adasum(group, vectors, name) for vectors in self._vectors]
+            with recording.span("gradients", "wait", bucket=name):
+                for work in works:
+                    work.wait()
+            turn.wait()
+
+
+_guarded = guarded_call(ChangeExchange._run, lambda error, _, args, __: args[0].broken_off(error))

@@ -1,0 +1,201 @@
+"""The modules of Horovod that programs reach into, and scripts of other people's shapes that run unchanged."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import pickle
+import runpy
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from slipstream import SlipstreamError  # noqa: E402
+from slipstream.as_horovod.importing import _Finder  # noqa: E402
+from slipstream.as_horovod.modules import GONE, MODULES  # noqa: E402
+
+ON_PATH = Path(importlib.import_module("slipstream").__file__ or "").parent / "as_horovod" / "on_path"
+SCRIPTS = Path(__file__).with_name("horovod_scripts")
+
+# Modules, and names in them, that public programs and Horovod's own tests import.
+REACHED = {
+    "horovod": "run __version__",
+    "horovod.torch": "init rank size local_rank allreduce allreduce_async_ broadcast_parameters DistributedOptimizer "
+    "Compression Average Sum Adasum join ProcessSet global_process_set mpi_ops compression functions optimizer "
+    "mpi_threads_supported nccl_built start_timeline HorovodInternalError poll synchronize grouped_allreduce",
+    "horovod.torch.mpi_ops": "size rank local_rank allreduce_async_ allgather_async broadcast_async_ synchronize poll "
+    "Average Sum Adasum Min Max Product init shutdown handle_average_backwards_compatibility rocm_built",
+    "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object",
+    "horovod.torch.compression": "Compression Compressor NoneCompressor FP16Compressor",
+    "horovod.torch.optimizer": "DistributedOptimizer _DistributedOptimizer _DistributedAdasumOptimizer",
+    "horovod.torch.sync_batch_norm": "SyncBatchNorm",
+    "horovod.torch.elastic.state": "TorchState",
+    "horovod.torch.elastic.sampler": "ElasticSampler",
+    "horovod.common.basics": "HorovodBasics",
+    "horovod.common.elastic": "State ObjectState run_fn",
+    "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError",
+    "horovod.common.process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
+    "horovod.common.util": "gpu_available check_extension extension_available gloo_built mpi_built nccl_built env "
+    "split_list is_version_greater_equal_than num_rank_is_power_2 _cache",
+    "horovod.runner": "run",
+    "horovod.runner.launch": "run_commandline",
+    "horovod.runner.common.util.env": "get_env_rank_and_size",
+    "horovod.runner.util.threads": "in_thread on_event execute_function_multithreaded",
+}
+
+
+@pytest.fixture
+def horovod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The package, as a script finds it; gone after the test."""
+    monkeypatch.syspath_prepend(ON_PATH)
+    yield importlib.import_module("horovod")
+    for name in [name for name in sys.modules if name == "horovod" or name.startswith("horovod.")]:
+        del sys.modules[name]
+    sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, _Finder)]
+
+
+def test_names_are_where_programs_look(horovod: Any) -> None:
+    missing = set()
+    for module, names in REACHED.items():
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            missing.add(module)
+            continue
+        missing |= {f"{module}.{name}" for name in names.split() if not hasattr(found, name)}
+    assert not missing
+
+
+def test_every_module_of_the_table_loads_and_has_what_it_lists(horovod: Any) -> None:
+    for module, names in MODULES.items():
+        found = importlib.import_module(module)
+        assert set(names.others) >= {name for name in found.__all__ if name not in _public(names.of)}
+        missing = {f"{module}.{name}" for name in (*found.__all__, *names.others) if not hasattr(found, name)}
+        assert not missing
+        assert hasattr(found, "__path__") == any(other.startswith(f"{module}.") for other in MODULES)
+
+
+def _public(modules: tuple[str, ...]) -> set[str]:
+    return {name for module in modules for name in importlib.import_module(module).__all__}
+
+
+def test_what_it_is_can_be_seen(horovod: Any) -> None:
+    hvd = importlib.import_module("horovod.torch")
+    ours = importlib.import_module("slipstream.torch")
+    assert horovod.__version__ == "0.28.1"
+    assert horovod.__slipstream__
+    assert hvd.allreduce is ours.allreduce
+    assert hvd.mpi_ops is importlib.import_module("horovod.torch.mpi_ops")
+    assert hvd.HorovodInternalError is SlipstreamError
+    assert pickle.loads(pickle.dumps(hvd.allreduce)) is ours.allreduce
+    assert importlib.util.find_spec("horovod.torch") is not None
+    names: dict[str, Any] = {}
+    exec("from horovod.torch.mpi_ops import *", names)
+    assert names["allreduce_async_"] is ours.allreduce_async_
+
+
+def test_version_checks_pass(horovod: Any) -> None:
+    version = pytest.importorskip("packaging.version")
+    assert version.parse("0.21.0") <= version.parse(horovod.__version__) < version.parse("1.0")
+    assert [int(part) for part in horovod.__version__.split(".")] >= [0, 28]
+
+
+@pytest.mark.parametrize("name", [*GONE, "horovod.tensorflow.keras.callbacks", "horovod.ray.runner"])
+def test_what_is_not_there_yet_says_what_to_use(horovod: Any, name: str) -> None:
+    with pytest.raises(ImportError, match=r"horovod\.\w+: slipstream, .* does not have it yet\. Meanwhile: "):
+        importlib.import_module(name)
+    with pytest.raises(AttributeError, match="Meanwhile: "):
+        getattr(horovod, name.split(".")[1])
+
+
+def test_what_never_was_is_not_found(horovod: Any) -> None:
+    """ignite asks for ``horovod.run.runner`` first, which older versions had."""
+    for name in ("horovod.run.runner", "horovod.torch.mpi_lib_v2"):
+        with pytest.raises(ModuleNotFoundError, match="has no such module"):
+            importlib.import_module(name)
+    with pytest.raises(AttributeError):
+        _ = importlib.import_module("horovod.torch").no_such_name
+    assert not hasattr(horovod, "no_such_name")
+
+
+def test_small_tools(horovod: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = importlib.import_module("horovod.common.util")
+    assert tools.split_list([1, 2, 3, 4, 5], 2) == [[1, 2, 3], [4, 5]]
+    assert [tools.num_rank_is_power_2(n) for n in (0, 1, 3, 4)] == [False, True, False, True]
+    assert tools.extension_available("torch")
+    assert not tools.extension_available("tensorflow")
+    assert tools.gpu_available("torch") == torch.cuda.is_available()
+    tools.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "file", "mpi_lib_v2")
+    with pytest.raises(ImportError, match="slipstream has no mxnet here"):
+        tools.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", "file", "mpi_lib")
+    monkeypatch.setenv("KEPT", "before")
+    with tools.env(KEPT="inside", ADDED="inside", LEFT=None):
+        assert (os.environ["KEPT"], os.environ["ADDED"]) == ("inside", "inside")
+    assert os.environ["KEPT"] == "before"
+    assert "ADDED" not in os.environ
+    assert tools.is_version_greater_equal_than("1.10.0", "1.9.1")
+
+
+def test_threads(horovod: Any) -> None:
+    threads = importlib.import_module("horovod.runner.util.threads")
+    said: list[int] = []
+    threads.in_thread(said.append, (1,)).join()
+    threads.in_thread(lambda: 1 / 0, silent=True).join()
+    event, stop = threading.Event(), threading.Event()
+    waiting = threads.on_event(event, said.append, (2,), stop=stop, daemon=False, check_stop_interval_s=0.01)
+    event.set()
+    waiting.join()
+    stopped = threads.on_event(threading.Event(), said.append, (3,), stop, 0.01)
+    stop.set()
+    stopped.join()
+    assert said == [1, 2]
+    assert threads.execute_function_multithreaded(pow, [[2, 3], [3, 2]]) == {0: 8, 1: 9}
+
+
+def run_script(name: str, ranks: int, *arguments: str) -> list[dict[str, Any]]:
+    """What the ranks of a script print, each one line of JSON, in order of rank."""
+    command = [sys.executable, "-m", "slipstream", "run", "-np", str(ranks), "--horovod", "--no-prefix", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, str(SCRIPTS / name), *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: one["rank"])
+
+
+def test_a_script_trains_as_one_process_would(horovod: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sampler by rank, broadcasts, optimizer with named parameters, averaged metric, checkpoint of rank 0."""
+    first, second = run_script("train.py", 2)
+    assert first["weights"] == second["weights"]
+    assert first["loss"] == second["loss"]
+    threads = torch.get_num_threads()
+    try:
+        runpy.run_path(str(SCRIPTS / "train.py"), run_name="__main__")  # as a job of one rank
+    finally:
+        torch.set_num_threads(threads)
+        importlib.import_module("horovod.torch").shutdown()
+    alone = json.loads(capsys.readouterr().out)
+    assert first["weights"] == pytest.approx(alone["weights"], rel=1e-5, abs=1e-6)
+    assert first["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+
+
+def test_a_script_that_reaches_into_modules_runs() -> None:
+    """An optimizer wrapper of its own over mpi_ops, clipping between synchronize and step, and a child process."""
+    first, second = run_script("wrapper.py", 2)
+    assert first["weights"] == second["weights"]
+    assert first["norm"] <= 0.1001
+    assert [one["wrapped"] for one in (first, second)] == [True, True]
+    assert first["child"] == "0.28.1"
