@@ -62,8 +62,7 @@ def _failures(
     known: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     """A row for each test that did not pass on some number of ranks."""
-    reasons = {(entry["file"], entry["test"]): entry["reason"] for entry in known}
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: dict[tuple[str, str], dict[int, str]] = {}
     for ranks, files in results.items():
         for file, tests in files.items():
             for name, test in tests.items():
@@ -71,14 +70,21 @@ def _failures(
                     told = test["together"].verdict
                     if "alone" in test and test["alone"].verdict != told:
                         told += f" (alone {test['alone'].verdict})"
-                    rows.setdefault((file, name), []).append(f"{ranks}: {told}")
+                    rows.setdefault((file, name), {})[ranks] = told
     lines = ["## What does not pass, and why", ""]
     if not rows:
         return [*lines, "Everything passes or is skipped."]
     lines += ["| test | ranks | why |", "|---|---|---|"]
     for (file, name), where in rows.items():
-        why = reasons.get((file, name)) or _why(results, file, name)
-        lines.append(f"| `{name.split('::')[-1]}` | {', '.join(where)} | {why} |")
+        reasons = [
+            entry["reason"]
+            for entry in known
+            if (entry["file"], entry["test"]) == (file, name)
+            and where.keys() <= set(entry.get("ranks", where))
+        ]
+        why = reasons[0] if reasons else _why(results, file, name)
+        cells = ", ".join(f"{ranks}: {told}" for ranks, told in sorted(where.items()))
+        lines.append(f"| `{name.split('::')[-1]}` | {cells} | {why} |")
     return lines
 
 
