@@ -212,7 +212,11 @@ def main(
             for ranks in [1] if name.startswith(SINGLE) else sizes:
                 tests = results.setdefault(ranks, {}).setdefault(name, {})
                 wanted = [f"*{pattern}" for pattern in patterns] or ["*"]
-                apart = [entry["test"] for entry in known if entry["file"] == name and entry.get("apart")]
+                apart = [
+                    entry["test"]
+                    for entry in known
+                    if entry.get("apart") and excuse([entry], ranks, name, entry["test"])
+                ]
                 for test, told in run_file(job, ranks, name, wanted, ALONE[alone], apart):
                     tests[test] = told
                     if file:
