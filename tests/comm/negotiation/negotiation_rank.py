@@ -145,7 +145,7 @@ def lacks() -> None:
 def apart() -> None:
     """Nobody uses much of a processor while each rank waits for the others."""
     works = {f"from {RANK}": submit(f"from {RANK}")}
-    while not negotiator_of(WORLD)._rounds.missing():
+    while not negotiator_of(WORLD)._rounds._agreement.missing():
         time.sleep(0.01)
     used = time.process_time()
     time.sleep(1)

@@ -73,10 +73,6 @@ class Rounds:
             recording.mark("negotiation", "unlocked", rank=rank, reason=reason)
         return again, self._agreement.launched
 
-    def missing(self) -> dict[Key, list[int]]:
-        """The ranks that have not called what others have."""
-        return self._agreement.missing()
-
     def _run(self, new: Sequence[Negotiated], launched: int = 0, reason: str = "") -> LockedOrder | None:
         keys = self._agreement.keys(self._group.rank, [one.request for one in new])
         for key, one in zip(keys, new, strict=True):
