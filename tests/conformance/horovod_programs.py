@@ -63,9 +63,6 @@ def run_program(program: Program, checkouts: Path, workers: int, launch: str, li
         for path in checkout.iterdir():
             if path.name != ".git":
                 (folder / path.name).symlink_to(path)
-        for link, repository in program.get("with", {}).items():
-            (folder / link).unlink(missing_ok=True)
-            (folder / link).symlink_to(checkouts / repository)
         if "data" in program:
             DATA[program["data"]](folder)
         paths = [str(checkout / path) for path in program.get("paths", [])]
@@ -133,7 +130,7 @@ def page(runs: Mapping[str, Mapping[int, Run]], programs: Sequence[Program], ran
         if "why_not" in program:
             lines.append(f"| {link} | | | not run: {program['why_not']} |")
             continue
-        for workers, run in runs.get(program["name"], {}).items():
+        for workers, run in sorted(runs.get(program["name"], {}).items()):
             told = run.reason.replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| {link} | {program['uses']} | {workers} | {run.verdict}: `{told}` |")
     return "\n".join(lines) + "\n"
@@ -154,7 +151,7 @@ stands in. The result is the last line that the check of `tests/conformance/horo
 EPILOG = """\b
 Examples:
   python tests/conformance/horovod_programs.py ~/checkouts
-  python tests/conformance/horovod_programs.py ~/checkouts --only Pyro --workers 2
+  python tests/conformance/horovod_programs.py ~/checkouts --only Lightning --workers 2
   python tests/conformance/horovod_programs.py ~/checkouts --json programs.json --page
 """
 

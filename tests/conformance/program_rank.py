@@ -1,7 +1,7 @@
-"""One rank of a program of other people: program_rank.py [--as-gpu] SCRIPT|-m MODULE [ARGUMENT...]
+"""One rank of a program of other people: program_rank.py [--as-gpu|--as-installed] SCRIPT|-m MODULE [ARGUMENT...]
 
 The program finds `stand_ins` for packages that are not installed, the names that NumPy and Python have dropped and,
-with --as-gpu, a GPU as which the CPU serves. Nothing of it is changed.
+with --as-gpu, a GPU as which the CPU serves. With --as-installed it finds no stand-ins. Nothing of it is changed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def main() -> None:
     if arguments[0] == "--as-gpu":
         cpu_as_gpu()
         del arguments[0]
-    sys.path.append(str(STAND_INS))
+    if arguments[0] == "--as-installed":
+        del arguments[0]
+    else:
+        sys.path.append(str(STAND_INS))
     if arguments[0] == "-m":
         sys.argv, sys.path[0] = arguments[1:], os.getcwd()
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
