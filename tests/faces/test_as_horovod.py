@@ -33,7 +33,7 @@ REACHED = {
     "Compression Average Sum Adasum join ProcessSet global_process_set mpi_ops compression functions optimizer "
     "mpi_threads_supported nccl_built start_timeline HorovodInternalError poll synchronize grouped_allreduce",
     "horovod.torch.mpi_ops": "size rank local_rank allreduce_async_ allgather_async broadcast_async_ synchronize poll "
-    "Average Sum Adasum Min Max Product init shutdown handle_average_backwards_compatibility rocm_built",
+    "Average Sum Adasum Min Max Product init shutdown handle_average_backwards_compatibility rocm_built _basics",
     "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object",
     "horovod.torch.compression": "Compression Compressor NoneCompressor FP16Compressor",
     "horovod.torch.optimizer": "DistributedOptimizer _DistributedOptimizer _DistributedAdasumOptimizer",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -72,6 +74,18 @@ def check_last() -> None:
         for _ in range(20):
             train(optimizer, parameter, range(1))
     assert hvd.join() == late
+
+
+def check_last_by_operations() -> None:
+    """A rank that took part in others' operations has not joined last, however short its wait was."""
+    late = hvd.size() - 1
+    if hvd.rank() == late:
+        for number in range(3):
+            hvd.allreduce(torch.ones(4), name=f"late {number}")
+        assert hvd.join() == late
+        return
+    with patch("slipstream.gradients.turns.time", SimpleNamespace(monotonic=lambda: 0.0)):
+        assert hvd.join() == late
 
 
 def check_two_optimizers() -> None:
@@ -178,6 +192,7 @@ def check_more_calls_without_names_than_the_rank_that_has_joined() -> None:
 CHECKS = [
     check_uneven,
     check_last,
+    check_last_by_operations,
     check_two_optimizers,
     check_without_steps,
     check_every_operation,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.faces.horovod import job
+from slipstream.faces.horovod import job, process_sets
 
-__all__ = ["HorovodBasics"]
+__all__ = ["BASICS", "HorovodBasics"]
 
 
 class HorovodBasics:
@@ -19,3 +19,9 @@ class HorovodBasics:
         if name not in job.__all__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(job, name)
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        return process_sets.registered()
+
+
+BASICS = HorovodBasics()

@@ -29,7 +29,9 @@ MODULES: dict[str, Names] = {
     "horovod": Names(others=_from(f"{_OURS}.running", "run")),
     "horovod.torch": Names((_TORCH,)),
     "horovod.torch.mpi_ops": Names(
-        (_TORCH,), {"handle_average_backwards_compatibility": "slipstream.faces.horovod.reduce_ops:choose_op"}
+        (_TORCH,),
+        {"handle_average_backwards_compatibility": "slipstream.faces.horovod.reduce_ops:choose_op"}
+        | {"_basics": f"{_OURS}.basics:BASICS"},
     ),
     "horovod.torch.functions": Names(
         others=_from(

@@ -82,10 +82,13 @@ class _Turns:
         address = number.ctypes.data
         return addresses.all_reduce(self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number)
 
-    def last(self, waited: float) -> int:
-        """The rank (its number in the job) that has ``waited`` least, in seconds."""
-        everyone = np.asarray(arrays.all_gather(np.array([waited]), group=self._group))
-        return self._group.ranks[int(everyone.argmin())]
+    def last(self, helped: bool, waited: float) -> int:
+        """The rank (its number in the job) that has joined last: it ``helped`` nobody, and ``waited`` least (seconds).
+
+        Ranks that have called operations for each other, and have joined before these began, have all helped.
+        """
+        everyone = np.asarray(arrays.all_gather(np.array([[helped, waited]], np.float64), group=self._group))
+        return self._group.ranks[int(np.lexsort(everyone.T[::-1])[0])]
 
 
 def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = None) -> int:
@@ -95,12 +98,17 @@ def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = N
     called it last.
     """
     turns, since = turns_of(group), time.monotonic()
-    named = None if take_part is None else negotiator_of(group).join(take_part)
+    negotiator = None if take_part is None else negotiator_of(group)
+    before = 0 if negotiator is None else negotiator.helped
+    named = None if negotiator is None or take_part is None else negotiator.join(take_part)
+    helped = False
     while (exchange := turns.next()) is not None:
         exchange.take_part()
-    if named is not None:
+        helped = True
+    if named is not None and negotiator is not None:
         named.wait()
-    return turns.last(time.monotonic() - since)
+        helped = helped or negotiator.helped > before
+    return turns.last(helped, time.monotonic() - since)
 
 
 _turns: weakref.WeakKeyDictionary[Group, _Turns] = weakref.WeakKeyDictionary()

@@ -74,6 +74,11 @@ class Negotiator:
         return self._rounds.count
 
     @property
+    def helped(self) -> int:
+        """In how many operations of others this rank took part, as it had joined."""
+        return self._rounds.helped
+
+    @property
     def locked(self) -> bool:
         """Whether operations start in a locked order."""
         return self._locked is not None

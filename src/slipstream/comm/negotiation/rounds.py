@@ -30,12 +30,13 @@ class Rounds:
     """What a rank has announced, and what its group knows. Of the negotiator's thread alone.
 
     ``begin`` starts a call that has been decided, or fails it with a mismatch. ``count``: how many rounds there have
-    been; ``pause``: seconds that a rank should wait before the next one; ``take_part``: starts what this rank does not
-    call, once it has joined.
+    been; ``helped``: how many operations of others this rank took part in, as it had joined; ``pause``: seconds that a
+    rank should wait before the next one; ``take_part``: starts what this rank does not call, once it has joined.
     """
 
     def __init__(self, group: Group, begin: Callable[[Negotiated, str, bool], None]) -> None:
         self.count = 0
+        self.helped = 0
         self.pause = 0.0
         self.take_part: TakePart | None = None
         self.open: dict[Key, Negotiated] = {}  # announced and not decided, by what ranks match them by
@@ -83,6 +84,7 @@ class Rounds:
         messages = exchange(self._messages, mine, self._waits, endless=only_joins(self.open))
         self.count += 1
         decisions = self._agreement.decide(messages)
+        self.helped += sum(decision.key not in self.open for decision in decisions)
         self._start_all(decisions)
         for decision in decisions:
             self._cycles.note(decision)

@@ -143,6 +143,13 @@ def stop() -> None:
     global_process_set.ranks = None
 
 
+def registered() -> dict[int, list[int]]:
+    """The ranks of every set, by its number; ValueError before `init`."""
+    require_init()
+    found = {number: list(one.ranks or ()) for number, one in _registered.items()}
+    return {0: list(range(_comm.size())), **found}
+
+
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a set of ranks; every rank of the job calls it, with the same ranks, in the same order.
 
