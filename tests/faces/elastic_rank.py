@@ -3,7 +3,7 @@
 elastic_rank.py CASE: a case in JSON, with
     events     what happens where: {"rank of the first job": [place, what]}. Places are "EPOCH.STEP", "end" (of the
                last epoch) and "reset" (its callback); what happens is "die", "raise" (HorovodInternalError, once),
-               "stuck" (the same each time), "interrupt" (HostsUpdatedInterrupt) or "differ" (a call of its own)
+               "stuck" (the same each time), "interrupt" (HostsUpdatedInterrupt) or "differ" (in the shape of a call)
     optimizer  arguments of DistributedOptimizer
     every      steps from commit to commit
     late_zero  gradients are cleared after steps, not before
@@ -75,7 +75,7 @@ class Trainer:
         if self.what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.what == "differ":
-            hvd.broadcast(torch.zeros(3), 0)
+            hvd.allreduce(torch.zeros(2 + hvd.rank()))
         if self.what == "interrupt":
             self.place = ""
             raise hvd.elastic.HostsUpdatedInterrupt(False)

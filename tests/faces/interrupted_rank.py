@@ -222,6 +222,12 @@ def c10d_sparse() -> None:
 
 
 AFTERWARDS: list[Callable[[], None]] = []
+
+
+def void(_: object) -> None:
+    """Nothing comes of it."""
+
+
 TRAINING: list[Training] = []
 RANK = 0
 FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None], str]] = {
@@ -231,6 +237,7 @@ FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None],
         "broadcast_optimizer_state",
     ),
     "optimizer": ((), lambda: TRAINING[0].step(), "the exchange of gradients"),
+    "join": ((), lambda: void(hvd.join()), "join"),
     "c10d": (
         (c10d_all_reduce, c10d_strided, c10d_all_gather, c10d_recv),
         c10d_sparse,
@@ -240,6 +247,7 @@ FACES: Mapping[str, tuple[tuple[Callable[[int], Case], ...], Callable[[], None],
 AGAIN = {
     "hvd": (hvd_again, hvd_kept, hvd_kept_broadcast, hvd_named),
     "optimizer": (hvd_again,),
+    "join": (),
     "c10d": (c10d_again, c10d_kept, c10d_kept_list),
 }
 

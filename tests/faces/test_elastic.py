@@ -107,7 +107,7 @@ def test_the_job_is_not_formed_anew_more_often_than_allowed() -> None:
 
 
 def test_different_operations_are_a_mistake_of_the_program() -> None:
-    for one in outcomes(2, {"events": {"1": ["1.2", "differ"]}}):
+    for one in outcomes(2, {"events": {rank: ["1.2", "differ"] for rank in "01"}}):
         assert one["error"].startswith("Mismatch: ")
         assert (one["sizes"], one["calls"]) == ([], 1)
 

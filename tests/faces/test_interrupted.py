@@ -20,6 +20,7 @@ SCRIPT = Path(__file__).with_name("interrupted_rank.py")
         ("c10d", "tcp", signal.SIGTERM),
         ("c10d", "shm", signal.SIGALRM),
         ("optimizer", "shm", signal.SIGALRM),
+        ("join", "shm", signal.SIGALRM),
     ],
 )
 def test_an_interrupted_call_harms_neither_memory_nor_values(

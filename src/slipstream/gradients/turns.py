@@ -20,6 +20,7 @@ from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Aborted
 from slipstream.base.own_names import own_name
 from slipstream.comm.collectives import addresses, arrays
+from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
@@ -95,20 +96,21 @@ def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = N
     """Takes part in the steps of the group's other ranks until all of them have called this.
 
     With ``take_part`` also in the operations that they negotiate. Returns the number in the job of the rank that
-    called it last.
+    called it last. An exception of a signal's handler ends the session: the others count on this rank.
     """
     turns, since = turns_of(group), time.monotonic()
-    negotiator = None if take_part is None else negotiator_of(group)
-    before = 0 if negotiator is None else negotiator.helped
-    named = None if negotiator is None or take_part is None else negotiator.join(take_part)
-    helped = False
-    while (exchange := turns.next()) is not None:
-        exchange.take_part()
-        helped = True
-    if named is not None and negotiator is not None:
-        named.wait()
-        helped = helped or negotiator.helped > before
-    return turns.last(helped, time.monotonic() - since)
+    with Together(group, "join"):
+        negotiator = None if take_part is None else negotiator_of(group)
+        before = 0 if negotiator is None else negotiator.helped
+        named = None if negotiator is None or take_part is None else negotiator.join(take_part)
+        helped = False
+        while (exchange := turns.next()) is not None:
+            exchange.take_part()
+            helped = True
+        if named is not None and negotiator is not None:
+            named.wait()
+            helped = helped or negotiator.helped > before
+        return turns.last(helped, time.monotonic() - since)
 
 
 _turns: weakref.WeakKeyDictionary[Group, _Turns] = weakref.WeakKeyDictionary()
