@@ -13,7 +13,9 @@ __all__ = ["KNOBS", "OURS", "THEIRS", "Knob", "Told", "knob_of", "told", "values
 
 THEIRS, OURS = "HOROVOD_", "SLIPSTREAM_"
 _MOST_FUSED = 1 << 30
-_LEVELS = {"trace": "debug", "debug": "debug", "info": "info"}
+_LEVELS = {"trace": "debug", "debug": "debug", "info": "info"} | dict.fromkeys(
+    ("warning", "error", "fatal"), "warning"
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ def _stalled(text: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _level(text: str, _: Mapping[str, str]) -> str:
-    return _LEVELS.get(text.lower(), "warning")
+    if text.lower() not in _LEVELS:
+        raise ValueError(f"expected one of {', '.join(_LEVELS)}")
+    return _LEVELS[text.lower()]
 
 
 def _timeline(text: str, _: Mapping[str, str]) -> str | None:
