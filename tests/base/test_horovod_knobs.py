@@ -60,6 +60,7 @@ def test_the_page_lists_them() -> None:
         ("TIMELINE", "DYNAMIC", "timeline", None),
         ("LOG_LEVEL", "TRACE", "log", "debug"),
         ("LOG_LEVEL", "info", "log", "info"),
+        ("LOG_LEVEL", "WARNING", "log", "warning"),
         ("LOG_LEVEL", "fatal", "log", "warning"),
         ("START_TIMEOUT", "120", "start_timeout", 120.0),
         ("GLOO_IFACE", "eth0", "interface", "eth0"),
@@ -90,7 +91,10 @@ def test_ours_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("FUSION_THRESHOLD", "much"), ("AUTOTUNE", "true"), ("THREAD_AFFINITY", "x"), ("START_TIMEOUT", "nan")],
+    [
+        *(("FUSION_THRESHOLD", "much"), ("AUTOTUNE", "true"), ("THREAD_AFFINITY", "x")),
+        *(("START_TIMEOUT", "nan"), ("LOG_LEVEL", "debugg")),
+    ],
 )
 def test_a_mistake_names_the_variable(name: str, text: str) -> None:
     given = {f"HOROVOD_{name}": text, "SLIPSTREAM_LOCAL_RANK": "0", "SLIPSTREAM_LOCAL_SIZE": "1"}

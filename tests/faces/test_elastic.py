@@ -22,7 +22,7 @@ SAMPLES, EPOCHS = 48, 3
 def outcomes(
     size: int, case: dict[str, Any], dead: set[int] = frozenset(), **env: str
 ) -> list[dict[str, Any]]:
-    """What each rank that lives found; AssertionError if one hangs or fails."""
+    """What each rank that lives found and said; AssertionError if one hangs or fails."""
     with ranks.started(SCRIPT, size, args=[json.dumps(case)], env=env) as job:
         for rank in job:
             try:
@@ -32,7 +32,7 @@ def outcomes(
                 raise AssertionError(f"rank {rank.number} hangs\n{texts}") from None
             assert code == (-9 if rank.number in dead else 0), f"rank {rank.number}: {rank.text()}"
         texts = [rank.text() for rank in job if rank.number not in dead]
-    return [json.loads(ranks.marked("found ", text)) for text in texts]
+    return [json.loads(ranks.marked("found ", text)) | {"said": text} for text in texts]
 
 
 def trained_alone(seen: list[list[int]]) -> list[list[float]]:
@@ -75,7 +75,10 @@ def check_trained(found: list[dict[str, Any]], sizes: list[int], every_sample: b
     ],
 )
 def test_one_of_three_dies(victim: int, place: str, case: dict[str, Any]) -> None:
-    check_trained(outcomes(3, case | {"events": {str(victim): [place, "die"]}}, {victim}), [2])
+    found = outcomes(3, case | {"events": {str(victim): [place, "die"]}}, {victim})
+    check_trained(found, [2])
+    assert ("rank 0: formerly rank 1: training goes on" in found[0]["said"]) == (victim == 0)
+    assert "training goes on" in found[0]["said"]
 
 
 def test_ranks_die_until_one_is_left() -> None:

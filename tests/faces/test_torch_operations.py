@@ -335,7 +335,7 @@ def check_restart() -> None:
     for _ in range(3):
         hvd.shutdown()
         assert not hvd.is_initialized()
-        with pytest.raises(ValueError, match="slipstream has not been initialized: call hvd"):
+        with pytest.raises(ValueError, match="Horovod has not been initialized"):
             hvd.rank()
         some = hvd.ProcessSet([1, 0])
         hvd.init(process_sets=[some])

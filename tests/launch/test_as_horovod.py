@@ -11,6 +11,7 @@ import pytest
 import slipstream.launch
 from launch.test_environment import other
 from launch.test_run import run, tag
+from slipstream.launch.no_horovod import horovod_cure
 
 __all__ = ["other", "tag"]
 
@@ -56,6 +57,62 @@ def test_not_unless_it_is_asked_for(tag: str, real: Path) -> None:
     script = "import horovod; print(horovod.__version__)"
     code, out, _ = run(tag, "-np", "1", "-e", f"PYTHONPATH={real}", "--", sys.executable, "-c", script)
     assert (code, out) == (0, "[0] 0.1\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "beside", "cure"),
+    [
+        (
+            [],
+            [],
+            "",
+            "add --horovod before --, and the script's Horovod is slipstream: slipstream run --horovod",
+        ),
+        (["--horovod"], ["-I"], "", "python -I ignores PYTHONPATH, by which"),
+        (
+            ["--horovod"],
+            [],
+            "horovod/__init__.py",
+            "{folder}/horovod hides the package horovod of slipstream",
+        ),
+    ],
+    ids=["not asked for", "isolated", "hidden"],
+)
+def test_no_horovod_has_a_cure(
+    tag: str, tmp_path: Path, options: list[str], flags: list[str], beside: str, cure: str
+) -> None:
+    (tmp_path / "train.py").write_text("import horovod.torch\n")
+    if beside:
+        (tmp_path / beside).parent.mkdir()
+        (tmp_path / beside).touch()
+    code, _, err = run(tag, "-np", "1", *options, "--", sys.executable, *flags, str(tmp_path / "train.py"))
+    assert code == 1
+    assert "No module named 'horovod" in err
+    assert err.splitlines()[-1].startswith(f"slipstream: {cure.format(folder=tmp_path)}"), err
+
+
+@pytest.mark.parametrize(
+    ("command", "cure"),
+    [
+        ("python -uE train.py", "python -E ignores PYTHONPATH"),
+        ("python3.11 -X importtime -W Ignore train.py", "{folder}/horovod.py hides"),
+        ("python -m train", "{folder}/horovod.py hides"),
+        ("python deeper/train.py -I", "something hides the package horovod"),
+        ("bash train.sh", "something hides the package horovod"),
+    ],
+)
+def test_what_hides_it(tmp_path: Path, command: str, cure: str) -> None:
+    (tmp_path / "horovod.py").touch()
+    error = "ModuleNotFoundError: No module named 'horovod.torch'; 'horovod' is not a package"
+    said = horovod_cure(error, command.split(), tmp_path, asked=True)
+    assert said.startswith(cure.format(folder=tmp_path))
+    assert horovod_cure(error, command.split(), tmp_path, asked=False).startswith("add --horovod")
+    assert horovod_cure("ValueError: x", command.split(), tmp_path, asked=True) == ""
+
+
+def test_a_function_of_slipstream_run_has_no_options() -> None:
+    command = ["python", "-m", "slipstream.launch.calls", "rank", "x"]
+    assert horovod_cure("ModuleNotFoundError: No module named 'horovod'", command, None, asked=False) == ""
 
 
 def test_a_python_without_slipstream_is_named() -> None:

@@ -14,7 +14,7 @@ import pytest
 from launch.test_run import LIMIT, environment, tag
 from slipstream.base.horovod_knobs import KNOBS
 from slipstream.cli.horovod_flags import FLAGS, meaning
-from slipstream.cli.horovodrun import of_config, translated
+from slipstream.cli.horovodrun import not_in_config, of_config, translated
 from slipstream.cli.main import run
 
 __all__ = ["tag"]
@@ -195,6 +195,9 @@ def test_a_file_of_options(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=said):
             of_config(wrong)
+    loose = {"verbose": True, "params": {"cycle_time_ms": 3}, "controller": "gloo"}
+    assert of_config(loose) == [("--cycle-time-ms", ["3"]), ("--gloo", [])]
+    assert [note.partition(" is ")[0] for note in not_in_config(loose)] == ["--config-file: verbose"]
 
 
 def test_without_a_library_for_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,4 +245,7 @@ def test_a_job_runs_without_two_dashes(tag: str) -> None:
     assert done.stderr.startswith("horovodrun: --mpi has no meaning here: slipstream uses no MPI")
     done = horovodrun("--bogus", "x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "horovodrun has no option --bogus" in done.stderr
+    assert "horovodrun has no option --bogus; horovodrun --help lists them" in done.stderr
+    done = horovodrun("-np", "2", "-H", "localhost:1", "true")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: horovodrun [OPTIONS]"), done.stderr

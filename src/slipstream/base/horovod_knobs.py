@@ -13,7 +13,9 @@ __all__ = ["KNOBS", "OURS", "THEIRS", "Knob", "Told", "knob_of", "told", "values
 
 THEIRS, OURS = "HOROVOD_", "SLIPSTREAM_"
 _MOST_FUSED = 1 << 30
-_LEVELS = {"trace": "debug", "debug": "debug", "info": "info"}
+_LEVELS = {"trace": "debug", "debug": "debug", "info": "info"} | dict.fromkeys(
+    ("warning", "error", "fatal"), "warning"
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ def _stalled(text: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _level(text: str, _: Mapping[str, str]) -> str:
-    return _LEVELS.get(text.lower(), "warning")
+    if text.lower() not in _LEVELS:
+        raise ValueError(f"expected one of {', '.join(_LEVELS)}")
+    return _LEVELS[text.lower()]
 
 
 def _timeline(text: str, _: Mapping[str, str]) -> str | None:
@@ -81,6 +85,10 @@ _NO_MPI = "slipstream uses no MPI"
 _NO_STREAMS = "slipstream uses no NCCL"
 _ENGINE = "slipstream has one engine, its own"
 _STALLS = "a warning always names the ranks that an operation waits for; SLIPSTREAM_TIMEOUT ends the wait"
+_STALL_TIME = (
+    "the warning that names the ranks that an operation waits for comes after 10 s, always; "
+    "SLIPSTREAM_TIMEOUT ends the wait"
+)
 _BUILD = "it is for the build of Horovod"
 
 KNOBS: dict[str, Knob] = {
@@ -97,7 +105,7 @@ KNOBS: dict[str, Knob] = {
     "HIERARCHICAL_ALLGATHER": Knob(why="slipstream chooses the algorithm of each all-gather"),
     "TORUS_ALLREDUCE": Knob("hierarchy", _switch("on", None)),
     "STALL_CHECK_DISABLE": Knob(why=_STALLS),
-    "STALL_CHECK_TIME_SECONDS": Knob(why=_STALLS),
+    "STALL_CHECK_TIME_SECONDS": Knob(why=_STALL_TIME),
     "STALL_SHUTDOWN_TIME_SECONDS": Knob("timeout", _stalled),
     "TIMELINE": Knob("timeline", _timeline),
     "TIMELINE_MARK_CYCLES": Knob(why=_NO_CYCLES),

@@ -97,7 +97,7 @@ FLAGS: tuple[Flag, ...] = (
 # What asks a script for hosts, and what it means here.
 DISCOVERY = {
     "--slots-per-host": "of hosts that --host-discovery-script names without slots",
-    "--host-discovery-script": "-H with the hosts that it prints as the job starts: none joins later",
+    "--host-discovery-script": "-H with the hosts that it prints; it is asked once, at the start: no host joins later",
 }
 
 

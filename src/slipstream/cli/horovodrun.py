@@ -18,7 +18,7 @@ from slipstream.base.protocol import HOROVOD, package_version
 from slipstream.cli.horovod_flags import FLAGS, SECTIONS, Flag, meaning
 from slipstream.launch.hosts import discovered, shown_hosts
 
-__all__ = ["Translation", "main", "of_config", "translated"]
+__all__ = ["Translation", "main", "not_in_config", "of_config", "translated"]
 
 _USAGE = """Usage: horovodrun [OPTIONS] COMMAND ...
 
@@ -52,6 +52,7 @@ Available Tensor Operations:
 
 Gloo stands for slipstream's own engine, which needs no MPI."""
 
+_ALIKE = 0.75  # all options have their dashes in common, and many a word
 _NAMES = {name: flag for flag in FLAGS for name in flag.names.split()}
 _OWN = {
     "-h": "help",
@@ -98,7 +99,7 @@ def main() -> None:
         click.echo(f"horovodrun: this is {shlex.join(['slipstream', *found.words])}", err=True)
     from slipstream.cli.main import main as slipstream  # by far the most of what is to be imported
 
-    slipstream(found.words, prog_name="slipstream")
+    slipstream(found.words, prog_name="horovodrun")
 
 
 def translated(argv: Sequence[str]) -> Translation:
@@ -114,7 +115,9 @@ def translated(argv: Sequence[str]) -> Translation:
         if len(values) != count:
             raise ValueError(f"{word} takes {count or 'no'} value{'s' * (count > 1)}")
         if name == "--config-file":
-            configured += of_config(_loaded(Path(values[0])))
+            config = _loaded(Path(values[0]))
+            configured += of_config(config)
+            found.notes += not_in_config(config)
         elif name in _OWN:
             found.asks = found.asks or _OWN[name]
         else:
@@ -179,7 +182,7 @@ def _whole_name(word: str) -> str:
             f"{word} is an option of slipstream run: slipstream run --horovod {word} ... -- COMMAND"
         )
     raise ValueError(
-        f"horovodrun has no option {word}{did_you_mean(word, known)}; horovodrun --help lists them"
+        f"horovodrun has no option {word}{did_you_mean(word, known, _ALIKE)}; horovodrun --help lists them"
     )
 
 
@@ -198,11 +201,22 @@ def of_config(config: Any) -> list[tuple[str, list[str]]]:
     for section, content in config.items():
         if section == "controller":
             found.append((_option(f"--{content}", "controller"), []))
+        elif section not in SECTIONS and not isinstance(content, dict):
+            continue  # see `not_in_config`
         elif section not in SECTIONS or not isinstance(content, dict):
             raise ValueError(f"--config-file: no section {section}{did_you_mean(str(section), SECTIONS)}")
         else:
             found += [_configured(section, key, value) for key, value in content.items() if value is not None]
     return found
+
+
+def not_in_config(config: dict[Any, Any]) -> list[str]:
+    """A note for each key of a configuration that is no section: as with Horovod, it changes nothing."""
+    return [
+        f"--config-file: {key} is ignored: options stand in sections, such as params: and timeline:"
+        for key, content in config.items()
+        if key != "controller" and key not in SECTIONS and not isinstance(content, dict)
+    ]
 
 
 def _configured(section: str, key: str, value: Any) -> tuple[str, list[str]]:

@@ -34,9 +34,13 @@ class Root(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does, but Ctrl-C is exit code 130."""
+        """As click does, but Ctrl-C is exit code 130, and errors for ``horovodrun`` name that command."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if ctx.info_name == "horovodrun":  # whose user has typed no `slipstream run`
+                error.ctx = ctx
+            raise
         except KeyboardInterrupt:
             sys.exit(130)
 

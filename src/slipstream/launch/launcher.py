@@ -13,6 +13,7 @@ import os
 import secrets
 import selectors
 import shutil
+from pathlib import Path
 
 from slipstream.base.files import raise_file_limit
 from slipstream.base.settings import Settings
@@ -25,6 +26,7 @@ from slipstream.launch.deadlines import Deadlines
 from slipstream.launch.ending import Ending
 from slipstream.launch.environment import passed_on
 from slipstream.launch.hosts import Placed, shown_names
+from slipstream.launch.no_horovod import horovod_cure
 from slipstream.launch.options import JobOptions
 from slipstream.launch.output import RankOutputs, standard_console
 from slipstream.launch.processes import adopt_orphans, keep_standard_streams
@@ -175,8 +177,12 @@ class _Launcher:
             self._ranks.tracebacks.show()
             return
         host = next(one.host for one in self._options.placed if one.rank == cause.rank)
-        program = shutil.which(self._options.argv[0], path=self._options.env.get("PATH"))
-        cure = advice(cause, self._ranks.finished, program if self._local[host] else None)
+        options, local = self._options, self._local[host]
+        program = shutil.which(options.argv[0], path=options.env.get("PATH"))
+        folder = Path(options.cwd) if local else None
+        cure = advice(cause, self._ranks.finished, program if local else None) or horovod_cure(
+            cause.error, options.argv, folder, asked=options.horovod
+        )
         tail = self._outputs.tail(cause.rank)
         traceback = self._ranks.tracebacks.of(cause.rank)
         others = self._ranks.tracebacks.others(cause.rank)

@@ -250,7 +250,7 @@ class _Resets:
         self._state = state
         self._count = 0
         self._cause: Exception | None = None
-        self._size = 0  # of the job before
+        self._size = self._rank = 0  # in the job before
         self._commits = -1  # at the last reset
 
     def begin(self, cause: Exception) -> None:
@@ -262,13 +262,14 @@ class _Resets:
                 f"more. The last error: {cause}"
             ) from cause
         self._count += 1
-        self._cause, self._size = cause, _comm.size()
+        self._cause, self._size, self._rank = cause, _comm.size(), _comm.rank()
 
     def say(self, cause: Exception) -> None:
         """Tells people on how many ranks training goes on."""
         if _comm.rank() == 0:
-            text = "training goes on from the last commit with %d of %d ranks: %s"
-            _log.warning(text, _comm.size(), self._size, cause)
+            before = f"formerly rank {self._rank}: " if self._rank else ""
+            text = "%straining goes on from the last commit with %d of %d ranks: %s"
+            _log.warning(text, before, _comm.size(), self._size, cause)
 
     def check_progress(self) -> None:
         """Raises _NoProgress on all ranks if no rank was lost, and none has committed anything since the last reset."""

@@ -15,7 +15,10 @@ __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_proces
 def require_init() -> None:
     """ValueError before `init`, as Horovod has it."""
     if not _comm.is_initialized():
-        raise ValueError("slipstream has not been initialized: call hvd.init() first")
+        raise ValueError(
+            "slipstream has not been initialized: call hvd.init() first. "
+            "In Horovod's words: Horovod has not been initialized"  # programs look for these
+        )
 
 
 class ProcessSet:
