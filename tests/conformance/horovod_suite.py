@@ -124,7 +124,7 @@ def what_ran(checkout: Path, launch: str) -> dict[str, str]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "horovod": told.stdout.strip() or "an unknown commit",
-        "launch": launch,
+        "launch": launch.replace("{ranks}", "RANKS"),
         "python": platform.python_version(),
         "slipstream": metadata.version("slipstream"),
         "torch": metadata.version("torch"),
