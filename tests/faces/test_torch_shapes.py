@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).with_name("mismatch_rank.py")
 
 @pytest.mark.parametrize("how", ["allreduce", "broadcast", "reducescatter", "grouped"])
 def test_ranks_that_differ_in_shape_read_both(how: str) -> None:
-    shown = ("of shapes 3, 5", "of shapes 5, 3") if how == "grouped" else ("shape=3x2", "shape=2x3")
+    shown = ("[(3,), (5,)]", "[(5,), (3,)]") if how == "grouped" else ("(3, 2)", "(2, 3)")
     for text in ranks.run(SCRIPT, 2, args=[how]):
         assert all(one in text for one in shown), text
 

@@ -219,7 +219,7 @@ def check_a_burst_travels_together() -> None:
         burst()
     finally:
         buffers.Buffer.reduce = reduce  # type: ignore[method-assign]
-    assert count[0] <= 20, count
+    assert count[0] <= 50, count  # not 100
 
 
 def check_random_mixes(seed: int) -> None:

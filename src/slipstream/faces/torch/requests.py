@@ -57,7 +57,7 @@ _SHARING = frozenset(
 )
 
 
-@functools.lru_cache(_MOST_KEPT)
+@functools.lru_cache(_MOST_KEPT, typed=True)  # True is no op, though it equals one
 def sum_request(
     name: str,
     dtype: torch.dtype,
