@@ -99,6 +99,7 @@ class Negotiator:
         call = Negotiated(self, request, start, part, key)
         before = self._calls.get(key)
         if before is not None and not before.done():
+            self._group.session.check()  # has it failed, the one before does not end by itself
             raise ValueError(
                 f"Requested to {request.kind} a tensor with the same name as another tensor that is currently "
                 f"being processed: {request.name!r}. Synchronize the first, or use another name."
