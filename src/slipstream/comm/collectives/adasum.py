@@ -22,7 +22,7 @@ With SLIPSTREAM_HIERARCHY=on the ranks of each host are averaged, and Adasum joi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -238,15 +238,11 @@ class _Ways:
             self._move(addresses.send, vectors, sent, peer).wait()
         coming.wait()
 
-    def _move(self, way: object, vectors: Vectors, span: tuple[int, int], peer: int) -> Work:
+    def _move(self, way: Callable[..., Work], vectors: Vectors, span: tuple[int, int], peer: int) -> Work:
         count = span[1] - span[0]
         if count == 0:
             return DONE
-        assert callable(way)
-        work: Work = way(
-            self._group, vectors.address(span[0]), count, vectors.dtype, peer, keep=vectors.memory
-        )
-        return work
+        return way(self._group, vectors.address(span[0]), count, vectors.dtype, peer, keep=vectors.memory)
 
     def swap(self, peer: int, mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
         """Gives ``mine`` for ``theirs``."""
