@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "base/huge_pages.h"
 #include "bindings/begun.h"
 #include "bindings/board_call.h"
 #include "bindings/call_request.h"
@@ -224,6 +225,8 @@ void bind_handles(nb::module_& m) {
            "The rank of the group that a finished send or receive talked to; -1 before, and for works of several.")
       .def("wait", &Handle::wait, nb::arg("timeout") = nb::none(),
            "Waits; False if `timeout` seconds pass first. Raises the operation's error.")
+      .def("entitle", &Handle::entitle, nb::arg("title"),
+           "What reports call the operation from now on, in place of its signature; the first title stays.")
       .def("waits", &Handle::waits, "For people: the operation, and the ranks that it waits for; empty if it is done.");
 }
 
@@ -254,6 +257,8 @@ void bind_calls(nb::module_& m, SessionClass& session) {
       "For how many works memory is kept that nobody waits for any more: interrupted calls, dropped handles.");
   bind_begun(m);
   m.def("address_of", &address_of, nb::arg("array"), "The address of a C-contiguous NumPy array's memory.");
+  m.def("prefer_huge_pages", &prefer_huge_pages, nb::arg("address"), nb::arg("bytes"),
+        "Hints that untouched memory of this process should be in huge pages, which the kernel clears faster.");
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),

@@ -62,6 +62,7 @@ class Handle {
     end();
     return true;
   }
+  void entitle(std::string title) { work_->entitle(std::move(title)); }
   // For what the work waits; empty if it is done.
   std::string waits() {
     const WithoutGil release;

@@ -187,7 +187,7 @@ std::string StallQuestions::absence(const WorkHeader& asked, Time now) const {
   const std::string what = direct ? "has not called its side of #" : "has not called #";
   std::string text = what + std::to_string(asked.seq) + (direct ? " of these sends and receives" : " of this group");
   text += last.empty() ? ", and none before it" : ": its last one there is " + last;
-  return text + "; now it " + report_.occupation(now);
+  return text + kNowIt + report_.occupation(now);
 }
 
 }  // namespace slipstream

@@ -71,7 +71,7 @@ Error StallWatch::watch(Execution& execution, Time now) {
     stall.asked_at = now;
     execution.nudge();
   }
-  warn(stall, execution.work()->counters, now, [&] { return report_.wait_of(execution, now); });
+  warn(stall, *execution.work(), now, [&] { return report_.wait_of(execution, now); });
   return {};
 }
 
@@ -80,7 +80,7 @@ Error StallWatch::watch_line(Time now) {
   const Work* work = channels_.overdue(now);
   if (work == nullptr) return {};
   std::string wait = report_.name() + " has waited " + seconds_text(now - work->submitted) + " for the turn of " +
-                     numbered(work->request.signature, work->request.seq);
+                     title_of(*work, work->request.seq);
   for (const Execution* execution : executions_.in_order()) {
     if (execution->work()->request.channel != work->request.channel) continue;
     wait += ", behind " + report_.wait_of(*execution, now);
@@ -112,7 +112,7 @@ Error StallWatch::watch(Receives::Receive& receive, Time now) {
       questions_.ask({candidate.channel, ledger_.next(candidate.channel)}, request.signature, rank);
   }
   if (ask) stall.asked_at = now;
-  warn(stall, receive.work->counters, now, [&] { return report_.wait_of(receive, now); });
+  warn(stall, *receive.work, now, [&] { return report_.wait_of(receive, now); });
   return {};
 }
 
@@ -136,20 +136,20 @@ Error StallWatch::expired(const Work& work, const Stall& stall, const std::vecto
       culprit = rank;
       break;
     }
-  return Error{
-      Code::timeout,
-      culprit,
-      {},
-      wait + report_.dissent(stall, now()) + " Timed out on " + report_.name() + " (" + setting + " sets the limit)"};
+  return Error{Code::timeout,
+               culprit,
+               {},
+               wait + report_.dissent(work, stall, now()) + " Timed out on " + report_.name() + " (" + setting +
+                   " sets the limit)"};
 }
 
-void StallWatch::warn(Stall& stall, Counters* counters, Time now, const std::function<std::string()>& wait) {
+void StallWatch::warn(Stall& stall, const Work& work, Time now, const std::function<std::string()>& wait) {
   if (now - stall.progress_at < seconds(options_.warn_seconds)) return;
   if (stall.warned_at > stall.progress_at && now - stall.warned_at < seconds(options_.warn_again_seconds)) return;
   stall.warned_at = now;
-  if (counters != nullptr) counters->add_stall();
+  if (work.counters != nullptr) work.counters->add_stall();
   if (warned_.take(now, options_.warn_seconds, kMostWarnings))
-    log_warning(rank_, wait() + report_.dissent(stall, now));
+    log_warning(rank_, wait() + report_.dissent(work, stall, now));
   else
     ++not_warned_of_;
 }

@@ -59,7 +59,7 @@ class StallWatch {
   Error expired(const Work& work, const Stall& stall, const std::vector<int>& waiting_on,
                 const std::string& wait) const;
   bool must_ask(const Stall& stall, Time now);
-  void warn(Stall& stall, Counters* counters, Time now, const std::function<std::string()>& wait);
+  void warn(Stall& stall, const Work& work, Time now, const std::function<std::string()>& wait);
   void warn_of_the_rest(Time now);
 
   int rank_;

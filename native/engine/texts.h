@@ -22,11 +22,18 @@ inline std::string numbered(const Signature& signature, uint32_t seq) {
   return signature.describe().substr(0, 400) + " #" + std::to_string(seq);
 }
 
+// What people know a work as that has the number `seq`.
+inline std::string title_of(const Work& work, uint32_t seq) {
+  const std::string* title = work.title();
+  return title != nullptr ? title->substr(0, 400) : numbered(work.request.signature, seq);
+}
+
 // Why a data frame of such a work is refused.
 inline std::string twice_text(const std::string& who, const Signature& signature) {
   return who + " sent a chunk of " + signature.describe() + " twice, or long before its turn";
 }
 
+inline constexpr const char* kNowIt = "; now it ";
 inline constexpr const char* kStillWaits = " still waits in ";
 inline constexpr const char* kHasCalled = " has called ";
 

@@ -1,6 +1,7 @@
 #include "engine/wait_report.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/texts.h"
 
@@ -22,6 +23,14 @@ std::string state_of(const Ledger::Entry& entry, Time now) {
   return (work.error() ? "failed after " : "done after ") + taken + ", " + seconds_text(now - work.finished) + " ago";
 }
 
+// What a rank says that does not take part: of a work that has a title, its number in its group tells nobody anything.
+std::string absence_from(const Work& work, const std::string& said) {
+  const size_t now_it = said.find(kNowIt);
+  return work.title() == nullptr || now_it == std::string::npos
+             ? said
+             : "is not in it: it " + said.substr(now_it + std::strlen(kNowIt));
+}
+
 }  // namespace
 
 std::string WaitReport::who(const std::vector<int>& ranks) const {
@@ -40,8 +49,8 @@ std::string WaitReport::members(const Group& group) {
 }
 
 WaitReport::Wait WaitReport::wait(const Execution& execution, Time now) const {
-  const Request& request = execution.work()->request;
-  return {numbered(request.signature, request.seq), seconds_text(now - execution.stall.progress_at),
+  const Work& work = *execution.work();
+  return {title_of(work, work.request.seq), seconds_text(now - execution.stall.progress_at),
           " for " + who(execution.waiting_on())};
 }
 
@@ -61,13 +70,13 @@ std::string WaitReport::wait_of(const Work& work, Time now) const {
       const Stall& stall = execution->stall;  // after a short wait nobody has been asked
       const std::string those = execution->waiting_on().size() == 1 ? "that rank does" : "those ranks do";
       return wait_of(*execution, now) +
-             (stall.answers.empty() ? ": it is not known yet what " + those : dissent(stall, now));
+             (stall.answers.empty() ? ": it is not known yet what " + those : dissent(work, stall, now));
     }
   for (const auto& receive : receives_.all())
     if (receive.work.get() == &work) return wait_of(receive, now);
   const Request& request = work.request;
   const bool has_number = request.candidates.empty() && !request.only_waits;
-  return (has_number ? numbered(request.signature, request.seq) : request.signature.describe()) + " of the group of " +
+  return (has_number ? title_of(work, request.seq) : request.signature.describe()) + " of the group of " +
          members(*request.group) + ", called " + seconds_text(now - work.submitted) + " ago, has not begun" +
          (executions_.empty() ? std::string() : "; first this rank " + occupation(now));
 }
@@ -78,7 +87,7 @@ std::string WaitReport::awaited_by(const Work& work) const {
   return "the other workers";
 }
 
-std::string WaitReport::dissent(const Stall& stall, Time now) const {
+std::string WaitReport::dissent(const Work& work, const Stall& stall, Time now) const {
   std::string text;
   size_t left = 0;
   for (const auto& [rank, said] : stall.answers) {
@@ -86,8 +95,8 @@ std::string WaitReport::dissent(const Stall& stall, Time now) const {
     if (text.size() > kMostDissent)
       ++left;
     else
-      text +=
-          ". " + fabric_.who(rank) + " " + said.text + " (it reported this " + seconds_text(now - said.at) + " ago)";
+      text += ". " + fabric_.who(rank) + " " + absence_from(work, said.text) + " (it reported this " +
+              seconds_text(now - said.at) + " ago)";
   }
   if (text.empty() && !stall.answers.empty()) return ". Those that have answered take part.";
   if (text.empty())
@@ -101,9 +110,9 @@ std::string WaitReport::occupation(Time now) const {
     if (!execution->finished() && (oldest == nullptr || execution->work()->submitted < oldest->work()->submitted))
       oldest = execution;
   if (oldest != nullptr)
-    return "waits in " + numbered(oldest->work()->request.signature, oldest->work()->request.seq) +
-           " of the group of " + members(*oldest->work()->request.group) + " for " + who(oldest->waiting_on()) +
-           " (for " + seconds_text(now - oldest->stall.progress_at) + ")";
+    return "waits in " + title_of(*oldest->work(), oldest->work()->request.seq) + " of the group of " +
+           members(*oldest->work()->request.group) + " for " + who(oldest->waiting_on()) + " (for " +
+           seconds_text(now - oldest->stall.progress_at) + ")";
   if (!receives_.empty()) return wait_of(receives_.all().front(), now);
   if (const std::string other = elsewhere_(now); !other.empty()) return other;
   return "is in no operation: it computes, waits for something else, or has left its loop";
@@ -113,8 +122,8 @@ std::string WaitReport::oldest_of(const Ledger& ledger, Time now) {
   const auto entry = ledger.oldest();
   if (!entry) return {};
   const Work& work = *entry->work;
-  return "waits in " + numbered(work.request.signature, entry->seq) + " of the group of " +
-         members(*work.request.group) + ", called " + seconds_text(now - work.submitted) + " ago";
+  return "waits in " + title_of(work, entry->seq) + " of the group of " + members(*work.request.group) + ", called " +
+         seconds_text(now - work.submitted) + " ago";
 }
 
 Error WaitReport::still_waits(const Error& error, const Request& request) const {
@@ -138,26 +147,24 @@ std::string WaitReport::named(const Error& failure) const { return fabric_.who(r
 std::string WaitReport::full(const Error& failure) const {
   const Time t = now();
   std::string text;
-  const auto add = [&](const Stall& stall, const std::string& wait, const Group& group) {
-    text += "\n  waits: " + wait + " (group of " + members(group) + ")";
+  const auto add = [&](const Work& work, const Stall& stall, const std::string& wait) {
+    text += "\n  waits: " + wait + " (group of " + members(*work.request.group) + ")";
     for (const auto& [rank, said] : stall.answers)
-      text +=
-          "\n    " + fabric_.who(rank) + " " + said.text + " (it reported this " + seconds_text(t - said.at) + " ago)";
+      text += "\n    " + fabric_.who(rank) + " " + absence_from(work, said.text) + " (it reported this " +
+              seconds_text(t - said.at) + " ago)";
   };
   size_t shown = 0;
   for (const Execution* execution : executions_.in_order())
     if (!failure && !execution->finished() && ++shown <= Ledger::kRemembered)
-      add(execution->stall, wait_of(*execution, t), *execution->work()->request.group);
+      add(*execution->work(), execution->stall, wait_of(*execution, t));
   for (const auto& receive : receives_.all())
-    if (++shown <= Ledger::kRemembered) add(receive.stall, wait_of(receive, t), *receive.work->request.group);
+    if (++shown <= Ledger::kRemembered) add(*receive.work, receive.stall, wait_of(receive, t));
   const auto latest = ledger_.latest();
   text += latest.empty()       ? "\n  no operation was called before"
           : latest.size() == 1 ? "\n  last operation:"
                                : "\n  last " + std::to_string(latest.size()) + " operations, newest first:";
   for (const Ledger::Entry& entry : latest)
-    text += "\n    " +
-            (entry.numbered ? numbered(entry.work->request.signature, entry.seq)
-                            : entry.work->request.signature.describe()) +
+    text += "\n    " + (entry.numbered ? title_of(*entry.work, entry.seq) : entry.work->request.signature.describe()) +
             " of " + members(*entry.work->request.group) + ": " + state_of(entry, t);
   const std::string other = failure ? std::string() : elsewhere_(t);
   std::string head = shown == 0 ? "waits for no operation"

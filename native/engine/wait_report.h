@@ -44,8 +44,8 @@ class WaitReport {
   std::string wait_of(const Work& work, Time now) const;
   // For whom a part of a split work waits.
   std::string awaited_by(const Work& work) const;
-  // What other ranks do instead of taking part, as far as they have said so; to be put behind a wait.
-  std::string dissent(const Stall& stall, Time now) const;
+  // What other ranks do instead of taking part in `work`, as far as they have said so; to be put behind a wait.
+  std::string dissent(const Work& work, const Stall& stall, Time now) const;
   // What this rank does at the moment: "waits in ...".
   std::string occupation(Time now) const;
   // The oldest work that is not done, for other sessions: "waits in ..."; empty if there is none. Any thread.

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 namespace slipstream {
 
@@ -89,6 +90,13 @@ Work::~Work() {
     const std::unique_ptr<Listener> untold(next);
     next = untold->next_;
   }
+  delete title_.load();
+}
+
+void Work::entitle(std::string title) {
+  auto ours = std::make_unique<const std::string>(std::move(title));
+  const std::string* none = nullptr;
+  if (title_.compare_exchange_strong(none, ours.get(), std::memory_order_acq_rel)) static_cast<void>(ours.release());
 }
 
 // The listener is in the list before this looks at the state, and complete() sets the state before it looks at the

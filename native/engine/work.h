@@ -198,6 +198,9 @@ class Work {
 
   // When the time is up that runs from its submission.
   Time due() const { return submitted + seconds(request.timeout_seconds); }
+  // What people know this work as, in place of its signature; null: that. Any thread. The first title stays.
+  const std::string* title() const { return title_.load(std::memory_order_acquire); }
+  void entitle(std::string title);
   // After done(): the rank of the group that a work of one peer talked to, -1 if there is none.
   int peer() const;
 
@@ -234,6 +237,7 @@ class Work {
   std::atomic<uint32_t> state_{kPending};
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<Listener*> listeners_{nullptr};  // the latest first; whoever takes the list tells all of it
+  std::atomic<const std::string*> title_{nullptr};
   Error error_;
 };
 

@@ -92,9 +92,11 @@ def again() -> None:
         assert not slipstream.is_initialized()
         if turn == 19:
             before = resources()
-    after = resources()
+    after, deadline = resources(), time.monotonic() + 20
+    while after["threads"] > before["threads"] and time.monotonic() < deadline:
+        after = resources()  # a thread that was joined is listed for a moment
     assert after["files"] == before["files"], (before, after)
-    assert after["threads"] == before["threads"], (before, after)
+    assert after["threads"] <= before["threads"], (before, after)
     assert after["mappings"] <= before["mappings"] + 8, (before, after)  # the C library's arenas come and go
     assert after["resident"] <= before["resident"] + 32, (before, after)
 

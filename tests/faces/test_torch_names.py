@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -92,6 +93,28 @@ def check_another_order_without_names() -> None:
         again.step()  # also where ranks begin with different values
 
 
+def check_other_values() -> None:
+    """Ranks that begin with different values train models of their own: rank 0 says so."""
+    for differ in (True, False):
+        own = hvd.rank() if differ else 0
+        named = [("a", torch.nn.Parameter(torch.ones(3))), ("b", torch.nn.Parameter(torch.ones(2) + own))]
+        optimizer: Any = hvd.DistributedOptimizer(
+            torch.optim.SGD([p for _, p in named], lr=1.0), named_parameters=named
+        )
+        sum(p.sum() for _, p in named).backward()
+        said: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record, said=said: said.append(record.getMessage())  # type: ignore[method-assign,misc]
+        log = logging.getLogger("slipstream.gradients")
+        log.addHandler(handler)
+        try:
+            optimizer.step()
+        finally:
+            log.removeHandler(handler)
+        wanted = "1 of 2 parameters begin with other values on rank 1 than on rank 0, the first of them b (2,) float32"
+        assert [text.startswith(wanted) for text in said] == [True] * (differ and hvd.rank() == 0), said
+
+
 def check_broadcast() -> None:
     shape = (4, 3) if hvd.rank() == 1 else (3, 4)  # as many elements
     state = {"fc.bias": torch.zeros(4), "fc.weight": torch.zeros(shape)}
@@ -113,6 +136,7 @@ CHECKS = [
     check_another_order_without_names,
     check_same_order,
     check_without_names,
+    check_other_values,
     check_broadcast,
 ]
 

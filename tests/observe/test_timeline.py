@@ -150,8 +150,9 @@ def test_what_the_program_records_and_what_it_negotiates(tmp_path: Path) -> None
         assert "a" in span["args"]["path"]
         assert rows[span["tid"]] == rows[mark["tid"]] == "thread MainThread"
         assert span["ts"] <= mark["ts"] <= span["ts"] + span["dur"]
-        (wait,) = named(events, "negotiation")
-        assert (wait["name"], wait["args"]) == ("loss", {"kind": "allreduce"})
+        cycle, wait = named(events, "negotiation")
+        assert (cycle["name"], cycle["args"]) == ("CYCLE_START", {"number": 0})
+        assert (wait["name"], wait["args"]) == ("allreduce.loss", {"phase": "NEGOTIATE_ALLREDUCE"})
         (loss,) = [event for event in named(events, "operation") if event["name"] == "loss"]
         assert wait["ts"] + wait["dur"] <= loss["ts"] + 1  # it starts when all ranks have called it
         names = [event["name"] for event in named(events, "operation")]

@@ -108,7 +108,7 @@ KNOBS: dict[str, Knob] = {
     "STALL_CHECK_TIME_SECONDS": Knob(why=_STALL_TIME),
     "STALL_SHUTDOWN_TIME_SECONDS": Knob("timeout", _stalled),
     "TIMELINE": Knob("timeline", _timeline),
-    "TIMELINE_MARK_CYCLES": Knob(why=_NO_CYCLES),
+    "TIMELINE_MARK_CYCLES": Knob(why="a timeline always marks the rounds of the negotiation", always=True),
     "LOG_LEVEL": Knob("log", _level),
     "LOG_HIDE_TIME": Knob(why="messages have no time; slipstream run --timestamps adds it to all lines"),
     "GLOO_TIMEOUT_SECONDS": Knob(

@@ -111,7 +111,7 @@ def meaning(flag: Flag) -> str:
     if variable.startswith(THEIRS):
         knob = KNOBS[variable.removeprefix(THEIRS)]
         if not knob.field:
-            return f"no meaning: {knob.why}"
+            return f"{'so in any case' if knob.always else 'no meaning'}: {knob.why}"
         value = "..." if text == "{}" else knob.value(text, {})
         return "changes nothing" if value is None else f"sets {OURS}{knob.field.upper()}={value}"
     if flag.becomes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from slipstream import _core
 from slipstream.base.dtypes import DType
 from slipstream.comm.collectives.copies_back import OPEN, CopyBack, await_memory, settle
 from slipstream.comm.membership.group import Group
@@ -31,6 +32,7 @@ __all__ = [
     "plain_copy",
     "shares_elements",
     "span",
+    "unset",
     "write_back",
 ]
 
@@ -53,6 +55,8 @@ CODES: dict[torch.dtype, int] = {
     torch.complex64: int(DType.C64),
     torch.complex128: int(DType.C128),
 }
+_LARGE = 4 << 20  # bytes
+
 DTYPES = {code: dtype for dtype, code in CODES.items()}
 
 
@@ -102,12 +106,20 @@ def check_dense(tensor: torch.Tensor) -> None:
         raise ValueError("Tensor is required to be dense; see sparse_allreduce_async for sparse ones.")
 
 
+def unset(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, a plain one that nothing has been written to; in huge pages if it is large, as NumPy has it."""
+    nbytes = tensor.numel() * tensor.element_size()
+    if nbytes >= _LARGE:
+        _core.prefer_huge_pages(tensor.data_ptr(), nbytes)
+    return tensor
+
+
 def plain_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A plain tensor with the values of ``tensor``, which shares no memory with it; sparse ones raise
     ValueError.
     """
     check_dense(tensor)
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+    copy = unset(torch.empty(tensor.shape, dtype=tensor.dtype))
     copy.copy_(tensor.detach())
     return copy
 

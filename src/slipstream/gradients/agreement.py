@@ -11,15 +11,18 @@ import numpy as np
 
 from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Mismatch
+from slipstream.base.log import Log
 from slipstream.base.own_names import own_name
 from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.interruption import found_by_all
 from slipstream.comm.membership.group import Group
 
-__all__ = ["check_agreement", "check_compressions", "check_order", "description"]
+__all__ = ["check_agreement", "check_compressions", "check_values", "description"]
 
 _MOST_SHOWN = 5  # parameters in a text
+
+_log = Log("slipstream.gradients")
 
 
 def description(name: str, shape: Sequence[int], dtype: str) -> str:
@@ -32,7 +35,7 @@ def check_agreement(what: str, mine: Sequence[str], group: Group) -> None:
 
     Raises Mismatch on all ranks alike if they differ; ``what`` the ranks do with parameters begins its text.
     """
-    lists = _lists_that_differ(mine, group)
+    lists = _lists_that_differ(mine, group, own_name("the parameters of all ranks"))
     if lists:
         raise _of_parameters(what, lists, group.native.ranks)
 
@@ -53,25 +56,38 @@ def _of_parameters(what: str, lists: Sequence[Sequence[str]], ranks: Sequence[in
     )
 
 
-def check_order(marks: Sequence[int], group: Group) -> None:
-    """Looks for parameters without names that ranks have in different orders. Every rank calls it.
+def check_values(marks: Sequence[int], described: Sequence[str], named: bool, group: Group) -> None:
+    """Compares the values with which the ranks begin. Every rank calls it.
 
-    ``marks``: numbers made of their values. Where ranks began with equal values, these tell parameters of one shape
-    apart. Where all ranks have the same marks in different orders, raises Mismatch on all ranks alike.
+    ``marks``: a number for each parameter, made of its values; none where nobody can tell yet. ``described``: each
+    parameter in words. ``named``: ranks match them by names. Where the values differ, the group's first rank logs a
+    warning, as each rank would train a model of its own. Where they are the same in another order, and ranks match
+    parameters by their order, raises Mismatch on all ranks alike.
     """
-    lists = _lists_that_differ([str(mark) for mark in marks], group)
-    if not lists or any(sorted(theirs) != sorted(lists[0]) for theirs in lists):
-        return  # equal, or begun with different values: nothing is known of them
+    lists = _lists_that_differ([str(mark) for mark in marks], group, own_name("the values of all parameters"))
+    if not lists:
+        return
     ranks = group.native.ranks
     number = next(number for number, theirs in enumerate(lists) if theirs != lists[0])
-    place = next(
-        i for i, (one, other) in enumerate(zip(lists[0], lists[number], strict=True)) if one != other
-    )
-    raise Mismatch(
-        f"the ranks have their parameters in different orders: parameter {place} of rank {ranks[0]} has the values of "
-        f"parameter {lists[number].index(lists[0][place])} of rank {ranks[number]}. Give all ranks named_parameters=, "
-        "by which parameters are matched, or the parameters in one order"
-    )
+    differ = [i for i, (one, other) in enumerate(zip(lists[0], lists[number], strict=True)) if one != other]
+    if not named and all(sorted(theirs) == sorted(lists[0]) for theirs in lists):
+        place = differ[0]
+        raise Mismatch(
+            f"the ranks have their parameters in different orders: parameter {place} of rank {ranks[0]} has the values "
+            f"of parameter {lists[number].index(lists[0][place])} of rank {ranks[number]}. Give all ranks "
+            "named_parameters=, by which parameters are matched, or the parameters in one order"
+        )
+    if group.rank == 0:
+        _log.warning(
+            "%d of %d parameters begin with other values on rank %d than on rank %d, the first of them %s: each rank "
+            "trains a model of its own. Give all ranks the values of one before the first step, as "
+            "broadcast_parameters does",
+            len(differ),
+            len(lists[0]),
+            ranks[number],
+            ranks[0],
+            described[differ[0]],
+        )
 
 
 def check_compressions(
@@ -113,9 +129,7 @@ def check_compressions(
     )
 
 
-def _lists_that_differ(
-    mine: Sequence[str], group: Group, name: str | None = None, timeout: float = 0.0
-) -> list[list[str]]:
+def _lists_that_differ(mine: Sequence[str], group: Group, name: str, timeout: float = 0.0) -> list[list[str]]:
     """Every rank's list, in order of rank; none if all are equal."""
     mark = zlib.crc32("\n".join(mine).encode())
     facts = np.array([len(mine), -len(mine), mark, -mark], dtype=np.int64)

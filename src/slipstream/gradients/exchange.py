@@ -27,7 +27,7 @@ from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement, check_compressions, check_order
+from slipstream.gradients.agreement import check_agreement, check_compressions, check_values
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
 from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
@@ -62,7 +62,7 @@ class Gradients(Protocol):
         """Each parameter in words, which the ranks compare (`slipstream.gradients.agreement.description`)."""
 
     def marks(self) -> Sequence[int]:
-        """Numbers made of the parameters' values, by which one without a name may be known; none if all have names."""
+        """A number for each parameter, made of its values; none where ranks may still differ in these."""
 
     def sparse(self) -> Sequence[bool]:
         """Which gradients travel by themselves, in no bucket (`start_sparse`)."""
@@ -347,7 +347,8 @@ class GradientExchange:
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         described = self._gradients.describe()
         check_agreement("optimise", described, group)
-        check_order(self._gradients.marks(), group)
+        named = all(self._gradients.parameter(index).name for index in range(self._count))
+        check_values(self._gradients.marks(), described, named, group)
         asked = [self._asked(index, group) for index in range(self._count)]
         ways = [f"{one.way} ({name_of(one.dtype)})" for one in asked]
         check_compressions(str(self._policy.of_all(group)), ways, described, group)

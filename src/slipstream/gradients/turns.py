@@ -24,7 +24,6 @@ from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
-from slipstream.comm.negotiation.messages import await_others
 from slipstream.comm.negotiation.negotiated import Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
@@ -32,9 +31,10 @@ __all__ = ["TakesPart", "join", "turns_of"]
 
 _I64, _MAX = int(DType.I64), int(Op.MAX)
 _NAME = own_name("the turn of an optimizer, or join")
+_STEP = "the step of an optimizer"
 _JOINED = (
-    "this rank has joined (no more batches), and takes part in the others' steps of optimizers and operations, but not "
-    "in operations of smaller process sets, of slipstream itself, or of torch.distributed"
+    "join (it takes part in the steps of optimizers and in the operations that the others call, but not in those of "
+    "smaller process sets, of slipstream itself, or of torch.distributed)"
 )
 
 
@@ -61,12 +61,12 @@ class _Turns:
         if not any(one() is exchange for one in self._exchanges):  # made in a job before this one
             self.add(exchange)
         number = next(i for i, one in enumerate(self._exchanges, 1) if one() is exchange)
-        return self._tell(np.array([number], np.int64))
+        return self._tell(np.array([number], np.int64), _STEP)
 
     def next(self) -> TakesPart | None:
         """Whose turn it is where this rank has no more batches; None if no rank has any."""
         found = np.zeros(1, np.int64)
-        await_others(self._tell(found), lambda: _JOINED)
+        self._tell(found, _JOINED).wait()
         number = int(found[0])
         if number == 0:
             return None
@@ -78,10 +78,12 @@ class _Turns:
             raise Aborted(text)
         return exchange
 
-    def _tell(self, number: NDArray[np.int64]) -> Work:
-        """``number`` becomes the highest of all ranks."""
+    def _tell(self, number: NDArray[np.int64], title: str) -> Work:
+        """``number`` becomes the highest of all ranks. ``title``: what reports call it while it waits for them."""
         address = number.ctypes.data
-        return addresses.all_reduce(self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number)
+        work = addresses.all_reduce(self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number)
+        work.entitle(title)
+        return work
 
     def last(self, helped: bool, waited: float) -> int:
         """The rank (its number in the job) that has joined last: it ``helped`` nobody, and ``waited`` least (seconds).

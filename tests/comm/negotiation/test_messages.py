@@ -6,7 +6,6 @@ import pytest
 
 import slipstream
 from slipstream.base.errors import Timeout
-from slipstream.comm.collectives.work import AGAIN
 from slipstream.comm.negotiation.messages import ALGORITHM, await_others, messages_of
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind
@@ -21,27 +20,37 @@ def test_a_rank_sends_two_messages_at_most_for_each_doubling_of_the_ranks(size: 
 
 
 class Slow:
-    """What ends after it has been waited for twice."""
+    """What ends in its second wait, or has ended by then."""
 
-    def __init__(self) -> None:
-        self.waited = 0
+    def __init__(self, ended: bool = False) -> None:
+        self.ended = ended
+        self.titles: list[str] = []
+        self.waits: list[float | None] = []
 
     def done(self) -> bool:
-        return False
+        return self.ended
 
     def wait(self, timeout: float | None = None) -> None:
-        self.waited += 1
-        if self.waited < 2:
-            raise Timeout(f"it has not ended within 10 s and goes on{AGAIN}. It waits for rank 1")
+        self.waits.append(timeout)
+        if len(self.waits) < 2:
+            raise Timeout("it has not ended")
+
+    def entitle(self, title: str) -> None:
+        self.titles.append(title)
 
 
-def test_a_warning_asks_for_nothing_that_only_the_library_can_do(caplog: pytest.LogCaptureFixture) -> None:
-    await_others(Slow(), lambda: "this rank waits")
-    (record,) = caplog.records
-    assert (
-        record.getMessage()
-        == "this rank waits: it has not ended within 10 s and goes on. It waits for rank 1"
-    )
+def test_what_takes_long_is_known_by_its_title() -> None:
+    slow = Slow()
+    await_others(slow, lambda: "all_reduce 'x'")
+    assert slow.titles == ["all_reduce 'x'"]
+    assert slow.waits[1] is None
+
+
+def test_what_has_ended_meanwhile_needs_no_title() -> None:
+    ended = Slow(ended=True)
+    await_others(ended, lambda: "all_reduce 'x'")
+    assert ended.titles == []
+    assert len(ended.waits) == 2  # the second one raises its error
 
 
 @pytest.mark.parametrize("nbytes", [512, 1 << 20])

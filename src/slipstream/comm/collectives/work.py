@@ -9,9 +9,7 @@ from slipstream import _core
 from slipstream.base.arguments import as_seconds
 from slipstream.base.errors import Timeout
 
-__all__ = ["AGAIN", "DONE", "Received", "Work"]
-
-AGAIN = ": call wait() again"  # advice in the error of a wait that has taken too long
+__all__ = ["DONE", "Received", "Work"]
 
 
 class Work:
@@ -49,7 +47,7 @@ class Work:
             while not native.wait(timeout):
                 if waits := native.waits():
                     raise Timeout(
-                        f"the operation has not ended within {timeout:g} s and goes on{AGAIN}. "
+                        f"the operation has not ended within {timeout:g} s and goes on: call wait() again. "
                         f"SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, limits the time of an operation. {waits}"
                     )
             self._native = None
@@ -57,6 +55,11 @@ class Work:
             self._result = self._finish()
             self._finish = None
         return self._result
+
+    def entitle(self, title: str) -> None:
+        """Has reports of waits, here and on other ranks, call the operation this. The first title stays."""
+        if self._native is not None:
+            self._native.entitle(title)
 
     @property
     def native(self) -> _core.Work | None:

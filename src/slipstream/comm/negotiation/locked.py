@@ -212,3 +212,6 @@ class _BrokenOff:
     def wait(self, timeout: float | None = None) -> None:
         self._buffer.await_run(self._group)
         self._done = True
+
+    def entitle(self, title: str) -> None:
+        """It has the title of the call that began it."""

@@ -9,10 +9,8 @@ import numpy as np
 
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import Timeout
-from slipstream.base.log import Log
 from slipstream.base.own_names import own_name
 from slipstream.comm.collectives import addresses
-from slipstream.comm.collectives.work import AGAIN
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN
 
@@ -31,10 +29,9 @@ __all__ = [
 WARN, WARN_AGAIN = 10.0, 60.0  # seconds without an answer of all ranks
 ENDLESS = 1e9  # seconds
 ALGORITHM, _CHUNK = "bruck", 64 << 10  # of n ranks each sends 2 log2 n messages at most, whatever they cost
+_SOON = 1.0  # seconds; what takes longer gets a title
 _SLOT = 512  # bytes of a rank's message, with its length; longer ones come in a second step
 _LENGTH = 4
-
-_log = Log("slipstream.negotiation")
 
 
 class UnderWay(Protocol):
@@ -45,6 +42,9 @@ class UnderWay(Protocol):
 
     def wait(self, timeout: float | None = None) -> Any:
         """Waits for its end, and raises its error; Timeout after ``timeout`` seconds."""
+
+    def entitle(self, title: str) -> None:
+        """Has reports of waits call it this."""
 
 
 def only_joins(keys: Iterable[tuple[str, str]]) -> bool:
@@ -63,7 +63,7 @@ def messages_of(group: Group) -> Group:
 
 
 def exchange(group: Group, mine: bytes, what: Callable[[], str], endless: bool = False) -> list[bytes]:
-    """Every rank's message, in order of rank. ``what``: for a warning, if that takes long.
+    """Every rank's message, in order of rank. ``what``: this rank wants it for, for reports if that takes long.
 
     ``endless``: this rank waits for the others without a limit and a warning until all have come.
     """
@@ -95,19 +95,14 @@ def _gather(
     return [text[at : at + nbytes] for at in range(0, len(text), nbytes)]
 
 
-def await_others(work: UnderWay, what: Callable[[], str], endless: bool = False) -> None:
-    """Waits for what needs the other ranks, and warns when that takes long, unless it is ``endless``.
+def await_others(work: UnderWay, title: Callable[[], str], endless: bool = False) -> None:
+    """Waits for what needs the other ranks. ``title``: what reports call it, here and on other ranks, if it takes long.
 
-    ``what``: the subject of the warning.
+    ``endless``: it has no limit.
     """
-    seconds = ENDLESS if endless else WARN
-    while True:
-        try:
-            work.wait(seconds)
-            return
-        except Timeout as late:
-            if work.done():
-                work.wait()  # it has ended meanwhile, or by its own limit
-                return
-            _log.warning("%s: %s", what(), str(late).replace(AGAIN, ""))  # that is done here
-            seconds = WARN_AGAIN
+    try:
+        work.wait(_SOON)
+    except Timeout:
+        if not work.done():
+            work.entitle(title())
+        work.wait(ENDLESS if endless else None)  # or it has ended by its own limit

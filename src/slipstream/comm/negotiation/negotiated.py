@@ -128,10 +128,11 @@ class Negotiated:
             raise
 
     def starts(self) -> None:
-        """Shows in the timeline how long it has waited."""
+        """Shows in the timeline how long it has waited, in Horovod's words."""
         if self._called:
-            kind, name = self.request.key
-            recording.record("negotiation", name or kind, self._called, time.monotonic_ns(), kind=kind)
+            name = ".".join(filter(None, self.request.key))
+            phase = f"NEGOTIATE_{self.request.kind.upper()}"
+            recording.record("negotiation", name, self._called, time.monotonic_ns(), phase=phase)
             self._called = 0
 
     def begin_alone(self, group: Group) -> None:

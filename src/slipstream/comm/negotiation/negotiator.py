@@ -348,7 +348,7 @@ class Negotiator:
             return False
         if flight is not None and flight.work is not None:
             label = flight.batch.label
-            await_others(flight.work, lambda: f"{label}, in the locked order", flight.endless)
+            await_others(flight.work, lambda: label, flight.endless)
         elif locked.order.void:
             self._unlock(locked)
         else:

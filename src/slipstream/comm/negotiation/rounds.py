@@ -81,7 +81,8 @@ class Rounds:
             one.announced = True
         entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
         mine = self._agreement.encode(entries, launched, reason)
-        messages = exchange(self._messages, mine, self._waits, endless=only_joins(self.open))
+        recording.mark("negotiation", "CYCLE_START", number=self.count)
+        messages = exchange(self._messages, mine, self._titles, endless=only_joins(self.open))
         self.count += 1
         decisions = self._agreement.decide(messages)
         self.helped += sum(decision.key not in self.open for decision in decisions)
@@ -160,10 +161,13 @@ class Rounds:
 
     def _waits(self) -> str:
         """Which operations wait for which ranks."""
+        return f"not all ranks have called {self._titles()}"
+
+    def _titles(self) -> str:
         missing = self._agreement.missing()
         titles = [_of(self._agreement.request(key), ranks) for key, ranks in missing.items()]
         titles += [one.request.title for key, one in self.open.items() if key not in missing]
-        return f"not all ranks have called {listed(titles)}"
+        return listed(titles)
 
 
 def listed(titles: Sequence[str]) -> str:

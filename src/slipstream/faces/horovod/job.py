@@ -177,7 +177,7 @@ def is_homogeneous() -> bool:
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Writes a timeline of all ranks (docs/timeline.md) from now on; every rank calls it. ValueError before `init`.
 
-    ``file_path``: rank 0 writes it. ``mark_cycles`` is accepted and changes nothing: there are no cycles.
+    ``file_path``: rank 0 writes it. ``mark_cycles`` is accepted: the rounds of the negotiation are always marked.
     HOROVOD_TIMELINE begins a timeline with `init`.
 
     >>> hvd.start_timeline("trace.json")

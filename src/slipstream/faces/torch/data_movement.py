@@ -29,6 +29,7 @@ from slipstream.faces.torch_tensors import (
     dtype_code,
     is_plain,
     plain_copy,
+    unset,
     write_back,
 )
 
@@ -138,7 +139,7 @@ def _all_gather_one(tensor: torch.Tensor, process_set: ProcessSet, label: str | 
 
 def _joined(tensor: torch.Tensor, rows: list[int], blocks: _core.Told) -> PendingResult:
     """What came with its sizes, as a result like ``tensor`` but for the number of rows."""
-    buffer = torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype)
+    buffer = unset(torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype))
     row_bytes = _width(tensor) * tensor.element_size()
     blocks.join(buffer.data_ptr(), [count * row_bytes for count in rows])
     return placed(Work(None), buffer, tensor.device)
@@ -156,7 +157,7 @@ def _all_gather_rows(
 ) -> PendingResult:
     width = _width(tensor)
     source = tensor if is_plain(tensor) else copied(tensor, "allgather", process_set)
-    buffer = torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype)
+    buffer = unset(torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype))
     counts = [count * width for count in rows]
     work = addresses.all_gather(
         process_set.group,
@@ -200,7 +201,7 @@ def start_broadcast(
     if in_place:
         result, buffer = tensor, source
     else:
-        buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+        buffer = unset(torch.empty(tensor.shape, dtype=tensor.dtype))
         result = buffer if tensor.is_cpu else torch.empty_like(tensor)
     if result is not buffer:
         target = result
@@ -288,7 +289,7 @@ def _all_to_all_rows(
 ) -> PendingResult:
     width = _width(tensor)
     source = tensor if is_plain(tensor) else copied(tensor, "alltoall", process_set)
-    buffer = torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype)
+    buffer = unset(torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype))
     work = addresses.all_to_all(
         process_set.group,
         source.data_ptr(),

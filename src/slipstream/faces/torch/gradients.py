@@ -120,7 +120,7 @@ class _TorchGradients:
         return [describe(name, param) for name, param in zip(self._names, self._params, strict=True)]
 
     def marks(self) -> list[int]:
-        return [] if all(self._names) else [_mark(param) for param in self._params]
+        return [_mark(param) for param in self._params]
 
     def sparse(self) -> list[bool]:
         return [

@@ -21,6 +21,7 @@ from slipstream.faces.torch_tensors import (
     factor_for,
     is_plain,
     plain_copy,
+    unset,
     write_back,
 )
 
@@ -74,7 +75,7 @@ def start_all_reduce(
     plain = is_plain(tensor)
     if plain:
         source = tensor
-        result = buffer = tensor if in_place else torch.empty_like(tensor)
+        result = buffer = tensor if in_place else unset(torch.empty_like(tensor))
     else:
         await_tensor(group, "allreduce", tensor, writes=in_place)
         source = buffer = plain_copy(tensor)
@@ -233,7 +234,7 @@ def start_reduce_scatter(
     width = tensor[0].numel() if tensor.shape[0] else 0
     source = tensor if is_plain(tensor) else copied(tensor, "reducescatter", process_set)
     shape = (rows[group.rank], *tensor.shape[1:])
-    buffer = torch.empty(shape, dtype=tensor.dtype)
+    buffer = unset(torch.empty(shape, dtype=tensor.dtype))
     work = addresses.reduce_scatter(
         group,
         source.data_ptr(),
