@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import accuracy
 import allreduce
 import collectives
+import horovod_calls
 import lanes
 import network
 import pipeline
@@ -27,6 +28,7 @@ PAGES = {
         [newest("all_reduce-np2", RESULTS), newest("all_reduce-np4", RESULTS)]
     ),
     "collectives": lambda: collectives.page(newest("collectives", RESULTS)),
+    "horovod-calls": lambda: horovod_calls.page(newest("horovod-calls", RESULTS)),
     "network": lambda: network.all_reduce_page(newest("all_reduce-lab", RESULTS)),
     "links": lambda: network.links_page(newest("links", RESULTS)),
     "train": lambda: network.train_page(

@@ -1,6 +1,7 @@
-"""What a timeline costs: steps with and without one, in turns, in one job. Rank 0 prints the medians and their ratio.
+"""What a timeline costs: steps with and without one, in turns, in one job. Rank 0 prints what a step takes
+longer with one, as the median over pairs of neighbouring turns.
 
-    slipstream run -np 2 -- python benchmarks/timeline.py --turns 10 --steps 20
+    slipstream run -np 2 -- python benchmarks/timeline.py --turns 60 --steps 20
 
 A step computes, and has eight all-reduces of 1 MiB under way meanwhile; the program records a bar and a mark.
 """
@@ -43,13 +44,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turns", type=int, default=10, help="with and without, each")
+    parser.add_argument("--turns", type=int, default=60, help="with and without, each")
     parser.add_argument("--steps", type=int, default=20, help="of a turn")
     options = parser.parse_args()
     slipstream.init()
     gradients = [np.zeros(NUMBERS, np.float32) for _ in range(OPERATIONS)]
     matrix = np.ones((SIDE, SIDE), np.float32)
-    found: dict[bool, list[float]] = {False: [], True: []}
+    medians: list[list[float]] = []  # of each pair of turns: without, with one
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(2 * options.turns + 2):
             recorded = turn % 2 == 1
@@ -58,13 +59,13 @@ def main() -> None:
             times = [seconds_of_a_step(gradients, matrix) for _ in range(options.steps)]
             if recorded:
                 slipstream.stop_timeline()
-            if turn > 1:  # the first of each kind warm up
-                found[recorded] += times
-    without, with_one = (statistics.median(found[kind]) for kind in (False, True))
+            medians.append([*([] if not recorded else medians.pop()), statistics.median(times)])
+    ratios = [with_one / without for without, with_one in medians[1:]]  # the first pair warms up
+    low, middle, high = (100 * (ratio - 1) for ratio in statistics.quantiles(ratios, n=4))
     if slipstream.rank() == 0:
-        ratio = with_one / without
         print(
-            f"without {1e3 * without:.2f} ms, with a timeline {1e3 * with_one:.2f} ms: {100 * (ratio - 1):+.1f} %"
+            f"a step without a timeline: {1e3 * statistics.median(one for one, _ in medians[1:]):.2f} ms; "
+            f"with one: {middle:+.1f} % (median of {len(ratios)} pairs of turns; quartiles {low:+.1f}, {high:+.1f} %)"
         )
     slipstream.shutdown()
 
