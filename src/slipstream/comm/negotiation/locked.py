@@ -146,7 +146,11 @@ class Locked:
 
     def busy(self) -> bool:
         """Whether something happens without a further call of this rank."""
-        return bool(self.flights or self.followers or self._held_since or self.order.void)
+        return bool(self.followers or self.waits())
+
+    def waits(self) -> bool:
+        """The same, but for what may start now."""
+        return bool(self.flights or self._held_since or self.order.void)
 
     def _prepare(self, batch: Batch) -> Flight:
         calls = [self._held.pop(key) for key in batch.keys]

@@ -61,6 +61,7 @@ class Negotiator:
         self._locked: Locked | None = None
         self._amid: list[Negotiated] = []  # called by signal handlers, amid another call
         self._sleeps = False  # the thread, until something happens
+        self._awaits_starter = False  # the thread, until another one has started what is next
         self.waited = False  # the program, since its latest call
         self._latest = 0.0  # when that was
         self._stopped: BaseException | None = None
@@ -157,9 +158,19 @@ class Negotiator:
         return flight
 
     def _run(self, flight: Flight) -> None:
-        """Runs a batch in this thread."""
-        locked, whole, before = self._locked, False, begun()
+        """Runs a batch in this thread; what it was the gate of starts here, too: to wake the other one takes longer."""
+        locked = self._locked
         assert locked is not None
+        try:
+            self._run_batch(locked, flight)
+            self._start_followers(locked)
+        finally:
+            if locked.followers:  # a signal's handler has raised
+                with self._lock:
+                    self._changed.notify()
+
+    def _run_batch(self, locked: Locked, flight: Flight) -> None:
+        whole, before = False, begun()
         try:
             locked.run(flight)
             whole = True
@@ -186,7 +197,7 @@ class Negotiator:
             locked.landed(flight, whole)
         except SlipstreamError as error:
             self._stop(error)
-        if locked.busy() or self._amid:
+        if locked.waits() or self._amid:
             self._changed.notify()
 
     def look(self) -> None:
@@ -260,9 +271,10 @@ class Negotiator:
                     locked.followers.popleft()  # not before: the others wait for it
         finally:
             if locked.starter == me:
-                locked.starter = 0
                 with self._lock:
-                    self._changed.notify_all()
+                    locked.starter = 0
+                    if self._awaits_starter:
+                        self._changed.notify_all()
 
     def _begin(self, call: Negotiated, mismatch: str = "", own: bool = False) -> None:
         try:
@@ -372,10 +384,17 @@ class Negotiator:
         elif self._stopped:
             return None
         elif locked.starter:  # what it starts is next
-            self._guarded.wait(None if left == float("inf") else left)
+            self._await_starter(None if left == float("inf") else left)
         elif not (locked.followers or locked.order.void):
             return self._await_something(locked, left)
         return None
+
+    def _await_starter(self, seconds: float | None) -> None:
+        self._awaits_starter = True
+        try:
+            self._guarded.wait(seconds)
+        finally:
+            self._awaits_starter = False
 
     def _await_something(self, locked: Locked, left: float) -> Flight | None:
         """Sleeps until there may be something to do; or returns what nobody may be waiting for."""
@@ -402,7 +421,9 @@ class Negotiator:
                     finally:
                         self._changed.acquire()
                 else:
+                    self._awaits_starter = True
                     self._changed.wait(_LOOK)
+                    self._awaits_starter = False
             self._locked = None
             self._amid.clear()
             new = self._new()
