@@ -35,6 +35,8 @@ SPEEDS = (
     Speed((2,), 4, "slipstream", "mpi", 0.5),
     Speed((2,), 4 * _KIB, "slipstream", "mpi", 0.5),
 )
+# Contender -> by ranks, the least share of what the memory allows, at 64 MiB.
+SHARES = {"slipstream": {2: 0.80, 4: 0.45}, "slipstream-shared": {4: 0.65}}
 IDLE_PERCENT = 1.0  # of a core, below which an engine with nothing to do must stay
 
 
@@ -50,9 +52,23 @@ def judge(records: Sequence[Mapping[str, Any]]) -> list[Judgement]:
             if n in speed.ranks and ratio is not None:
                 text = f"{n} processes, {size_text(speed.nbytes)}: {speed.contender}, speed relative to {speed.peer}"
                 judgements.append(at_least(text, ratio["value"], speed.factor, form=".2f"))
+        judgements += _shares(record, n)
         if record["idle_cpu"] is not None:
             percent = 100 * record["idle_cpu"]
             text = f"{n} processes: idle engine, share of a core"
             met = percent < IDLE_PERCENT
             judgements.append(Judgement(text, f"< {IDLE_PERCENT:g} %", f"{percent:.2f} %", met))
     return judgements
+
+
+def _shares(record: Mapping[str, Any], n: int) -> list[Judgement]:
+    found = []
+    for size in record["sizes"]:
+        if size["bytes"] != 64 * _MIB or not size.get("limit"):
+            continue
+        for contender, wanted in SHARES.items():
+            if n in wanted and contender in size["contenders"]:
+                share = 100 * size["limit"]["seconds"] / size["contenders"][contender]["median"]
+                text = f"{n} processes, {size_text(size['bytes'])}: {contender}, share of the memory's limit"
+                found.append(at_least(text, share, 100 * wanted[n], " %", ".0f"))
+    return found

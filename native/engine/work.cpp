@@ -48,6 +48,9 @@ std::shared_ptr<Group> group_of(uint64_t id, std::vector<int> ranks, int rank, i
   for (const int r : ranks)
     if (r < 0 || r >= size) throw Failure(Code::invalid, "the group names a rank that does not exist");
   group->ranks = std::move(ranks);
+  group->places.assign(static_cast<size_t>(size), -1);
+  for (size_t i = 0; i < group->ranks.size(); ++i)
+    group->places[static_cast<size_t>(group->ranks[i])] = static_cast<int>(i);
   return group;
 }
 

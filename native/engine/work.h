@@ -31,11 +31,13 @@ struct Group : std::enable_shared_from_this<Group> {
   // Numbers its collectives, and does small ones itself; null unless all ranks are on this host.
   std::shared_ptr<Board> board;
 
-  // The rank in the group of a global rank; -1 if it is no member. At once in a group of the first ranks in their
-  // order.
+  std::vector<int> places;  // the rank in the group by global rank, -1: no member; `group_of` fills it
+
+  // The rank in the group of a global rank; -1 if it is no member.
   int index_of(int global_rank) const {
     const auto i = static_cast<size_t>(global_rank);
     if (i < ranks.size() && ranks[i] == global_rank) return global_rank;
+    if (i < places.size()) return places[i];
     const auto it = std::find(ranks.begin(), ranks.end(), global_rank);
     return it == ranks.end() ? -1 : static_cast<int>(it - ranks.begin());
   }
