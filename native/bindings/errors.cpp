@@ -15,17 +15,21 @@ namespace {
 
 nb::object* factory = nullptr;  // never freed: it must outlive every module
 
+// What peers say may be cut amid a character.
+PyObject* text_of(const std::string& text) {
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
 void raise(const Error& error) {
   if (error.code == Code::invalid || factory == nullptr) {
-    PyObject* const text = PyUnicode_FromStringAndSize(error.text.data(), static_cast<Py_ssize_t>(error.text.size()));
+    PyObject* const text = text_of(error.text);
     if (text != nullptr) PyErr_SetObject(PyExc_ValueError, text);
     Py_XDECREF(text);
     return;
   }
   or_stop([&] {
-    PyObject* const made = PyObject_CallFunction(factory->ptr(), "iis#s#", static_cast<int>(error.code), error.rank,
-                                                 error.host.data(), static_cast<Py_ssize_t>(error.host.size()),
-                                                 error.text.data(), static_cast<Py_ssize_t>(error.text.size()));
+    PyObject* const made = PyObject_CallFunction(factory->ptr(), "iiNN", static_cast<int>(error.code), error.rank,
+                                                 text_of(error.host), text_of(error.text));
     if (made == nullptr) return;  // what the factory has raised
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made)), made);
     Py_DECREF(made);

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "base/cut.h"
 #include "base/log.h"
 #include "engine/abort_frame.h"
 
@@ -43,7 +44,7 @@ void FailureState::leave(const std::string& reason) {
   suspicion_ = {};
   if (ended_) return;
   ended_ = true;
-  goodbye_ = reason.substr(0, kMostGoodbye);
+  goodbye_ = cut(reason, kMostGoodbye);
   fabric_.broadcast(last_frame(), std::as_bytes(std::span(goodbye_)));
 }
 

@@ -21,7 +21,7 @@ constexpr uint64_t kPointToPoint = uint64_t{1} << 63;  // set in the channels of
 }  // namespace
 
 void StallQuestions::describe(const WorkKey& work, const Signature& signature, int peer, uint8_t flags) {
-  const std::string text = signature.describe().substr(0, kMostDescription);
+  const std::string text = cut(signature.describe(), kMostDescription);
   WorkHeader frame;
   frame.type = MessageType::describe;
   frame.flags = flags;
@@ -58,7 +58,7 @@ Error StallQuestions::described(int peer, const WorkHeader& frame, const std::st
   if ((frame.flags & kLeaves) == 0)
     answer(peer, frame);
   else if (ours == nullptr)
-    last_words_.keep({frame.channel, frame.seq}, {peer, frame.signature, theirs.substr(0, kMostDescription)});
+    last_words_.keep({frame.channel, frame.seq}, {peer, frame.signature, cut(theirs, kMostDescription)});
   return {};
 }
 
@@ -118,7 +118,7 @@ bool StallQuestions::may_answer(int peer, Time now) { return answers_[peer].take
 
 void StallQuestions::send_answer(int to, const WorkHeader& asked, int subject, bool takes_part,
                                  const std::string& text) {
-  const std::string bounded = text.substr(0, kMostAnswerText);
+  const std::string bounded = cut(text, kMostAnswerText);
   WorkHeader frame;
   frame.type = MessageType::status;
   frame.flags = takes_part ? kTakesPart : 0;
@@ -158,7 +158,7 @@ void StallQuestions::answered(int peer, const WorkHeader& frame, const std::stri
   const bool fresh = !known.text.empty() && t - known.at < seconds(kPassOnSeconds);
   if (fresh && peer != subject) return;
   const bool passed_on = fresh && !known.takes_part;
-  known = {t, takes_part, text.substr(0, kMostAnswerText)};
+  known = {t, takes_part, cut(text, kMostAnswerText)};
   if (takes_part || passed_on) return;
   for (const int asker : stall->askers)
     if (asker != peer && asker != subject && may_answer(asker, t))

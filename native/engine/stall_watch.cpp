@@ -10,6 +10,7 @@ namespace slipstream {
 
 namespace {
 
+constexpr double kEndlessSeconds = 1e9;  // ENDLESS of slipstream.comm.negotiation.messages
 constexpr double kAskAgainSeconds = 5;
 constexpr int kMostQuestions = 100;  // in kAskAgainSeconds: about the works that have waited longest
 constexpr int kMostWarnings = 8;     // in `warn_seconds`
@@ -144,6 +145,7 @@ Error StallWatch::expired(const Work& work, const Stall& stall, const std::vecto
 }
 
 void StallWatch::warn(Stall& stall, const Work& work, Time now, const std::function<std::string()>& wait) {
+  if (work.request.timeout_seconds >= kEndlessSeconds) return;  // it waits as long as the others go on without it
   if (now - stall.progress_at < seconds(options_.warn_seconds)) return;
   if (stall.warned_at > stall.progress_at && now - stall.warned_at < seconds(options_.warn_again_seconds)) return;
   stall.warned_at = now;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/cut.h"
 #include "base/error.h"
 #include "engine/work.h"
 
@@ -19,13 +20,13 @@ inline std::string seconds_text(Clock::duration d) {
 
 // "all_reduce(float32, 10 elements, op=sum) #17"
 inline std::string numbered(const Signature& signature, uint32_t seq) {
-  return signature.describe().substr(0, 400) + " #" + std::to_string(seq);
+  return cut(signature.describe(), 400) + " #" + std::to_string(seq);
 }
 
 // What people know a work as that has the number `seq`.
 inline std::string title_of(const Work& work, uint32_t seq) {
   const std::string* title = work.title();
-  return title != nullptr ? title->substr(0, 400) : numbered(work.request.signature, seq);
+  return title != nullptr ? cut(*title, 400) : numbered(work.request.signature, seq);
 }
 
 // Why a data frame of such a work is refused.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/cut.h"
 #include "reducers/offer.h"
 
 namespace slipstream {
@@ -33,7 +34,7 @@ void send_to_reducer(Request& slice, std::shared_ptr<const Plan> star, std::shar
                      uint32_t chunk_bytes) {
   slice.plan = std::move(star);
   slice.group = std::move(group);
-  slice.signature.name = slice.signature.name.substr(0, kMostName);
+  slice.signature.name = cut(slice.signature.name, kMostName);
   slice.chunk_bytes = slice.signature.chunk_bytes = chunk_bytes;
   slice.part->received = std::make_shared<std::vector<uint8_t>>();
   slice.part->offer = encode_offer({slice.signature, slice.spaces[0].count, slice.postscale, slice.divisor});

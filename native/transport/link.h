@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/cut.h"
 #include "base/error.h"
 #include "transport/frame.h"
 
@@ -31,7 +32,7 @@ struct Payload {
 // What to say of a rank that said goodbye, with the reason that it gave ("finished and left the job" if it gave none).
 inline std::string farewell(int rank, std::string_view reason) {
   constexpr size_t kMost = 1000;
-  const std::string said(reason.substr(0, kMost));
+  const std::string said = cut(reason, kMost);
   return "rank " + std::to_string(rank) + " " + (said.empty() ? "finished and left the job" : said);
 }
 

@@ -7,6 +7,7 @@ elastic_rank.py CASE: a case in JSON, with
     optimizer  arguments of DistributedOptimizer
     every      steps from commit to commit
     late_zero  gradients are cleared after steps, not before
+    talks      the callback calls an operation
 """
 
 from __future__ import annotations
@@ -120,8 +121,12 @@ class Trainer:
 
     def on_reset(self) -> None:
         """The callback."""
-        self.sizes.append(hvd.size())
+        if not self.case.get("talks"):
+            self.sizes.append(hvd.size())
         self.reach("reset")
+        if self.case.get("talks"):
+            hvd.allreduce(torch.ones(1))
+            self.sizes.append(hvd.size())
 
 
 def main() -> None:

@@ -61,3 +61,12 @@ def test_handlers_are_known_by_their_code() -> None:
     assert _code(signal.SIG_DFL) is None
     assert _code(signal.default_int_handler) is None
     assert _code(None) is None
+
+
+def test_no_result_is_taken_for_the_sum_of_a_batch_that_was_broken_off_and_never_came() -> None:
+    pytest.importorskip("torch")
+    with ranks.started(Path(__file__).with_name("broken_batch_rank.py"), 2) as job:
+        assert job[0].process.wait(60) == 0, job[0].text()
+        assert job[1].process.wait(60) == -signal.SIGKILL, job[1].text()
+        last = job[0].text().splitlines()[-1]
+    assert last.startswith("error "), last

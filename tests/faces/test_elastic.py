@@ -88,6 +88,12 @@ def test_ranks_die_until_one_is_left() -> None:
     check_trained(found, [3, 2, 1])
 
 
+def test_a_rank_dies_while_callbacks_of_the_others_wait_for_it() -> None:
+    events = {"2": ["0.2", "die"], "1": ["reset", "die"]}
+    found = outcomes(4, {"events": events, "talks": True}, {1, 2})
+    check_trained(found, [2])
+
+
 @pytest.mark.parametrize("what", ["raise", "interrupt"])
 def test_a_rank_that_goes_back_takes_the_others_along(what: str) -> None:
     found = outcomes(3, {"every": 3, "events": {"1": ["1.4", what]}})

@@ -319,6 +319,21 @@ def check_sparse() -> None:
             moves(made(rank))
 
 
+def check_default_device() -> None:
+    """Results of CPU tensors are on the CPU whatever device the script makes its tensors on, in any thread."""
+    everyone = [torch.full((3,), float(rank), device="cpu") for rank in range(hvd.size())]
+    own = mine(everyone)
+    torch.set_default_device("meta")
+    try:
+        for _ in range(70):  # until the order is locked, and calls start in this thread
+            assert hvd.allgather(own, name="gathered").tolist() == torch.cat(everyone).tolist()
+            assert hvd.allreduce(own, op=hvd.Sum).tolist() == sum(everyone).tolist()
+            assert hvd.broadcast(own, hvd.size() - 1).tolist() == everyone[-1].tolist()
+            assert hvd.alltoall(own, [3] + [0] * (hvd.size() - 1))[1].device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+
+
 def check_compression() -> None:
     for compression, wire in ((hvd.Compression.fp16, torch.float16), (hvd.Compression.bf16, torch.bfloat16)):
         values = tensors_of_all((50,), torch.float32)
@@ -387,6 +402,7 @@ CHECKS = [
     check_process_sets,
     check_objects,
     check_sparse,
+    check_default_device,
     check_compression,
     check_restart,
 ]

@@ -140,9 +140,14 @@ def _add(found: Translation, name: str, flag: Flag, values: list[str]) -> None:
 
 def _with_hosts(given: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
     """All, but a script that names hosts as the hosts that it names."""
-    slots = next((int(one[1][0]) for one in given if one[0] == "--slots-per-host"), 1)
+    slots = next((one[1][0] for one in given if one[0] == "--slots-per-host"), "1")
+    if not slots.isdecimal():
+        raise ValueError(f"--slots-per-host takes a number, not {slots!r}")
     return [
-        (name, [shown_hosts(discovered(values[0], slots))] if name == "--host-discovery-script" else values)
+        (
+            name,
+            [shown_hosts(discovered(values[0], int(slots)))] if name == "--host-discovery-script" else values,
+        )
         for name, values in given
     ]
 

@@ -29,6 +29,7 @@ __all__ = [
     "dtype_code",
     "factor_for",
     "is_plain",
+    "new_tensor",
     "plain_copy",
     "shares_elements",
     "span",
@@ -114,12 +115,17 @@ def unset(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def new_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A plain tensor that nothing has been written to: on the CPU, whatever default device the script has set."""
+    return unset(torch.empty(shape, dtype=dtype, device="cpu"))
+
+
 def plain_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A plain tensor with the values of ``tensor``, which shares no memory with it; sparse ones raise
     ValueError.
     """
     check_dense(tensor)
-    copy = unset(torch.empty(tensor.shape, dtype=tensor.dtype))
+    copy = new_tensor(tensor.shape, tensor.dtype)
     copy.copy_(tensor.detach())
     return copy
 

@@ -75,6 +75,8 @@ class Request:
     @property
     def title(self) -> str:
         """What texts call it."""
+        if self.kind == JOIN:
+            return "join"
         return f"{self.kind} {self.name!r}" if self.has_name else f"{self.kind} (without a name)"
 
 

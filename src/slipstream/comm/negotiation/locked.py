@@ -209,13 +209,21 @@ class _BrokenOff:
     def __init__(self, buffer: Buffer, group: Group) -> None:
         self._buffer, self._group = buffer, group
         self._done = False
+        self._error: SlipstreamError | None = None
 
     def done(self) -> bool:
         return self._done
 
     def wait(self, timeout: float | None = None) -> None:
-        self._buffer.await_run(self._group)
-        self._done = True
+        if not self._done:
+            try:
+                self._buffer.await_run(self._group)
+                self._group.session.check()  # one that has failed awaits nothing: the sum may be none
+            except SlipstreamError as error:
+                self._error = error
+            self._done = True
+        if self._error is not None:
+            raise self._error
 
     def entitle(self, title: str) -> None:
         """It has the title of the call that began it."""

@@ -63,7 +63,7 @@ def messages_of(group: Group) -> Group:
 
 
 def exchange(group: Group, mine: bytes, what: Callable[[], str], endless: bool = False) -> list[bytes]:
-    """Every rank's message, in order of rank. ``what``: this rank wants it for, for reports if that takes long.
+    """Every rank's message, in order of rank. ``what``: what this rank waits for, which reports say if that takes long.
 
     ``endless``: this rank waits for the others without a limit and a warning until all have come.
     """
@@ -102,7 +102,9 @@ def await_others(work: UnderWay, title: Callable[[], str], endless: bool = False
     """
     try:
         work.wait(_SOON)
+        return
     except Timeout:
-        if not work.done():
-            work.entitle(title())
-        work.wait(ENDLESS if endless else None)  # or it has ended by its own limit
+        pass  # or it has ended by its own limit: the next wait says so
+    if not work.done():
+        work.entitle(title())
+    work.wait(ENDLESS if endless else None)

@@ -50,7 +50,8 @@ class Runs:
         """What has come often enough, and now comes again; the shortest that can be."""
         count = len(self._requests)
         for length in range(1, min(_LONGEST, count // self._needed) + 1):
-            if self._repeats(count, length):
+            # Most lengths are ruled out by one look.
+            if self._waited[count - length] and self._repeats(count, length):
                 begin = count - self._needed * length
                 apart = {(place - begin) % length for place in range(begin, count) if self._waited[place]} - {
                     0
@@ -68,4 +69,6 @@ class Runs:
         if not all(self._waited[place] for place in begins):
             return False
         first = count - self._needed * length
+        if self._requests[first] != self._requests[count - length]:
+            return False
         return self._requests[first : count - length] == self._requests[first + length : count]

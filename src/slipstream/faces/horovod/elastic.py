@@ -182,9 +182,14 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         resets = _Resets(state)
         skip_sync = False
+        cause: Exception | None = None
         while True:
             results: list[Any] = []
             try:
+                if isinstance(cause, SlipstreamError):
+                    state.restore()
+                if cause is not None:
+                    state.on_reset()  # callbacks may communicate: another rank may be lost there
                 resets.check_progress()
                 if not skip_sync:
                     state.sync()
@@ -194,7 +199,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             except _NoProgress as error:
                 raise error.cause from None
             except HostsUpdatedInterrupt as interrupt:
-                cause: Exception = interrupt
+                cause = interrupt
                 skip_sync = interrupt.skip_sync
             except SlipstreamError as error:
                 if not _may_go_on(error):
@@ -212,9 +217,6 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                 )
                 return results[0]
             resets.say(cause)
-            if isinstance(cause, SlipstreamError):
-                state.restore()
-            state.on_reset()
 
     return wrapper
 

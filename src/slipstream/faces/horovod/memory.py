@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,20 +25,22 @@ class Memory(Protocol):
 
 
 class InFlight(Generic[_T]):
-    """Operations, and their memory. A signal's handler may call operations amid another call: each step is whole."""
+    """Operations, and their memory. Several threads may change it, and signals' handlers amid another call.
+
+    There is no lock, which a handler could not take. Each look is at copies; what comes is visible when it is whole.
+    """
 
     def __init__(self) -> None:
         self._memory: dict[_T, Memory] = {}
         self._numbers: dict[_T, int] = {}
         self._operations: dict[int, _T] = {}
         self._spans: list[tuple[int, int, int]] = []  # sorted; the last is the operation's number
-        self._longest = 0
-        self._next = 0
+        self._longest = 0  # that there has been
+        self._next = itertools.count()
 
     def add(self, operation: _T, memory: Memory) -> None:
         """It is under way."""
-        number = self._next
-        self._next += 1
+        number = next(self._next)
         self._memory[operation], self._numbers[operation], self._operations[number] = (
             memory,
             number,
@@ -49,25 +53,25 @@ class InFlight(Generic[_T]):
     def drop(self, operation: _T) -> None:
         """It is over, if it was under way."""
         number = self._numbers.pop(operation, None)
-        if number is None:
+        memory = self._memory.pop(operation, None)
+        if number is None or memory is None:
             return
-        for begin, end in self._memory.pop(operation).spans:
-            self._spans.remove((begin, end, number))
-        del self._operations[number]
-        if not self._spans:
-            self._longest = 0
+        for begin, end in memory.spans:
+            with contextlib.suppress(ValueError):  # `clear` came before
+                self._spans.remove((begin, end, number))
+        self._operations.pop(number, None)
 
     def meeting(self, memory: Memory) -> list[_T]:
         """Those that meet this memory, in the order in which they came."""
-        if not self._spans:
-            return []
+        spans = self._spans.copy()
         found: set[int] = set()
-        for begin, end in memory.spans:
-            first = bisect_left(self._spans, (begin - self._longest,))
-            last = bisect_left(self._spans, (end,))
-            found.update(number for _, its_end, number in self._spans[first:last] if its_end > begin)
-        near = [self._operations[number] for number in sorted(found) if number in self._operations]
-        return [one for one in near if self._memory[one].meets(memory)]
+        for begin, end in memory.spans if spans else ():
+            first = bisect_left(spans, (begin - self._longest,))
+            last = bisect_left(spans, (end,))
+            found.update(number for _, its_end, number in spans[first:last] if its_end > begin)
+        near = [self._operations.get(number) for number in sorted(found)]
+        known = [(one, self._memory.get(one)) for one in near if one is not None]
+        return [one for one, its in known if its is not None and its.meets(memory)]
 
     def clear(self) -> None:
         """Nothing is under way."""

@@ -14,7 +14,7 @@ from slipstream.comm.collectives.adasum_line import start_adasum
 from slipstream.comm.collectives.interruption import Together
 from slipstream.faces.horovod.handles import Grouped, PendingResult
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.torch_tensors import CODES, await_tensor, check_dense, copy_back, write_back
+from slipstream.faces.torch_tensors import CODES, await_tensor, check_dense, copy_back, new_tensor, write_back
 
 __all__ = ["check_adasum", "start_adasum_of", "start_adasum_of_each", "vectors_of"]
 
@@ -30,7 +30,7 @@ def check_adasum(dtype: torch.dtype) -> None:
 
 def vectors_of(counts: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, Vectors]:
     """A flat tensor for as many numbers, and its memory as vectors of ``counts`` numbers."""
-    flat = torch.empty(sum(counts), dtype=dtype)
+    flat = new_tensor((sum(counts),), dtype)
     return flat, Vectors(flat.view(torch.uint8).numpy(), DType(CODES[dtype]), tuple(counts))
 
 

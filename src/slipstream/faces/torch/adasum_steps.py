@@ -92,7 +92,7 @@ class _Changes:
         self._views: dict[int, torch.Tensor] = {}
         numbers: dict[torch.dtype, list[int]] = {}
         for number, param in enumerate(params):
-            sent = compression.compress(torch.empty(0, dtype=param.dtype))[0].dtype
+            sent = compression.compress(torch.empty(0, dtype=param.dtype, device="cpu"))[0].dtype
             check_adasum(sent)
             numbers.setdefault(sent, []).append(number)
         vectors = []

@@ -109,7 +109,7 @@ class GroupedAllGather(torch.autograd.Function):
         process_set: ProcessSet = ctx.process_set
         reduced = starting.grouped_all_reduce(grads, False, None, Average, 1.0, 1.0, process_set).wait()
         rows = [shape[0] if shape else 1 for shape in ctx.shapes]
-        everyone = starting.all_gather(torch.tensor([rows]), None, process_set).wait()
+        everyone = starting.all_gather(torch.tensor([rows], device="cpu"), None, process_set).wait()
         starts = everyone[: process_set.group.rank].sum(0).tolist()
         mine = [
             one.narrow(0, start, count).reshape(shape)

@@ -28,8 +28,8 @@ from slipstream.faces.torch_tensors import (
     copy_back,
     dtype_code,
     is_plain,
+    new_tensor,
     plain_copy,
-    unset,
     write_back,
 )
 
@@ -70,8 +70,8 @@ def _check_same(operation: str, mine: list[int], others: list[list[int]], proces
 
 def _gather_numbers(numbers: list[int], process_set: ProcessSet) -> list[list[int]]:
     group = process_set.group
-    source = torch.tensor(numbers, dtype=torch.int64)
-    target = torch.empty(group.size * len(numbers), dtype=torch.int64)
+    source = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+    target = new_tensor((group.size * len(numbers),), torch.int64)
     counts = [len(numbers)] * group.size
     memory = source.data_ptr(), target.data_ptr()
     addresses.all_gather(group, *memory, counts, _I64, keep=(source, target), sync=True)
@@ -139,7 +139,7 @@ def _all_gather_one(tensor: torch.Tensor, process_set: ProcessSet, label: str | 
 
 def _joined(tensor: torch.Tensor, rows: list[int], blocks: _core.Told) -> PendingResult:
     """What came with its sizes, as a result like ``tensor`` but for the number of rows."""
-    buffer = unset(torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype))
+    buffer = new_tensor((sum(rows), *tensor.shape[1:]), tensor.dtype)
     row_bytes = _width(tensor) * tensor.element_size()
     blocks.join(buffer.data_ptr(), [count * row_bytes for count in rows])
     return placed(Work(None), buffer, tensor.device)
@@ -157,7 +157,7 @@ def _all_gather_rows(
 ) -> PendingResult:
     width = _width(tensor)
     source = tensor if is_plain(tensor) else copied(tensor, "allgather", process_set)
-    buffer = unset(torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype))
+    buffer = new_tensor((sum(rows), *tensor.shape[1:]), tensor.dtype)
     counts = [count * width for count in rows]
     work = addresses.all_gather(
         process_set.group,
@@ -201,7 +201,7 @@ def start_broadcast(
     if in_place:
         result, buffer = tensor, source
     else:
-        buffer = unset(torch.empty(tensor.shape, dtype=tensor.dtype))
+        buffer = new_tensor(tensor.shape, tensor.dtype)
         result = buffer if tensor.is_cpu else torch.empty_like(tensor)
     if result is not buffer:
         target = result
@@ -277,9 +277,8 @@ def start_all_to_all(
             part = _all_to_all_rows(tensor, send, receive, process_set, label)
         else:
             part = _joined(tensor, receive, told.blocks)
-    like = (
-        splits if isinstance(splits, torch.Tensor) and splits.numel() else torch.empty(0, dtype=torch.int32)
-    )
+    given = isinstance(splits, torch.Tensor) and splits.numel()
+    like = splits if given else torch.empty(0, dtype=torch.int32, device="cpu")
     received = torch.tensor(receive, dtype=like.dtype, device=like.device)
     return Grouped([part], lambda results: results[0] if alone else (results[0], received))
 
@@ -289,7 +288,7 @@ def _all_to_all_rows(
 ) -> PendingResult:
     width = _width(tensor)
     source = tensor if is_plain(tensor) else copied(tensor, "alltoall", process_set)
-    buffer = unset(torch.empty((sum(receive), *tensor.shape[1:]), dtype=tensor.dtype))
+    buffer = new_tensor((sum(receive), *tensor.shape[1:]), tensor.dtype)
     work = addresses.all_to_all(
         process_set.group,
         source.data_ptr(),

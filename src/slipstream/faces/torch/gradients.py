@@ -79,9 +79,10 @@ def exchange_gradients(
 
 
 def _mark(param: torch.Tensor) -> int:
-    """A number made of its first values."""
-    first = param.detach().reshape(-1)[:_MARKED].cpu().contiguous()
-    return zlib.crc32(first.view(torch.uint8).numpy().tobytes())
+    """A number made of some of its values, which lie all over it."""
+    values = param.detach().reshape(-1)
+    some = values[:: max(1, values.numel() // _MARKED)][: 2 * _MARKED].cpu().contiguous()
+    return zlib.crc32(some.view(torch.uint8).numpy().tobytes())
 
 
 class _TorchGradients:
@@ -130,7 +131,7 @@ class _TorchGradients:
 
     def parameter(self, index: int) -> Parameter:
         param = self._params[index]
-        sent = torch.empty(0, dtype=param.dtype)
+        sent = torch.empty(0, dtype=param.dtype, device="cpu")
         if self._compressor is not None:
             sent = self._compressor.compress(sent)[0]
         return Parameter(
@@ -190,7 +191,7 @@ class _TorchGradients:
         grad = param.grad
         if grad is None:
             grad = torch.sparse_coo_tensor(
-                torch.empty((1, 0), dtype=torch.int64),
+                torch.empty((1, 0), dtype=torch.int64, device=param.device),
                 torch.empty((0, *param.shape[1:]), dtype=param.dtype, device=param.device),
                 param.shape,
             )

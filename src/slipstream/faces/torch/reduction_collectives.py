@@ -20,6 +20,7 @@ from slipstream.faces.torch_tensors import (
     dtype_code,
     factor_for,
     is_plain,
+    new_tensor,
     plain_copy,
     unset,
     write_back,
@@ -234,7 +235,7 @@ def start_reduce_scatter(
     width = tensor[0].numel() if tensor.shape[0] else 0
     source = tensor if is_plain(tensor) else copied(tensor, "reducescatter", process_set)
     shape = (rows[group.rank], *tensor.shape[1:])
-    buffer = unset(torch.empty(shape, dtype=tensor.dtype))
+    buffer = new_tensor(shape, tensor.dtype)
     work = addresses.reduce_scatter(
         group,
         source.data_ptr(),

@@ -69,7 +69,7 @@ def sum_request(
     own: bool,
 ) -> Request:
     """The all-reduce of one tensor."""
-    code = dtype_code(torch.empty(0, dtype=dtype))
+    code = dtype_code(torch.empty(0, dtype=dtype, device="cpu"))
     _check_op(op, dtype)
     facts = [_name(dtype), str(tuple(shape)), *_reduction(op, prescale, postscale), _on([device])]
     shared = None
@@ -119,7 +119,7 @@ def sparse_request(name: str, tensor: torch.Tensor, op: int) -> Request:
     facts = [_name(tensor.dtype), str(tuple(tensor.shape)), f"op {op_name(op)}", _on([tensor.device.type])]
     dense = tensor.dense_dim()
     tail = list(tensor.shape[tensor.dim() - dense :])
-    form = [[dtype_code(torch.empty(0, dtype=torch.int64)), [tensor.sparse_dim()]]]
+    form = [[dtype_code(torch.empty(0, dtype=torch.int64, device="cpu")), [tensor.sparse_dim()]]]
     return _request("sparse_allreduce", name, facts, [*form, [dtype_code(tensor.values()), tail]], _SPARSE)
 
 
@@ -154,7 +154,7 @@ def take_part(request: Request, group: Group) -> Pending:
     if request.kind == "broadcast":
         (code, shape), root_rank = form
         return start_broadcast(_nothing(code, shape, SumOp), True, root_rank, label, own)
-    rows = [torch.empty((0, *tail), dtype=DTYPES[code]) for code, tail in form]
+    rows = [torch.empty((0, *tail), dtype=DTYPES[code], device="cpu") for code, tail in form]
     if request.kind == "alltoall":
         return start_all_to_all(rows[0], [0] * own.group.size, label, own)
     return start_grouped_all_gather(rows, label, own)
@@ -170,17 +170,17 @@ def _nothing(code: int, shape: Sequence[int], op: int) -> torch.Tensor:
     """A tensor that does not change what the others reduce."""
     dtype = DTYPES[code]
     if op == Product:
-        return torch.ones(shape, dtype=dtype)
+        return torch.ones(shape, dtype=dtype, device="cpu")
     if op not in (Min, Max) or dtype.is_complex:
-        return torch.zeros(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device="cpu")
     if dtype == torch.bool:
-        return torch.full(shape, op == Min)
+        return torch.full(shape, op == Min, device="cpu")
     if dtype.is_floating_point:
         info: Any = torch.finfo(dtype)
         most = float("inf") if dtype not in (torch.float8_e4m3fn,) else info.max
-        return torch.full(shape, most if op == Min else -most, dtype=torch.float32).to(dtype)
+        return torch.full(shape, most if op == Min else -most, dtype=torch.float32, device="cpu").to(dtype)
     info = torch.iinfo(dtype)
-    return torch.full(shape, info.max if op == Min else info.min, dtype=dtype)
+    return torch.full(shape, info.max if op == Min else info.min, dtype=dtype, device="cpu")
 
 
 # What the parts of facts are called where they differ.

@@ -8,7 +8,7 @@ import torch
 
 from slipstream.comm.collectives.copies_back import OPEN
 from slipstream.comm.membership.group import Group
-from slipstream.faces.torch_tensors import await_tensor, is_plain, plain_copy, write_back
+from slipstream.faces.torch_tensors import await_tensor, is_plain, new_tensor, plain_copy, write_back
 
 __all__ = ["SumPart"]
 
@@ -36,7 +36,7 @@ class SumPart:
         if self._in_place and is_plain(tensor):
             memmove(tensor.data_ptr(), address, tensor.nbytes)
             return tensor
-        result = torch.empty(tensor.shape, dtype=tensor.dtype)
+        result = new_tensor(tensor.shape, tensor.dtype)
         memmove(result.data_ptr(), address, result.nbytes)
         if self._in_place:
             write_back(tensor, result)

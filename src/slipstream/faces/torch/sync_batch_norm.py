@@ -187,7 +187,7 @@ def _statistics_of_all(
     """
     features = x.shape[1]
     count = x.numel() // features if features else 0
-    own = torch.zeros((1, 1 + 2 * features), dtype=torch.float64)
+    own = torch.zeros((1, 1 + 2 * features), dtype=torch.float64, device="cpu")
     if count:
         mean = _sum_of_channels(x) / count
         own[0, 0] = count

@@ -28,8 +28,8 @@ def all_reduce(group: Group, tensor: torch.Tensor, reduce_op: Any, limit: float)
     if reduce_op.op not in (_Kind.SUM, _Kind.AVG):
         raise ValueError("sparse tensors can be reduced with SUM and AVG only")
     own = tensor.detach().coalesce()
-    found = torch.tensor([own._nnz()])
-    counts = torch.empty(group.size, dtype=torch.int64)
+    found = torch.tensor([own._nnz()], device="cpu")
+    counts = torch.empty(group.size, dtype=torch.int64, device="cpu")
     with Together(group, "all_reduce of a sparse tensor"):
         _run(operations.all_gather(group, [counts], found, limit))
         indices = _gathered(group, own.indices().t().cpu(), counts, limit)

@@ -29,7 +29,7 @@ class Cpu:
 
     def pinned(self, nbytes: int) -> HostBuffer:
         """Ordinary memory."""
-        return host_buffer(torch.empty(nbytes, dtype=torch.uint8))
+        return host_buffer(torch.empty(nbytes, dtype=torch.uint8, device="cpu"))
 
     def ready(self) -> Event:
         """Everything has been done."""

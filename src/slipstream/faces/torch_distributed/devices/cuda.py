@@ -30,7 +30,7 @@ class Cuda:
     def pinned(self, nbytes: int) -> HostBuffer:
         """Page-locked memory of PyTorch's own allocator for it."""
         with torch.cuda.device(self._device):
-            return host_buffer(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True))
+            return host_buffer(torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True))
 
     def ready(self) -> Event:
         """An event on the current stream; RuntimeError while that is being captured into a graph."""
