@@ -45,20 +45,20 @@ def test_what_comes_while_the_writer_writes_is_not_forgotten() -> None:
 
 
 def test_writes_become_seldom_while_much_comes() -> None:
-    writer = Pace(0.1)
+    writer = Pace(0.05)
     writer.end()  # nothing is waited for
     pauses = [writer.pause]
     for _ in range(4):
         writer.listen()
         writer.wait(wrote=True)
         pauses.append(writer.pause)
-    assert pauses == [FIRST, 2 * FIRST, 4 * FIRST, 0.1, 0.1]
+    assert pauses == [FIRST, 2 * FIRST, 4 * FIRST, 0.05, 0.05]
 
 
 def test_a_quiet_time_makes_the_next_write_quick_again() -> None:
-    writer = Pace(0.03)
+    writer = Pace(0.015)
     writer.wait(wrote=True)
-    assert writer.pause == 0.03
+    assert writer.pause == 0.015
     writer.listen()
     writer.wait(wrote=False)
     assert writer.pause == FIRST
@@ -71,6 +71,8 @@ def test_a_thread_that_does_not_wait_is_told_once() -> None:
     for _ in range(5):
         writer.came()
     assert writer._news.qsize() == 1
+    writer.listen()
+    assert writer._news.empty()
 
 
 def test_the_end_ends_every_wait() -> None:

@@ -88,10 +88,20 @@ def _value(module: ModuleType, names: Names, name: str) -> Any:
         there = vars(importlib.import_module(one))
         if name in there:
             return there[name]
+    instead = _elsewhere(name) or hint(name, vars(module)["__all__"])
     raise AttributeError(
         f"module {module.__name__!r}, for which slipstream stands in, has no attribute {name!r}"
-        f"{hint(name, vars(module)['__all__']) or f': dir({module.__name__}) lists what it has'}"
+        f"{instead or f': dir({module.__name__}) lists what it has'}"
     )
+
+
+def _elsewhere(name: str) -> str:
+    """Which other module has it, among those that need not be imported for the answer."""
+    for module, names in MODULES.items():
+        loaded = (sys.modules[one] for one in names.of if one in sys.modules)
+        if name in names.others or any(name in one.__all__ for one in loaded):
+            return f": {module} has it"
+    return ""
 
 
 def _no_module(name: str) -> str:

@@ -7,7 +7,7 @@ import threading
 
 __all__ = ["FIRST", "Pace"]
 
-FIRST = 0.02  # seconds from what ends a quiet time to the first write
+FIRST = 0.01  # seconds from what ends a quiet time to the first write
 
 
 class Pace:
@@ -18,7 +18,7 @@ class Pace:
 
     >>> pace = Pace(0.25)
     >>> pace.pause
-    0.02
+    0.01
     """
 
     def __init__(self, longest: float) -> None:
