@@ -85,9 +85,9 @@ def _value(module: ModuleType, names: Names, name: str) -> Any:
     except ImportError as error:
         raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}: {error}") from error
     for one in () if name.startswith("__") else names.of:
-        there = vars(importlib.import_module(one))
-        if name in there:
-            return there[name]
+        found = vars(importlib.import_module(one))
+        if name in found:
+            return found[name]
     instead = _elsewhere(name) or hint(name, vars(module)["__all__"])
     raise AttributeError(
         f"module {module.__name__!r}, for which slipstream stands in, has no attribute {name!r}"
