@@ -101,8 +101,19 @@ def failures(results: Results, known: Sequence[dict[str, Any]]) -> list[tuple[in
     ]
 
 
+def not_needed(results: Results, known: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
+    """The (ranks, test) that ``known`` excuses and that did not fail."""
+    return [
+        (ranks, name)
+        for ranks, files in results.items()
+        for file, tests in files.items()
+        for name, test in tests.items()
+        if test["together"].verdict not in BAD and excuse(known, ranks, file, name)
+    ]
+
+
 def report(results: Results, known: Sequence[dict[str, Any]]) -> str:
-    """The counts and the failures, as text."""
+    """The counts and the failures, and the excuses that nothing needed, as text."""
     lines = [f"{'file':<42}{'ranks':>6}  " + "".join(f"{verdict:>9}" for verdict in VERDICTS)]
     for ranks, files in results.items():
         for file, tests in files.items():
@@ -114,16 +125,19 @@ def report(results: Results, known: Sequence[dict[str, Any]]) -> str:
         lines.append(f"  {ranks} ranks {file} {name}: {test['together'].verdict}: {test['together'].reason}")
         if "alone" in test:
             lines.append(f"    alone: {test['alone'].verdict} {test['alone'].reason}".rstrip())
+    lines += [
+        f"  {ranks} ranks {name}: did not fail, and is excused" for ranks, name in not_needed(results, known)
+    ]
     return "\n".join(lines)
 
 
-def what_ran(checkout: Path, launch: str) -> dict[str, str]:
-    """The versions that the results are about."""
+def what_ran(checkout: Path, launch: str, commit: str = "") -> dict[str, str]:
+    """The versions that the results are about. ``commit``: that of the checkout; "": git knows it."""
     git = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
     told = subprocess.run(git, capture_output=True, text=True, check=False)
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "horovod": told.stdout.strip() or "an unknown commit",
+        "horovod": commit or told.stdout.strip() or "an unknown commit",
         "launch": launch.replace("{ranks}", "RANKS"),
         "python": platform.python_version(),
         "slipstream": metadata.version("slipstream"),
@@ -177,6 +191,9 @@ Examples:
     show_default=True,
     help="Which tests also run in a job of their own.",
 )
+@click.option(
+    "--commit", default="", help="Commit and date of CHECKOUT, for --page, if git does not know them."
+)
 @click.option("--limit", default=100.0, show_default=True, help="Seconds a test may take.")
 @click.option("--launch", default=LAUNCH, show_default=True, help="What starts a job.")
 @click.option(
@@ -192,6 +209,7 @@ def main(
     sizes: list[int],
     patterns: tuple[str, ...],
     alone: str,
+    commit: str,
     limit: float,
     launch: str,
     file: Path | None,
@@ -206,7 +224,7 @@ def main(
     known = json.loads(EXCEPTIONS.read_text())
     results, ran = load(file.read_text()) if file and file.exists() else ({}, {})
     if not show:
-        ran = what_ran(checkout, launch)
+        ran = what_ran(checkout, launch, commit)
         job = Job(launch, checkout, limit)
         for name in names:
             for ranks in [1] if name.startswith(SINGLE) else sizes:

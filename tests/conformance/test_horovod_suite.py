@@ -50,10 +50,12 @@ def test_what_becomes_of_each_test(tmp_path: Path) -> None:
     (folder / "test_torch.py").write_text(TESTS)
     file = tmp_path / "results.json"
     command = [sys.executable, str(HERE / "horovod_suite.py"), str(tmp_path), "--ranks=2", "--limit=3"]
-    command += [f"--json={file}", "--launch=slipstream run -np {ranks} --"]
+    command += [f"--json={file}", "--launch=slipstream run -np {ranks} --", "--commit=1234 of a day"]
     process = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert file.exists(), process.stderr
-    tests = json.loads(file.read_text())["results"]["2"]["parallel/test_torch.py"]
+    told = json.loads(file.read_text())
+    assert told["ran"]["horovod"] == "1234 of a day"
+    tests = told["results"]["2"]["parallel/test_torch.py"]
     assert {name: {way: told["verdict"] for way, told in test.items()} for name, test in tests.items()} == {
         "test_passes": {"together": "passed"},
         "test_fails_after_another": {"together": "failed", "alone": "passed"},
@@ -106,6 +108,8 @@ def test_known_exceptions_and_the_page(load: Callable[[str], Any]) -> None:
     }
     known = [{"file": "x.py", "test": "T::a", "ranks": [3], "reason": "theirs"}]
     assert [failure[:3] for failure in suite.failures(results, known)] == [(2, "x.py", "T::a")]
+    assert suite.not_needed(results, known) == []
+    assert suite.not_needed(results, [{**known[0], "test": "T::b", "ranks": [2]}]) == [(2, "T::b")]
     ran = dict.fromkeys(("date", "horovod", "launch", "python", "slipstream", "torch"), "?")
     page = suite.horovod_page.page(results, ran, [])
     assert "| `x.py` | 2 | 1 |  | 1 |" in page

@@ -122,9 +122,43 @@ def test_what_never_was_is_not_found(horovod: Any) -> None:
     for name in ("horovod.run.runner", "horovod.torch.mpi_lib_v2"):
         with pytest.raises(ModuleNotFoundError, match="has no such module"):
             importlib.import_module(name)
-    with pytest.raises(AttributeError):
-        _ = importlib.import_module("horovod.torch").no_such_name
+    with pytest.raises(ModuleNotFoundError, match=r"; below horovod\.runner it has common, launch, util$"):
+        importlib.import_module("horovod.runner.mpi_run")
     assert not hasattr(horovod, "no_such_name")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        ("horovod.torch", "no_such_name", r"\(horovod\.torch\) lists what it has"),
+        ("horovod.torch.mpi_ops", "_allreduce_async", "did you mean allreduce_async"),
+        ("horovod.torch.mpi_ops", "mpi_lib", "no such library"),
+        ("horovod.torch", "tensorflow", "Meanwhile: use slipstream.all_reduce"),
+        ("horovod.common.process_sets", "_temp_process_set_object", "hvd.add_process_set"),
+        ("horovod.common.util", "no_such_name", "lists what it has"),
+        ("horovod.common.elastic", "HorovodInternalError", "horovod.torch has it"),
+        ("horovod.torch.functions", "gpu_available", "horovod.common.util has it"),
+    ],
+)
+def test_a_name_that_is_not_there_says_what_is(horovod: Any, module: str, name: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=rf"^module '{module}'.* has no attribute '{name}'.*{said}"):
+        getattr(importlib.import_module(module), name)
+
+
+def test_what_the_object_of_basics_lacks(horovod: Any) -> None:
+    basics = importlib.import_module("horovod.common.basics").HorovodBasics("file", "mpi_lib")
+    assert "local_rank" in dir(basics)
+    for name, said in {
+        "_add_process_set_impl": r"use hvd\.add_process_set\(ranks\)",
+        "_process_set_size": r"hvd\.ProcessSet has rank\(\), size\(\)",
+        "MPI_LIB_CTYPES": "no such library",
+        "lokal_rank": "did you mean local_rank",
+        "HOROVOD_PROCESS_SET_ERROR_INIT": r"dir\(\) of it",
+    }.items():
+        with pytest.raises(
+            AttributeError, match=rf"'HorovodBasics' object has no attribute '{name}'.*{said}"
+        ):
+            getattr(basics, name)
 
 
 def test_small_tools(horovod: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
+from slipstream.faces.horovod import process_sets  # noqa: E402
 
 ONE_TENSOR = [
     hvd.allreduce,
@@ -77,14 +78,24 @@ def test_what_is_no_list_of_tensors_is_named(operation: Callable[..., Any]) -> N
         hvd.reducescatter_async,
         hvd.grouped_allreduce,
         hvd.grouped_reducescatter,
+        hvd.add_process_set,
     ],
 )
-def test_before_init_everything_says_the_same(call: Callable[..., Any]) -> None:
+def test_before_init_everything_says_the_same(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not hvd.is_initialized()
     arguments: dict[str, list[Any]] = {"rank": [], "barrier": [], "start_timeline": ["t.json"]}
-    arguments["broadcast_"] = [torch.ones(2), 0]
+    arguments |= {"broadcast_": [torch.ones(2), 0], "add_process_set": [[0]]}
     given = arguments.get(call.__name__, [[torch.ones(2)] if "grouped" in call.__name__ else torch.ones(2)])
-    said = r"^slipstream has not been initialized: call hvd\.init\(\) first\. .*Horovod has not been initialized$"
+    words = r"Horovod has not been initialized; use hvd\.init\(\)\.$"
+    said = rf"^slipstream has not been initialized: call hvd\.init\(\) first\. In Horovod's words: {words}"
+    monkeypatch.setattr(process_sets, "_shut_down", False)  # as in a process that has not been in a job
+    with pytest.raises(ValueError, match=said):
+        call(*given)
+    hvd.init()
+    hvd.shutdown()
+    said = rf"^slipstream has been shut down: .* In Horovod's words: Horovod has been shut down\. {words}"
     with pytest.raises(ValueError, match=said):
         call(*given)
 
@@ -94,6 +105,8 @@ def test_before_init_everything_says_the_same(call: Callable[..., Any]) -> None:
     [
         ("all_reduce", "did you mean allreduce?"),
         ("DistributedOptimiser", "did you mean DistributedOptimizer?"),
+        ("tensorflow", "slipstream has no face for it yet. Meanwhile: use slipstream.all_reduce"),
+        ("_handle_map", "hvd.synchronize(handle)"),
     ],
 )
 def test_a_name_that_is_not_there_is_explained(name: str, hint: str) -> None:

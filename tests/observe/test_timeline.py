@@ -129,6 +129,10 @@ def test_a_killed_rank_leaves_what_it_had_seen(tmp_path: Path) -> None:
     assert named(json.loads(text + "]"), "operation")[0]["name"] == "last words"
 
 
+def test_what_ends_a_quiet_time_is_written_soon(tmp_path: Path) -> None:
+    run("soon", tmp_path / "t")
+
+
 def test_timelines_by_call(tmp_path: Path) -> None:
     ranks.run(RANK, 2, args=["dynamic", str(tmp_path / "t")])
     for file, name in (("t", "within"), ("t.2", "again")):

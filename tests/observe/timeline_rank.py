@@ -90,6 +90,21 @@ def killed() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def soon() -> None:
+    """A timeline that does not look for a year shows what ends the quiet of each rank all the same."""
+    from slipstream.observe import timeline
+
+    timeline._PERIOD = 365 * 86400.0
+    file = Path(os.environ["SLIPSTREAM_TIMELINE"])
+    slipstream.init()
+    negotiate("loss")
+    if slipstream.rank() == 0:
+        while file.read_text().count("NEGOTIATE_ALLREDUCE") < slipstream.size():
+            time.sleep(0.01)
+    slipstream.barrier()
+    slipstream.shutdown()
+
+
 def dynamic() -> None:
     """Two timelines of one job, by calls."""
     file = sys.argv[2]
@@ -125,12 +140,17 @@ def program() -> None:
     slipstream.init()
     with slipstream.timeline_span("load data", batch=7, path=Path("a")):
         slipstream.timeline_mark("epoch", number=1)
-    request = Request("allreduce", "loss", "float64 of 3")
+    negotiate("loss")
+    slipstream.shutdown()
+
+
+def negotiate(name: str) -> None:
+    """A sum that begins when all ranks have called it."""
+    request = Request("allreduce", name, "float64 of 3")
     negotiated = negotiator_of(slipstream.world()).submit(
-        request, lambda group: slipstream.all_reduce(np.ones(3), group=group, async_op=True, name="loss")
+        request, lambda group: slipstream.all_reduce(np.ones(3), group=group, async_op=True, name=name)
     )
     negotiated.wait()
-    slipstream.shutdown()
 
 
 def failed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream.faces.horovod import job, process_sets
+from slipstream.faces.horovod.absent import hint
 
 __all__ = ["BASICS", "HorovodBasics"]
 
@@ -17,8 +18,12 @@ class HorovodBasics:
 
     def __getattr__(self, name: str) -> Any:
         if name not in job.__all__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            instead = hint(name, job.__all__) or ": dir() of it lists what it has"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
         return getattr(job, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *job.__all__})
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return process_sets.registered()

@@ -10,8 +10,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from slipstream.as_horovod.modules import GONE, MODULES, Names, is_package
+from slipstream.as_horovod.modules import GONE, MODULES, Names, is_package, modules_in
 from slipstream.base.protocol import HOROVOD
+from slipstream.faces.horovod.absent import hint
 
 __all__ = ["stand_in"]
 
@@ -27,8 +28,7 @@ class _Finder(MetaPathFinder):
         why = next((_gone(name) for name in GONE if f"{fullname}.".startswith(f"{name}.")), None)
         if why is None and fullname in MODULES:
             return ModuleSpec(fullname, _Loader(), is_package=is_package(fullname))
-        why = why or f"{fullname}: slipstream stands in for Horovod here, and has no such module"
-        raise ModuleNotFoundError(why, name=fullname)
+        raise ModuleNotFoundError(why or _no_module(fullname), name=fullname)
 
 
 class _Loader(Loader):
@@ -84,11 +84,31 @@ def _value(module: ModuleType, names: Names, name: str) -> Any:
             return importlib.import_module(below)
     except ImportError as error:
         raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}: {error}") from error
-    if names.of and not name.startswith("__"):
-        return getattr(importlib.import_module(names.of[0]), name)
+    for one in () if name.startswith("__") else names.of:
+        found = vars(importlib.import_module(one))
+        if name in found:
+            return found[name]
+    instead = _elsewhere(name) or hint(name, vars(module)["__all__"])
     raise AttributeError(
-        f"module {module.__name__!r} has no attribute {name!r}: slipstream stands in for Horovod here"
+        f"module {module.__name__!r}, for which slipstream stands in, has no attribute {name!r}"
+        f"{instead or f': dir({module.__name__}) lists what it has'}"
     )
+
+
+def _elsewhere(name: str) -> str:
+    """Which other module has it, among those that need not be imported for the answer."""
+    for module, names in MODULES.items():
+        loaded = (sys.modules[one] for one in names.of if one in sys.modules)
+        if name in names.others or any(name in one.__all__ for one in loaded):
+            return f": {module} has it"
+    return ""
+
+
+def _no_module(name: str) -> str:
+    package = name.rpartition(".")[0]
+    there = modules_in(package)
+    has = f"; below {package} it has {', '.join(there)}" if there else ""
+    return f"{name}: slipstream stands in for Horovod here, and has no such module{has}"
 
 
 def _gone(name: str) -> str:

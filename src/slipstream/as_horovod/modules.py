@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["GONE", "MODULES", "Names", "is_package"]
+from slipstream.faces.horovod.absent import FACES
+
+__all__ = ["GONE", "MODULES", "Names", "is_package", "modules_in"]
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,15 @@ MODULES: dict[str, Names] = {
     ),
 }
 
-_START = "start the ranks by slipstream run -H HOST:SLOTS,... or call a function by slipstream.run"
-
 # With everything below them: what there is not, and what to use meanwhile.
-GONE: dict[str, str] = {
-    "horovod.tensorflow": "use slipstream.all_reduce and its like with the tensors' NumPy arrays, or train in PyTorch",
-    "horovod.keras": "use slipstream.all_reduce and its like with NumPy arrays, or train in PyTorch",
-    "horovod._keras": "use slipstream.all_reduce and its like with NumPy arrays, or train in PyTorch",
-    "horovod.mxnet": "use slipstream.all_reduce and its like with the arrays' asnumpy(), or train in PyTorch",
-    "horovod.ray": _START,
-    "horovod.spark": f"write the data to files by Spark, and {_START}",
-    "horovod.data": "use torch.utils.data.DataLoader with num_workers=1 or more, which loads beside the training",
-}
+GONE: dict[str, str] = {f"horovod.{name}": instead for name, instead in FACES.items()}
 
 
 def is_package(name: str) -> bool:
     """Whether there are modules below this one."""
     return any(other.startswith(f"{name}.") for other in MODULES)
+
+
+def modules_in(package: str) -> list[str]:
+    """The names of the modules right below this one."""
+    return sorted(name.rpartition(".")[2] for name in MODULES if name.rpartition(".")[0] == package)

@@ -1,8 +1,8 @@
 """The timeline: a file that shows when the operations of a job ran and what became of its connections.
 
 ``SLIPSTREAM_TIMELINE=FILE`` begins it with the job, `start_timeline` later. docs/timeline.md says how to look at it.
-The engine only notes what happens; a thread of this module takes that several times a second and writes it, or sends it
-to rank 0, which writes one file for all.
+The engine only notes what happens; a thread of this module takes that at the times of a `Pace` and writes it, or sends
+it to rank 0, which writes one file for all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from slipstream.observe import chrome
 from slipstream.observe.alignment import Alignment
 from slipstream.observe.collecting import Collector
 from slipstream.observe.forwarding import Forwarding
+from slipstream.observe.pace import Pace
 from slipstream.observe.trace_file import TraceFile
 
 __all__ = ["Timeline", "follow", "start_timeline", "stop_timeline"]
 
-_PERIOD = 0.25  # seconds between two writes
+_PERIOD = 0.25  # seconds between two writes, at most
 _CAPACITY = 1 << 15  # events between two writes; more are dropped, and counted
 _NEAR = 50_000  # nanoseconds by which clocks are off where the network is quick
 
@@ -101,7 +102,7 @@ class Timeline:
         self._missing = 0  # events that are lost
         self._waiting: list[chrome.Event] = chrome.introduction(job.rank, job.names[job.rank], _label(job))
         self._links = job.session.link_statistics()
-        self._stop = threading.Event()
+        self._pace = Pace(_PERIOD)
         self._thread = threading.Thread(target=self._run, name="slipstream-timeline", daemon=True)
         job.session.start_trace(capacity, job.settings.timeline_detail == "steps")
         recording.listen(self._note)
@@ -112,18 +113,19 @@ class Timeline:
             self._recorded.append(event)
         else:
             self._missing += 1
+        self._pace.came()
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
-                if self._sink.ready():
-                    self._drain()
-                self._stop.wait(_PERIOD)
+            while not self._pace.ended:
+                self._pace.listen()
+                self._pace.wait(self._sink.ready() and self._drain())
         except OSError as error:  # a full disk must not end a training
             self._stop_recording()
             _log.warning("the timeline ends here: %s", error.strerror or error)
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Gives what there is; returns whether anything had happened."""
         native, missing = self._job.session.take_trace()
         offset = self._sink.offset
         events = self._waiting + chrome.translate(native, self._rows, offset)
@@ -134,6 +136,7 @@ class Timeline:
         if missing:
             events.append(chrome.dropped(self._job.rank, missing, time.monotonic_ns() + offset))
         self._missing += self._sink.write([chrome.line(event) for event in events])
+        return bool(native or recorded)
 
     def _stop_recording(self) -> None:
         recording.stop_listening(self._note)
@@ -142,7 +145,7 @@ class Timeline:
     def close(self) -> None:
         """Gives what is left, and ends."""
         self._stop_recording()
-        self._stop.set()
+        self._pace.end()
         self._thread.join()
         try:
             if self._sink.ready(last=True):

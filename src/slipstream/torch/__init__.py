@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from slipstream.base.misspelt import did_you_mean
+from slipstream.faces.horovod.absent import hint
 
 try:
     from slipstream.faces.torch import *  # noqa: F403
@@ -24,4 +24,4 @@ else:  # to a type checker a name that is not there is an error
     def __getattr__(name: str) -> Any:
         if name == "elastic":  # loaded by those that use it
             return importlib.import_module("slipstream.torch.elastic")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__)}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint(name, __all__)}")

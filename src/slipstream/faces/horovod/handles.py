@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipstream.base.errors import SlipstreamError
+from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
@@ -20,6 +20,7 @@ from slipstream.comm.negotiation.negotiated import Negotiated, Part, Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
 from slipstream.faces.horovod.memory import InFlight, Memory
 from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.horovod.words import SHUT_DOWN, add_words, in_horovods_words
 
 __all__ = [
     "Grouped",
@@ -101,6 +102,9 @@ class Named:
         """Waits for the operation and returns its result; raises its error."""
         try:
             return self._negotiated.wait()
+        except SlipstreamError as error:
+            add_words(error)
+            raise
         finally:
             if self.done():  # it is not where a signal handler has raised an exception
                 _in_flight.drop(self)
@@ -180,6 +184,7 @@ def take_part(request: Request, group: Group) -> Pending:
 
 _numbers = itertools.count()
 _pending: dict[int, Named] = {}
+_left: set[int] = set()  # handles of jobs before
 # by operation, process set and name
 _named: weakref.WeakValueDictionary[tuple[str, int | None, str], Named] = weakref.WeakValueDictionary()
 
@@ -209,14 +214,18 @@ def synchronize(handle: int) -> Any:
     """Waits for an asynchronous operation, frees its handle and returns its result.
 
     The result is the tensor (a list for grouped operations; the tensor and the received splits for alltoall).
-    Returns None for a handle that is not in use. Raises SlipstreamError when the operation failed. When a signal
-    handler raises an exception here, the operation goes on, and may be synchronised again.
+    Returns None for a handle that is not in use. Raises SlipstreamError when the operation failed, or `shutdown` has
+    been called since it was started. When a signal handler raises an exception here, the operation goes on, and may be
+    synchronised again.
 
     >>> hvd.synchronize(hvd.allreduce_async(torch.ones(2), op=hvd.Sum))
     tensor([2., 2.])
     """
     pending = _pending.get(handle)
     if pending is None:
+        if handle in _left:
+            text = "the job was left before this operation was synchronised: its result is lost."
+            raise Aborted(in_horovods_words(text, SHUT_DOWN))
         return None
     try:
         result = pending.wait()
@@ -229,7 +238,8 @@ def synchronize(handle: int) -> Any:
 
 
 def forget_all() -> None:
-    """Called by shutdown: handles that nobody synchronised lead nowhere now."""
+    """Called by shutdown: handles that nobody synchronised lead to an error now."""
+    _left.update(_pending)
     _pending.clear()
     _named.clear()
     _in_flight.clear()

@@ -8,17 +8,20 @@ from typing import Any
 from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.negotiation.negotiator import forget
+from slipstream.faces.horovod.words import NOT_INITIALIZED, SHUT_DOWN, in_horovods_words
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set", "require_init"]
 
 
 def require_init() -> None:
     """ValueError before `init`, as Horovod has it."""
-    if not _comm.is_initialized():
-        raise ValueError(
-            "slipstream has not been initialized: call hvd.init() first. "
-            "In Horovod's words: Horovod has not been initialized"  # programs look for these
-        )
+    if _comm.is_initialized():
+        return
+    if _shut_down:
+        text, words = "has been shut down: call hvd.init() again.", f"{SHUT_DOWN}. {NOT_INITIALIZED}"
+    else:
+        text, words = "has not been initialized: call hvd.init() first.", NOT_INITIALIZED
+    raise ValueError(in_horovods_words(f"slipstream {text}", words))
 
 
 class ProcessSet:
@@ -126,11 +129,14 @@ global_process_set: ProcessSet = _GlobalProcessSet()
 
 _registered: dict[int, ProcessSet] = {}
 _next_id = 1
+_shut_down = False  # the last job, by `hvd.shutdown`
 
 
 def start(process_sets: Sequence[ProcessSet | Sequence[int]]) -> None:
     """Called by init: registers the sets of its argument."""
+    global _shut_down
     stop()
+    _shut_down = False
     global_process_set.ranks = list(range(_comm.size()))
     for process_set in process_sets:
         add_process_set(process_set)
@@ -138,7 +144,8 @@ def start(process_sets: Sequence[ProcessSet | Sequence[int]]) -> None:
 
 def stop() -> None:
     """Called by shutdown: no set is registered any longer."""
-    global _next_id
+    global _next_id, _shut_down
+    _shut_down = _shut_down or global_process_set.ranks is not None
     for process_set in _registered.values():
         process_set._detach()
     _registered.clear()
@@ -156,8 +163,8 @@ def registered() -> dict[int, list[int]]:
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a set of ranks; every rank of the job calls it, with the same ranks, in the same order.
 
-    Returns the set. Raises ValueError when it is empty, names a rank that is not there, equals a registered
-    set, or is registered already.
+    Returns the set. Raises ValueError before `init`, and when it is empty, names a rank that is not there, equals a
+    registered set, or is registered already.
 
     >>> first = hvd.add_process_set([0])
     >>> first.ranks
@@ -166,6 +173,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     True
     """
     global _next_id
+    require_init()
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     size = _comm.size()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.horovod.words import adding_words
 from slipstream.faces.torch.adasum import check_adasum, vectors_of
 from slipstream.faces.torch.parameters import in_order
 from slipstream.faces.torch_tensors import describe
@@ -68,7 +69,8 @@ class AdasumSteps:
             return step(closure)
         self._changes.begin()
         result = step(closure)
-        self._changes.exchange()
+        with adding_words():
+            self._changes.exchange()
         return result
 
 

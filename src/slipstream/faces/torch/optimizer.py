@@ -15,6 +15,7 @@ from slipstream.base.arguments import as_number
 from slipstream.base.errors import SlipstreamError
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average, engine_op
+from slipstream.faces.horovod.words import adding_words
 from slipstream.faces.torch.adasum_steps import AdasumSteps, check_plain
 from slipstream.faces.torch.compression import (
     AnyCompression,
@@ -115,7 +116,8 @@ class _Distributed:
         Every rank calls it. Raises SlipstreamError when the job has failed.
         """
         if self._exchange is not None:
-            self._exchange.synchronize()
+            with adding_words():
+                self._exchange.synchronize()
         self._synchronized = True
 
     def settle(self) -> None:
