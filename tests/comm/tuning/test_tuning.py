@@ -59,6 +59,24 @@ def test_the_second_run_begins_with_what_the_first_one_chose(tmp_path: Path) -> 
     assert events[-2:] == ["remembered", "remembered"]
 
 
+def test_what_travels_in_a_wire_type_is_tuned_for_itself(tmp_path: Path) -> None:
+    cache, log = tmp_path / "choices.json", tmp_path / "log.jsonl"
+    env = {
+        "SLIPSTREAM_AUTOTUNE": "on",
+        "SLIPSTREAM_TUNING_CACHE": str(cache),
+        "SLIPSTREAM_AUTOTUNE_LOG": str(log),
+    }
+    first, second = (ranks.run(SCRIPT, 3, transport="tcp", args=["wired"], env=env)[0] for _ in range(2))
+    assert first == second
+    (entry,) = read(cache)
+    assert (entry.wire, str(entry.candidate)) == ("int8", first.strip())
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["wire"] for line in lines} == {"int8"}
+    assert len({line["algorithm"] for line in lines}) > 1
+    assert "recursive_doubling" not in {line["algorithm"] for line in lines}
+    assert [line["event"] for line in lines[-2:]] == ["chosen", "remembered"]
+
+
 def test_auto_leaves_the_order_of_additions(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     env = {
