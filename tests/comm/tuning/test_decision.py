@@ -176,8 +176,8 @@ def test_repeats_and_giving_up() -> None:
 def test_quick_operations_are_repeated_more() -> None:
     assert seconds_of([0.002], 0.001) is None
     assert seconds_of([0.001, 0.009, 0.002, 0.002], 0.001) == 0.002  # clearly worse, but for one time
-    assert seconds_of([0.001] * 11, None) is None
-    assert seconds_of([0.0001, 0.009, 0.009, *[0.001] * 9], 0.001) == 0.001  # neither luck nor bad luck
+    assert seconds_of([0.001] * 15, None) is None
+    assert seconds_of([0.0001, 0.009, 0.009, *[0.001] * 13], 0.001) == 0.001  # neither luck nor bad luck
 
 
 def test_ranks_seldom_tell_times_of_quick_operations() -> None:

@@ -20,8 +20,9 @@ CALLS = 50 * 8  # 50 steps of 8 operations
 SEARCHES = 100
 SIZE = 1 << 20
 NOISE = 0.2
-SLOW_CALLS, SLOW = 5, 3.0  # so many calls take so many times as long, over new connections
-LOOK = 0.1  # of an operation: what the ranks tell each other beside it costs
+OPENING = 0.15e-3  # seconds that a new connection costs the operations beside it, which
+SLOW = 3.0  # take up to so many times as long meanwhile
+LOOK = 0.05e-3  # seconds that it takes to tell each other times beside an operation
 
 Network = Callable[[Candidate], float]
 
@@ -60,7 +61,8 @@ class OneRank:
     topology: Topology = field(default_factory=lambda: Topology((0, 1)))
     bits: bool = True
     looks: int = 0
-    changed: int = 0  # calls since the lanes changed
+    now: int = FEW_LANES
+    opening: float = 0.0  # seconds that connections still cost
     tried: list[Candidate] = field(default_factory=list)
 
     @property
@@ -91,7 +93,8 @@ class OneRank:
         return FEW_LANES
 
     def set_lanes(self, lanes: int) -> None:
-        self.changed = 0
+        wanted = lanes or FEW_LANES
+        self.opening, self.now = OPENING * max(wanted - self.now, 0), wanted
 
     def write(self, event: str, traffic: Traffic, candidate: Candidate, *_: Any) -> None:
         self.tried.append(candidate)
@@ -121,9 +124,10 @@ def search(network: Network, clock: SimpleNamespace, seed: int) -> tuple[Candida
     for call in range(CALLS):
         looks, called = tuning.looks, clock.now
         made.begin()
-        slow = SLOW if tuning.changed < SLOW_CALLS and call >= SLOW_CALLS else 1.0
-        tuning.changed += 1
-        clock.now += network(made.candidate) * slow * noise(rng) * (1 + LOOK * (tuning.looks - looks))
+        seconds = network(made.candidate)
+        opening = min(tuning.opening, (SLOW - 1) * seconds)
+        tuning.opening -= opening
+        clock.now += (seconds + opening + LOOK * (tuning.looks - looks)) * noise(rng)
         usual += network(start) * noise(rng)
         made.ran(called, None)
         if made.settled and settled == CALLS:

@@ -14,13 +14,13 @@ SCRIPT = Path(__file__).with_name("tuning_rank.py")
 ON = {"SLIPSTREAM_AUTOTUNE": "on", "SLIPSTREAM_TUNING_CACHE": "off"}
 
 
-@pytest.mark.parametrize(("n", "calls", "ahead"), [(2, 300, 0), (3, 300, 0), (4, 400, 5), (8, 300, 2)])
+@pytest.mark.parametrize(("n", "calls", "ahead"), [(2, 500, 0), (3, 500, 0), (4, 800, 5), (8, 600, 2)])
 def test_all_ranks_choose_alike(n: int, calls: int, ahead: int) -> None:
     ranks.run(SCRIPT, n, transport="tcp", args=["settles", str(calls), str(ahead)], env=ON, timeout=120)
 
 
 def test_hosts_of_several_ranks() -> None:
-    ranks.run(SCRIPT, 4, transport="mixed", args=["settles", "300", "0"], env=ON, timeout=120)
+    ranks.run(SCRIPT, 4, transport="mixed", args=["settles", "500", "0"], env=ON, timeout=120)
 
 
 def test_calls_that_do_not_wait_for_other_ranks_do_not_with_tuning() -> None:

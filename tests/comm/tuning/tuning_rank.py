@@ -124,7 +124,7 @@ def bursts() -> None:
     """What rank 1 waits for comes when rank 0 has begun all calls: none of them may wait for rank 1."""
     data = [np.ones(SMALL, dtype=np.float32) for _ in range(12)]
     token = np.zeros(1)
-    for _ in range(40):
+    for _ in range(100):
         if RANK:
             slipstream.recv(token, 0)
         works = [slipstream.all_reduce(one, async_op=True) for one in data]

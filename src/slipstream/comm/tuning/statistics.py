@@ -2,7 +2,7 @@
 
 A time is that of the slowest rank. What takes longer than the shortest of them is mostly noise: other programs, or a
 rank that came late. Long operations are little disturbed, and dear to repeat: the shortest of two counts. The times of
-quick ones, of less than 10 ms, vary more, and cost little: of twelve, the one that a quarter is shorter than counts.
+quick ones, of less than 10 ms, vary more, and cost little: of 16, the one that a quarter is shorter than counts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["MOST_SAMPLES", "is_quick", "next_look", "seconds_of", "typical", "un
 
 _QUICK = 0.01  # seconds
 _REPEATS = 2
-_QUICK_FEW, _QUICK_REPEATS = 4, 12  # times that are looked at: first so few, to give up what is clearly worse
-_CLEARLY_WORSE = 1.25  # times the best
+_QUICK_FEW, _QUICK_REPEATS = 4, 16  # times that are looked at: first so few, to give up what is clearly worse
+_CLEARLY_WORSE, _QUICK_CLEARLY_WORSE = 1.25, 1.15  # times the best
 _UNSETTLED = (0, 2)  # calls that do not count after a change of: the way alone, the lanes
-_QUICK_UNSETTLED = (1, 6)
+_QUICK_UNSETTLED = (1, 4)
 MOST_SAMPLES = _QUICK_UNSETTLED[1] + _QUICK_REPEATS
 
 
@@ -56,7 +56,10 @@ def seconds_of(times: Sequence[float], best: float | None, *, last: bool = False
     Without any time it is infinite: the candidate is not chosen.
     """
     known = math.inf if best is None else best
-    few, enough = (_QUICK_FEW, _QUICK_REPEATS) if is_quick(min([known, *times])) else (1, _REPEATS)
+    if is_quick(min([known, *times])):
+        few, enough, worse = _QUICK_FEW, _QUICK_REPEATS, _QUICK_CLEARLY_WORSE
+    else:
+        few, enough, worse = 1, _REPEATS, _CLEARLY_WORSE
     seconds = typical(times) if times else math.inf
-    clearly_worse = len(times) >= few and _CLEARLY_WORSE * known < seconds
+    clearly_worse = len(times) >= few and worse * known < seconds
     return seconds if last or clearly_worse or len(times) >= enough else None
