@@ -1,24 +1,26 @@
 """What tuning finds, beside every fixed setting: four networks in labs on this machine; needs root.
 
-    python benchmarks/tuning.py                # all networks: about eight minutes
+    python benchmarks/tuning.py                # all networks: about twelve minutes
     python benchmarks/tuning.py unequal        # one of equal, unequal, fast, reducer
     python benchmarks/tuning.py --save         # keep the record, and renew docs/benchmarks.md
 
-A job takes 50 steps, of 8 all-reduces of the same bytes each, while it tunes itself. Then the same job runs every
-setting (lanes, ways, chunks) in turns, what was chosen among them. Every call is checked. Ends with code 1 if a value
-was wrong or a job failed.
+A job takes 50 steps, of 8 all-reduces of the same bytes each, while it tunes itself. Before it, another job takes as
+many steps with the defaults: so the time that tuning costs, or gains, is known. Short jobs do that several times. Then
+the last tuned job runs every setting (lanes, ways, chunks) in turns, what was chosen among them. Every call is checked.
+Ends with code 1 if a value was wrong or a job failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipstream.bench.page import renew
 from slipstream.bench.record import head, keep, origin
@@ -32,13 +34,26 @@ _STEPS = 50
 _SECONDS = 60.0
 _LEAST_TURNS = 4  # of a setting that counts
 _LEAST = 0.95  # of the best fixed setting's speed
+_MOST = 1.03  # times as long as with the defaults, while it tunes
 
-# Each lab, the ranks, the bytes of a step, and the options of the job.
-_NETWORKS: dict[str, tuple[dict[str, Any], int, int, Sequence[str]]] = {
-    "equal": ({"hosts": 4, "rate": "500mbit"}, 4, 4 << 20, ()),
-    "unequal": ({"hosts": 2, "paths": ["100mbit", "200mbit", "400mbit", "800mbit"]}, 2, 16 << 20, ()),
-    "fast": ({"hosts": 2}, 2, 1 << 20, ()),  # as fast as the processors: more lanes cost more calls
-    "reducer": (
+
+class _Network(NamedTuple):
+    """``lab``: its specification; ``nbytes``: of an all-reduce; ``options``: of the job; ``pairs``: of jobs that tune
+    themselves, and that do not."""
+
+    lab: dict[str, Any]
+    ranks: int
+    nbytes: int
+    options: Sequence[str] = ()
+    pairs: int = 1
+
+
+_NETWORKS = {
+    "equal": _Network({"hosts": 4, "rate": "500mbit"}, 4, 4 << 20),
+    "unequal": _Network({"hosts": 2, "paths": ["100mbit", "200mbit", "400mbit", "800mbit"]}, 2, 16 << 20),
+    # As fast as the processors: more lanes cost more calls. Its 50 steps take a fifth of a second.
+    "fast": _Network({"hosts": 2}, 2, 1 << 20, pairs=9),
+    "reducer": _Network(
         {
             "hosts": 4,
             "reducers": [{"name": "r1"}, {"name": "r2", "rate": "50mbit"}],
@@ -53,17 +68,32 @@ _NETWORKS: dict[str, tuple[dict[str, Any], int, int, Sequence[str]]] = {
 Row = tuple[str, ...]
 
 
-def measure(name: str) -> dict[str, Any]:
-    """What `tuning_rank.py` finds on one network."""
-    lab, ranks, nbytes, options = _NETWORKS[name]
-    rank = [sys.executable, str(_RANK), str(nbytes), str(_STEPS), f"{_SECONDS:g}"]
-    run = [*SLIPSTREAM, "run", "-np", str(ranks), "--autotune", "on", *options, "--no-prefix", "--", *rank]
+def job(network: _Network, mode: str, seconds: float) -> dict[str, Any]:
+    """What `tuning_rank.py` finds with ``--autotune`` of this mode."""
+    rank = [sys.executable, str(_RANK), str(network.nbytes), str(_STEPS), f"{seconds:g}"]
+    run = [*SLIPSTREAM, "run", "-np", str(network.ranks), "--autotune", mode, *network.options]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(lab, file)
+        json.dump(network.lab, file)
         file.flush()
+        run += ["--no-prefix", "--", *rank]
         command = in_lab(["--spec", file.name], run, {"SLIPSTREAM_TUNING_CACHE": "off"})
         found: dict[str, Any] = last_object(command)
     return found
+
+
+def measure(name: str) -> dict[str, Any]:
+    """The last tuned job's findings, and of each pair of jobs the seconds of all steps: with defaults, and tuned."""
+    network, pairs = _NETWORKS[name], []
+    for left in reversed(range(_NETWORKS[name].pairs)):
+        usual = job(network, "off", 0)
+        tuned = job(network, "on", 0 if left else _SECONDS)
+        pairs.append([round(sum(one["steps"]), 6) for one in (usual, tuned)])
+    return {**tuned, "pairs": pairs}
+
+
+def share_while_tuning(found: Mapping[str, Any]) -> float:
+    """The time of the steps of a job that tunes itself, beside those with the defaults: the median of the pairs."""
+    return statistics.median(tuned / usual for usual, tuned in found["pairs"])
 
 
 def row(name: str, found: Mapping[str, Any]) -> Row:
@@ -73,21 +103,31 @@ def row(name: str, found: Mapping[str, Any]) -> Row:
     }
     best = min(medians, key=lambda setting: medians[setting])
     chosen = medians[found["chosen"]]
-    share = medians[best] / chosen
+    share, cost = medians[best] / chosen, share_while_tuning(found)
     return (
         name,
         found["chosen"],
-        f"{1e3 * chosen:.1f} ms",
+        f"{1e3 * chosen:.3g} ms",
         best,
-        f"{1e3 * medians[best]:.1f} ms",
+        f"{1e3 * medians[best]:.3g} ms",
         f"{100 * share:.0f} %" + ("" if share >= _LEAST else " (95 wanted)"),
-        str(found["settled"] or f"more than {len(found['tuned'])}"),
+        str(found["settled"] or f"more than {len(found['steps'])}"),
+        f"{100 * (cost - 1):+.0f} %" + ("" if cost <= _MOST else f" ({100 * (_MOST - 1):.0f} at most)"),
     )
 
 
 def page(record: Mapping[str, Any]) -> str:
     """What docs/benchmarks.md says of a record."""
-    names = ("network", "chosen", "time", "best fixed setting", "time", "speed of the best", "steps")
+    names = (
+        "network",
+        "chosen",
+        "time",
+        "best fixed setting",
+        "time",
+        "speed of the best",
+        "steps",
+        "time while it tunes",
+    )
     rows = [row(name, record[name]) for name in _NETWORKS if name in record]
     return f"{origin(record)}.\n\n{grid(names, rows)}"
 

@@ -3,8 +3,12 @@
     tuning_rank.py BYTES STEPS SECONDS
 
 Rank 0 prints a line of JSON: the seconds of each of the first STEPS steps (of several all-reduces), what was chosen
-and when, and for about SECONDS the median of each fixed setting, the choice among them. Ends with an error if a value
-is wrong.
+and when; and, unless SECONDS is 0, what is measured for about SECONDS: the median of each fixed setting, and how often
+its turn came, the choice among them. Ends with an error if a value is wrong.
+
+What counts is a steady job. So a setting is measured after one call by the new plan, and as soon as new lanes have
+settled. Where the choice leaves the number of lanes to the links, that takes long: they try 16 lanes anew as soon as
+they are told to choose. So the choice has fewer turns then.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +31,11 @@ _LANES = (1, 2, 4, 8, 16, 32)
 _CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)
 _BUCKETS = 8  # all-reduces of a step
 _BETWEEN = 6  # settings from one turn of the choice to the next
+_VISITS = 2  # of the choice in a turn of all settings, if links choose their lanes
+_SETTLES = 0.15  # seconds of operations until new lanes have their rate
+_TRIAL = 3.0  # the same, until links have chosen their lanes
+_VISIT = 0.05  # seconds of operations with a setting, in each of its turns; one operation at least
+_MOST_OF_VISIT = 16
 _LEAST_TURNS = 4
 _HOPELESS = 1.2  # times the best: measured once
 
@@ -51,25 +61,39 @@ def settings(nbytes: int) -> list[Candidate]:
     return [Candidate(way, lanes) for lanes, way in itertools.product(_LANES, ways)]
 
 
+def enter(setting: Candidate, lanes: int | None, step: Callable[[], float]) -> None:
+    """Begins to use a setting after one with ``lanes``, and waits until it is steady: as long on all ranks."""
+    group, way = slipstream.world(), setting.way
+    group.use("all_reduce", way.algorithm, way.chunk_bytes, reducers=way.reducers)
+    if setting.lanes != lanes:
+        group.session.set_lanes(setting.lanes or 0)
+        left = _SETTLES if setting.lanes else _TRIAL
+        while left > 0:
+            left -= step()
+
+
+def visit(step: Callable[[], float]) -> float:
+    """The median of a few operations; the first by a new plan counts only if it is a long one."""
+    first = step()
+    return statistics.median([step() for _ in range(min(int(_VISIT / first), _MOST_OF_VISIT))] or [first])
+
+
 def exhaustive(
     chosen: Candidate, every: Sequence[Candidate], seconds: float, step: Callable[[], float]
 ) -> dict[str, list[float]]:
     """The median of every setting, and its turns: the choice comes between them, hopeless ones come once."""
-    group, found, lanes = slipstream.world(), {one: [] for one in every} | {chosen: []}, None
+    found, lanes = {one: [] for one in every} | {chosen: []}, None
     end, turns, over = time.monotonic() + seconds, 0, False
     while not over or turns < _LEAST_TURNS:
         turns += 1
         best = min((min(times) for times in found.values() if times), default=None)
         hopeful = [one for one in every if best is None or min(found[one]) <= _HOPELESS * best]
+        between = _BETWEEN if chosen.lanes else -(-len(hopeful) // _VISITS)
         for number, one in enumerate(hopeful):
-            for setting in (chosen, one) if number % _BETWEEN == 0 else (one,):
-                way = setting.way
-                group.use("all_reduce", way.algorithm, way.chunk_bytes, reducers=way.reducers)
-                if setting.lanes != lanes:
-                    lanes = setting.lanes
-                    group.session.set_lanes(lanes or 0)
-                    step()  # its connections are new
-                found[setting].append(step())
+            for setting in (chosen, one) if number % between == 0 else (one,):
+                enter(setting, lanes, step)
+                lanes = setting.lanes
+                found[setting].append(visit(step))
         over = bool(slipstream.all_reduce(np.array([time.monotonic() > end]), slipstream.MAX)[0])
     return {str(one): [round(statistics.median(times), 6), len(times)] for one, times in found.items()}
 
@@ -80,25 +104,25 @@ def main() -> None:
     slipstream.init()
     n = slipstream.size()
     data = np.empty(nbytes // 4, dtype=np.float32)
-    tuned, settled = [], None
+    taken, settled = [], None
 
     def step() -> float:
         return seconds_of_step(data, n * (n + 1) / 2)
 
     for i in range(steps):
-        tuned.append(round(sum(step() for _ in range(_BUCKETS)), 6))
+        taken.append(round(sum(step() for _ in range(_BUCKETS)), 6))
         tuner = slipstream.world().compiled("all_reduce", nbytes).tuned_by
         if settled is None and tuner is not None and tuner.settled:
             settled = i + 1
-    if tuner is None:
-        raise SystemExit("nothing is tuned: SLIPSTREAM_AUTOTUNE=on, and more than one host")
-    chosen = tuner.candidate
-    fixed = exhaustive(chosen, settings(nbytes), seconds, step)
+    found: dict[str, Any] = {"steps": taken}
+    if tuner is not None:
+        found |= {"settled": settled, "chosen": str(tuner.candidate)}
+    if seconds:
+        if tuner is None:
+            raise SystemExit("nothing is tuned: SLIPSTREAM_AUTOTUNE=on, and more than one host")
+        found["fixed"] = exhaustive(tuner.candidate, settings(nbytes), seconds, step)
     if slipstream.rank() == 0:
-        print(
-            json.dumps({"tuned": tuned, "settled": settled, "chosen": str(chosen), "fixed": fixed}),
-            flush=True,
-        )
+        print(json.dumps(found), flush=True)
     slipstream.shutdown()
 
 

@@ -42,7 +42,7 @@ def show_tuning(*, as_json: bool, clear: bool) -> int:
     click.echo(f"{path}: {len(entries)} choice{'' if len(entries) == 1 else 's'}")
     for cluster in dict.fromkeys(entry.cluster for entry in entries):
         click.echo(f"\n{cluster}")
-        for entry in sorted(entries, key=lambda one: (one.tunes, one.magnitude)):
+        for entry in sorted(entries, key=lambda one: (one.tunes, one.magnitude, one.traffic.wire)):
             if entry.cluster == cluster:
                 click.echo(f"  {_line(entry)}")
     return 0
@@ -51,7 +51,8 @@ def show_tuning(*, as_json: bool, clear: bool) -> int:
 def _line(entry: Entry) -> str:
     gain = f"{entry.before / entry.seconds:.2f}x" if entry.seconds else "-"
     times = f"{1e3 * entry.seconds:.3g} ms; with the defaults {1e3 * entry.before:.3g} ms ({gain})"
-    sizes = f"all_reduce below {_size(1 << entry.magnitude)}"
+    wire = f" as {entry.wire}" if entry.traffic.wire else ""
+    sizes = f"all_reduce below {_size(1 << entry.magnitude)}{wire}"
     age = _age(time.time() - entry.when)
     return f"{sizes}, --autotune {entry.tunes}: {entry.candidate}: {times}; chosen {age} ago"
 

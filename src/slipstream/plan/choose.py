@@ -293,22 +293,28 @@ def carries(collective: str, algorithm: str) -> bool:
     return not (collective == "all_reduce" and algorithm in _FINISHED_BY_ALL)
 
 
-def estimate(collective: str, nbytes: int, topology: Topology) -> dict[str, float]:
+def estimate(
+    collective: str, nbytes: int, topology: Topology, wire: WireType = WireType.EXACT
+) -> dict[str, float]:
     """Return the algorithms worth considering and the seconds each is expected to take.
 
     ``nbytes``: the largest buffer of any rank (the output of an all-gather, the input of a reduce-scatter).
-    Raises ValueError for an unknown collective or a negative size.
+    ``wire``: what the data, float32, travels as between hosts. Raises ValueError for an unknown collective or a
+    negative size.
     """
     if collective not in _ONE_HOST:
         raise ValueError(f"no collective is called {collective!r}; there are: {', '.join(_ONE_HOST)}")
     if nbytes < 0:
         raise ValueError(f"{nbytes} bytes")
-    shape = _shape(topology)
+    network = topology.network
+    faster = network._replace(inter_beta=network.inter_beta * wire_share(wire))
+    shape = _shape(replace(topology, network=faster))
     costs = (_ONE_HOST if shape.hosts == 1 else _MANY_HOSTS)[collective]
     return {
         name: cost(shape, nbytes)
         for name, cost in costs.items()
         if _is_open(name, collective, shape, topology)
+        and (not wire or shape.hosts == 1 or carries(collective, name))
     }
 
 
@@ -382,13 +388,7 @@ def _on_one_host(collective: str, nbytes: int, topology: Topology) -> tuple[str,
 
 def _choose_own(collective: str, nbytes: int, topology: Topology, wire: WireType = WireType.EXACT) -> Choice:
     shape = _shape(topology)
-    if wire:
-        network = topology.network
-        faster = network._replace(inter_beta=network.inter_beta * wire_share(wire))
-        topology = replace(topology, network=faster)
-    times = estimate(collective, nbytes, topology)
-    if wire and shape.hosts > 1:
-        times = {name: seconds for name, seconds in times.items() if carries(collective, name)}
+    times = estimate(collective, nbytes, topology, wire)
     where = f"{shape.hosts} hosts of up to {shape.local}"
     if shape.hosts == 1:
         name, reason = _on_one_host(collective, nbytes, topology)

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from slipstream.base.settings import Settings
 from slipstream.cli.main import main
 from slipstream.comm.tuning.cache import Entry, cache_file, parse, read, remember, text_of
-from slipstream.comm.tuning.candidates import Candidate, Way
+from slipstream.comm.tuning.candidates import Candidate, Traffic, Way
 from slipstream.comm.tuning.job_tuning import JobTuning, what_to_tell
 
-ENTRY = Entry("2 hosts", "on", 24, "ring", 256 << 10, False, 16, 0.05, 0.1, 1e9)
+ENTRY = Entry("2 hosts", "on", 24, "exact", "ring", 256 << 10, False, 16, 0.05, 0.1, 1e9)
 
 
 def test_what_is_remembered_is_read_again(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
 
 
 def changed(**fields: Any) -> str:
-    return json.dumps({"version": 1, "choices": [asdict(ENTRY) | fields]})
+    return json.dumps({"version": 2, "choices": [asdict(ENTRY) | fields]})
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,12 @@ def changed(**fields: Any) -> str:
         "",
         "[]",
         "{" * 100_000,
-        '{"version": 2, "choices": []}',
-        '{"version": 1, "choices": {}}',
-        '{"version": 1, "choices": [], "more": 1}',
-        '{"version": 1, "choices": [1]}',
+        '{"version": 1, "choices": []}',
+        '{"version": 2, "choices": {}}',
+        '{"version": 2, "choices": [], "more": 1}',
+        '{"version": 2, "choices": [1]}',
+        changed(wire="f64"),
+        changed(wire=[]),
         changed(lanes=65),
         changed(lanes=True),
         changed(algorithm="../ring"),
@@ -84,8 +86,8 @@ def test_a_broken_file_costs_a_warning(
     else:
         path.write_bytes(content)
     settings = Settings(autotune="on", tuning_cache=str(path))
-    assert JobTuning(settings, 0, what_to_tell(settings, 0, 2)).remembered("2 hosts", 24) is None
-    JobTuning(settings, 0).keep("2 hosts", 24, Candidate(Way("ring", 1 << 18), 4), 0.1, 0.2)
+    assert JobTuning(settings, 0, what_to_tell(settings, 0, 2)).remembered("2 hosts", Traffic(24)) is None
+    JobTuning(settings, 0).keep("2 hosts", Traffic(24), Candidate(Way("ring", 1 << 18), 4), 0.1, 0.2)
     assert [str(path) in record.getMessage() for record in caplog.records] == [True, True]
     assert content is None or path.read_bytes() == content  # it may be another program's
 
@@ -94,7 +96,7 @@ def test_ranks_get_what_rank_0_reads(tmp_path: Path) -> None:
     settings = Settings(autotune="on", tuning_cache=str(tmp_path / "choices.json"))
     remember(tmp_path / "choices.json", ENTRY)
     told = what_to_tell(settings, 0, 2)
-    assert JobTuning(settings, 1, told).remembered("2 hosts", 24) == ENTRY
+    assert JobTuning(settings, 1, told).remembered("2 hosts", Traffic(24)) == ENTRY
     assert what_to_tell(settings, 1, 2) is None
     assert what_to_tell(replace(settings, autotune="auto"), 0, 2) == text_of([])
 

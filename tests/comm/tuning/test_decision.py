@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from slipstream.comm.tuning.candidates import Candidate, Space, Way, is_tuned, space_of
+from slipstream.base.dtypes import WireType
+from slipstream.comm.tuning.candidates import Candidate, Space, Traffic, Way, is_tuned, space_of
 from slipstream.comm.tuning.decision import Found, chosen, next_to_try
-from slipstream.comm.tuning.statistics import seconds_of, usable
+from slipstream.comm.tuning.statistics import MOST_SAMPLES, next_look, seconds_of, unsettled, usable
 from slipstream.comm.tuning.watching import Watch, look
 from slipstream.plan.choose import choose
 from slipstream.plan.topology import Topology
@@ -133,10 +134,21 @@ def test_a_candidate_without_a_time_is_not_chosen() -> None:
 def test_what_changes_bits_is_tried_only_if_asked_for() -> None:
     topology = Topology((0, 1, 2, 3))
     choice = choose("all_reduce", 1 << 23, topology)
-    assert space_of(choice, 24, topology, bits=False, lanes=2).ways == ()
-    ways = space_of(choice, 24, topology, bits=True, lanes=2).ways
+    assert space_of(choice, Traffic(24), topology, bits=False, lanes=2).ways == ()
+    ways = space_of(choice, Traffic(24), topology, bits=True, lanes=2).ways
     assert ways
     assert choice.algorithm not in {way.algorithm for way in ways}
+
+
+def test_only_what_carries_a_wire_type_is_tried_for_it() -> None:
+    topology = Topology((0, 1, 2, 3))
+    choice = choose("all_reduce", 1 << 17, topology, wire=WireType.INT8)
+    names = [
+        {way.algorithm for way in space_of(choice, Traffic(18, wire), topology, bits=True, lanes=2).ways}
+        for wire in (WireType.EXACT, WireType.INT8)
+    ]
+    assert names[0] - names[1] == {"recursive_doubling"}
+    assert names[1]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +170,37 @@ def test_repeats_and_giving_up() -> None:
     assert seconds_of([0.11, 0.10], 0.1) == 0.10
     assert seconds_of([], 0.1) is None
     assert seconds_of([], 0.1, last=True) == math.inf
-    assert seconds_of([0.001, 0.001], None) is None  # quick ones are noisy
+    assert seconds_of([0.11, 0.10, 0.001], 0.1) is None  # a quick one
+
+
+def test_quick_operations_are_repeated_more() -> None:
+    assert seconds_of([0.002], 0.001) is None
+    assert seconds_of([0.001, 0.009, 0.002, 0.002], 0.001) == 0.002  # clearly worse, but for one time
+    assert seconds_of([0.001] * 15, None) is None
+    assert seconds_of([0.0001, 0.009, 0.009, *[0.001] * 13], 0.001) == 0.001  # neither luck nor bad luck
+
+
+def test_ranks_seldom_tell_times_of_quick_operations() -> None:
+    assert [next_look(calls, 0.1, 2) for calls in (0, 1, 2)] == [1, 2, 3]
+    quick = unsettled(0.001, lanes=True)
+    assert quick > unsettled(0.001, lanes=False) > unsettled(0.1, lanes=False)
+    few, enough = next_look(0, 0.001, quick), next_look(quick + 4, 0.001, quick)
+    assert (few, enough) == (quick + 4, MOST_SAMPLES)
+    assert next_look(enough, 0.001, quick) == enough + 1
+
+
+def test_of_quick_times_the_mean_counts() -> None:
+    start, other = SPACE.start, Candidate(RING, 1)
+    quick, slow = ({start: scale, other: 0.9 * scale} for scale in (0.001, 0.1))
+    for times, expected in ((quick, 1.05), (slow, 1.0)):
+        found = Found(times, {start: 1.1 * times[start]})
+        assert found.seconds(start, start) == pytest.approx(expected * times[start])
+
+
+def test_what_was_measured_once_alone_is_not_chosen() -> None:
+    start, once, twice = SPACE.start, Candidate(RING, 1), Candidate(RING, 4)
+    found = Found({start: 0.1, once: 0.05, twice: 0.06}, {start: 0.1, twice: 0.06})
+    assert chosen(SPACE, found) == twice
     assert usable([0.1, math.inf, -1.0]) == [0.1]
 
 

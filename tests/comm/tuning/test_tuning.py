@@ -14,13 +14,13 @@ SCRIPT = Path(__file__).with_name("tuning_rank.py")
 ON = {"SLIPSTREAM_AUTOTUNE": "on", "SLIPSTREAM_TUNING_CACHE": "off"}
 
 
-@pytest.mark.parametrize(("n", "calls", "ahead"), [(2, 300, 0), (3, 300, 0), (4, 400, 5), (8, 300, 2)])
+@pytest.mark.parametrize(("n", "calls", "ahead"), [(2, 500, 0), (3, 500, 0), (4, 800, 5), (8, 600, 2)])
 def test_all_ranks_choose_alike(n: int, calls: int, ahead: int) -> None:
     ranks.run(SCRIPT, n, transport="tcp", args=["settles", str(calls), str(ahead)], env=ON, timeout=120)
 
 
 def test_hosts_of_several_ranks() -> None:
-    ranks.run(SCRIPT, 4, transport="mixed", args=["settles", "300", "0"], env=ON, timeout=120)
+    ranks.run(SCRIPT, 4, transport="mixed", args=["settles", "500", "0"], env=ON, timeout=120)
 
 
 def test_calls_that_do_not_wait_for_other_ranks_do_not_with_tuning() -> None:
@@ -57,6 +57,24 @@ def test_the_second_run_begins_with_what_the_first_one_chose(tmp_path: Path) -> 
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events.count("chosen") == 1
     assert events[-2:] == ["remembered", "remembered"]
+
+
+def test_what_travels_in_a_wire_type_is_tuned_for_itself(tmp_path: Path) -> None:
+    cache, log = tmp_path / "choices.json", tmp_path / "log.jsonl"
+    env = {
+        "SLIPSTREAM_AUTOTUNE": "on",
+        "SLIPSTREAM_TUNING_CACHE": str(cache),
+        "SLIPSTREAM_AUTOTUNE_LOG": str(log),
+    }
+    first, second = (ranks.run(SCRIPT, 3, transport="tcp", args=["wired"], env=env)[0] for _ in range(2))
+    assert first == second
+    (entry,) = read(cache)
+    assert (entry.wire, str(entry.candidate)) == ("int8", first.strip())
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["wire"] for line in lines} == {"int8"}
+    assert len({line["algorithm"] for line in lines}) > 1
+    assert "recursive_doubling" not in {line["algorithm"] for line in lines}
+    assert [line["event"] for line in lines[-2:]] == ["chosen", "remembered"]
 
 
 def test_auto_leaves_the_order_of_additions(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ tuning_rank.py dies                 the last rank ends in the middle of the sear
 tuning_rank.py bits                 prints a checksum of the first sum, and what was chosen in the end
 tuning_rank.py lanes                the number of lanes changes while operations run
 tuning_rank.py bursts               rank 0 begins twelve calls before rank 1 begins any, again and again
+tuning_rank.py wired                sums that travel as int8, beside exact ones; prints what was chosen for the former
 tuning_rank.py again                the network seems to be slower for long: the search begins again, and ends
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 
 import slipstream
+from slipstream.base.dtypes import WireType
 from slipstream.comm.tuning import watching
 from slipstream.comm.tuning.size_class import SizeClass
 
@@ -87,11 +89,25 @@ def bits() -> None:
     print(f"{digest} {size_class(LARGE).candidate}", flush=True)
 
 
+def wired() -> None:
+    data = np.random.default_rng(RANK).uniform(1, 2, LARGE).astype(np.float32)
+    wanted = slipstream.all_reduce(data)
+    found = slipstream.world().compiled_for(WireType.INT8, "all_reduce", data.nbytes).tuned_by
+    assert found is not None
+    assert found is not size_class(LARGE)
+    while not found.settled:
+        x = slipstream.all_reduce(data, wire="int8")
+        assert 0 < np.abs(x - wanted).max() < 2 * SIZE * SIZE / 100
+    assert (slipstream.all_reduce(data) == wanted).all()  # nothing else has changed
+    agree(f"{found.candidate}")
+    print(found.candidate, flush=True)
+
+
 def again() -> None:
     data = np.ones(LARGE, dtype=np.float32)
     while not size_class(LARGE).settled:
         slipstream.all_reduce(data)
-    size_class(LARGE).watch = watching.Watch(1e-9, period=16)  # so everything is slower
+    size_class(LARGE).watch = watching.Watch(1e-9, period=32)  # so everything is slower
     searches = 0
     for _ in range(2000):
         before = size_class(LARGE).settled
@@ -108,7 +124,7 @@ def bursts() -> None:
     """What rank 1 waits for comes when rank 0 has begun all calls: none of them may wait for rank 1."""
     data = [np.ones(SMALL, dtype=np.float32) for _ in range(12)]
     token = np.zeros(1)
-    for _ in range(40):
+    for _ in range(100):
         if RANK:
             slipstream.recv(token, 0)
         works = [slipstream.all_reduce(one, async_op=True) for one in data]
@@ -137,7 +153,7 @@ def lanes() -> None:
             raise AssertionError(f"{wanted} lanes are wanted, there are {found}")
 
 
-CASES = {"dies": dies, "bits": bits, "again": again, "bursts": bursts, "lanes": lanes}
+CASES = {"dies": dies, "bits": bits, "again": again, "wired": wired, "bursts": bursts, "lanes": lanes}
 if sys.argv[1] == "settles":
     settles(int(sys.argv[2]), int(sys.argv[3]))
 else:

@@ -21,7 +21,7 @@ from slipstream.base.spans import format_spans
 from slipstream.base.training import saved_bytes
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
-from slipstream.comm.tuning.candidates import is_tuned
+from slipstream.comm.tuning.candidates import Traffic, is_tuned
 from slipstream.plan.choose import Choice, carries, choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
@@ -199,9 +199,9 @@ class Group:
         reducers = self.job.reducers.for_choices(self)
         choice = choose(collective, (1 << magnitude) >> 1, self.topology, reducers, wire)
         tuning = self.job.tuning
-        if not wire and tuning is not None and is_tuned(collective, magnitude, self.topology):
+        if tuning is not None and is_tuned(collective, magnitude, self.topology):
             self._tuning = self._tuning or self._start_tuning(tuning)
-            compiled: Compiled = self._tuning.start(magnitude, choice)
+            compiled: Compiled = self._tuning.start(Traffic(magnitude, wire), choice)
             return compiled
         return self._compile_choice(collective, choice, root)
 

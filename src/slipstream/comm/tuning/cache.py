@@ -1,7 +1,7 @@
 """The file in which choices are remembered: read strictly, written whole, and never worth a job.
 
-A choice belongs to a cluster (hosts, ranks, the classes of the network, reducers), to what may be tuned, and to a class
-of sizes. Rank 0 reads the file as a job starts, and tells the others.
+A choice belongs to a cluster (hosts, ranks, the classes of the network, reducers), to what may be tuned, to a class of
+sizes, and to a wire type. Rank 0 reads the file as a job starts, and tells the others.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slipstream.base.dtypes import WIRE_NAMES, WireType
 from slipstream.base.outputs import is_pipe
-from slipstream.comm.tuning.candidates import Candidate, Way
+from slipstream.comm.tuning.candidates import Candidate, Traffic, Way
 from slipstream.plan.registry import algorithms
 from slipstream.plan.topology import Network
 
 __all__ = ["Entry", "cache_file", "cluster_name", "parse", "read", "remember", "text_of"]
 
-_VERSION = 1
+_VERSION = 2
 _MOST_ENTRIES = 256
 _MOST_BYTES = 1 << 20
 _CLUSTER_LETTERS = 200
@@ -32,14 +33,15 @@ _CLUSTER_LETTERS = 200
 
 @dataclass(frozen=True)
 class Entry:
-    """A choice. ``tunes``: auto or on; ``magnitude``: bits of the sizes; ``lanes``: None if it says nothing of them.
+    """A choice. ``tunes``: auto or on; ``magnitude``: bits of the sizes; ``wire``: what the data travels as.
 
-    ``seconds``: that it took; ``before``: that the defaults took; ``when``: seconds since 1970.
+    ``lanes``: None if it says nothing of them; ``seconds``: that it took; ``before``: that the defaults took; ``when``: seconds since 1970.
     """
 
     cluster: str
     tunes: str
     magnitude: int
+    wire: str
     algorithm: str
     chunk_bytes: int
     reducers: bool
@@ -54,9 +56,14 @@ class Entry:
         return Candidate(Way(self.algorithm, self.chunk_bytes, self.reducers), self.lanes)
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def traffic(self) -> Traffic:
+        """The all-reduces that it is for."""
+        return Traffic(self.magnitude, WireType[self.wire.upper()])
+
+    @property
+    def key(self) -> tuple[str, str, Traffic]:
         """What there is one choice for."""
-        return self.cluster, self.tunes, self.magnitude
+        return self.cluster, self.tunes, self.traffic
 
 
 def cluster_name(hosts: Sequence[int], network: Network, reducers: int) -> str:
@@ -121,6 +128,7 @@ def _entry(one: Any) -> Entry:
         and one["cluster"].isprintable()
         and one["tunes"] in ("auto", "on")
         and _is_whole(one["magnitude"], 1, 62)
+        and one["wire"] in WIRE_NAMES
         and one["algorithm"] in algorithms("all_reduce")
         and _is_whole(one["chunk_bytes"], 1 << 10, 4 << 20)
         and isinstance(one["reducers"], bool)

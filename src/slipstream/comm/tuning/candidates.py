@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slipstream.base.dtypes import WireType
 from slipstream.plan.choose import MIXED_CHUNK, SPLIT_BYTES, TCP_CHUNK, Choice, estimate
 from slipstream.plan.topology import Topology
 
-__all__ = ["FEW_LANES", "LEAST_BYTES", "Candidate", "Space", "Way", "is_tuned", "space_of"]
+__all__ = ["FEW_LANES", "LEAST_BYTES", "Candidate", "Space", "Traffic", "Way", "is_tuned", "space_of"]
 
 LEAST_BYTES = 64 << 10  # smaller operations are mostly latency
 FEW_LANES = 2  # that links begin with
 _FACTOR = 3.0  # times the best estimate
 _MOST_WAYS = 3  # that are tried beside the one that was chosen
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All-reduces that are tuned together: sizes of ``magnitude`` bits, data that travels as ``wire`` between hosts."""
+
+    magnitude: int
+    wire: WireType = WireType.EXACT
+
+    def __str__(self) -> str:
+        wire = f" as {self.wire.name.lower()}" if self.wire else ""
+        return f"below {1 << self.magnitude} bytes{wire}"
 
 
 @dataclass(frozen=True)
@@ -53,17 +66,17 @@ def is_tuned(collective: str, magnitude: int, topology: Topology) -> bool:
     return collective == "all_reduce" and 1 << magnitude > LEAST_BYTES and len(set(topology.hosts)) > 1
 
 
-def space_of(choice: Choice, magnitude: int, topology: Topology, *, bits: bool, lanes: int | None) -> Space:
-    """What may be tried in the place of ``choice`` for sizes of ``magnitude`` bits.
+def space_of(choice: Choice, traffic: Traffic, topology: Topology, *, bits: bool, lanes: int | None) -> Space:
+    """What may be tried in the place of ``choice`` for ``traffic``.
 
     ``bits``: also what changes the order of additions. ``lanes``: that a link has now, if also that
     number may be tried.
     """
-    nbytes = (1 << magnitude) >> 1
+    nbytes = (1 << traffic.magnitude) >> 1
     start = Way(choice.algorithm, choice.chunk_bytes, choice.reducers)
     ways: list[Way] = []
     if bits:
-        times = estimate("all_reduce", nbytes, topology)
+        times = estimate("all_reduce", nbytes, topology, traffic.wire)
         near = [
             name
             for name in sorted(times, key=lambda n: times[n])

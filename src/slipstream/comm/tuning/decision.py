@@ -5,7 +5,8 @@ values of each: those that have gained lead to their neighbours, the others to n
 
 Luck makes choices, too: a few connections may happen to take the good paths, and what was measured while another
 program ran looks slow. So the setting that a job began with is measured again at the end, where the better time counts;
-and the one that seems the best, with connections of its own, where the worse time counts.
+and the one that seems the best, with connections of its own, where the worse time counts. Of quick operations the mean
+counts, which favours neither. What was not measured again is not chosen.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from slipstream.comm.tuning.candidates import FEW_LANES, Candidate, Space
+from slipstream.comm.tuning.statistics import is_quick
 
 __all__ = ["GAIN", "Found", "chosen", "next_to_try"]
 
 GAIN = 0.03  # what gains less is noise, and the setting that stands stays
 _MORE_LANES = (4, 16, 32)
+_QUICK_MORE_LANES = (8, 16, 32)
 _FEWER_LANES = (4, 1)
-_NEIGHBOURS = {1: (2,), 4: (8,)}
+_NEIGHBOURS = {1: (2,), 4: (8,), 8: (4,)}
 _MOST_AGAIN = 2  # beside the start
 _LEAST_CHUNK, _MOST_CHUNK = 64 << 10, 2 << 20
 
@@ -47,7 +50,10 @@ class Found:
     def seconds(self, candidate: Candidate, start: Candidate) -> float:
         """What counts, once a candidate has been measured."""
         once = self.first[candidate]
-        return (min if candidate == start else max)(once, self.again.get(candidate, once))
+        again = self.again.get(candidate, once)
+        if is_quick(self.first[start]):
+            return (once + again) / 2
+        return (min if candidate == start else max)(once, again)
 
 
 def next_to_try(space: Space, found: Found) -> Candidate | None:
@@ -60,14 +66,18 @@ def next_to_try(space: Space, found: Found) -> Candidate | None:
         return None
     if space.start not in found.again:
         return space.start
-    best = chosen(space, found)
+    best = _best(space, found, found.first)
     confirmed = best == space.start or best in found.again or len(found.again) > _MOST_AGAIN
     return None if confirmed else best
 
 
 def chosen(space: Space, found: Found) -> Candidate:
     """The candidate that gains most over the one that the search began with; that one, if none gains."""
-    return _least(space.start, found.first, lambda one: found.seconds(one, space.start))
+    return _best(space, found, found.again or found.first)
+
+
+def _best(space: Space, found: Found, among: Iterable[Candidate]) -> Candidate:
+    return _least(space.start, among, lambda one: found.seconds(one, space.start))
 
 
 def _lookup(known: Mapping[Candidate, float]) -> Seconds:
@@ -97,13 +107,17 @@ def _least(stands: Candidate, others: Iterable[Candidate], seconds: Seconds) -> 
 def _lanes(space: Space, seconds: Seconds) -> Candidate:
     """More lanes than there are; fewer only if more gain nothing, and as long as they cost nothing.
 
-    Over several paths one lane is very slow, so it is not tried in vain.
+    Over several paths one lane is very slow, so it is not tried in vain. A connection takes as long to open as quick
+    operations: among those, 16 lanes are tried only if 8 gain.
     """
     best = start = space.start
     now = start.lanes or FEW_LANES
-    for lanes in _MORE_LANES:
-        if lanes > now and (lanes <= 16 or 16 in (best.lanes, now)):
+    quick = is_quick(seconds(start))
+    before = now
+    for lanes in _QUICK_MORE_LANES if quick else _MORE_LANES:
+        if lanes > now and (lanes <= (8 if quick else 16) or before in (best.lanes, now)):
             best = _least(best, [replace(start, lanes=lanes)], seconds)
+        before = lanes
     if best == start:
         for lanes in _FEWER_LANES:
             if lanes < now:
@@ -112,7 +126,7 @@ def _lanes(space: Space, seconds: Seconds) -> Candidate:
                 if seconds(fewer) > seconds(start) * (1 + GAIN):
                     break
     neighbours = _NEIGHBOURS.get(best.lanes or 0, ()) if best != start else ()
-    return _least(best, (replace(start, lanes=lanes) for lanes in neighbours), seconds)
+    return _least(best, (replace(start, lanes=lanes) for lanes in neighbours if lanes != now), seconds)
 
 
 def _chunks(best: Candidate, most: int, seconds: Seconds) -> Candidate:

@@ -9,7 +9,7 @@ from slipstream import _core
 from slipstream.base.log import Log
 from slipstream.comm.tuning.agreement import Agreements
 from slipstream.comm.tuning.cache import cluster_name
-from slipstream.comm.tuning.candidates import Candidate
+from slipstream.comm.tuning.candidates import Candidate, Traffic
 from slipstream.comm.tuning.job_tuning import JobTuning
 from slipstream.comm.tuning.size_class import SizeClass
 from slipstream.plan.choose import Choice
@@ -43,19 +43,19 @@ class GroupTuning:
         self.job, self.topology = job, topology
         self._session, self._compile = session, compile
         self._ranks: Sequence[int] = native.ranks
-        self._classes: dict[int, SizeClass] = {}
+        self._classes: dict[Traffic, SizeClass] = {}
         self._trying: SizeClass | None = None
         self._cluster = cluster_name(topology.hosts, topology.network, reducers)
         self.agreements = Agreements(session, native)
 
-    def start(self, magnitude: int, choice: Choice) -> Any:
+    def start(self, traffic: Traffic, choice: Choice) -> Any:
         """The plan of a size class from now on: it has the class see to its calls."""
-        entry = self.job.remembered(self._cluster, magnitude)
-        made = self._classes[magnitude] = SizeClass(self, magnitude, choice)
+        entry = self.job.remembered(self._cluster, traffic)
+        made = self._classes[traffic] = SizeClass(self, traffic, choice)
         if entry is not None and (choice.reducers or not entry.reducers):
             try:
                 made.remember(entry.candidate, entry.seconds)
-                self.write("remembered", magnitude, entry.candidate, entry.seconds)
+                self.write("remembered", traffic, entry.candidate, entry.seconds)
             except (
                 ValueError
             ) as error:  # of these hosts there is no such plan: it is no choice of this cluster
@@ -73,8 +73,8 @@ class GroupTuning:
             self._trying = None
         if self._trying is None:
             others = [c for c in self._classes.values() if c.calls >= _USUAL_CALLS and not _is_over(c, one)]
-            carried = max((c.calls << c.magnitude for c in others if not c.settled), default=0)
-            if one.calls << one.magnitude >= carried:
+            carried = max((c.calls << c.traffic.magnitude for c in others if not c.settled), default=0)
+            if one.calls << one.traffic.magnitude >= carried:
                 self._trying = one
         return self._trying is one
 
@@ -94,20 +94,20 @@ class GroupTuning:
         self._session.set_lanes(lanes)
 
     def write(
-        self, event: str, magnitude: int, candidate: Candidate, seconds: float, reason: str = ""
+        self, event: str, traffic: Traffic, candidate: Candidate, seconds: float, reason: str = ""
     ) -> None:
         """To the log of the job."""
-        self.job.journal.write(event, self._ranks, magnitude, candidate, seconds, reason)
+        self.job.journal.write(event, self._ranks, traffic, candidate, seconds, reason)
 
     def chosen(
-        self, magnitude: int, candidate: Candidate, seconds: float, before: float, reason: str
+        self, traffic: Traffic, candidate: Candidate, seconds: float, before: float, reason: str
     ) -> None:
         """A class has chosen: the log and the cache get to know, and people."""
-        self.write("chosen", magnitude, candidate, seconds, reason)
+        self.write("chosen", traffic, candidate, seconds, reason)
         if self.job.first:
-            _log.info("all_reduce below %d bytes: %s: %s", 1 << magnitude, candidate, reason)
+            _log.info("all_reduce %s: %s: %s", traffic, candidate, reason)
         if seconds < float("inf") and before < float("inf"):
-            self.job.keep(self._cluster, magnitude, candidate, seconds, before)
+            self.job.keep(self._cluster, traffic, candidate, seconds, before)
 
 
 def _is_over(other: SizeClass, one: SizeClass) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from slipstream.base.log import Log
 from slipstream.base.settings import Settings
 from slipstream.comm.tuning.cache import Entry, cache_file, parse, read, remember, text_of
-from slipstream.comm.tuning.candidates import Candidate
+from slipstream.comm.tuning.candidates import Candidate, Traffic
 from slipstream.comm.tuning.journal import Journal
 
 __all__ = ["JobTuning", "what_to_tell"]
@@ -69,11 +69,11 @@ class JobTuning:
         if self._owner is owner:
             self._owner = None
 
-    def remembered(self, cluster: str, magnitude: int) -> Entry | None:
+    def remembered(self, cluster: str, traffic: Traffic) -> Entry | None:
         """What an earlier job chose, the same on all ranks."""
-        return self._remembered.get((cluster, self.mode, magnitude))
+        return self._remembered.get((cluster, self.mode, traffic))
 
-    def keep(self, cluster: str, magnitude: int, chosen: Candidate, seconds: float, before: float) -> None:
+    def keep(self, cluster: str, traffic: Traffic, chosen: Candidate, seconds: float, before: float) -> None:
         """Writes a choice to the cache: rank 0 alone. A file that cannot be written costs a warning."""
         if not self.first or self._path is None:
             return
@@ -81,7 +81,8 @@ class JobTuning:
         entry = Entry(
             cluster=cluster,
             tunes=self.mode,
-            magnitude=magnitude,
+            magnitude=traffic.magnitude,
+            wire=traffic.wire.name.lower(),
             algorithm=way.algorithm,
             chunk_bytes=way.chunk_bytes,
             reducers=way.reducers,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from slipstream.base.log import Log
-from slipstream.comm.tuning.candidates import Candidate
+from slipstream.comm.tuning.candidates import Candidate, Traffic
 
 __all__ = ["Journal"]
 
@@ -25,7 +25,7 @@ class Journal:
         self,
         event: str,
         ranks: Sequence[int],
-        magnitude: int,
+        traffic: Traffic,
         candidate: Candidate,
         seconds: float,
         reason: str = "",
@@ -37,7 +37,8 @@ class Journal:
             "time": round(time.time(), 3),
             "event": event,
             "ranks": len(ranks),
-            "bytes_below": 1 << magnitude,
+            "bytes_below": 1 << traffic.magnitude,
+            "wire": traffic.wire.name.lower(),
             "algorithm": "reducers" if candidate.way.reducers else candidate.way.algorithm,
             "chunk_bytes": candidate.way.chunk_bytes,
             "lanes": candidate.lanes,

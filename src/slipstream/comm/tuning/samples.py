@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 
 from slipstream import _core
 
@@ -12,33 +11,37 @@ __all__ = ["RunAhead", "Samples"]
 
 _SETTLES = 0.15  # seconds in which new lanes find their rate
 _LONG = 4  # times that long: an operation counts all the same
-_MOST_UNSETTLED = 2  # operations, whatever the time
 
 
 class Samples:
-    """The last few operations of one setting. ``changed``: when its lanes were set, if they were."""
+    """The first ``most`` operations with one setting, of which the first ``unsettled`` do not count.
 
-    def __init__(self, most: int, changed: float = -math.inf) -> None:
-        self._begun: deque[tuple[float, bool, _core.Work | None, float]] = deque(maxlen=most)
-        self._changed = changed
+    They do if they begin later than a moment from now, or are long.
+    """
+
+    def __init__(self, most: int, unsettled: int = 0) -> None:
+        self._most = most
+        self._begun: list[tuple[float, _core.Work | None, float]] = []
+        self.unsettled, self._since = unsettled, time.monotonic()
         self.count = 0
 
     def add(self, begun: float, work: _core.Work | None) -> None:
         """An operation that was called at ``begun``, by time.monotonic(). ``work``: None if it is done."""
-        unsettled = self.count < _MOST_UNSETTLED and begun - self._changed < _SETTLES
         self.count += 1
-        self._begun.append((begun, unsettled, work, 0.0 if work is not None else time.monotonic()))
+        if self.count <= self._most:
+            self._begun.append((begun, work, 0.0 if work is not None else time.monotonic()))
 
     def times(self) -> list[float]:
         """Seconds of each, the oldest first; infinite if they are not known, or do not count."""
         found, before = [], -math.inf
-        for begun, unsettled, work, ended in self._begun:
+        for begun, work, ended in self._begun:
             end = ended if work is None else work.finished()
             if end is None:
                 found.append(math.inf)
                 continue
             seconds = max(end - max(begun, before), 0.0)
-            found.append(math.inf if unsettled and seconds < _LONG * _SETTLES else seconds)
+            early = len(found) < self.unsettled and begun - self._since < _SETTLES
+            found.append(math.inf if early and seconds < _LONG * _SETTLES else seconds)
             before = end
         return found
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from dataclasses import replace
-from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from slipstream import _core
 from slipstream.comm.tuning.agreement import Pending
-from slipstream.comm.tuning.candidates import Candidate, Space, Way, space_of
+from slipstream.comm.tuning.candidates import Candidate, Space, Traffic, Way, space_of
 from slipstream.comm.tuning.decision import Found, chosen, next_to_try
 from slipstream.comm.tuning.samples import RunAhead, Samples
-from slipstream.comm.tuning.statistics import MOST_SAMPLES, seconds_of, usable
+from slipstream.comm.tuning.statistics import MOST_SAMPLES, next_look, seconds_of, typical, unsettled, usable
 from slipstream.comm.tuning.watching import Watch, look
 from slipstream.plan.choose import Choice
 
@@ -36,15 +34,15 @@ _log = logging.getLogger("slipstream.tuning")
 
 _FIRST_CALL = 64  # those before set up links, show what sizes there are and how far programs run ahead
 _FIRST_LAG = 64  # calls, as long as no rank knows how far the others run ahead
-_MOST_REPEATS = 2 * MOST_SAMPLES
+_MOST_CALLS = 2 * MOST_SAMPLES  # of a candidate
 _NONE = -1.0  # no sample
 
 
 class SizeClass:
-    """``magnitude``: bits of the sizes; ``choice``: that of the cost model."""
+    """``traffic``: which all-reduces; ``choice``: that of the cost model."""
 
-    def __init__(self, tuning: GroupTuning, magnitude: int, choice: Choice) -> None:
-        self._tuning, self.magnitude, self._choice = tuning, magnitude, choice
+    def __init__(self, tuning: GroupTuning, traffic: Traffic, choice: Choice) -> None:
+        self._tuning, self.traffic, self._choice = tuning, traffic, choice
         self.calls = self.agreements_posted = 0
         self.settled = False
         self._lock = threading.RLock()  # a handler of a signal may call
@@ -59,6 +57,7 @@ class SizeClass:
         self._lanes: int | None = None
         self.candidate = Candidate(Way(choice.algorithm, choice.chunk_bytes, choice.reducers))
         self._samples: Samples | None = None
+        self._look_at = 0  # calls with the candidate before the ranks tell their times
         self._first = _FIRST_CALL
         self.compiled = tuning.compile(self, self.candidate, choice.reason)
 
@@ -103,7 +102,7 @@ class SizeClass:
                 self._send([])
             return
         assert self._samples is not None
-        if self._samples.count:
+        if self._samples.count >= self._look_at + self._lag - 1:  # so they are done
             self._send(self._samples.times())
 
     def _post_look(self, watch: Watch) -> None:
@@ -112,14 +111,14 @@ class SizeClass:
             self._samples = Samples(MOST_SAMPLES)
         elif left == watch.period and self._samples is not None:
             times = usable(self._samples.times())
-            self._send([-median_low(times)] if times else [math.inf])
+            self._send([-typical(times)] if times else [math.inf])
             self._samples = None
 
     def _send(self, times: list[float]) -> None:
         padded = [*times, *[_NONE] * (MOST_SAMPLES - len(times))]
         lanes = self._tuning.lanes() if self._owns_lanes and self._space is None and not self.settled else 0
         values = [*padded, float(self._ahead.most), 0.0 if self._owns_lanes else 1.0, float(lanes)]
-        what = f"tuning of all_reduces below {1 << self.magnitude} bytes"
+        what = f"tuning of all_reduces {self.traffic}"
         self._pending = self._tuning.agreements.post(values, what)
         self.agreements_posted += 1
         self._due = self.calls + self._lag
@@ -137,11 +136,15 @@ class SizeClass:
             return
         assert self._samples is not None
         best = min(self._found.first.values(), default=None)
-        seconds = seconds_of(usable(times), best, last=self._samples.count >= _MOST_REPEATS)
+        known = usable(times)
+        last = self._samples.count >= _MOST_CALLS + self._lag
+        seconds = seconds_of(known, best, last=last)
         if seconds is None:
+            scale = min([*known, *self._found.first.values()], default=None)
+            self._look_at = next_look(self._look_at, scale, self._samples.unsettled)
             return
         self._found.add(self.candidate, seconds)
-        self._tuning.write("measured", self.magnitude, self.candidate, seconds)
+        self._tuning.write("measured", self.traffic, self.candidate, seconds)
         following = next_to_try(self._space, self._found)
         if following is None:
             self._choose(self._space)
@@ -154,17 +157,22 @@ class SizeClass:
             self._tuning.job.leave_lanes(self)
         self._owns_lanes = lanes is not None
         tuning = self._tuning
-        space = space_of(self._choice, self.magnitude, tuning.topology, bits=tuning.job.bits, lanes=lanes)
+        space = space_of(self._choice, self.traffic, tuning.topology, bits=tuning.job.bits, lanes=lanes)
         if lanes is not None and self._lanes is not None:  # of the search before
             space = replace(space, start=replace(space.start, lanes=self._lanes))
         self._space = space
         self.candidate = space.start
-        self._samples = Samples(MOST_SAMPLES)
+        self._sample(0)
 
     def _try(self, candidate: Candidate) -> None:
-        changes_lanes = candidate.lanes != self.candidate.lanes
+        best = min(self._found.first.values())
+        changing = unsettled(best, lanes=candidate.lanes != self.candidate.lanes)
         self._use(candidate, "on trial")
-        self._samples = Samples(MOST_SAMPLES, time.monotonic() if changes_lanes else -math.inf)
+        self._sample(changing, best)
+
+    def _sample(self, unsettled: int, best: float | None = None) -> None:
+        self._samples = Samples(MOST_SAMPLES, unsettled)
+        self._look_at = next_look(0, best, unsettled)
 
     def _choose(self, space: Space) -> None:
         best = chosen(space, self._found)
@@ -174,7 +182,7 @@ class SizeClass:
         else:
             reason = f"{1e3 * seconds:.3g} ms, {space.start} takes {1e3 * before:.3g} ms"
         self._use(best, f"tuned: {reason}")
-        self._tuning.chosen(self.magnitude, best, seconds, before, reason)
+        self._tuning.chosen(self.traffic, best, seconds, before, reason)
         self._settle(seconds)
 
     def _settle(self, seconds: float) -> None:
@@ -193,7 +201,7 @@ class SizeClass:
         if not again:
             return
         reason = f"{1e3 * seconds:.3g} ms, for long, after {1e3 * self.watch.reference:.3g} ms"
-        self._tuning.write("again", self.magnitude, self.candidate, seconds, reason)
+        self._tuning.write("again", self.traffic, self.candidate, seconds, reason)
         way = self.candidate.way
         self._choice = Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers)
         self.settled = False
