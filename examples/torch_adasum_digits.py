@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -26,28 +27,39 @@ import slipstream.torch as hvd
 
 
 def make_model() -> torch.nn.Module:
-    """Two convolutions and two linear layers, for images (batch, 1, 8, 8)."""
+    """Three linear layers, for images (batch, 1, 8, 8)."""
     return torch.nn.Sequential(
-        torch.nn.Conv2d(1, 16, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.Conv2d(16, 32, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.MaxPool2d(2),
         torch.nn.Flatten(),
-        torch.nn.Linear(32 * 4 * 4, 64),
+        torch.nn.Linear(64, 64),
+        torch.nn.ReLU(),
+        torch.nn.Linear(64, 64),
         torch.nn.ReLU(),
         torch.nn.Linear(64, 10),
     )
 
 
-def load_data() -> list[torch.Tensor]:
+def load_data(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     """Training images and labels, then those held out for the test, the same on every worker."""
     digits = load_digits()
-    images = (digits.images / 16.0)[:, np.newaxis].astype(np.float32)
     train_x, test_x, train_y, test_y = train_test_split(
-        images, digits.target, test_size=0.2, random_state=0, stratify=digits.target
+        digits.images[:, np.newaxis] / 16.0,
+        digits.target,
+        test_size=0.2,
+        random_state=0,
+        stratify=digits.target,
     )
-    return [torch.from_numpy(array) for array in (train_x, train_y, test_x, test_y)]
+    images = [torch.from_numpy(array).to(dtype) for array in (train_x, test_x)]
+    return [images[0], torch.from_numpy(train_y), images[1], torch.from_numpy(test_y)]
+
+
+def batches(images: int, epochs: int, batch_size: int) -> Iterator[torch.Tensor]:
+    """Which images each step takes, of all workers together: shape (batch_size,), in a new order in each epoch.
+
+    Images that do not fill a batch are left out.
+    """
+    for epoch in range(epochs):
+        order = torch.randperm(images, generator=torch.Generator().manual_seed(epoch))
+        yield from order[: images // batch_size * batch_size].split(batch_size)
 
 
 def parse_args() -> argparse.Namespace:
@@ -55,12 +67,14 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--op", choices=["adasum", "average"], default="adasum")
+    parser.add_argument("--op", choices=["adasum", "average", "sum"], default="adasum")
     parser.add_argument("--lr", type=float, default=0.25)
-    parser.add_argument("--scale-lr", action="store_true", help="multiply it by the number of workers")
+    parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=8, help="images per step of each worker")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights")
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    parser.add_argument("--save", metavar="FILE", help="where worker 0 writes the parameters (.npy, flat)")
     return parser.parse_args()
 
 
@@ -71,31 +85,30 @@ def main() -> None:
     if "OMP_NUM_THREADS" not in os.environ:  # the workers of a host share its cores
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
     torch.manual_seed(args.seed)
-    train_x, train_y, test_x, test_y = load_data()
+    dtype = getattr(torch, args.dtype)
+    train_x, train_y, test_x, test_y = load_data(dtype)
 
-    model = make_model()
-    lr = args.lr * (hvd.size() if args.scale_lr else 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    model = make_model().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=args.momentum)
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        op=hvd.Adasum if args.op == "adasum" else hvd.Average,
+        op={"adasum": hvd.Adasum, "average": hvd.Average, "sum": hvd.Sum}[args.op],
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-    batch_size = args.batch_size * hvd.size()
-    for epoch in range(args.epochs):
-        order = torch.randperm(len(train_x), generator=torch.Generator().manual_seed(epoch))
-        for batch in order[: len(order) // batch_size * batch_size].split(batch_size):
-            mine = batch[hvd.rank() :: hvd.size()]
-            optimizer.zero_grad()
-            F.cross_entropy(model(train_x[mine]), train_y[mine]).backward()
-            optimizer.step()
+    for batch in batches(len(train_x), args.epochs, args.batch_size * hvd.size()):
+        mine = batch[hvd.rank() :: hvd.size()]
+        optimizer.zero_grad()
+        F.cross_entropy(model(train_x[mine]), train_y[mine]).backward()
+        optimizer.step()
 
     with torch.no_grad():
         accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
     if hvd.rank() == 0:
         print(f"accuracy: {accuracy:.4f}", flush=True)
+        if args.save:
+            np.save(args.save, torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy())
     hvd.shutdown()
 
 

@@ -1,35 +1,55 @@
-"""The example: with Adasum many workers learn at the rate of one, where averaging at a scaled rate fails."""
+"""The example of Adasum: a job walks as the paper's formula says, and learns at rates as the documentation says."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "torch_adasum_digits.py"
+from comm import ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "torch_adasum_digits.py"
+sys.path.append(str(ROOT / "benchmarks"))
+
+import adasum_digits  # noqa: E402
 
 
-def accuracy(size: int, *options: str) -> float:
-    """What the last line of the example says that ``size`` workers have reached."""
-    command = [sys.executable, "-m", "slipstream", "run", "-np", str(size), "--"]
-    run = subprocess.run(
-        [*command, sys.executable, str(EXAMPLE), *options], capture_output=True, text=True, timeout=280
-    )
-    assert run.returncode == 0, run.stderr
-    return float(run.stdout.rpartition("accuracy: ")[2])
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
-def test_four_workers_learn_with_adasum() -> None:
-    assert accuracy(4) >= 0.9
+def job(size: int, folder: Path, *options: str) -> tuple[float, np.ndarray]:
+    """The accuracy and the parameters that ``size`` workers of the example reach in float64."""
+    path = folder / "parameters.npy"
+    options = ("--dtype", "float64", "--save", str(path), *options)
+    first, *others = ranks.run(EXAMPLE, size, args=options, timeout=280)
+    assert others == [""] * (size - 1)
+    return float(first.rpartition("accuracy: ")[2]), np.load(path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "least"), [(4, 0.9), (8, 0.85)])
-def test_adasum_learns_where_averaging_fails(size: int, least: float) -> None:
-    assert accuracy(size) >= least
-    assert accuracy(size, "--op", "average", "--scale-lr") < 0.3
+def alone(op: str, size: int, lr: float, **options: Any) -> list[np.ndarray]:
+    """The parameters after each step of the same training in one process."""
+    steps = adasum_digits.train(op, size, [(lr, 0)], dtype=torch.float64, **options)
+    return [np.concatenate([p.flatten().numpy() for p in params.values()]) for params in steps]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_job_ends_where_the_formula_leads(tmp_path: Path, momentum: float) -> None:
+    _, got = job(4, tmp_path, "--lr", "0.05", "--momentum", str(momentum), "--epochs", "1")
+    steps = alone("adasum", 4, 0.05, momentum=momentum, epochs=1)
+    assert len(steps) == 44
+    np.testing.assert_allclose(got, steps[-1], rtol=0, atol=1e-10)
+    average = alone("average", 4, 0.05, momentum=momentum, epochs=1)[-1]
+    assert np.abs(got - average).max() > 0.01
