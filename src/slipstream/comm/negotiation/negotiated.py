@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from slipstream._core import begun
 from slipstream.base import recording
-from slipstream.base.errors import Aborted, Mismatch, PeerLost, SlipstreamError
+from slipstream.base.errors import Aborted, Mismatch, SlipstreamError
+from slipstream.comm.membership.failures import retold
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key, Request
 
@@ -206,5 +207,4 @@ def told(request: Request, error: BaseException) -> BaseException:
     """The error that has ended the negotiation, as one of the operation."""
     if not isinstance(error, SlipstreamError):
         return error
-    text = f"{request.title} waits for all ranks to call it: {error}"
-    return PeerLost(text, error.rank, error.host) if isinstance(error, PeerLost) else type(error)(text)
+    return retold(error, f"{request.title} waits for all ranks to call it: {error}")

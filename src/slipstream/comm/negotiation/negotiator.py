@@ -22,6 +22,7 @@ from typing import Any
 
 from slipstream._core import begun, close_block, open_block, wait_in_background
 from slipstream.base.errors import Aborted, SlipstreamError
+from slipstream.base.weak import weakly
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN, Key, Request, unnamed
 from slipstream.comm.negotiation.guarded import Guarded
@@ -53,11 +54,12 @@ class Negotiator:
     def __init__(self, group: Group) -> None:
         self._group = group.beside("negotiation")
         self._batches = group.beside("the locked order")
-        self._guarded = Guarded(self._group, self._stop)
+        # What it owns calls it by weak references: in a cycle it would keep the job's files after the end of the job.
+        self._guarded = Guarded(self._group, weakly(self._stop))
         self._lock, self._changed = self._guarded.lock, self._guarded.changed
         self._calls: dict[Key, Negotiated] = {}  # not known to be done
         self._numbers = itertools.count()  # of this rank's calls without a name
-        self._rounds = Rounds(self._group, self._begin)  # of the thread alone
+        self._rounds = Rounds(self._group, weakly(self._begin))  # of the thread alone
         self._locked: Locked | None = None
         self._amid: list[Negotiated] = []  # called by signal handlers, amid another call
         self._sleeps = False  # the thread, until something happens
@@ -65,8 +67,7 @@ class Negotiator:
         self._latest = 0.0  # when that was
         self._stopped: BaseException | None = None
         self._thread: threading.Thread | None = None
-        leave = weakref.WeakMethod(self.leave)  # a group may be forgotten before the job is left
-        group.job.when_left(lambda: (leave() or _nothing)())
+        group.job.when_left(weakly(self.leave))  # a group may be forgotten before the job is left
 
     @property
     def rounds(self) -> int:
@@ -282,7 +283,7 @@ class Negotiator:
             while self._watch() if self._locked is not None else self._work():
                 pass
         except SlipstreamError as found:
-            error = found
+            error = found.with_traceback(None)  # its frames know this object, which is to keep it
         except BaseException as found:  # no memory, say: the other ranks would wait for this one
             error = found
             with contextlib.suppress(SlipstreamError):
@@ -427,10 +428,6 @@ _lock = threading.RLock()  # a signal's handler may call an operation, too
 def _over(call: Negotiated) -> bool:
     """Whether no other call can be taken for this one."""
     return call.decided() and (not call.request.has_name or call.done())
-
-
-def _nothing() -> None:
-    pass
 
 
 def negotiator_of(group: Group) -> Negotiator:
