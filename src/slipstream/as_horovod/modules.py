@@ -62,9 +62,7 @@ MODULES: dict[str, Names] = {
         }
     ),
     "horovod.torch.sync_batch_norm": Names(others=_from(_TORCH, "SyncBatchNorm")),
-    "horovod.torch.elastic": Names(
-        (_ELASTIC,), _from(_STATES, "run_fn") | _from(_TORCH, "init shutdown")
-    ),
+    "horovod.torch.elastic": Names((_ELASTIC,), _from(_STATES, "run_fn") | _from(_TORCH, "init shutdown")),
     "horovod.torch.elastic.state": Names((_HANDLERS,), _from(_ELASTIC, "ElasticSampler TorchState")),
     "horovod.torch.elastic.sampler": Names(others=_from(_ELASTIC, "ElasticSampler")),
     "horovod.common": Names(),

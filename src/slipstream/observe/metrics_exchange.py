@@ -85,7 +85,6 @@ class Answers:
         """Answers no more."""
         _serving.discard(self)
         self._server.close()
-        self._snapshot = dict  # the one before knows the job, and this object is in a cycle with its server
 
     def forget(self) -> None:
         """In a forked child: closes what it has of the parent's."""

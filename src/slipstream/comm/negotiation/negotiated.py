@@ -14,7 +14,7 @@ from slipstream.comm.membership.failures import retold
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key, Request
 
-__all__ = ["DONE", "Negotiated", "Part", "Pending", "Start", "abort_for", "broken_off", "told"]
+__all__ = ["DONE", "Negotiated", "Part", "Pending", "Start", "abort_for", "broken_off", "kept", "told"]
 
 
 class Pending(Protocol):
@@ -152,7 +152,7 @@ class Negotiated:
 
     def fail(self, error: BaseException) -> None:
         """It will not be started."""
-        self._error = error
+        self._error = kept(error)
         self._decide()
 
     def _decide(self) -> None:
@@ -185,7 +185,8 @@ class Negotiated:
         if not self._decided:
             self._owner.await_decision(self)
         if self._error is not None:
-            raise self._error
+            known = self._error  # whoever catches it has this frame in its traceback: a cycle, if it were kept here
+            raise retold(known, str(known)) if isinstance(known, SlipstreamError) else known
         return self._result if self._pending is DONE else self._pending.wait()
 
 
@@ -208,3 +209,8 @@ def told(request: Request, error: BaseException) -> BaseException:
     if not isinstance(error, SlipstreamError):
         return error
     return retold(error, f"{request.title} waits for all ranks to call it: {error}")
+
+
+def kept(error: BaseException) -> BaseException:
+    """An error without its traceback, whose frames know who keeps it: that would be a cycle of references."""
+    return error.with_traceback(None) if isinstance(error, SlipstreamError) else error

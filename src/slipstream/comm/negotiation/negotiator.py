@@ -35,6 +35,7 @@ from slipstream.comm.negotiation.negotiated import (
     Start,
     abort_for,
     broken_off,
+    kept,
     told,
 )
 from slipstream.comm.negotiation.order import LockedOrder
@@ -283,7 +284,7 @@ class Negotiator:
             while self._watch() if self._locked is not None else self._work():
                 pass
         except SlipstreamError as found:
-            error = found.with_traceback(None)  # its frames know this object, which is to keep it
+            error = found
         except BaseException as found:  # no memory, say: the other ranks would wait for this one
             error = found
             with contextlib.suppress(SlipstreamError):
@@ -291,10 +292,13 @@ class Negotiator:
                 self._group.session.abort(f"rank {rank} cannot go on ({type(found).__name__}: {found})")
         with self._changed:
             self._stop(error)
+            self._rounds.open.clear()  # calls know this object, which would be in a cycle of references
+            if self._locked is not None:
+                self._locked.abandon()
 
     def _stop(self, error: BaseException) -> None:
         """No operation starts any more."""
-        self._stopped = self._stopped or error
+        self._stopped = self._stopped or kept(error)
         rest = [one for one in self._calls.values() if not one.decided()]
         self._calls.clear()
         for one in rest:

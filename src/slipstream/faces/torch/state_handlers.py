@@ -94,7 +94,7 @@ _registry: _Registry = [
 
 
 def get_handler_registry() -> _Registry:
-    """Pairs of a type, and the class of `StateHandler` that `TorchState` has for its values; the first that fits counts.
+    """Pairs of a type, and the class of `StateHandler` that `TorchState` has for its values: the first that fits.
 
     Behind them all comes `SamplerStateHandler`, for whatever has a ``state_dict``.
     """
