@@ -12,4 +12,6 @@ from comm import ranks
 
 
 def test_200_times_init_and_shutdown_at_4_ranks_leave_nothing() -> None:
-    ranks.run(Path(__file__).with_name("again_rank.py"), 4, env={"PYTHONPATH": str(Path(__file__).parents[1])})
+    ranks.run(
+        Path(__file__).with_name("again_rank.py"), 4, env={"PYTHONPATH": str(Path(__file__).parents[1])}
+    )

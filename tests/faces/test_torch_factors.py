@@ -1,7 +1,8 @@
 """prescale_factor and postscale_factor of every dtype that rounds, against NumPy by the same rules.
 
 float16 and bfloat16: each factor is a float32, the product is one, and is rounded to the type; so is each sum. Integers
-are truncated toward zero after each factor and after an average, and saturate at the limits of their type.
+are truncated toward zero after each factor and after an average, and saturate at the limits of their type. A product of
+64-bit integers has as many bits as they: 20 times 0.7, which is a little less than 14, becomes 13.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def scaled(numbers: Numbers, factor: float, dtype: Any) -> Numbers:
     if dtype.is_floating_point:
         return rounded(numbers * np.float32(factor), dtype)
     least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-    products = (numbers.astype(np.float64) * factor).flatten().tolist()
-    whole = [min(max(int(product), least), most) for product in products]
+    wide = np.longdouble if dtype is torch.int64 else np.float64
+    products = numbers.astype(wide) * wide(factor)
+    whole = [min(max(int(product), least), most) for product in products.flatten()]
     return np.array(whole, np.int64).reshape(numbers.shape)
 
 

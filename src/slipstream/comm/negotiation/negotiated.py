@@ -185,8 +185,7 @@ class Negotiated:
         if not self._decided:
             self._owner.await_decision(self)
         if self._error is not None:
-            known = self._error  # whoever catches it has this frame in its traceback: a cycle, if it were kept here
-            raise retold(known, str(known)) if isinstance(known, SlipstreamError) else known
+            raise kept(self._error)
         return self._result if self._pending is DONE else self._pending.wait()
 
 
@@ -212,5 +211,9 @@ def told(request: Request, error: BaseException) -> BaseException:
 
 
 def kept(error: BaseException) -> BaseException:
-    """An error without its traceback, whose frames know who keeps it: that would be a cycle of references."""
-    return error.with_traceback(None) if isinstance(error, SlipstreamError) else error
+    """An error as it may be kept: a copy, if it is one of slipstream's.
+
+    Who catches it, or one of its forerunners, has frames in its traceback that know who keeps it. It would be in a cycle
+    of references, and the job's files with it.
+    """
+    return retold(error, str(error)) if isinstance(error, SlipstreamError) else error
