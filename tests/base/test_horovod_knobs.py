@@ -109,6 +109,8 @@ def test_a_mistake_names_the_variable(name: str, text: str) -> None:
         ("CYCLE_TIME", "5", True, "HOROVOD_CYCLE_TIME=5 has no meaning here: there are no cycles"),
         ("CYCLE_TIME", "0", False, "HOROVOD_CYCLE_TIME=0 has no meaning here"),
         ("TIMELINE", "DYNAMIC", False, "HOROVOD_TIMELINE=DYNAMIC changes nothing"),
+        *(("STALL_SHUTDOWN_TIME_SECONDS", text, False, "changes nothing") for text in ("", "0", "-5")),
+        ("STALL_SHUTDOWN_TIME_SECONDS", "90", True, "became SLIPSTREAM_TIMEOUT=90"),
         ("DYNAMIC_PROCESS_SETS", "1", False, "HOROVOD_DYNAMIC_PROCESS_SETS=1: process sets can always"),
         ("GPU_OPERATIONS", "NCCL", False, "HOROVOD_GPU_OPERATIONS=NCCL: it is for the build of Horovod"),
         ("WITH_PYTORCH", "1", False, "it is for the build"),

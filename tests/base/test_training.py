@@ -14,9 +14,13 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(training, "_explicit", False)
     monkeypatch.setattr(training, "_seen", set())
     found: list[int] = []
-    stop = training.observe_steps(lambda: found.append(1))
+
+    def note() -> None:
+        found.append(1)
+
+    training.observe_steps(note)
     yield found
-    stop()
+    training.leave_steps(note)
 
 
 def test_each_step_of_one_optimizer_is_a_step(ends: list[int]) -> None:
@@ -42,6 +46,12 @@ def test_a_program_that_marks_its_steps_is_believed(ends: list[int]) -> None:
 
 def test_nobody_is_told_who_has_stopped_listening() -> None:
     found: list[int] = []
-    training.observe_steps(lambda: found.append(1))()
+
+    def note() -> None:
+        found.append(1)
+
+    training.observe_steps(note)
+    for _ in range(2):
+        training.leave_steps(note)
     training.step_ended("a")
     assert not found

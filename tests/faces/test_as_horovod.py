@@ -33,19 +33,28 @@ REACHED = {
     "Compression Average Sum Adasum join ProcessSet global_process_set mpi_ops compression functions optimizer "
     "mpi_threads_supported nccl_built start_timeline HorovodInternalError poll synchronize grouped_allreduce",
     "horovod.torch.mpi_ops": "size rank local_rank allreduce_async_ allgather_async broadcast_async_ synchronize poll "
-    "Average Sum Adasum Min Max Product init shutdown handle_average_backwards_compatibility rocm_built _basics",
-    "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object",
+    "Average Sum Adasum Min Max Product init shutdown handle_average_backwards_compatibility rocm_built _basics "
+    "gpu_available num_rank_is_power_2 check_installed_version get_average_backwards_compatibility_fun",
+    "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object "
+    "rank size broadcast_ broadcast_async_ allgather synchronize ProcessSet global_process_set",
     "horovod.torch.compression": "Compression Compressor NoneCompressor FP16Compressor",
-    "horovod.torch.optimizer": "DistributedOptimizer _DistributedOptimizer _DistributedAdasumOptimizer",
+    "horovod.torch.optimizer": "DistributedOptimizer _DistributedOptimizer _DistributedAdasumOptimizer "
+    "Adasum Average Sum Compression ProcessSet global_process_set allreduce_async_ grouped_allreduce_async_ "
+    "sparse_allreduce_async broadcast_object rocm_built size synchronize split_list",
     "horovod.torch.sync_batch_norm": "SyncBatchNorm",
-    "horovod.torch.elastic.state": "TorchState",
+    "horovod.torch.elastic": "TorchState ElasticSampler run run_fn init shutdown state sampler",
+    "horovod.torch.elastic.state": "TorchState ElasticSampler StateHandler ModelStateHandler OptimizerStateHandler "
+    "SamplerStateHandler get_handler_registry set_handler_registry",
     "horovod.torch.elastic.sampler": "ElasticSampler",
     "horovod.common.basics": "HorovodBasics",
-    "horovod.common.elastic": "State ObjectState run_fn",
-    "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError",
+    "horovod.common.elastic": "State ObjectState run_fn HorovodInternalError HostsUpdatedInterrupt",
+    "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError "
+    "get_version_mismatch_message",
     "horovod.common.process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
     "horovod.common.util": "gpu_available check_extension extension_available gloo_built mpi_built nccl_built env "
-    "split_list is_version_greater_equal_than num_rank_is_power_2 _cache",
+    "split_list is_version_greater_equal_than num_rank_is_power_2 _cache get_ext_suffix get_extension_full_path "
+    "check_installed_version get_average_backwards_compatibility_fun HorovodVersionMismatchError "
+    "get_version_mismatch_message",
     "horovod.runner": "run",
     "horovod.runner.launch": "run_commandline",
     "horovod.runner.common.util.env": "get_env_rank_and_size",
@@ -177,6 +186,32 @@ def test_small_tools(horovod: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["KEPT"] == "before"
     assert "ADDED" not in os.environ
     assert tools.is_version_greater_equal_than("1.10.0", "1.9.1")
+
+
+def test_tools_of_the_build(horovod: Any) -> None:
+    tools = importlib.import_module("horovod.common.util")
+    file = importlib.import_module("_ctypes").__file__  # some native module
+    folder, name = os.path.split(file)
+    short = name.removesuffix(tools.get_ext_suffix())
+    assert short != name
+    assert tools.get_extension_full_path(os.path.join(folder, "x.py"), short) == file
+    assert tools.get_extension_full_path("/a/b.py", "c", "d").startswith("/a/c/d.")
+    assert tools.check_installed_version("pytorch", torch.__version__) is None
+    error = tools.HorovodVersionMismatchError("pytorch", "2.5", "2.4")
+    assert isinstance(error, ImportError)
+    assert (error.name, error.version, error.installed_version) == ("pytorch", "2.5", "2.4")
+    assert str(error) == tools.get_version_mismatch_message("pytorch", "2.5", "2.4")
+
+
+def test_the_older_average_means_an_operation_of_whoever_asks(horovod: Any) -> None:
+    class Theirs:
+        Average, Sum = "the mean", "the sum"
+
+    choose = importlib.import_module("horovod.common.util").get_average_backwards_compatibility_fun(Theirs)
+    found = [choose(None, None), choose(None, True), choose(None, False), choose("max", None)]
+    assert found == ["the mean", "the mean", "the sum", "max"]
+    with pytest.raises(ValueError, match="supersedes average"):
+        choose("max", False)
 
 
 def test_threads(horovod: Any) -> None:

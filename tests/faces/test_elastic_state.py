@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
 from faces.conftest import Ranks  # noqa: E402
+from slipstream.faces.horovod.elastic import HostsUpdatedInterrupt, ObjectState  # noqa: E402
+from slipstream.faces.torch import state_handlers  # noqa: E402
 
 
 def filled(value: float) -> Any:
@@ -176,6 +178,81 @@ def check_reset() -> list[str]:
 
 def test_callbacks_come_in_their_order(two: Ranks) -> None:
     assert two(check_reset) == [["first", "second"]] * 2
+
+
+class Counted(state_handlers.StateHandler):
+    """Of a list: what is kept is its length."""
+
+    def save(self) -> None:
+        self.length = len(self.value)
+
+    def restore(self) -> None:
+        del self.value[self.length :]
+
+    def sync(self) -> None:
+        self.length = int(hvd.broadcast(torch.tensor(self.length), 0))
+        self.restore()
+
+
+def check_handlers() -> None:
+    before = state_handlers.get_handler_registry()
+    state_handlers.set_handler_registry([(list, Counted), *before])
+    try:
+        state = hvd.elastic.TorchState(filled(1), names=["a"] * (hvd.rank() + 1), epoch=3)
+        names = state.names
+        state.commit()
+        state.sync()
+        assert names == ["a"]
+        names.append("b")
+        state.restore()
+        assert names == ["a"]
+        state.names = [1, 2, 3]  # by the same handler
+        state.names.append(4)
+        state.restore()
+        assert state.names == [1, 2, 3]
+        state.names = torch.nn.Linear(1, 1)  # by another
+        state.restore()
+        assert set(state.names.state_dict()) == {"weight", "bias"}
+        with pytest.raises(TypeError, match="names has been something with a state_dict"):
+            state.names = 3
+    finally:
+        state_handlers.set_handler_registry(before)
+    model, optimizer = filled(1), torch.optim.SGD([torch.ones(1, requires_grad=True)])
+    sampler = hvd.elastic.ElasticSampler(range(4))
+    handlers = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=1)._handlers
+    assert {name: type(one).__name__ for name, one in handlers.items()} == {
+        "model": "ModelStateHandler",
+        "optimizer": "OptimizerStateHandler",
+        "sampler": "SamplerStateHandler",
+    }
+
+
+def test_a_type_may_have_a_handler_of_its_own(two: Ranks) -> None:
+    two(check_handlers)
+
+
+def interrupted(state: Any) -> bool | None:
+    """Whether the commit says that hosts were removed alone; None if it says nothing."""
+    try:
+        state.commit()
+    except HostsUpdatedInterrupt as interrupt:
+        return interrupt.skip_sync
+    return None
+
+
+def test_a_commit_says_that_hosts_were_updated() -> None:
+    state = ObjectState(lambda obj: obj, lambda: 0, epoch=1)
+    assert interrupted(state) is None
+    state.on_hosts_updated(1.0, 1)
+    assert [interrupted(state), interrupted(state)] == [True, None]
+    state.on_hosts_updated(2.0, 1)
+    state.on_hosts_updated(3.0, 2)
+    assert interrupted(state) is False
+    state.on_hosts_updated(3.0, 1)
+    assert interrupted(state) is None
+    state.on_hosts_updated(4.0, 2)
+    state.on_reset()  # the job is another one
+    assert interrupted(state) is None
 
 
 def test_a_state_without_its_three_methods_says_so() -> None:

@@ -1,7 +1,12 @@
-"""Scripts as Horovod's users write them: N workers train what one does with the same batches, resumed or not."""
+"""Scripts as Horovod's users write them: N workers train what one does with the same batches, resumed or not.
+
+They say ``import horovod.torch as hvd``, and find slipstream as under ``slipstream run --horovod``.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from comm import ranks  # noqa: E402
 
+ON_PATH = Path(importlib.import_module("slipstream").__file__ or "").parent / "as_horovod" / "on_path"
 FOLDER = Path(__file__).with_name("horovod_scripts")
 EPOCHS = 4
 # relative and absolute differences from the model of one worker
@@ -22,7 +28,9 @@ def models(name: str, size: int, folder: Path, epochs: int = EPOCHS) -> list[dic
     """What each worker has trained; it resumes from the checkpoint in the folder, if there is one."""
     folder.mkdir(exist_ok=True)
     out = folder / "model"
-    ranks.run(FOLDER / f"{name}.py", size, args=[str(out), str(epochs), str(folder / "checkpoint")])
+    path = os.pathsep.join(filter(None, [str(ON_PATH), os.environ.get("PYTHONPATH")]))
+    arguments = [str(out), str(epochs), str(folder / "checkpoint")]
+    ranks.run(FOLDER / f"{name}.py", size, args=arguments, env={"PYTHONPATH": path})
     return [torch.load(f"{out}.{rank}") for rank in range(size)]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -364,6 +365,21 @@ def check_restart() -> None:
     hvd.remove_process_set(some)
 
 
+def check_init_after_a_failure() -> None:
+    """It does not hide the failure; the job begins anew once all ranks have left it."""
+    if hvd.rank() == 0:
+        slipstream.world().abort("no more")
+    with pytest.raises(hvd.HorovodInternalError, match="no more"):
+        hvd.allreduce(torch.ones(3))
+    for init in (hvd.init, slipstream.init):
+        with pytest.raises(slipstream.Aborted, match=r"rank 0 .*: no more.* call shutdown\(\) first, on all"):
+            init()
+    hvd.shutdown()
+    hvd.init()
+    hvd.init()
+    assert_same(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())), "anew")
+
+
 def check_numbers() -> tuple[int, ...]:
     assert hvd.is_initialized()
     assert hvd.gloo_built()
@@ -405,6 +421,7 @@ CHECKS = [
     check_default_device,
     check_compression,
     check_restart,
+    check_init_after_a_failure,
 ]
 
 

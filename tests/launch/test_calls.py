@@ -37,6 +37,12 @@ def test_results_come_in_order_of_rank_and_output_is_shown(capfd: pytest.Capture
     assert sorted(capfd.readouterr().out.splitlines()) == [f"[{rank}] hello from {rank}" for rank in range(3)]
 
 
+def test_the_number_of_ranks_has_horovods_name_too() -> None:
+    assert slipstream.run(pow, args=[2, 3], num_proc=1) == [8]
+    with pytest.raises(ValueError, match="np=2, num_proc=1: they mean the same, give one of them"):
+        slipstream.run(pow, args=[2, 3], np=2, num_proc=1)
+
+
 def test_what_a_rank_raised_is_raised_with_its_traceback() -> None:
     with pytest.raises(KeyError, match="no such column") as caught:
         slipstream.run(called.one_raises, np=3)

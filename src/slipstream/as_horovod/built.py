@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar
+
+from slipstream.faces.horovod.reduce_ops import Sum, choose_op
 
 __all__ = [
     "EXTENSIONS",
     "HorovodVersionMismatchError",
     "ccl_built",
     "check_extension",
+    "check_installed_version",
     "ddl_built",
     "env",
     "extension_available",
+    "get_average_backwards_compatibility_fun",
     "get_env_rank_and_size",
+    "get_ext_suffix",
+    "get_extension_full_path",
+    "get_version_mismatch_message",
     "gloo_built",
     "gpu_available",
     "is_iterable",
@@ -37,6 +45,19 @@ _FACES = ("torch",)
 class HorovodVersionMismatchError(ImportError):
     """Horovod was built for another version of a framework: slipstream is built for none, and never raises it."""
 
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version), name=name)
+        self.version, self.installed_version = version, installed_version
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """What `HorovodVersionMismatchError` says."""
+    return f"built for {name} {installed_version}, and this is {name} {version}"
+
+
+def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
+    """Does nothing: slipstream is built for no version of a framework."""
+
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether slipstream has a face for this framework, and Python finds the framework."""
@@ -48,6 +69,16 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
     framework = ext_name.removeprefix("horovod.").partition(".")[0]
     if not extension_available(framework):
         raise ImportError(f"{ext_name}: slipstream has no {framework} here; it has: {', '.join(_FACES)}")
+
+
+def get_ext_suffix() -> str:
+    """How the names of this Python's native modules end, such as ".so"."""
+    return sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Where Horovod would have a native module: folders and a name, beside the file ``pkg_path``. It need not exist."""
+    return os.path.join(os.path.dirname(pkg_path), *args) + get_ext_suffix()
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -103,6 +134,19 @@ def get_env_rank_and_size() -> tuple[int, int]:
         if rank is not None and size is not None:
             return int(rank), int(size)
     return 0, 1
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, bool | None], Any]:
+    """A function of ``op`` and the older ``average``: which of ``reduce_ops``' operations they mean.
+
+    Without both that is Average. With both it raises ValueError.
+    """
+
+    def choose(op: Any, average: bool | None) -> Any:
+        chosen = choose_op(op, average)
+        return chosen if op is not None else reduce_ops.Sum if chosen == Sum else reduce_ops.Average
+
+    return choose
 
 
 def is_iterable(x: Any) -> bool:

@@ -24,6 +24,7 @@ def _from(module: str, names: str) -> dict[str, str]:
 _TORCH, _ELASTIC = "slipstream.torch", "slipstream.torch.elastic"
 _JOB = "slipstream.faces.horovod.job"
 _STATES = "slipstream.faces.horovod.elastic"
+_HANDLERS = "slipstream.faces.torch.state_handlers"
 _BUILT = "slipstream.as_horovod.built"
 _OURS = "slipstream.as_horovod"
 
@@ -33,11 +34,17 @@ MODULES: dict[str, Names] = {
     "horovod.torch.mpi_ops": Names(
         (_TORCH,),
         {"handle_average_backwards_compatibility": "slipstream.faces.horovod.reduce_ops:choose_op"}
-        | {"_basics": f"{_OURS}.basics:BASICS"},
+        | {"_basics": f"{_OURS}.basics:BASICS"}
+        | _from(
+            _BUILT,
+            "check_installed_version get_average_backwards_compatibility_fun gpu_available num_rank_is_power_2",
+        ),
     ),
     "horovod.torch.functions": Names(
         others=_from(
-            _TORCH, "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object"
+            _TORCH,
+            "ProcessSet allgather allgather_object broadcast_ broadcast_async_ broadcast_object "
+            "broadcast_optimizer_state broadcast_parameters global_process_set rank size synchronize",
         )
     ),
     "horovod.torch.compression": Names(
@@ -45,30 +52,40 @@ MODULES: dict[str, Names] = {
         | _from("slipstream.faces.torch.compression", "NoneCompressor FP16Compressor")
     ),
     "horovod.torch.optimizer": Names(
-        others=_from(_TORCH, "DistributedOptimizer")
+        others=_from(
+            _TORCH,
+            "Adasum Average Compression DistributedOptimizer ProcessSet Sum allreduce_async_ broadcast_object "
+            "global_process_set grouped_allreduce_async_ rocm_built size sparse_allreduce_async synchronize",
+        )
+        | _from(_BUILT, "split_list")
         | {
             "_DistributedOptimizer": "slipstream.faces.torch.optimizer:_Distributed",
             "_DistributedAdasumOptimizer": "slipstream.faces.torch.adasum_steps:AdasumSteps",
         }
     ),
     "horovod.torch.sync_batch_norm": Names(others=_from(_TORCH, "SyncBatchNorm")),
-    "horovod.torch.elastic": Names((_ELASTIC,)),
-    "horovod.torch.elastic.state": Names(others=_from(_ELASTIC, "TorchState")),
+    "horovod.torch.elastic": Names((_ELASTIC,), _from(_STATES, "run_fn") | _from(_TORCH, "init shutdown")),
+    "horovod.torch.elastic.state": Names((_HANDLERS,), _from(_ELASTIC, "ElasticSampler TorchState")),
     "horovod.torch.elastic.sampler": Names(others=_from(_ELASTIC, "ElasticSampler")),
     "horovod.common": Names(),
     "horovod.common.basics": Names(others=_from(f"{_OURS}.basics", "HorovodBasics")),
-    "horovod.common.elastic": Names(others=_from(_STATES, "State ObjectState run_fn")),
+    "horovod.common.elastic": Names(
+        others=_from(_STATES, "HostsUpdatedInterrupt ObjectState State run_fn")
+        | _from(_JOB, "HorovodInternalError")
+    ),
     "horovod.common.exceptions": Names(
         others=_from(_JOB, "HorovodInternalError")
         | _from(_STATES, "HostsUpdatedInterrupt")
-        | _from(_BUILT, "HorovodVersionMismatchError")
+        | _from(_BUILT, "HorovodVersionMismatchError get_version_mismatch_message")
     ),
     "horovod.common.process_sets": Names(("slipstream.faces.horovod.process_sets",)),
     "horovod.common.util": Names(
         others=_from(
             _BUILT,
-            "EXTENSIONS ccl_built check_extension ddl_built env extension_available gloo_built gpu_available "
-            "is_iterable is_version_greater_equal_than mpi_built nccl_built num_rank_is_power_2 split_list",
+            "EXTENSIONS HorovodVersionMismatchError ccl_built check_extension check_installed_version ddl_built env "
+            "extension_available get_average_backwards_compatibility_fun get_ext_suffix get_extension_full_path "
+            "get_version_mismatch_message gloo_built gpu_available is_iterable is_version_greater_equal_than mpi_built "
+            "nccl_built num_rank_is_power_2 split_list",
         )
         | {"_cache": "functools:cache"}
     ),

@@ -5,6 +5,7 @@ Nothing of a framework is known here, and nothing costs more than a call.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ __all__ = [
     "future_began",
     "future_ended",
     "future_wait",
+    "leave_steps",
     "mark_step",
     "observe_steps",
     "saved_bytes",
@@ -28,10 +30,15 @@ _began, _ended, _under_way = 0, 0, 0  # futures: nanoseconds of the last one's b
 _saved = 0
 
 
-def observe_steps(listener: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``listener`` at the end of every training step; what is returned ends that."""
+def observe_steps(listener: Callable[[], None]) -> None:
+    """Calls ``listener`` at the end of every training step, until `leave_steps`."""
     _listeners.append(listener)
-    return lambda: _listeners.remove(listener) if listener in _listeners else None
+
+
+def leave_steps(listener: Callable[[], None]) -> None:
+    """Calls it no more. Harmless when repeated."""
+    with contextlib.suppress(ValueError):
+        _listeners.remove(listener)
 
 
 def step_ended(owner: Hashable) -> None:

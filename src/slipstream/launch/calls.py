@@ -66,9 +66,10 @@ def run(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    np: int = 2,
+    np: int | None = None,
     env: Mapping[str, str] | None = None,
     start_timeout: float | None = None,
+    num_proc: int | None = None,
 ) -> list[Any]:
     """Calls ``fn(*args, **kwargs)`` as the ranks of a job, ``np`` new processes of this host; returns the results.
 
@@ -82,16 +83,19 @@ def run(
     ``slipstream run`` does. ``args``, ``kwargs`` and the results are pickled. With cloudpickle (the extra
     ``notebook``) it may be any function, such as one of a notebook; without it, one that can be imported. What the
     ranks print appears here, each line with its rank. ``env``: variables for the ranks. ``start_timeout``: seconds
-    for them to find each other, default 60.
+    for them to find each other, default 60. ``num_proc``: Horovod's name of ``np``; give one of the two, default 2.
 
     Raises what ``fn`` raised on a rank, the first that was not just told of another's failure; its cause is that
-    rank's traceback. Raises ValueError for a function that cannot be sent, SlipstreamError when ranks end without
-    a result.
+    rank's traceback. Raises ValueError for a function that cannot be sent, and for ``np`` beside ``num_proc``;
+    SlipstreamError when ranks end without a result.
 
     >>> slipstream.run(pow, args=[2, 3], np=2)
     [8, 8]
     """
-    return call(fn, args, kwargs, CallOptions(np, dict(env or {}), start_timeout))
+    if np is not None and num_proc is not None:
+        raise ValueError(f"np={np}, num_proc={num_proc}: they mean the same, give one of them")
+    count = next((one for one in (np, num_proc) if one is not None), 2)
+    return call(fn, args, kwargs, CallOptions(count, dict(env or {}), start_timeout))
 
 
 def call(

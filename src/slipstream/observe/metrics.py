@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from slipstream.base.errors import SlipstreamError
-from slipstream.base.training import future_wait, observe_steps, saved_bytes
+from slipstream.base.training import future_wait, leave_steps, observe_steps, saved_bytes
 from slipstream.comm.membership.job import Job
 from slipstream.observe.link_rates import LinkRates
 
@@ -58,12 +58,12 @@ class Recorder:
         self._steps: deque[tuple[float, float, float]] = deque(maxlen=_KEPT)
         self._rates = LinkRates()
         self._before = {_key(cell): cell for cell in job.session.counters()["operations"]}  # as the job began
-        self._stop = observe_steps(self._step)
+        observe_steps(self._step)
         _recorders[job] = self
 
     def close(self) -> None:
         """Notes no more steps. Harmless when repeated."""
-        self._stop()
+        leave_steps(self._step)
         _recorders.pop(self.job, None)
 
     def _step(self) -> None:

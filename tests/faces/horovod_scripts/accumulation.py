@@ -6,11 +6,10 @@ import pickle
 import sys
 from pathlib import Path
 
+import horovod.torch as hvd
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
-
-import slipstream.torch as hvd
 
 GLOBAL_BATCH, PASSES = 12, 3
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 
+import horovod.torch as hvd
 import torch
-
-import slipstream.torch as hvd
 
 
 def reduce_gradients(model: torch.nn.Module, count: int) -> None:

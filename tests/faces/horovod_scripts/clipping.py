@@ -6,10 +6,9 @@ The way of language models: Adam, the norm of all gradients clipped, a checkpoin
 import os
 import sys
 
+import horovod.torch as hvd
 import torch
 import torch.nn as nn
-
-import slipstream.torch as hvd
 
 hvd.init()
 out, epochs, checkpoint = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import horovod.torch as hvd
 import torch
-
-import slipstream.torch as hvd
 
 OVERFLOWS = 5  # the batch
 

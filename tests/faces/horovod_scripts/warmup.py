@@ -6,10 +6,9 @@ import argparse
 import math
 import os
 
+import horovod.torch as hvd
 import torch
 import torch.nn.functional as F
-
-import slipstream.torch as hvd
 
 parser = argparse.ArgumentParser()
 parser.add_argument("out")

@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 
 from slipstream.base import errors
 
-__all__ = ["call_site", "called_at", "last_words", "make_error", "parting_words", "sendable"]
+__all__ = ["call_site", "called_at", "last_words", "make_error", "parting_words", "retold", "sendable"]
 
 _CLASSES = {
     2: errors.Mismatch,
@@ -79,6 +79,13 @@ def _raised(error: BaseException, then: str = "") -> str:
         said = "its text cannot be made"
     text = f": {said}"[:_MOST_WORDS] if said else ""
     return sendable(f"raised {type(error).__name__}{_origin(error.__traceback__)}{then}{text}")
+
+
+def retold(error: errors.SlipstreamError, text: str) -> errors.SlipstreamError:
+    """An error of the same class with this text; one of a lost rank names that rank, too."""
+    if isinstance(error, errors.PeerLost):
+        return errors.PeerLost(text, error.rank, error.host)
+    return type(error)(text)
 
 
 def sendable(text: str) -> str:

@@ -21,7 +21,7 @@ from slipstream.base.files import raise_file_limit
 from slipstream.base.job_observers import job_observers
 from slipstream.base.log import speak_as
 from slipstream.base.settings import Settings
-from slipstream.comm.membership.failures import last_words, make_error, parting_words
+from slipstream.comm.membership.failures import last_words, make_error, parting_words, retold
 from slipstream.comm.membership.meeting import Meeting, MeetingPlace
 from slipstream.comm.membership.opening import open_session
 from slipstream.comm.membership.options import link_options
@@ -235,13 +235,14 @@ def _say_nothing_of_aborted_threads() -> None:
 def init(
     *, rank: int | None = None, size: int | None = None, store: Any = None, settings: Settings | None = None
 ) -> None:
-    """Joins the job that this process was started for; a second call does nothing.
+    """Joins the job that this process was started for; a second call does nothing while the job lives.
 
     ``rank``, ``size``: this process's number and how many there are. Default: what the environment says, as set by
     ``slipstream run``, torchrun, Open MPI or Slurm, or by SLIPSTREAM_RENDEZVOUS; without any of these the job is this
     process alone. ``store``: a ``torch.distributed`` store to meet through, with ``rank`` and ``size``. ``settings``:
     instead of those of the SLIPSTREAM_* variables.
     Raises ValueError for a malformed environment, Timeout naming ranks that did not come, Refused for a wrong secret.
+    After a failure of the job it raises that error again, with the cure: `shutdown` comes first, on all ranks.
 
     >>> slipstream.init()
     >>> slipstream.is_initialized()
@@ -251,6 +252,17 @@ def init(
     with _lock:
         if _job is None:
             _job = enter(rank=rank, size=size, store=store, settings=settings)
+        else:
+            _check_lives(_job)
+
+
+def _check_lives(job: Job) -> None:
+    try:
+        job.session.check()
+    except errors.SlipstreamError as error:
+        cure = "init() does not begin a failed job anew: call shutdown() first, on all ranks"
+        lost = "to go on without a lost rank use hvd.elastic.run, or Group.shrink"
+        raise retold(error, f"{error}. {cure}; {lost}") from None
 
 
 def enter(

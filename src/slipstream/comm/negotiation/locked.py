@@ -192,6 +192,14 @@ class Locked:
                 self.forget(call)
         self._buffers[flight.batch.keys].append(flight.buffer)
 
+    def abandon(self) -> None:
+        """Nothing goes on: forgets the calls that have not ended, unless a thread starts them now."""
+        self.running = None
+        self._held.clear()
+        self.flights.clear()
+        if not self.starter:
+            self.followers.clear()
+
     def forget(self, call: Negotiated) -> None:
         """It is known to be done, or to be one that no later call can be taken for."""
         if self._calls.get(call.key) is call:

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from slipstream._core import begun
 from slipstream.base import recording
-from slipstream.base.errors import Aborted, Mismatch, PeerLost, SlipstreamError
+from slipstream.base.errors import Aborted, Mismatch, SlipstreamError
+from slipstream.comm.membership.failures import retold
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key, Request
 
-__all__ = ["DONE", "Negotiated", "Part", "Pending", "Start", "abort_for", "broken_off", "told"]
+__all__ = ["DONE", "Negotiated", "Part", "Pending", "Start", "abort_for", "broken_off", "kept", "told"]
 
 
 class Pending(Protocol):
@@ -151,7 +152,7 @@ class Negotiated:
 
     def fail(self, error: BaseException) -> None:
         """It will not be started."""
-        self._error = error
+        self._error = kept(error)
         self._decide()
 
     def _decide(self) -> None:
@@ -184,7 +185,7 @@ class Negotiated:
         if not self._decided:
             self._owner.await_decision(self)
         if self._error is not None:
-            raise self._error
+            raise kept(self._error)
         return self._result if self._pending is DONE else self._pending.wait()
 
 
@@ -206,5 +207,13 @@ def told(request: Request, error: BaseException) -> BaseException:
     """The error that has ended the negotiation, as one of the operation."""
     if not isinstance(error, SlipstreamError):
         return error
-    text = f"{request.title} waits for all ranks to call it: {error}"
-    return PeerLost(text, error.rank, error.host) if isinstance(error, PeerLost) else type(error)(text)
+    return retold(error, f"{request.title} waits for all ranks to call it: {error}")
+
+
+def kept(error: BaseException) -> BaseException:
+    """An error as it may be kept: a copy, if it is one of slipstream's.
+
+    Who catches it, or one of its forerunners, has frames in its traceback that know who keeps it. It would be in a cycle
+    of references, and the job's files with it.
+    """
+    return retold(error, str(error)) if isinstance(error, SlipstreamError) else error

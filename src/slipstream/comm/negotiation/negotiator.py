@@ -22,6 +22,7 @@ from typing import Any
 
 from slipstream._core import begun, close_block, open_block, wait_in_background
 from slipstream.base.errors import Aborted, SlipstreamError
+from slipstream.base.weak import weakly
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN, Key, Request, unnamed
 from slipstream.comm.negotiation.guarded import Guarded
@@ -34,6 +35,7 @@ from slipstream.comm.negotiation.negotiated import (
     Start,
     abort_for,
     broken_off,
+    kept,
     told,
 )
 from slipstream.comm.negotiation.order import LockedOrder
@@ -53,11 +55,12 @@ class Negotiator:
     def __init__(self, group: Group) -> None:
         self._group = group.beside("negotiation")
         self._batches = group.beside("the locked order")
-        self._guarded = Guarded(self._group, self._stop)
+        # What it owns calls it by weak references: in a cycle it would keep the job's files after the end of the job.
+        self._guarded = Guarded(self._group, weakly(self._stop))
         self._lock, self._changed = self._guarded.lock, self._guarded.changed
         self._calls: dict[Key, Negotiated] = {}  # not known to be done
         self._numbers = itertools.count()  # of this rank's calls without a name
-        self._rounds = Rounds(self._group, self._begin)  # of the thread alone
+        self._rounds = Rounds(self._group, weakly(self._begin))  # of the thread alone
         self._locked: Locked | None = None
         self._amid: list[Negotiated] = []  # called by signal handlers, amid another call
         self._sleeps = False  # the thread, until something happens
@@ -66,8 +69,7 @@ class Negotiator:
         self._latest = 0.0  # when that was
         self._stopped: BaseException | None = None
         self._thread: threading.Thread | None = None
-        leave = weakref.WeakMethod(self.leave)  # a group may be forgotten before the job is left
-        group.job.when_left(lambda: (leave() or _nothing)())
+        group.job.when_left(weakly(self.leave))  # a group may be forgotten before the job is left
 
     @property
     def rounds(self) -> int:
@@ -302,10 +304,13 @@ class Negotiator:
                 self._group.session.abort(f"rank {rank} cannot go on ({type(found).__name__}: {found})")
         with self._changed:
             self._stop(error)
+            self._rounds.open.clear()  # calls know this object, which would be in a cycle of references
+            if self._locked is not None:
+                self._locked.abandon()
 
     def _stop(self, error: BaseException) -> None:
         """No operation starts any more."""
-        self._stopped = self._stopped or error
+        self._stopped = self._stopped or kept(error)
         rest = [one for one in self._calls.values() if not one.decided()]
         self._calls.clear()
         for one in rest:
@@ -448,10 +453,6 @@ _lock = threading.RLock()  # a signal's handler may call an operation, too
 def _over(call: Negotiated) -> bool:
     """Whether no other call can be taken for this one."""
     return call.decided() and (not call.request.has_name or call.done())
-
-
-def _nothing() -> None:
-    pass
 
 
 def negotiator_of(group: Group) -> Negotiator:

@@ -47,6 +47,7 @@ class QuestionServer:
     def close(self) -> None:
         """Stops serving and closes every connection; harmless when repeated."""
         self._server.close()
+        self._answer = _nobody  # who answered may own this server
 
     def forget(self) -> None:
         """In a forked child: closes its copies of the descriptors."""
@@ -72,3 +73,7 @@ class QuestionServer:
 
     def woken(self) -> None:
         """Nothing comes from other threads."""
+
+
+def _nobody(question: bytes, who: str, encrypted: bool) -> bytes:
+    return b""

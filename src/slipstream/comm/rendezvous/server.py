@@ -133,6 +133,7 @@ class Server:
         self._stop_at = time.monotonic() + linger
         self.wake()
         self._thread.join()
+        del self._service  # which knows this server: no cycle is left for the collector of garbage
 
     def forget(self) -> None:
         """In a forked child, which has no thread that serves: closes its copies of the descriptors."""

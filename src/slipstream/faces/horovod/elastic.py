@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,11 @@ from slipstream.faces.horovod import handles, process_sets
 __all__ = ["HostsUpdatedInterrupt", "ObjectState", "State", "reform", "run_fn"]
 
 _log = Log("slipstream.elastic")
+_REMOVED = 1  # Horovod's number for hosts that go; 2: that come; 3: both
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Horovod's way to say that hosts come or go. slipstream never raises it; a script may.
+    """Horovod's way to say that hosts come or go. It is raised only if the program says so (`State.on_hosts_updated`).
 
     `run_fn` then forms the job anew and goes on without a return to the last commit. ``skip_sync``: and without
     `State.sync`.
@@ -62,6 +64,8 @@ class State:
         self._rank = get_rank
         self._reset_callbacks: list[Callable[[], object]] = []
         self._commits = 0
+        self._updates: deque[tuple[float, int]] = deque()  # of the hosts, that no commit has seen
+        self._updated = 0.0  # when the latest was that one has
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Has these called, in this order, each time the job has become another one, before the ranks synchronise.
@@ -72,6 +76,7 @@ class State:
 
     def on_reset(self) -> None:
         """Called by `run_fn` in the new job: `reset`, then the callbacks."""
+        self._updates.clear()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -82,8 +87,27 @@ class State:
         self._commits += 1
         self.check_host_updates()
 
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Tells the next `commit` on this rank that hosts come (``update_res`` 2), go (1), or both (3).
+
+        ``timestamp``: seconds; what is not later than the latest that a commit has seen is ignored. slipstream never
+        calls it, because a job gets no new hosts. A program may, from any thread.
+        """
+        self._updates.append((timestamp, update_res))
+
     def check_host_updates(self) -> None:
-        """Does nothing: a job gets no new hosts."""
+        """Raises HostsUpdatedInterrupt if this rank was told so by `on_hosts_updated`; else does nothing.
+
+        The other ranks then go back to their last commit, unless they were told, too.
+        """
+        before, found = self._updated, 0
+        while self._updates:
+            timestamp, update_res = self._updates.popleft()
+            if timestamp > self._updated:
+                self._updated = timestamp
+                found |= update_res
+        if self._updated > before:
+            raise HostsUpdatedInterrupt(skip_sync=found == _REMOVED)
 
     def save(self) -> None:
         """Keeps a copy of the state."""

@@ -46,20 +46,22 @@ HorovodInternalError = SlipstreamError
 def init(
     comm: Any = None, process_sets: Sequence[_sets.ProcessSet | Sequence[int]] | str | None = None
 ) -> None:
-    """Joins the job; every rank calls it. Calling it again while initialised does nothing.
+    """Joins the job; every rank calls it. Calling it again while initialised does nothing, unless the job has failed.
 
     ``comm`` may be None, the list of all ranks, or an mpi4py communicator of the size of the job; the ranks
     come from the launcher in any case. ``process_sets`` are registered on the way, as by `add_process_set`;
     "dynamic" is accepted, since process sets always are. Raises ValueError for other arguments,
-    SlipstreamError when the ranks do not find each other.
+    SlipstreamError when the ranks do not find each other. After a failure it raises the job's error again, until
+    all ranks have called `shutdown`; `hvd.elastic.run` needs neither of the two.
 
     >>> hvd.init()
     """
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(f'process_sets must be None, a list or "dynamic", not {process_sets!r}')
-    if _comm.is_initialized():
-        return
+    before = _comm.is_initialized()
     _comm.init()
+    if before:
+        return
     if comm is not None:
         wanted = comm.Get_size() if hasattr(comm, "Get_size") else len(comm)
         if wanted not in (0, size()):

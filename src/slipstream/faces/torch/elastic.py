@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,48 +12,11 @@ from slipstream.faces.horovod.job import rank
 from slipstream.faces.horovod.objects import broadcast_object
 from slipstream.faces.torch.optimizer import watch_in_new_job
 from slipstream.faces.torch.sampler import ElasticSampler
-from slipstream.faces.torch.state import broadcast_optimizer_state, broadcast_parameters
+from slipstream.faces.torch.state_handlers import StateHandler, handler_type
 
 __all__ = ["ElasticSampler", "TorchState", "run"]
 
 _Func = TypeVar("_Func", bound=Callable[..., Any])
-
-
-class _HasState(Protocol):
-    """A model, an optimizer, a sampler, a scheduler, a GradScaler."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Any) -> object: ...
-
-
-class _Kept:
-    """Something that has a state, the copy of it at the last commit, and how ranks give it to each other."""
-
-    def __init__(self, value: _HasState) -> None:
-        self.value = value
-        self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
-
-    def restore(self) -> None:
-        # of the copy again: optimizers keep the tensors that they load, and change them in place
-        self.value.load_state_dict(copy.deepcopy(self._saved))
-
-    def sync(self) -> None:
-        value: Any = self.value
-        if isinstance(value, torch.nn.Module):
-            broadcast_parameters(value.state_dict(), root_rank=0)
-        elif isinstance(value, torch.optim.Optimizer):
-            broadcast_optimizer_state(value, root_rank=0)
-        else:
-            value.load_state_dict(broadcast_object(value.state_dict()))
-        self.save()
-
-
-def _has_state(value: object) -> bool:
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 class TorchState(ObjectState):
@@ -78,7 +40,7 @@ class TorchState(ObjectState):
     1
     """
 
-    _kept: dict[str, _Kept]
+    _handlers: dict[str, StateHandler]
 
     def __init__(
         self,
@@ -87,38 +49,41 @@ class TorchState(ObjectState):
         **kwargs: Any,
     ) -> None:
         given = {"model": model, "optimizer": optimizer, **kwargs}
-        kept = {name: _Kept(value) for name, value in given.items() if _has_state(value)}
-        self.__dict__ |= {"_kept": kept} | {name: one.value for name, one in kept.items()}
-        others = {name: value for name, value in given.items() if name not in kept}
+        types = {name: handler_type(value) for name, value in given.items()}
+        handlers = {name: kind(given[name]) for name, kind in types.items() if kind is not None}
+        self.__dict__ |= {"_handlers": handlers} | {name: one.value for name, one in handlers.items()}
+        others = {name: value for name, value in given.items() if name not in handlers}
         super().__init__(broadcast_object, rank, **others)
 
     def save(self) -> None:
         """Keeps copies of all states and objects."""
-        for one in self._kept.values():
+        for one in self._handlers.values():
             one.save()
         super().save()
 
     def restore(self) -> None:
         """Goes back to the last copies; gradients are gone then."""
-        for one in self._kept.values():
+        for one in self._handlers.values():
             one.restore()
-            if isinstance(one.value, torch.nn.Module):
-                one.value.zero_grad(set_to_none=True)
         super().restore()
 
     def sync(self) -> None:
         """Gives all ranks the states and objects of rank 0, and keeps copies of them; every rank calls it."""
-        for name in sorted(self._kept):
-            self._kept[name].sync()
+        for name in sorted(self._handlers):
+            self._handlers[name].sync()
         super().sync()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._kept:
-            if not _has_state(value):
+        if name in self._handlers:
+            kind = handler_type(value)
+            if kind is None:
                 raise TypeError(
                     f"{name} has been something with a state_dict: it cannot become {type(value).__name__}"
                 )
-            self._kept[name] = _Kept(value)
+            if kind is type(self._handlers[name]):
+                self._handlers[name].set_value(value)
+            else:
+                self._handlers[name] = kind(value)
         super().__setattr__(name, value)
 
 

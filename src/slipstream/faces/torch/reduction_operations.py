@@ -62,9 +62,11 @@ def allreduce(
     ``name``: what errors and the timeline call the operation. ``compression``: what travels.
     ``prescale_factor``, ``postscale_factor``: factors of what goes in and of what comes out, the same on all
     ranks. Integers are truncated after each factor, so ``prescale_factor=0.5`` makes 0 of a 1 on every
-    rank, before the sum. ``process_set``: the ranks that take part. Differentiable for Average and Sum. Raises
-    TypeError or ValueError for arguments that do not fit, Mismatch if the ranks' shapes, dtypes or operations
-    differ, another SlipstreamError if the operation fails.
+    rank, before the sum, and end at the limits of their type. (64 bits of a product count where the integers have as
+    many: 20 times 0.7, which is a little less than 14, becomes 13.) Factors of floating-point tensors below float64
+    are float32, and each product is rounded to the tensor's dtype. ``process_set``: the ranks that take part.
+    Differentiable for Average and Sum. Raises TypeError or ValueError for arguments that do not fit, Mismatch if
+    the ranks' shapes, dtypes or operations differ, another SlipstreamError if the operation fails.
 
     >>> hvd.allreduce(torch.tensor([1.0, 2.0]) * (hvd.rank() + 1))
     tensor([1.5000, 3.0000])
