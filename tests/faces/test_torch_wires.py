@@ -280,7 +280,6 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(two: Any) -> None:
     two(check_refused)
 
 
-@pytest.mark.parametrize("wire", ["int8", "bf16"])
-def test_the_job_s_wire_acts_on_large_sums(wire: str) -> None:
+def test_the_job_s_wire_acts_on_large_sums() -> None:
     script = Path(__file__).with_name("wires_rank.py")
-    ranks.run(script, 2, transport="tcp", args=[wire], env={"SLIPSTREAM_WIRE": wire}, timeout=120)
+    ranks.run(script, 2, transport="tcp", env={"SLIPSTREAM_WIRE": "int8"}, timeout=120)

@@ -48,9 +48,10 @@ class Request:
     ``kind`` and ``name``: which one it is, such as "allreduce" and "loss". Without a name: its place among those
     without one says which. ``facts``: what has to be equal on all ranks, in words, in parts that "; " separates.
     ``labels``: what the parts are called where they differ, and behind a "|" what one that is empty means.
-    ``form``: the same as data, for ranks that take part without a call of their own. ``needs``: a rank (its number in the job) without whose call there is nothing to do;
-    -1: none; or `EVERYONE`. ``sum``: see `Sum`. ``own``: if all ranks say so, each starts it in the thread that has
-    called it, and on a group of its choice.
+    ``form``: the same as data, for ranks that take part without a call of their own. ``needs``: a rank (its number in
+    the job) without whose call there is nothing to do; -1: none; or `EVERYONE`. ``sum``: see `Sum`. ``own``: if all
+    ranks say so, each starts it in the thread that has called it, and on a group of its
+    choice.
     """
 
     kind: str
