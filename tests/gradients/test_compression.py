@@ -121,6 +121,15 @@ def test_buckets_are_divided_by_way_and_keep_the_order_in_which_they_become_full
     assert found == [[0, 2], [3, 5], [4, 6], [7], [8], [1, 9]]
 
 
+@pytest.mark.parametrize(("sizes", "last"), [([1] * 40, 4), ([20, 3, 2], 2), ([20, 3, 1], 4), ([20, 5], 5)])
+def test_the_last_bucket_is_small_as_nothing_hides_its_time(sizes: list[int], last: int) -> None:
+    """Sizes in MiB, in the order in which gradients become ready. One gradient that is larger stays whole."""
+    ready = [Parameter(i, size << 18, DType.F32) for i, size in enumerate(sizes)]
+    found = cut(ready)
+    assert [one.index for bucket in found for one in bucket] == list(range(len(sizes)))
+    assert sum(one.nbytes for one in found[-1]) == last << 20
+
+
 def test_the_largest_numbers_are_found() -> None:
     numbers = np.array([0.5, -3, 0, 2, np.nan, -1], np.float32)
     assert largest(numbers, 3).tolist() == [1, 3, 4]

@@ -24,9 +24,7 @@ def messages(n: int, transport: str, **env: str) -> list[str]:
 
 def test_info_says_what_the_job_runs_on() -> None:
     first, *others = messages(4, "mixed", SLIPSTREAM_LOG="info", SLIPSTREAM_LANES="3", SLIPSTREAM_WIRE="bf16")
-    assert (
-        "large float32 sums of torch.distributed, and gradients of a DistributedOptimizer, as bf16; " in first
-    )
+    assert "large float32 sums of torch.distributed and of the Horovod API as bf16; " in first
     assert re.search(
         r"the network between hosts: measured \d+ Mbit/s and \d+ us, rounded to 10+ Mbit/s and \d+ us for the choice",
         first,

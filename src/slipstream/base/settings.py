@@ -266,13 +266,14 @@ class Settings:
     wire: str = _setting(
         _one_of(*WIRE_NAMES),
         "exact",
-        "what large float32 tensors travel as between hosts when torch.distributed or a DistributedOptimizer sums or "
-        "averages them; on all ranks",
+        "what large float32 tensors travel as between hosts when torch.distributed or the Horovod API sums or averages "
+        "them; on all ranks",
     )
     wire_gather: bool = _setting(
         _switch,
         False,
-        "1: large float32 tensors that torch.distributed gathers by all_gather travel so, too; on all ranks",
+        "1: float32 tensors that torch.distributed moves by all_gather, if they are large, or by all_to_all travel so, "
+        "too; on all ranks",
     )
     hierarchy: str = _setting(
         _one_of("auto", "on", "off"),

@@ -167,14 +167,14 @@ def main() -> None:
 @click.option(
     "--wire",
     type=Name(WIRE_NAMES),
-    help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or a DistributedOptimizer "
-    "sums or averages them: half of the bytes, or a quarter. [default: exact]",
+    help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or the Horovod API sums or "
+    "averages them: half of the bytes, or a quarter. [default: exact]",
 )
 @click.option(
     "--wire-gather",
     is_flag=True,
-    help="Large float32 tensors that torch.distributed gathers, such as the parameters of FSDP, travel in the type of "
-    "--wire, too. It rounds them: example: --wire bf16 --wire-gather.",
+    help="Float32 tensors that torch.distributed gathers, such as the parameters of FSDP, or exchanges by all_to_all "
+    "travel in the type of --wire, too. It rounds them: example: --wire bf16 --wire-gather.",
 )
 @click.option(
     "--fusion-threshold",

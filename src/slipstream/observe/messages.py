@@ -98,10 +98,9 @@ def _transport(job: Any, settings: Settings, hosts: int) -> str:
             f"{'encrypted' if settings.encrypt else 'not encrypted'}"
         )
     if hosts > 1 and settings.wire != "exact":
-        gathers = " and all_gathers" if settings.wire_gather else ""
+        gathers = ", and all_gathers and all_to_alls of torch.distributed," if settings.wire_gather else ""
         found.append(
-            f"large float32 sums{gathers} of torch.distributed, and gradients of a DistributedOptimizer, "
-            f"as {settings.wire}"
+            f"large float32 sums of torch.distributed and of the Horovod API{gathers} as {settings.wire}"
         )
     return "; ".join(found) + _network(job)
 

@@ -1,6 +1,8 @@
 """One of several ranks whose named operations come in different orders.
 
 negotiation_rank.py orders ROUNDS   every rank calls the same operations in an order of its own, in some threads
+negotiation_rank.py schedules ROUNDS    ranks join, lack names, call them late, or call new ones
+negotiation_rank.py leaves          rank 1 leaves a locked order by a new name
 negotiation_rank.py differs         one operation is called with different arguments, others go on
 negotiation_rank.py fails           the last rank cannot start an operation that all have called
 negotiation_rank.py lacks           the last rank calls nothing, and leaves
@@ -65,8 +67,9 @@ def submit(
     start: Callable[[Group], slipstream.Work] | None = None,
     sync: bool = False,
     shared: bool = False,
+    value: float | None = None,
 ) -> Negotiated:
-    data = np.full(count, RANK + 1.0 + len(name))
+    data = np.full(count, RANK + 1.0 + len(name) if value is None else value)
 
     def begin(group: Group) -> slipstream.Work:
         return slipstream.all_reduce(data, group=group, async_op=True)  # type: ignore[return-value]
@@ -76,8 +79,9 @@ def submit(
     return negotiator_of(WORLD).submit(request, start or begin, Shared(data) if shared else None, sync)
 
 
-def check(name: str, work: Negotiated) -> None:
-    wanted = sum(r + 1.0 + len(name) for r in range(SIZE))
+def check(name: str, work: Negotiated, wanted: float | None = None) -> None:
+    if wanted is None:
+        wanted = sum(r + 1.0 + len(name) for r in range(SIZE))
     assert (work.wait() == wanted).all()
     assert work.done()
 
@@ -107,6 +111,116 @@ def orders(rounds: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+WAIT = "wait"  # in place of a name: for all that this rank has called
+KINDS = ("same", "shuffled", "new", "late", "lacks", "joins")
+
+
+def schedule(rng: random.Random, kind: str, names: list[str], number: int) -> list[list[str]]:
+    """What each rank calls, in order: the same list on all ranks."""
+    orders = [list(names) for _ in range(SIZE)]
+    odd = rng.randrange(SIZE)
+    for rank, order in enumerate(orders):
+        if kind == "new":
+            order.append(f"new {number}")
+        if kind == "lacks" and rank != odd:
+            order.append(f"lacked {number}")
+        if kind != "same":
+            rng.shuffle(order)
+    if kind == "late":
+        orders[odd].insert(-1, WAIT)
+    if kind == "joins":
+        for rank in rng.sample(range(SIZE), rng.randint(1, SIZE - 1)):
+            del orders[rank][rng.randint(0, len(names) - 1) :]
+    return orders
+
+
+def without_data(request: Request, group: Group) -> slipstream.Work:
+    """The part of a rank that has joined."""
+    zeros = np.zeros(int(request.facts.split()[0]))
+    return slipstream.all_reduce(zeros, group=group, async_op=True)  # type: ignore[return-value]
+
+
+class Schedules:
+    """One rank's way through schedules that all ranks know."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(SIZE)
+        self.names = ["x" * i for i in range(1, 7)]
+        self.step = 0
+        self.lacked: tuple[int, str] | None = None  # the rank that has not called this name of the one before
+        self.kept: list[tuple[str, Negotiated, float]] = []  # what this rank has called of that, and its sum
+
+    def call(self, name: str, callers: list[int], sync: bool = False) -> tuple[str, Negotiated, float]:
+        # A name that a rank lacks is called in two schedules.
+        salt = 0.0 if name.startswith("lacked") else 10.0 * self.step
+        count = 1 + len(name) % 7
+        work = submit(name, count, sync=sync, shared=len(name) % 2 > 0, value=RANK + 1.0 + salt)
+        return name, work, sum(rank + 1.0 + salt for rank in callers)
+
+    def repeat(self) -> None:
+        """Equal steps, which may lock the order."""
+        for _ in range(self.rng.choice([0, 0, 6])):
+            self.step += 1
+            sync = self.rng.random() < 0.5
+            called = []
+            for name in self.names:
+                called.append(self.call(name, list(range(SIZE)), sync))
+                if sync:
+                    check(*called[-1])
+            for one in called:
+                check(*one)
+
+    def run(self, kind: str, number: int) -> None:
+        self.step += 1
+        orders = schedule(self.rng, kind, self.names, number)
+        if self.lacked is not None:
+            rank, name = self.lacked
+            orders[rank].insert(self.rng.randint(0, len(orders[rank])), name)
+        called = []
+        for name in orders[RANK]:
+            if name == WAIT:
+                for _, work, _ in called:
+                    work.wait()
+                continue
+            late = name.startswith("lacked")
+            called.append(self.call(name, [r for r in range(SIZE) if late or name in orders[r]]))
+        joined = negotiator_of(WORLD).join(without_data) if kind == "joins" else None
+        for one in self.kept:
+            check(*one)
+        self.kept = [one for one in called if one[0] == f"lacked {number}"]
+        for one in called:
+            if one not in self.kept:
+                check(*one)
+        if joined is not None:
+            joined.wait()
+        absent = [rank for rank in range(SIZE) if f"lacked {number}" not in orders[rank]]
+        self.lacked = (absent[0], f"lacked {number}") if kind == "lacks" else None
+
+
+def schedules(rounds: int) -> None:
+    """Ranks whose calls come in different orders, late, in the next schedule or not at all; each sum is checked."""
+    mine = Schedules()
+    for number in range(rounds):
+        mine.repeat()
+        mine.run(KINDS[number % len(KINDS)] if number < len(KINDS) else mine.rng.choice(KINDS), number)
+    mine.run("same", rounds)
+    assert not mine.kept
+
+
+def leaves() -> None:
+    """Rank 1 alone calls what is not in the cycle; the others call it when they have been told so."""
+    while not negotiator_of(WORLD).locked:
+        for name in ("first", "second"):
+            check(name, submit(name, sync=True))
+    check("first", submit("first", sync=True))
+    new = submit("new") if RANK == 1 else None
+    second = submit("second")
+    while negotiator_of(WORLD).locked:
+        time.sleep(0.01)
+    check("new", new or submit("new"))
+    check("second", second)
 
 
 def differs() -> None:
@@ -356,6 +470,8 @@ def main() -> None:
     case, *arguments = sys.argv[1:]
     cases = (
         orders,
+        schedules,
+        leaves,
         differs,
         fails,
         lacks,

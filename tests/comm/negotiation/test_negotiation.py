@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,32 @@ def test_a_thousand_orders() -> None:
     ranks.run(SCRIPT, 4, args=["orders", "334"], timeout=600)
 
 
+@pytest.mark.parametrize("n", [2, 5])
+def test_schedules_with_joins_and_names_that_are_new_late_or_lacking(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["schedules", "12"], timeout=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(2, 9))
+def test_a_thousand_schedules(n: int) -> None:
+    """150 on each number of ranks: more than 1,000."""
+    ranks.run(SCRIPT, n, args=["schedules", "150"], timeout=900)
+
+
 @pytest.mark.parametrize("n", [2, 4])
 def test_equal_steps_need_no_rounds_until_something_differs(n: int) -> None:
     ranks.run(SCRIPT, n, args=["locks"], timeout=200)
+
+
+def test_a_timeline_says_which_rank_left_a_locked_order_and_why(tmp_path: Path) -> None:
+    ranks.run(
+        SCRIPT, 3, args=["leaves"], env={"SLIPSTREAM_TIMELINE": str(tmp_path / "{rank}.json")}, timeout=60
+    )
+    for rank in range(3):
+        events = json.loads((tmp_path / f"{rank}.json").read_text())
+        told = [one["args"] for one in events if one.get("name") == "unlocked"]
+        assert told[0] == {"rank": 1, "reason": "called all_reduce 'new', which is not in the cycle"}
+        assert any(one.get("name") == "locked" for one in events)
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -158,6 +158,38 @@ def test_fully_shard_state_round_trip(c10d: Any) -> None:
     c10d(fsdp2_state_check, size=3)
 
 
+def wire_check(gathers: bool) -> None:
+    """int8 rounds the reduced gradients; the gathered weights only where that is asked for."""
+    rank, size, width = dist.get_rank(), dist.get_world_size(), 384
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.randn(width, width, generator=generator)
+    inputs = torch.randn(size, 8, width, generator=generator)
+    layer = torch.nn.Linear(width, width, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+    fully_shard(layer, mesh=mesh_of(False))
+    shard = layer.weight.to_local().detach().clone()
+    assert torch.equal(shard, weight.chunk(size)[rank])
+    layer.unshard()
+    gathered = layer.weight.detach().clone()
+    off = float((gathered - weight).abs().max())
+    assert 0 < off <= float(weight.abs().max()) / 127 if gathers else off == 0
+    layer.reshard()
+    layer(inputs[rank]).sum().backward()
+    alone = inputs.sum(1, dtype=torch.float64).mean(0).expand(width, width).chunk(size)[rank]
+    off = float((layer.weight.grad.to_local() - alone).abs().max())
+    assert 0 < off <= float(inputs.sum(1).abs().max()) * 2 / 127
+    everyone: list[Any] = [None] * size
+    dist.all_gather_object(everyone, gathered.numpy().tobytes())
+    assert len(set(everyone)) == 1
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_fully_shard_by_a_wire(c10d: Any, gathers: bool) -> None:
+    environment = {"SLIPSTREAM_WIRE": "int8", "SLIPSTREAM_WIRE_GATHER": str(int(gathers))}
+    c10d(wire_check, gathers, size=2, hosts=True, environment=environment)
+
+
 FSDP1: dict[str, tuple[dict[str, Any], float]] = {
     "full": ({"sharding_strategy": ShardingStrategy.FULL_SHARD}, 1e-5),
     "grad op": ({"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP}, 1e-5),

@@ -40,10 +40,11 @@ def test_ranks_that_differ_in_what_they_gather_do_not_start(tmp_path: Path) -> N
             )
 
 
-def test_what_is_gathered_travels_so_where_that_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [2, 3])
+def test_what_is_gathered_or_exchanged_travels_so_where_that_is_asked_for(n: int, tmp_path: Path) -> None:
     args = ["bf16", str(tmp_path / "store")]
     env = {"SLIPSTREAM_WIRE": "bf16", "SLIPSTREAM_WIRE_GATHER": "1"}
-    ranks.run(SCRIPT, 2, transport="tcp", args=args, env=env, timeout=120)
+    ranks.run(SCRIPT, n, transport="tcp", args=args, env=env, timeout=120)
 
 
 OTHER_SIDE = {

@@ -5,13 +5,17 @@ from __future__ import annotations
 from slipstream.base.dtypes import DType, Op, WireType, as_wire, name_of
 from slipstream.comm.membership.group import Group
 
-__all__ = ["check_wire", "wire_for"]
+__all__ = ["LEAST_BYTES", "check_wire", "wire_for", "wire_of_job", "wire_of_sum"]
+
+LEAST_BYTES = 64 << 10
+"""Of a tensor: a wire that is set for all operations of a kind leaves smaller ones as they are."""
+_SUMS = (Op.SUM, Op.AVG)
 
 
 def check_wire(wire: int | str | None, dtype: int, op: int = -1) -> WireType:
     """The wire type. ValueError if there is none, or the data is not float32 that is added, or moved (``op`` -1)."""
     found = as_wire(wire)
-    if found and (dtype != DType.F32 or op not in (-1, Op.SUM, Op.AVG)):
+    if found and (dtype != DType.F32 or op not in (-1, *_SUMS)):
         what = f"{Op(op).name} of " if op >= 0 else ""
         raise ValueError(
             f"{what}{name_of(dtype)} cannot travel as {found.name.lower()}: only float32 data, moved or added"
@@ -23,3 +27,14 @@ def wire_for(group: Group, wire: int | str | None, dtype: int, op: int) -> WireT
     """What the data of an operation of this group travels as."""
     found = check_wire(wire, dtype, op)
     return found if group.spans_hosts else WireType.EXACT
+
+
+def wire_of_job(group: Group) -> WireType:
+    """The job's own (SLIPSTREAM_WIRE), in a group of several hosts."""
+    setting = group.job.settings.wire
+    return as_wire(setting) if setting != "exact" and group.spans_hosts else WireType.EXACT
+
+
+def wire_of_sum(wire: WireType, dtype: int, nbytes: int, op: int) -> WireType:
+    """What a reduction by the engine's ``op`` travels as, of a tensor of so many bytes, where ``wire`` is asked for."""
+    return wire if wire and dtype == DType.F32 and nbytes >= LEAST_BYTES and op in _SUMS else WireType.EXACT

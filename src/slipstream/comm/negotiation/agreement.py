@@ -47,10 +47,11 @@ class Request:
 
     ``kind`` and ``name``: which one it is, such as "allreduce" and "loss". Without a name: its place among those
     without one says which. ``facts``: what has to be equal on all ranks, in words, in parts that "; " separates.
-    ``labels``: what the parts are called where they differ. ``form``: the same as data, for ranks that take part
-    without a call of their own. ``needs``: a rank (its number in the job) without whose call there is nothing to do;
-    -1: none; or `EVERYONE`. ``sum``: see `Sum`. ``own``: if all ranks say so, each starts it in the thread that has
-    called it, and on a group of its choice.
+    ``labels``: what the parts are called where they differ, and behind a "|" what one that is empty means.
+    ``form``: the same as data, for ranks that take part without a call of their own. ``needs``: a rank (its number in
+    the job) without whose call there is nothing to do; -1: none; or `EVERYONE`. ``sum``: see `Sum`. ``own``: if all
+    ranks say so, each starts it in the thread that has called it, and on a group of its
+    choice.
     """
 
     kind: str
@@ -251,28 +252,35 @@ class Agreement:
         if all(one is first or (one.kind, one.facts) == (first.kind, first.facts) for one in calls.values()):
             return ""
         one_kind = all(one.kind == first.kind for one in calls.values())
+        differing = _differing(list(calls.values())) if one_kind else {}
         sides: dict[str, list[int]] = {}
         for place, one in sorted(calls.items()):
-            words = ", ".join(filter(None, one.facts.split("; ")))
+            parts = [part or differing.get(i, ("", ""))[1] for i, part in enumerate(one.facts.split("; "))]
+            words = ", ".join(filter(None, parts))
             sides.setdefault(words if one_kind else f"{one.kind}: {words}", []).append(self._ranks[place])
         told = [
             f"rank{'s' if len(ranks) > 1 else ''} {format_spans(sorted(ranks))} with {words}"
             for words, ranks in sides.items()
         ]
         if one_kind:
-            what, differs = first.title, _differing(list(calls.values()))
+            names = [name for name, _ in differing.values() if name]
+            what, differs = first.title, " and ".join(names) or f"{first.kind} arguments"
         else:
             what, differs = "an operation without a name", "operations"
         cure = "" if first.has_name else ". Where their orders differ, give operations a name="
         return f"Mismatched {differs}: {what} was called by {'; by '.join(told)}. All ranks must call it alike{cure}"
 
 
-def _differing(calls: Sequence[Request]) -> str:
-    """What the parts of the facts are called in which calls of one kind differ."""
+def _differing(calls: Sequence[Request]) -> dict[int, tuple[str, str]]:
+    """The parts of the facts in which calls of one kind differ: their names, and what an empty one means."""
     labels = calls[0].labels.split("; ")
     parts = zip(*(one.facts.split("; ") for one in calls), strict=False)
-    found = [label for label, values in zip(labels, parts, strict=False) if label and len(set(values)) > 1]
-    return " and ".join(found) or f"{calls[0].kind} arguments"
+    found = {}
+    for number, (label, values) in enumerate(zip(labels, parts, strict=False)):
+        if len(set(values)) > 1:
+            name, _, empty = label.partition("|")
+            found[number] = name, empty
+    return found
 
 
 def _as_list(request: Request) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from slipstream.base.dtypes import WireType
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, Sum
 from slipstream.faces.torch import starting
@@ -36,7 +37,7 @@ def _linear(op: int) -> None:
 
 
 class AllReduce(torch.autograd.Function):
-    """All-reduce; its gradient is the all-reduce of the gradient, with the same operation and factors."""
+    """All-reduce; its gradient is the all-reduce of the gradient, with the same operation, factors and wire."""
 
     @staticmethod
     def forward(
@@ -47,12 +48,11 @@ class AllReduce(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        wire: WireType,
     ) -> torch.Tensor:
         """Returns the reduced tensor."""
-        ctx.arguments = op, prescale, postscale, process_set
-        result: torch.Tensor = starting.all_reduce(
-            tensor, False, name, op, prescale, postscale, process_set, sync=True
-        ).wait()
+        ctx.arguments = op, prescale, postscale, process_set, wire
+        result: torch.Tensor = starting.all_reduce(tensor, False, name, *ctx.arguments, sync=True).wait()
         return result
 
     @staticmethod
@@ -60,7 +60,7 @@ class AllReduce(torch.autograd.Function):
         """Returns the gradient of the tensor."""
         _linear(ctx.arguments[0])
         reduced = AllReduce.apply(grads[0], None, *ctx.arguments)  # type: ignore[no-untyped-call]
-        return reduced, None, None, None, None, None
+        return reduced, *[None] * 6
 
 
 class GroupedAllReduce(torch.autograd.Function):
@@ -74,11 +74,12 @@ class GroupedAllReduce(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        wire: WireType,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Returns the reduced tensors."""
-        ctx.arguments = op, prescale, postscale, process_set
-        grouped = starting.grouped_all_reduce(tensors, False, name, op, prescale, postscale, process_set)
+        ctx.arguments = op, prescale, postscale, process_set, wire
+        grouped = starting.grouped_all_reduce(tensors, False, name, *ctx.arguments)
         # Packed results are views of one buffer; autograd wants outputs that stand alone.
         return tuple(result.clone() if result._base is not None else result for result in grouped.wait())
 
@@ -88,7 +89,7 @@ class GroupedAllReduce(torch.autograd.Function):
         _linear(ctx.arguments[0])
         reduced: Sequence[torch.Tensor]
         reduced = GroupedAllReduce.apply(None, *ctx.arguments, *grads)  # type: ignore[no-untyped-call]
-        return None, None, None, None, None, *reduced
+        return *[None] * 6, *reduced
 
 
 class GroupedAllGather(torch.autograd.Function):
@@ -175,13 +176,14 @@ class ReduceScatter(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        wire: WireType,
     ) -> torch.Tensor:
         """Returns this rank's rows of the sum or average."""
         ctx.op = op
         ctx.factor = prescale * postscale
         ctx.process_set = process_set
         result: torch.Tensor = starting.reduce_scatter(
-            tensor, name, op, prescale, postscale, process_set, sync=True
+            tensor, name, op, prescale, postscale, process_set, wire, sync=True
         ).wait()
         return result
 
@@ -191,7 +193,7 @@ class ReduceScatter(torch.autograd.Function):
         _linear(ctx.op)
         factor = ctx.factor * (ctx.process_set.group.size if ctx.op == Sum else 1)
         grad = grads[0] if factor == 1 else grads[0] * factor
-        return starting.all_gather(grad, None, ctx.process_set).wait(), None, None, None, None, None
+        return starting.all_gather(grad, None, ctx.process_set).wait(), *[None] * 6
 
 
 class GroupedReduceScatter(torch.autograd.Function):
@@ -205,11 +207,12 @@ class GroupedReduceScatter(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        wire: WireType,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Returns this rank's rows of the sums or averages."""
         ctx.arguments = op, prescale * postscale, process_set
-        started = starting.grouped_reduce_scatter(tensors, name, op, prescale, postscale, process_set)
+        started = starting.grouped_reduce_scatter(tensors, name, op, prescale, postscale, process_set, wire)
         return tuple(started.wait())
 
     @staticmethod
@@ -219,4 +222,4 @@ class GroupedReduceScatter(torch.autograd.Function):
         _linear(op)
         factor *= process_set.group.size if op == Sum else 1
         scaled = [grad if factor == 1 else grad * factor for grad in grads]
-        return None, None, None, None, None, *starting.grouped_all_gather(scaled, None, process_set).wait()
+        return *[None] * 6, *starting.grouped_all_gather(scaled, None, process_set).wait()

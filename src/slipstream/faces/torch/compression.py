@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from slipstream.base.dtypes import WIRE_NAMES
 from slipstream.base.misspelt import did_you_mean
 from slipstream.faces.torch_tensors import DTYPES
 from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, PowerSGD, TopK, Way, Wire
@@ -23,9 +24,11 @@ __all__ = [
     "NoneCompressor",
     "WayCompressor",
     "as_compressor",
+    "makes_tensors",
     "state_of_arrays",
     "state_of_tensors",
     "way_and_compressor",
+    "wire_name",
 ]
 
 
@@ -130,11 +133,19 @@ class WayCompressor(Compressor):
         return f"<compression: {self.way}>"
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:  # type: ignore[override]
-        """Raises ValueError: single operations keep nothing from call to call."""
-        raise ValueError(
-            f"{self.way} is for gradients: DistributedOptimizer(compression=...). Operations on single tensors take "
-            "Compression.none, fp16, bf16 or a Compressor of your own"
-        )
+        """Returns ``tensor`` itself: a wire rounds what is sent. Raises ValueError for what owes something to the next
+        call, because single operations keep nothing from call to call.
+        """
+        if not isinstance(self.way, Wire) or self.way.feedback:
+            raise ValueError(
+                f"{self.way} is for gradients: DistributedOptimizer(compression=...). Operations on single tensors "
+                'take Compression.none, exact, fp16, bf16, f8, int8, wire("f16") or a Compressor of your own'
+            )
+        return tensor, None
+
+    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:  # type: ignore[override]
+        """Returns ``tensor`` itself."""
+        return tensor
 
 
 class _Names(type):
@@ -156,11 +167,13 @@ class Compression(metaclass=_Names):
     | ``exact`` | tensors as they are, also where the job has a wire |
     | ``fp16``, ``bf16`` | 16 bits a number |
     | ``f8``, ``int8`` | 8 bits a number and a scale for each block of numbers, between hosts |
-    | ``wire(name, error_feedback=True)`` | the same of bf16, f16, f8 or int8; rounding is made up for |
+    | ``wire(name)`` | the same of bf16, f16, f8 or int8 |
+    | ``wire(name, error_feedback=True)`` | the same; rounding is made up for |
     | ``topk(ratio)`` | the largest numbers of each gradient, a share of ``ratio``; the others later |
     | ``powersgd(rank)`` | two thin factors of each gradient that is a matrix |
 
-    All but none, exact, fp16 and bf16 are for gradients alone (`DistributedOptimizer`, `slipstream.torch.comm_hooks`).
+    What owes something to the next gradient is for gradients alone (`DistributedOptimizer`,
+    `slipstream.torch.comm_hooks`): topk, powersgd, and wires with error feedback.
 
     >>> hvd.allreduce(torch.ones(2), op=hvd.Sum, compression=hvd.Compression.fp16)
     tensor([2., 2.])
@@ -175,7 +188,7 @@ class Compression(metaclass=_Names):
 
     @staticmethod
     def wire(name: str, error_feedback: bool = False) -> WayCompressor:
-        """Large float32 gradients travel between hosts as ``name``: bf16, f16, f8 or int8. ValueError for others.
+        """Large float32 tensors travel between hosts as ``name``: bf16, f16, f8 or int8. ValueError for others.
 
         ``error_feedback``: what rounding takes from this rank's gradient is added to its next one.
         """
@@ -232,6 +245,24 @@ def way_and_compressor(compression: AnyCompression) -> tuple[Way | None, AnyComp
     if isinstance(compression, type) and issubclass(compression, CastCompressor):
         return compression.cast, None
     return EXACT, compression
+
+
+def makes_tensors(compression: AnyCompression) -> bool:
+    """Whether what a single operation reduces is another tensor than the caller's: not so with a wire."""
+    return not (
+        isinstance(compression, WayCompressor) or compression in (Compression.none, Compression.exact)
+    )
+
+
+def wire_name(compression: AnyCompression) -> str | None:
+    """What sums of a single operation travel as between hosts, "exact" for as they are; None: what the job says."""
+    if compression is Compression.none:
+        return None
+    return (
+        compression.way.name
+        if isinstance(compression, WayCompressor) and isinstance(compression.way, Wire)
+        else WIRE_NAMES[0]
+    )
 
 
 def state_of_tensors(saved: Saved) -> dict[str, Any]:

@@ -9,11 +9,19 @@ from typing import Any, TypeVar
 import torch
 
 from slipstream.base.arguments import as_number, check_int, check_text
+from slipstream.base.dtypes import WireType, as_wire
 from slipstream.comm.collectives.interruption import whole
+from slipstream.comm.collectives.wires import wire_of_job
 from slipstream.comm.membership.group import world
 from slipstream.faces.horovod.handles import settle
 from slipstream.faces.horovod.process_sets import ProcessSet
-from slipstream.faces.torch.compression import Compression, Compressor, as_compressor
+from slipstream.faces.torch.compression import (
+    AnyCompression,
+    Compression,
+    as_compressor,
+    makes_tensors,
+    wire_name,
+)
 from slipstream.faces.torch.in_flight import Tensors
 from slipstream.faces.torch_tensors import await_tensor
 
@@ -69,10 +77,29 @@ def of_tensors(operation: _F) -> _F:
 
 
 def compressed(
-    tensor: torch.Tensor, name: str, compression: type[Compressor], process_set: ProcessSet
+    tensor: torch.Tensor, name: str, compression: AnyCompression, process_set: ProcessSet
 ) -> tuple[torch.Tensor, Any]:
     """What travels, made when no earlier operation writes to the tensor any more."""
-    if as_compressor(compression) is not Compression.none:
+    if makes_tensors(as_compressor(compression)):
         settle(Tensors([tensor], False), process_set.group, name)
         await_tensor(process_set.group, name, tensor, writes=False)
     return compression.compress(tensor)
+
+
+def wire_for(compression: AnyCompression, process_set: ProcessSet) -> WireType:
+    """What sums travel as between hosts: as ``compression`` asks for, or else as the job's setting does."""
+    if compression is Compression.none:
+        return wire_of_job(process_set.group)
+    return as_wire(wire_name(compression))
+
+
+def wire_alone(compression: AnyCompression, name: str, process_set: ProcessSet) -> WireType:
+    """`wire_for` of an operation that has no room for other tensors than the caller's; ValueError if it needs that."""
+    if compression is not Compression.none:
+        if makes_tensors(as_compressor(compression)):
+            raise ValueError(
+                f"{name} takes Compression.none, exact, f8, int8 or wire(name). Others make a tensor of their own: "
+                f"use {name.replace('_async', '').rstrip('_')}"
+            )
+        compression.compress(torch.empty(0))
+    return wire_for(compression, process_set)

@@ -1,4 +1,7 @@
-"""All-reduce and reduce-scatter, started asynchronously: Horovod's reductions on addresses."""
+"""All-reduce and reduce-scatter, started asynchronously: Horovod's reductions on addresses.
+
+``wire``: what large float32 sums and averages travel as between hosts. All other tensors travel as they are.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from typing import Any
 
 import torch
 
+from slipstream.base.dtypes import WireType
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.wires import wire_of_sum
 from slipstream.faces.horovod.handles import Grouped, PendingResult
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import ENGINE_OPS, Adasum, engine_op
@@ -58,6 +63,7 @@ def start_all_reduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
     sync: bool = False,
 ) -> PendingResult:
     """Starts (with ``sync``: runs) an all-reduce of one tensor; the result is ``tensor`` itself or a new one
@@ -96,6 +102,7 @@ def start_all_reduce(
         shape=source.shape,
         prescale=factor_for(tensor.dtype, prescale),
         postscale=factor_for(tensor.dtype, postscale),
+        wire=wire and wire_of_sum(wire, dtype, tensor.nbytes, code),
         keep=(source, buffer),
         sync=sync and (plain or not in_place),  # a call that is broken off leaves its copy to later ones
     )
@@ -125,21 +132,17 @@ def start_grouped_all_reduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
 ) -> Grouped:
     """Starts an all-reduce of several tensors; the result is the list of theirs.
 
-    Small ones of one dtype travel as one message. How they are packed depends on shapes and dtypes alone, so
-    all ranks agree about it.
+    Small ones of one dtype travel as one message, as they are. How they are packed depends on shapes, dtypes and the
+    wire alone, so all ranks agree about it.
     """
     if op == Adasum and tensors:
         text = adasum_label(label or "grouped_allreduce", tensors)
         return start_adasum_of_each(tensors, in_place, text, prescale, postscale, process_set)
-    packs: dict[torch.dtype, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        dtype_code(tensor)
-        if tensor.layout is torch.strided and tensor.numel() * tensor.element_size() <= PACK_BYTES:
-            packs.setdefault(tensor.dtype, []).append(index)
-    engine_op(op)
+    packs = _packs(tensors, engine_op(op), wire)
     results: list[Any] = [None] * len(tensors)
     parts: list[PendingResult] = []
     packed: set[int] = set()
@@ -163,11 +166,25 @@ def start_grouped_all_reduce(
             packed.update(pack)
         for index, tensor in enumerate(tensors):
             if index not in packed:
-                part = start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set)
+                part = start_all_reduce(tensor, in_place, None, op, prescale, postscale, process_set, wire)
                 results[index] = part.result
                 parts.append(part)
     devices = [tensor.device for tensor in tensors]
     return Grouped(parts, lambda _: [x.to(d) for x, d in zip(results, devices, strict=True)])
+
+
+def _packs(tensors: Sequence[torch.Tensor], op: int, wire: WireType) -> dict[torch.dtype, list[int]]:
+    """Which tensors are small, by dtype; a wire is for tensors that travel alone."""
+    packs: dict[torch.dtype, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        code, nbytes = dtype_code(tensor), tensor.numel() * tensor.element_size()
+        if (
+            tensor.layout is torch.strided
+            and nbytes <= PACK_BYTES
+            and not wire_of_sum(wire, code, nbytes, op)
+        ):
+            packs.setdefault(tensor.dtype, []).append(index)
+    return packs
 
 
 def packed_label(label: str | None, shapes: Sequence[Sequence[int]]) -> str:
@@ -222,6 +239,7 @@ def start_reduce_scatter(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
     sync: bool = False,
 ) -> PendingResult:
     """Starts (with ``sync``: runs) a reduce-scatter along dim 0; the result is this rank's rows. ValueError
@@ -247,6 +265,7 @@ def start_reduce_scatter(
         shape=source.shape,
         prescale=factor_for(tensor.dtype, prescale),
         postscale=factor_for(tensor.dtype, postscale),
+        wire=wire and wire_of_sum(wire, dtype, tensor.nbytes, code),
         keep=(source, buffer),
         sync=sync,
     )
@@ -260,13 +279,17 @@ def start_grouped_reduce_scatter(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
 ) -> Grouped:
     """Starts a reduce-scatter of each tensor; the result is the list of theirs."""
     for tensor in tensors:
         check_rows(tensor)
     with Together(process_set.group, "grouped_reducescatter"):
         return Grouped(
-            [start_reduce_scatter(tensor, label, op, prescale, postscale, process_set) for tensor in tensors]
+            [
+                start_reduce_scatter(tensor, label, op, prescale, postscale, process_set, wire)
+                for tensor in tensors
+            ]
         )
 
 

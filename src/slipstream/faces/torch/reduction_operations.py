@@ -5,8 +5,8 @@ Every asynchronous operation returns an integer handle for `poll` and `synchroni
 ``process_set`` limits an operation to some ranks; calling it on others is a ValueError.
 
 Operations start when all ranks of the set have called them. Ranks may call those with a name in whatever order; the
-n-th call without a name on one rank belongs to the n-th on the others. Where ranks differ in shape, dtype, operation or
-kind of device, every rank raises Mismatch (a RuntimeError), and the job goes on.
+n-th call without a name on one rank belongs to the n-th on the others. Where ranks differ in shape, dtype, operation,
+wire or kind of device, every rank raises Mismatch (a RuntimeError), and the job goes on.
 Tensors may have any dtype the engine knows, any strides, and may lie on another device: then they are copied to
 the host and back.
 """
@@ -17,13 +17,20 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from slipstream.comm.collectives.wires import wire_of_job
 from slipstream.faces.horovod.handles import give
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, choose_op
 from slipstream.faces.torch import starting
 from slipstream.faces.torch.autograd import AllReduce, GroupedAllReduce, GroupedReduceScatter, ReduceScatter
-from slipstream.faces.torch.compression import Compression, Compressor
-from slipstream.faces.torch.operation_arguments import compressed, of_a_tensor, of_tensors
+from slipstream.faces.torch.compression import AnyCompression, Compression
+from slipstream.faces.torch.operation_arguments import (
+    compressed,
+    of_a_tensor,
+    of_tensors,
+    wire_alone,
+    wire_for,
+)
 from slipstream.faces.torch.sparse import sparse_sum
 
 __all__ = [
@@ -48,7 +55,7 @@ def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompression = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -59,27 +66,31 @@ def allreduce(
     ``tensor``: the same shape and dtype on all ranks, any strides, any device. ``op``: Average (the default;
     integers truncate toward zero), Sum, Min, Max, Product, or Adasum for floating-point tensors
     (docs/migrating.md); ``average`` is its deprecated forerunner.
-    ``name``: what errors and the timeline call the operation. ``compression``: what travels.
+    ``name``: what errors and the timeline call the operation. ``compression``: what travels, see `Compression`, the
+    same on all ranks. Wires (f8, int8, ``wire``) act between hosts on Average and Sum of float32 tensors of 64 KiB and
+    more; all other tensors travel exactly then. none is the job's wire (SLIPSTREAM_WIRE), exact is no wire.
     ``prescale_factor``, ``postscale_factor``: factors of what goes in and of what comes out, the same on all
     ranks. Integers are truncated after each factor, so ``prescale_factor=0.5`` makes 0 of a 1 on every
     rank, before the sum, and end at the limits of their type. (64 bits of a product count where the integers have as
     many: 20 times 0.7, which is a little less than 14, becomes 13.) Factors of floating-point tensors below float64
     are float32, and each product is rounded to the tensor's dtype. ``process_set``: the ranks that take part.
     Differentiable for Average and Sum. Raises TypeError or ValueError for arguments that do not fit, Mismatch if
-    the ranks' shapes, dtypes or operations differ, another SlipstreamError if the operation fails.
+    the ranks' shapes, dtypes, operations or wires differ, another SlipstreamError if the operation fails.
 
     >>> hvd.allreduce(torch.tensor([1.0, 2.0]) * (hvd.rank() + 1))
     tensor([1.5000, 3.0000])
     """
     op = choose_op(op, average)
     if compression is Compression.none and not tensor.requires_grad:
+        wire = wire_of_job(process_set.group)
         pending = starting.all_reduce(
-            tensor, False, name, op, prescale_factor, postscale_factor, process_set, sync=True
+            tensor, False, name, op, prescale_factor, postscale_factor, process_set, wire, sync=True
         )
         return pending.wait()  # type: ignore[no-any-return]
     small, ctx = compressed(tensor, "allreduce", compression, process_set)
+    wire = wire_for(compression, process_set)
     result = AllReduce.apply(  # type: ignore[no-untyped-call]
-        small, name, op, prescale_factor, postscale_factor, process_set
+        small, name, op, prescale_factor, postscale_factor, process_set, wire
     )
     return compression.decompress(result, ctx)
 
@@ -93,9 +104,10 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: AnyCompression = Compression.none,
 ) -> int:
-    """Starts `allreduce`, with its arguments but for ``compression``. Returns a handle (an int) for `poll`
-    and `synchronize`, which returns the result.
+    """Starts `allreduce`, with its arguments. Returns a handle (an int) for `poll` and `synchronize`, which returns the
+    result. ``compression``: none, exact or a wire; ValueError for those that make a tensor of their own.
 
     The tensor must not change until the handle is synchronised. Errors of the arguments are raised here,
     those of the operation by `synchronize`.
@@ -104,7 +116,10 @@ def allreduce_async(
     tensor([2., 2.])
     """
     op = choose_op(op, average)
-    return give(starting.all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set))
+    wire = wire_alone(compression, "allreduce_async", process_set)
+    return give(
+        starting.all_reduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, wire)
+    )
 
 
 @of_a_tensor
@@ -116,8 +131,9 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: AnyCompression = Compression.none,
 ) -> torch.Tensor:
-    """Reduces a tensor over all ranks, in place; returns it. Arguments and errors are those of `allreduce`.
+    """Reduces a tensor over all ranks, in place; returns it. Arguments and errors are those of `allreduce_async`.
 
     Not differentiable.
 
@@ -125,8 +141,9 @@ def allreduce_(
     tensor([2., 2.])
     """
     op = choose_op(op, average)
+    wire = wire_alone(compression, "allreduce_", process_set)
     pending = starting.all_reduce(
-        tensor, True, name, op, prescale_factor, postscale_factor, process_set, sync=True
+        tensor, True, name, op, prescale_factor, postscale_factor, process_set, wire, sync=True
     )
     return pending.wait()  # type: ignore[no-any-return]
 
@@ -140,6 +157,7 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: AnyCompression = Compression.none,
 ) -> int:
     """Starts `allreduce_`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
 
@@ -147,7 +165,10 @@ def allreduce_async_(
     tensor([2., 2.])
     """
     op = choose_op(op, average)
-    return give(starting.all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set))
+    wire = wire_alone(compression, "allreduce_async_", process_set)
+    return give(
+        starting.all_reduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, wire)
+    )
 
 
 @of_tensors
@@ -155,7 +176,7 @@ def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompression = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -171,8 +192,9 @@ def grouped_allreduce(
     """
     op = choose_op(op, average)
     small = [compressed(tensor, "grouped_allreduce", compression, process_set) for tensor in tensors]
+    wire = wire_for(compression, process_set)
     results = GroupedAllReduce.apply(  # type: ignore[no-untyped-call]
-        name, op, prescale_factor, postscale_factor, process_set, *(tensor for tensor, _ in small)
+        name, op, prescale_factor, postscale_factor, process_set, wire, *(tensor for tensor, _ in small)
     )
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
@@ -186,6 +208,7 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: AnyCompression = Compression.none,
 ) -> int:
     """Starts `grouped_allreduce`. Returns one handle for all tensors, as `allreduce_async` does.
 
@@ -193,8 +216,11 @@ def grouped_allreduce_async(
     [tensor([2.])]
     """
     op = choose_op(op, average)
+    wire = wire_alone(compression, "grouped_allreduce_async", process_set)
     return give(
-        starting.grouped_all_reduce(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
+        starting.grouped_all_reduce(
+            tensors, False, name, op, prescale_factor, postscale_factor, process_set, wire
+        )
     )
 
 
@@ -207,6 +233,7 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: AnyCompression = Compression.none,
 ) -> list[torch.Tensor]:
     """Reduces several tensors in one operation, in place; returns the list of them. Otherwise as
     `grouped_allreduce`.
@@ -215,8 +242,9 @@ def grouped_allreduce_(
     [tensor([2.])]
     """
     op = choose_op(op, average)
+    wire = wire_alone(compression, "grouped_allreduce_", process_set)
     grouped = starting.grouped_all_reduce(
-        tensors, True, name, op, prescale_factor, postscale_factor, process_set
+        tensors, True, name, op, prescale_factor, postscale_factor, process_set, wire
     )
     return grouped.wait()  # type: ignore[no-any-return]
 
@@ -230,6 +258,7 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: AnyCompression = Compression.none,
 ) -> int:
     """Starts `grouped_allreduce_`. Returns one handle for all tensors, as `allreduce_async` does.
 
@@ -237,8 +266,11 @@ def grouped_allreduce_async_(
     [tensor([2.])]
     """
     op = choose_op(op, average)
+    wire = wire_alone(compression, "grouped_allreduce_async_", process_set)
     return give(
-        starting.grouped_all_reduce(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
+        starting.grouped_all_reduce(
+            tensors, True, name, op, prescale_factor, postscale_factor, process_set, wire
+        )
     )
 
 
@@ -269,7 +301,7 @@ def sparse_allreduce_async(
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompression = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -285,13 +317,14 @@ def reducescatter(
     tensor([0., 2.])
     """
     small, ctx = compressed(tensor, "reducescatter", compression, process_set)
+    wire = wire_for(compression, process_set)
     if tensor.requires_grad:
         result = ReduceScatter.apply(  # type: ignore[no-untyped-call]
-            small, name, op, prescale_factor, postscale_factor, process_set
+            small, name, op, prescale_factor, postscale_factor, process_set, wire
         )
     else:
         result = starting.reduce_scatter(
-            small, name, op, prescale_factor, postscale_factor, process_set, sync=True
+            small, name, op, prescale_factor, postscale_factor, process_set, wire, sync=True
         ).wait()
     return compression.decompress(result, ctx)
 
@@ -304,20 +337,24 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    compression: AnyCompression = Compression.none,
 ) -> int:
     """Starts `reducescatter`. Returns a handle for `poll` and `synchronize`, as `allreduce_async` does.
 
     >>> hvd.synchronize(hvd.reducescatter_async(torch.arange(4.0), op=hvd.Sum))  # on rank 0
     tensor([0., 2.])
     """
-    return give(starting.reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set))
+    wire = wire_alone(compression, "reducescatter_async", process_set)
+    return give(
+        starting.reduce_scatter(tensor, name, op, prescale_factor, postscale_factor, process_set, wire)
+    )
 
 
 @of_tensors
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: AnyCompression = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -330,13 +367,14 @@ def grouped_reducescatter(
     """
     small = [compressed(tensor, "grouped_reducescatter", compression, process_set) for tensor in tensors]
     travelling = [tensor for tensor, _ in small]
+    wire = wire_for(compression, process_set)
     if any(tensor.requires_grad for tensor in tensors):
         results = GroupedReduceScatter.apply(  # type: ignore[no-untyped-call]
-            name, op, prescale_factor, postscale_factor, process_set, *travelling
+            name, op, prescale_factor, postscale_factor, process_set, wire, *travelling
         )
     else:
         results = starting.grouped_reduce_scatter(
-            travelling, name, op, prescale_factor, postscale_factor, process_set
+            travelling, name, op, prescale_factor, postscale_factor, process_set, wire
         ).wait()
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small, strict=True)]
 
@@ -349,12 +387,16 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    compression: AnyCompression = Compression.none,
 ) -> int:
     """Starts `grouped_reducescatter`. Returns one handle for all tensors, as `allreduce_async` does.
 
     >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.arange(2.0)], op=hvd.Sum))  # on rank 0
     [tensor([0.])]
     """
+    wire = wire_alone(compression, "grouped_reducescatter_async", process_set)
     return give(
-        starting.grouped_reduce_scatter(tensors, name, op, prescale_factor, postscale_factor, process_set)
+        starting.grouped_reduce_scatter(
+            tensors, name, op, prescale_factor, postscale_factor, process_set, wire
+        )
     )

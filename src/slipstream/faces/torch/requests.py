@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from slipstream.base.dtypes import WireType
+from slipstream.comm.collectives.wires import wire_of_sum
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import EVERYONE, Request, Sum
 from slipstream.comm.negotiation.negotiated import DONE, Pending
@@ -66,38 +68,51 @@ def sum_request(
     op: int,
     prescale: float,
     postscale: float,
+    wire: WireType,
     own: bool,
 ) -> Request:
-    """The all-reduce of one tensor."""
+    """The all-reduce of one tensor. What travels by a wire shares no buffer."""
     code = dtype_code(torch.empty(0, dtype=dtype, device="cpu"))
     _check_op(op, dtype)
-    facts = [_name(dtype), str(tuple(shape)), *_reduction(op, prescale, postscale), _on([device])]
+    count = shape.numel()
+    carried = _carried([(code, count * dtype.itemsize)], op, wire)
+    facts = [_name(dtype), str(tuple(shape)), *_reduction(op, prescale, postscale), carried, _on([device])]
     shared = None
-    if op in (Average, SumOp) and dtype in _SHARING:
-        count = shape.numel()
+    if op in (Average, SumOp) and dtype in _SHARING and not carried:
         factors = [float(factor_for(dtype, one)) for one in (prescale, postscale)]
         shared = Sum(code, engine_op(op), count, count * dtype.itemsize, *factors)
-    form = [[[code, list(shape)]], op, prescale, postscale, False]
+    form = [[[code, list(shape)]], op, prescale, postscale, int(wire), False]
     return _request("allreduce", name, facts, form, _SUM, sum=shared, own=own)
 
 
 def grouped_request(
-    name: str, tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    op: int,
+    prescale: float,
+    postscale: float,
+    wire: WireType = WireType.EXACT,
 ) -> Request:
     """The all-reduce of several tensors."""
-    dtypes, *facts = _reduction_facts(tensors, op, prescale, postscale)
+    dtypes, *facts = _reduction_facts(tensors, op, prescale, postscale, wire)
     facts = [f"group of {dtypes}", *facts]
-    form = [[_data(tensor) for tensor in tensors], op, prescale, postscale, True]
+    form = [[_data(tensor) for tensor in tensors], op, prescale, postscale, int(wire), True]
     return _request("allreduce", name, facts, form, _SUM)
 
 
 def shares_request(
-    name: str, tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float, own: bool = False
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    op: int,
+    prescale: float,
+    postscale: float,
+    wire: WireType = WireType.EXACT,
+    own: bool = False,
 ) -> Request:
     """The reduce-scatter of each tensor."""
     engine_op(op)
-    facts = _reduction_facts(tensors, op, prescale, postscale)
-    form = [[_data(tensor) for tensor in tensors], op, prescale, postscale]
+    facts = _reduction_facts(tensors, op, prescale, postscale, wire)
+    form = [[_data(tensor) for tensor in tensors], op, prescale, postscale, int(wire)]
     return _request("reducescatter", name, facts, form, _SUM, own=own)
 
 
@@ -142,15 +157,15 @@ def take_part(request: Request, group: Group) -> Pending:
     form: Any = json.loads(request.form)
     label, own = request.name or None, ProcessSet(group.ranks).on(group)
     if request.kind == "allreduce":
-        shapes, op, prescale, postscale, grouped = form
+        shapes, op, *factors, wire, grouped = form
         tensors = [_nothing(code, shape, op) for code, shape in shapes]
         if grouped:
-            return start_grouped_all_reduce(tensors, True, label, op, prescale, postscale, own)
-        return start_all_reduce(tensors[0], True, label, op, prescale, postscale, own)
+            return start_grouped_all_reduce(tensors, True, label, op, *factors, own, WireType(wire))
+        return start_all_reduce(tensors[0], True, label, op, *factors, own, WireType(wire))
     if request.kind == "reducescatter":
-        shapes, op, prescale, postscale = form
+        shapes, op, *factors, wire = form
         tensors = [_nothing(code, shape, op) for code, shape in shapes]
-        return start_grouped_reduce_scatter(tensors, label, op, prescale, postscale, own)
+        return start_grouped_reduce_scatter(tensors, label, op, *factors, own, WireType(wire))
     if request.kind == "broadcast":
         (code, shape), root_rank = form
         return start_broadcast(_nothing(code, shape, SumOp), True, root_rank, label, own)
@@ -184,7 +199,14 @@ def _nothing(code: int, shape: Sequence[int], op: int) -> torch.Tensor:
 
 
 # What the parts of facts are called where they differ.
-_SUM = ("data types", "{} tensor shapes", "reduce operations", "prescale or postscale factors", "{} devices")
+_SUM = (
+    "data types",
+    "{} tensor shapes",
+    "reduce operations",
+    "prescale or postscale factors",
+    "wire types|exact",
+    "{} devices",
+)
 _ROOTED = ("data types", "{} tensor shapes", "{} root ranks", "{} devices")
 _ROWS = ("data types", "{} tensor shapes", "{} devices")
 _SPARSE = ("data types", "{} tensor shapes", "reduce operations", "{} devices")
@@ -204,13 +226,24 @@ def _data(tensor: torch.Tensor) -> list[Any]:
 
 
 def _reduction_facts(
-    tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float
+    tensors: Sequence[torch.Tensor], op: int, prescale: float, postscale: float, wire: WireType
 ) -> list[str]:
     for tensor in tensors:
         _check_op(op, tensor.dtype)
+    dtypes = _dtypes(tensors)
     shapes = _several([str(tuple(tensor.shape)) for tensor in tensors])
+    carried = _carried([(dtype_code(one), one.numel() * one.element_size()) for one in tensors], op, wire)
     devices = _on([tensor.device.type for tensor in tensors])
-    return [_dtypes(tensors), shapes, *_reduction(op, prescale, postscale), devices]
+    return [dtypes, shapes, *_reduction(op, prescale, postscale), carried, devices]
+
+
+def _carried(tensors: Iterable[tuple[int, int]], op: int, wire: WireType) -> str:
+    """By which wire some of these travel, codes of dtypes with bytes, or "". Also in a group of one host, where none
+    acts: so a program that differs in it learns of it on any machine.
+    """
+    if not wire or op == Adasum or not any(wire_of_sum(wire, *one, engine_op(op)) for one in tensors):
+        return ""
+    return f"{wire.name.lower()} between hosts"
 
 
 def _check_op(op: int, dtype: torch.dtype) -> None:

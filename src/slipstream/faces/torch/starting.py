@@ -1,6 +1,7 @@
 """How the operations of `horovod.torch` start: when all ranks have called them.
 
-Each function checks the arguments of this rank; `requests` says what the ranks compare.
+Each function checks the arguments of this rank; `requests` says what the ranks compare. ``wire``: what is asked for
+large float32 sums and averages to travel as between hosts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from slipstream.base.dtypes import WireType
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.negotiated import DONE
 from slipstream.comm.negotiation.order import MOST_SHARED
@@ -67,6 +69,7 @@ def all_reduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
     sync: bool = False,
 ) -> Named:
     """An all-reduce of one tensor: see `start_all_reduce`."""
@@ -79,10 +82,10 @@ def all_reduce(
         name,
         process_set,
         lambda text: sum_request(
-            text, tensor.dtype, tensor.shape, tensor.device.type, op, prescale, postscale, own
+            text, tensor.dtype, tensor.shape, tensor.device.type, op, prescale, postscale, wire, own
         ),
         lambda used: start_all_reduce(
-            tensor, in_place, name, op, prescale, postscale, used, sync=used is process_set
+            tensor, in_place, name, op, prescale, postscale, used, wire, sync=used is process_set
         ),
         lambda: SumPart(tensor, in_place),
         sync,
@@ -98,14 +101,15 @@ def grouped_all_reduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
 ) -> Named:
     """An all-reduce of several tensors: see `start_grouped_all_reduce`."""
     prescale, postscale = _factors(tensors, prescale, postscale)
     return start(
         name,
         process_set,
-        lambda text: grouped_request(text, tensors, op, prescale, postscale),
-        lambda used: start_grouped_all_reduce(tensors, in_place, name, op, prescale, postscale, used),
+        lambda text: grouped_request(text, tensors, op, prescale, postscale, wire),
+        lambda used: start_grouped_all_reduce(tensors, in_place, name, op, prescale, postscale, used, wire),
         memory=Tensors(tensors, in_place),
     )
 
@@ -117,6 +121,7 @@ def reduce_scatter(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
     sync: bool = False,
 ) -> Named:
     """A reduce-scatter of one tensor: see `start_reduce_scatter`."""
@@ -126,9 +131,9 @@ def reduce_scatter(
     return start(
         name,
         process_set,
-        lambda text: shares_request(text, [tensor], op, prescale, postscale, own),
+        lambda text: shares_request(text, [tensor], op, prescale, postscale, wire, own),
         lambda used: start_reduce_scatter(
-            tensor, name, op, prescale, postscale, used, sync=used is process_set
+            tensor, name, op, prescale, postscale, used, wire, sync=used is process_set
         ),
         sync=sync,
         memory=Tensors([tensor], False),
@@ -142,6 +147,7 @@ def grouped_reduce_scatter(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    wire: WireType = WireType.EXACT,
 ) -> Named:
     """A reduce-scatter of each tensor: see `start_grouped_reduce_scatter`."""
     for tensor in tensors:
@@ -150,8 +156,8 @@ def grouped_reduce_scatter(
     return start(
         name,
         process_set,
-        lambda text: shares_request(text, tensors, op, prescale, postscale),
-        lambda used: start_grouped_reduce_scatter(tensors, name, op, prescale, postscale, used),
+        lambda text: shares_request(text, tensors, op, prescale, postscale, wire),
+        lambda used: start_grouped_reduce_scatter(tensors, name, op, prescale, postscale, used, wire),
         memory=Tensors(tensors, False),
     )
 

@@ -266,7 +266,9 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             raise ValueError(f"all_to_all needs {size} input and {size} output tensors, one per rank")
         sent, received = [t.numel() for t in inputs], [t.numel() for t in outputs]
         group, limit = start.group_for(inputs[0]), start.limit_of(opts)
-        ready = operations.all_to_all(group, outputs, inputs, limit, sent=sent, received=received)
+        ready = operations.all_to_all(
+            group, outputs, inputs, limit, sent=sent, received=received, wire=start.wire
+        )
         return start.start(ready, opts)
 
     @operation("all_to_all", lambda _, input, *__: [input], by="alltoall_base", told_by=1)
@@ -283,7 +285,9 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         sent = operations.elements_per_rank(input, input_splits, size)
         received = operations.elements_per_rank(output, output_splits, size)
         group, limit = start.group_for(input), start.limit_of(opts)
-        ready = operations.all_to_all(group, [output], [input], limit, sent=sent, received=received)
+        ready = operations.all_to_all(
+            group, [output], [input], limit, sent=sent, received=received, wire=start.wire
+        )
         return start.start(ready, opts)
 
     alltoall_base = all_to_all_single

@@ -262,6 +262,7 @@ def all_to_all(
     sent: Sequence[int],
     received: Sequence[int],
     name: str = "",
+    wire: Wire = EXACT,
 ) -> Operation:
     """Block p of ``inputs`` goes to rank p, which has it in its ``outputs``; counts are elements per rank."""
     operands = Operands(group, name or "all_to_all", limit)
@@ -275,14 +276,13 @@ def all_to_all(
         )
     src = operands.apart(src, dst)
     code, factor = byte_code(src)
+    options: dict[str, Any] = {"name": name, "wire": wire.of_exchanged(src.dtype), "timeout": limit}
 
     def issue(
         src: int, dst: int, sent: Sequence[int], received: Sequence[int], keep: Any, sync: bool
     ) -> Work:
         counts = _times(sent, factor), _times(received, factor)
-        return addresses.all_to_all(
-            group, src, dst, *counts, code, name=name, keep=keep, sync=sync, timeout=limit
-        )
+        return addresses.all_to_all(group, src, dst, *counts, code, keep=keep, sync=sync, **options)
 
     call = Call(name or "all_to_all", src.element_size(), list(sent), list(received), issue, uneven=True)
     return Operation(call, src, dst, list(outputs), finish)
