@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import torch
 __all__ = [
     *(
         "CenterCrop",
+        "ColorJitter",
         "Compose",
+        "Grayscale",
+        "InterpolationMode",
         "Normalize",
+        "Pad",
         "RandomCrop",
         "RandomHorizontalFlip",
         "RandomResizedCrop",
@@ -22,6 +27,13 @@ __all__ = [
 ]
 
 Transform = Callable[[Any], Any]
+
+
+class InterpolationMode(Enum):
+    """How an image of another size is made."""
+
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
 
 
 class Compose:
@@ -37,10 +49,10 @@ class Compose:
 
 
 class ToTensor:
-    """From bytes (rows, columns[, channels]) to float32 in 0..1 (channels, rows, columns)."""
+    """From bytes (rows, columns[, channels]), or a picture, to float32 in 0..1 (channels, rows, columns)."""
 
-    def __call__(self, image: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.atleast_3d(image)).permute(2, 0, 1).float() / 255
+    def __call__(self, image: Any) -> torch.Tensor:
+        return torch.from_numpy(np.atleast_3d(np.array(image))).permute(2, 0, 1).float() / 255
 
 
 class Normalize:
@@ -63,4 +75,6 @@ class Unchanged:
         return image
 
 
-CenterCrop = RandomCrop = RandomHorizontalFlip = RandomResizedCrop = Resize = Unchanged
+CenterCrop = ColorJitter = Grayscale = Pad = RandomCrop = RandomHorizontalFlip = RandomResizedCrop = (
+    Resize
+) = Unchanged

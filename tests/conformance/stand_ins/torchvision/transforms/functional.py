@@ -1,0 +1,1 @@
+"""Nothing: the programs import it for transforms that they do not use."""
