@@ -218,6 +218,12 @@ def test_on_three_ranks(three: Any, check: Any) -> None:
     three(check)
 
 
+def test_a_rank_may_have_joined_for_longer_than_operations_may_take() -> None:
+    script = Path(__file__).with_name("join_long_rank.py")
+    for text in ranks.run(script, 2, timeout=60, env={"SLIPSTREAM_TIMEOUT": "3"}):
+        assert text.splitlines()[-1].startswith("joined 0 "), text
+
+
 def test_a_rank_that_has_dropped_the_optimizer_ends_all() -> None:
     script = Path(__file__).with_name("join_rank.py")
     for text in ranks.run(script, 2, timeout=60):

@@ -68,6 +68,7 @@ class Exact:
         self._terms = terms
         self._wire = wire
         self._work = DONE
+        self._title = f"the exchange of {bucket.name or 'gradients'}"
 
     def start(self, group: Group, urgency: int = 0) -> None:
         """Begins to reduce the memory."""
@@ -87,6 +88,7 @@ class Exact:
             timeout=self._terms.timeout,
             urgency=urgency,
         )
+        self._work.entitle(self._title)
 
     def go_on(self) -> None:
         """Nothing."""

@@ -24,6 +24,7 @@ from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.messages import ENDLESS
 from slipstream.comm.negotiation.negotiated import Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
@@ -66,22 +67,27 @@ class _Turns:
     def next(self) -> TakesPart | None:
         """Whose turn it is where this rank has no more batches; None if no rank has any."""
         found = np.zeros(1, np.int64)
-        self._tell(found, _JOINED).wait()
+        self._tell(found, _JOINED, ENDLESS).wait()  # the others may go on without steps
         number = int(found[0])
         if number == 0:
             return None
         exchange = self._exchanges[number - 1]() if number <= len(self._exchanges) else None
         if exchange is None:
             rank = self._group.native.ranks[self._group.rank]
-            text = f"rank {rank} has joined, and does not have optimizer {number} any more, which other ranks step"
+            text = (
+                f"rank {rank} has joined, and does not have optimizer {number} any more, which other ranks step: keep "
+                "optimizers until join has returned"
+            )
             self._group.session.abort(text)
             raise Aborted(text)
         return exchange
 
-    def _tell(self, number: NDArray[np.int64], title: str) -> Work:
+    def _tell(self, number: NDArray[np.int64], title: str, timeout: float = 0.0) -> Work:
         """``number`` becomes the highest of all ranks. ``title``: what reports call it while it waits for them."""
         address = number.ctypes.data
-        work = addresses.all_reduce(self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number)
+        work = addresses.all_reduce(
+            self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number, timeout=timeout
+        )
         work.entitle(title)
         return work
 

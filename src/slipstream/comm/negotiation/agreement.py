@@ -257,7 +257,9 @@ class Agreement:
         for place, one in sorted(calls.items()):
             parts = [part or differing.get(i, ("", ""))[1] for i, part in enumerate(one.facts.split("; "))]
             words = ", ".join(filter(None, parts))
-            sides.setdefault(words if one_kind else f"{one.kind}: {words}", []).append(self._ranks[place])
+            sides.setdefault(words if one_kind else ": ".join(filter(None, (one.kind, words))), []).append(
+                self._ranks[place]
+            )
         told = [
             f"rank{'s' if len(ranks) > 1 else ''} {format_spans(sorted(ranks))} with {words}"
             for words, ranks in sides.items()

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from slipstream._core import begun, close_block, open_block, wait_in_background
@@ -364,13 +365,17 @@ class Negotiator:
         if self._stopped:
             return False
         if flight is not None and flight.work is not None:
-            label = flight.batch.label
-            await_others(flight.work, lambda: label, flight.endless)
+            await_others(flight.work, partial(self._title, flight), flight.endless)
         elif locked.order.void:
             self._unlock(locked)
         else:
             self._start_followers(locked)
         return True
+
+    def _title(self, flight: Flight) -> str:
+        """What a flight is for; that of one with the flag up is what this rank has called instead."""
+        instead = [one.request.title for one in list(self._calls.values()) if not one.decided()]
+        return listed(instead) if instead and not flight.calls else flight.batch.label
 
     def _look_after(self, locked: Locked) -> Flight | None:
         """What is to be done with the lock held; returns what has to be awaited without it."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterator
+import weakref
 from typing import Any
 
 import torch
@@ -13,14 +12,31 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slipstream.comm.collectives.interruption import found_by_all
+from slipstream.comm.membership.group import Group
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Sum
 from slipstream.faces.torch import starting
 
 __all__ = ["SyncBatchNorm"]
 
-# Of each process set, by its id: how many layers have met so far.
-_layers: defaultdict[int | None, Iterator[int]] = defaultdict(itertools.count)
+
+class _Layers:
+    """The layers of one group, numbered by their first forward pass there, which all ranks make in one order."""
+
+    def __init__(self) -> None:
+        self.numbers: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        self.free = itertools.count()
+
+
+_layers: weakref.WeakKeyDictionary[Group, _Layers] = weakref.WeakKeyDictionary()  # a new job has new groups
+
+
+def _number_of(layer: torch.nn.Module, group: Group) -> int:
+    known = _layers.setdefault(group, _Layers())
+    number = known.numbers.get(layer)
+    if number is None:
+        number = known.numbers[layer] = next(known.free)
+    return number
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -49,7 +65,6 @@ class SyncBatchNorm(_BatchNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
-        self._number: int | None = None
 
     @classmethod
     def convert_sync_batchnorm(
@@ -102,9 +117,7 @@ class SyncBatchNorm(_BatchNorm):
         alone = not self.process_set.included() or self.process_set.group.size == 1
         if not by_batch or alone:
             return F.batch_norm(input, *running, self.weight, self.bias, by_batch, share or 0.0, self.eps)
-        if self._number is None:
-            self._number = next(_layers[self.process_set.process_set_id])
-        label = f"sync_batch_norm.{self._number}"
+        label = f"sync_batch_norm.{_number_of(self, self.process_set.group)}"
         return _Normalize.apply(  # type: ignore[no-untyped-call, no-any-return]
             input, self.weight, self.bias, *running, self.eps, share or 0.0, label, self.process_set
         )
