@@ -259,7 +259,7 @@ def agreement(program: Program, runs: Mapping[int, Run]) -> str:
     why = program.get("unequal", "")
     others = [run for workers, run in runs.items() if workers > 1]
     if "within" not in program or 1 not in runs or not others:
-        return f"not compared: {why}"
+        return f"not compared{': ' * bool(why)}{why}"
     most = max(apart(runs[1], run) for run in others)
     batch = f"batch of {program['batch']}: " if "batch" in program else ""
     return f"{batch}{most:.2g} apart, at most {program['within']:g} allowed{': ' * bool(why)}{why}"
