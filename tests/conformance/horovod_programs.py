@@ -173,8 +173,10 @@ def run_program(
 def try_program(
     program: Program, checkouts: Path, workers: int, launch: str, limit: float, packages: Path | None
 ) -> Run:
-    """Runs ``program`` if all that it needs is there."""
+    """Runs ``program`` if all that it needs is there, and the workers can share its batch."""
     lacks = missing(program, packages)
+    if program.get("batch", workers) % workers:
+        return Run("failed", f"{workers} workers cannot share a batch of {program['batch']}", 0.0)
     if not (checkouts / program["repository"]).is_dir():
         return Run("failed", f"no checkout of {program['repository']}", 0.0)
     if lacks:
@@ -230,15 +232,15 @@ def apart(alone: Run, run: Run) -> float:
 
 def page(runs: Mapping[str, Mapping[int, Run]], programs: Sequence[Program], ran: Mapping[str, str]) -> str:
     """The page for the documentation."""
-    sizes = sorted({workers for of in runs.values() for workers in of})
+    sizes = sorted({workers for program in programs for workers in runs.get(program["name"], {})})
     needs = sorted({name for program in programs for name in program.get("needs", [])})
     results = [f"{size} worker{'s' * (size > 1)}" for size in sizes]
     titles = ["program", "what it uses", *results, "as one process?"]
     lines = [INTRO.format(**ran, needs=" ".join(needs)), _row(titles), _row(["---"] * len(titles))]
     for program in programs:
         of = runs.get(program["name"], {})
-        if "why_not" not in program and of:
-            told = [_told(of[size]) if size in of else "" for size in sizes]
+        if "why_not" not in program:
+            told = [_told(of[size]) if size in of else "did not run here" for size in sizes]
             lines.append(_row([_link(program), program["uses"], *told, agreement(program, of)]))
     lines += ["", NOT_RUN, _row(["program", "why"]), _row(["---"] * 2)]
     lines += [_row([_link(program), program["why_not"]]) for program in programs if "why_not" in program]
@@ -257,7 +259,7 @@ def agreement(program: Program, runs: Mapping[int, Run]) -> str:
     why = program.get("unequal", "")
     others = [run for workers, run in runs.items() if workers > 1]
     if "within" not in program or 1 not in runs or not others:
-        return f"not compared: {why}"
+        return f"not compared{': ' * bool(why)}{why}"
     most = max(apart(runs[1], run) for run in others)
     batch = f"batch of {program['batch']}: " if "batch" in program else ""
     return f"{batch}{most:.2g} apart, at most {program['within']:g} allowed{': ' * bool(why)}{why}"

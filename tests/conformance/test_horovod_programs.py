@@ -88,6 +88,7 @@ def test_workers_share_the_batch_of_one_and_must_agree_with_it(tmp_path: Path) -
             shared,
             {**shared, "name": "not shared", "command": "train.py 64 WORKERS"},
             {**shared, "name": "lacking", "needs": ["no-such-package"]},
+            {**shared, "name": "indivisible", "batch": 65, "workers": [2]},
         ],
         "--launch=env WORKERS={ranks}",
     )
@@ -95,6 +96,7 @@ def test_workers_share_the_batch_of_one_and_must_agree_with_it(tmp_path: Path) -
         "shared": {"1": "ran", "2": "ran"},
         "not shared": {"1": "ran", "2": "differs"},
         "lacking": {"1": "failed", "2": "failed"},
+        "indivisible": {"2": "failed"},
     }, printed
     assert "batch of 64: 64 apart, at most 0.5 allowed" in printed
     assert "no-such-package" in results["lacking"]["2"]["reason"]
