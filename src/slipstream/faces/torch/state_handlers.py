@@ -53,13 +53,16 @@ class SamplerStateHandler(StateHandler):
         self.save()
 
     def save(self) -> None:
+        """Keeps a copy of its state."""
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
+        """Gives it the state that was kept."""
         # of the copy again: optimizers keep the tensors that they load, and change them in place
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
+        """Gives all ranks the state that rank 0 has now, and keeps that."""
         self._share()
         self.save()
 
@@ -71,6 +74,7 @@ class ModelStateHandler(SamplerStateHandler):
     """Of a module. Gradients are not kept: after `restore` there are none."""
 
     def restore(self) -> None:
+        """Gives it the state that was kept, and no gradients."""
         super().restore()
         self.value.zero_grad(set_to_none=True)
 
