@@ -42,7 +42,9 @@ DTYPES = (DType.F64, DType.F32, DType.F16, DType.BF16)
 """What vectors may consist of. 16-bit ones are computed in float64, and rounded after each step."""
 
 _F64 = int(DType.F64)
-_BLOCK = 8192  # numbers that are computed at a time: they stay in the cache, and BLAS takes one thread for so few
+_BLOCK = (
+    8192  # numbers that are computed at a time: they stay in the cache, and BLAS takes one thread for so few
+)
 # A vector of a smaller square has no direction that float64 could tell.
 _LEAST = float(np.finfo(np.float64).tiny) ** 0.5
 
