@@ -22,7 +22,18 @@ from readme import RESULTS, ROOT
 
 from slipstream.bench.record import newest
 
+
+def adasum_page() -> str:
+    """Only this benchmark imports PyTorch at once."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    import adasum_digits
+
+    return adasum_digits.page(newest("adasum_digits", RESULTS))
+
+
 PAGES = {
+    "adasum_digits": adasum_page,
     "accuracy": lambda: accuracy.page(newest("accuracy", RESULTS)),
     "allreduce": lambda: allreduce.page(
         [newest("all_reduce-np2", RESULTS), newest("all_reduce-np4", RESULTS)]
@@ -39,7 +50,7 @@ PAGES = {
     "protection": lambda: protection.page(newest("protection", RESULTS)),
     "reducers": lambda: reducers.page(newest("reducers", RESULTS)),
 }
-_ELSEWHERE = {"accuracy": "compression.md", "reducers": "reducers.md"}
+_ELSEWHERE = {"adasum_digits": "migrating.md", "accuracy": "compression.md", "reducers": "reducers.md"}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -42,7 +42,9 @@ DTYPES = (DType.F64, DType.F32, DType.F16, DType.BF16)
 """What vectors may consist of. 16-bit ones are computed in float64, and rounded after each step."""
 
 _F64 = int(DType.F64)
-_BLOCK = 16384  # numbers that are computed at a time: they stay in the cache
+_BLOCK = (
+    8192  # numbers that are computed at a time: they stay in the cache, and BLAS takes one thread for so few
+)
 # A vector of a smaller square has no direction that float64 could tell.
 _LEAST = float(np.finfo(np.float64).tiny) ** 0.5
 
@@ -169,14 +171,13 @@ def _halve_and_double(ways: _Ways, order: Sequence[int], weights: Sequence[int],
 def products(a: Vectors, b: Vectors, span: tuple[int, int]) -> NDArray[np.float64]:
     """a.b, |a|^2 and |b|^2 of what lies in ``span``, for each vector: shape (vectors, 3)."""
     found = np.zeros((len(a.counts), 3))
-    x, y, scratch = np.empty((3, _BLOCK))
+    x, y = np.empty((2, _BLOCK))
     with np.errstate(all="ignore"):  # what is not finite spoils the vector, on all ranks
         for vector, begin, end in a.blocks(*span):
-            u, v, room = x[: end - begin], y[: end - begin], scratch[: end - begin]
+            u, v = x[: end - begin], y[: end - begin]
             a.read(begin, u)
             b.read(begin, v)
-            for column, (left, right) in enumerate(((u, v), (u, u), (v, v))):
-                found[vector, column] += np.add.reduce(np.multiply(left, right, out=room))
+            found[vector] += np.dot(u, v), np.dot(u, u), np.dot(v, v)
     return found
 
 
