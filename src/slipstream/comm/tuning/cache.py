@@ -35,7 +35,8 @@ _CLUSTER_LETTERS = 200
 class Entry:
     """A choice. ``tunes``: auto or on; ``magnitude``: bits of the sizes; ``wire``: what the data travels as.
 
-    ``lanes``: None if it says nothing of them; ``seconds``: that it took; ``before``: that the defaults took; ``when``: seconds since 1970.
+    ``lanes``: None if it says nothing of them; ``seconds``: that it took; ``before``: that the defaults took;
+    ``when``: seconds since 1970.
     """
 
     cluster: str
