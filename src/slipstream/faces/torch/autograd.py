@@ -52,7 +52,9 @@ class AllReduce(torch.autograd.Function):
     ) -> torch.Tensor:
         """Returns the reduced tensor."""
         ctx.arguments = op, prescale, postscale, process_set, wire
-        result: torch.Tensor = starting.all_reduce(tensor, False, name, *ctx.arguments, sync=True).wait()
+        result: torch.Tensor = starting.all_reduce(
+            tensor, False, name, op, prescale, postscale, process_set, wire, sync=True
+        ).wait()
         return result
 
     @staticmethod

@@ -157,15 +157,16 @@ def take_part(request: Request, group: Group) -> Pending:
     form: Any = json.loads(request.form)
     label, own = request.name or None, ProcessSet(group.ranks).on(group)
     if request.kind == "allreduce":
-        shapes, op, *factors, wire, grouped = form
+        shapes, op, prescale, postscale, wire, grouped = form
         tensors = [_nothing(code, shape, op) for code, shape in shapes]
+        asked = op, prescale, postscale, own, WireType(wire)
         if grouped:
-            return start_grouped_all_reduce(tensors, True, label, op, *factors, own, WireType(wire))
-        return start_all_reduce(tensors[0], True, label, op, *factors, own, WireType(wire))
+            return start_grouped_all_reduce(tensors, True, label, *asked)
+        return start_all_reduce(tensors[0], True, label, *asked)
     if request.kind == "reducescatter":
-        shapes, op, *factors, wire = form
+        shapes, op, prescale, postscale, wire = form
         tensors = [_nothing(code, shape, op) for code, shape in shapes]
-        return start_grouped_reduce_scatter(tensors, label, op, *factors, own, WireType(wire))
+        return start_grouped_reduce_scatter(tensors, label, op, prescale, postscale, own, WireType(wire))
     if request.kind == "broadcast":
         (code, shape), root_rank = form
         return start_broadcast(_nothing(code, shape, SumOp), True, root_rank, label, own)
