@@ -213,12 +213,7 @@ def told(request: Request, error: BaseException) -> BaseException:
 def kept(error: BaseException) -> BaseException:
     """An error as it may be kept: a copy, if it is one of slipstream's.
 
-<<<<<<< HEAD
     Who catches it, or one before it, has frames in its traceback that know who keeps it. It would be in a cycle
     of references, and the job's files with it.
-=======
-    Who catches it, or one of its forerunners, has frames in its traceback that know who keeps it. It would be in a
-    cycle of references, and the job's files with it.
->>>>>>> w20c
     """
     return retold(error, str(error)) if isinstance(error, SlipstreamError) else error
