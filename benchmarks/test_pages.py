@@ -18,6 +18,7 @@ import network
 import pipeline
 import protection
 import reducers
+import tuning
 from readme import RESULTS, ROOT
 
 from slipstream.bench.record import newest
@@ -48,6 +49,7 @@ PAGES = {
     "lanes": lambda: lanes.page(newest("lanes", RESULTS)),
     "pipeline": lambda: pipeline.page(newest("pipeline", RESULTS)),
     "protection": lambda: protection.page(newest("protection", RESULTS)),
+    "tuning": lambda: tuning.page(newest("tuning", RESULTS)),
     "reducers": lambda: reducers.page(newest("reducers", RESULTS)),
 }
 _ELSEWHERE = {"adasum_digits": "migrating.md", "accuracy": "compression.md", "reducers": "reducers.md"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 import threading
@@ -50,6 +51,10 @@ _RAISED: dict[int, type[BaseException]] = {
 }
 
 
+# In an operation of the session, or in one of the reducers'.
+_WAITS = re.compile(r"\n  waits: |; it (also )?waits in ")
+
+
 def until(condition: Callable[[], bool], what: str) -> None:
     """Waits for something that another thread or process does."""
     deadline = time.monotonic() + _PATIENCE
@@ -81,7 +86,7 @@ class Interrupted:
     def _interrupt_main(self, called: threading.Event) -> None:
         assert called.wait(_PATIENCE), f"no call within {_PATIENCE:g} s"
         until(
-            lambda: "\n  waits: " in self.session.report() and not _starts_several(),
+            lambda: _WAITS.search(self.session.report()) is not None and not _starts_several(),
             "the call is under way",
         )
         os.kill(os.getpid(), self._signal)

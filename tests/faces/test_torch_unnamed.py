@@ -161,7 +161,7 @@ def check_duplicate_names() -> None:
 def until_locked(step: Callable[[], Any]) -> None:
     """Steps, equally often on all ranks, until the order is locked and stays so."""
     negotiator = negotiator_of(world())
-    for _ in range(20):
+    for _ in range(60):  # other programs may make ranks wait so long for each other that they leave the order
         for _ in range(20):
             step()
         rounds = negotiator.rounds

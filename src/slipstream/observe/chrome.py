@@ -149,9 +149,10 @@ def _of_track(one: Recorded, rows: Rows, offset: int) -> list[Event]:
 
 
 def _parted(operation: str) -> tuple[str, str]:
-    """The operation itself, and its details, which stand behind it in brackets."""
-    itself, _, details = operation.partition("[")
-    return itself, details.removesuffix("]")
+    """The operation itself with its algorithm, and its details, which stand in brackets: "broadcast[...]/binomial"."""
+    itself, _, rest = operation.partition("[")
+    details, _, algorithm = rest.rpartition("]")
+    return itself + algorithm, details
 
 
 def _operation(one: dict[str, Any]) -> Event:
