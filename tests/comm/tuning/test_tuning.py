@@ -40,13 +40,22 @@ def test_ranks_with_different_settings_are_told() -> None:
             assert "rank 0 has on, rank 1 has auto" in rank.text()
 
 
+def files_of(folder: Path) -> tuple[Path, Path, dict[str, str]]:
+    """The cache and the log of jobs that tune, and the settings that name them."""
+    cache, log = folder / "choices.json", folder / "log.jsonl"
+    return (
+        cache,
+        log,
+        {
+            "SLIPSTREAM_AUTOTUNE": "on",
+            "SLIPSTREAM_TUNING_CACHE": str(cache),
+            "SLIPSTREAM_AUTOTUNE_LOG": str(log),
+        },
+    )
+
+
 def test_the_second_run_begins_with_what_the_first_one_chose(tmp_path: Path) -> None:
-    cache, log = tmp_path / "choices.json", tmp_path / "log.jsonl"
-    env = {
-        "SLIPSTREAM_AUTOTUNE": "on",
-        "SLIPSTREAM_TUNING_CACHE": str(cache),
-        "SLIPSTREAM_AUTOTUNE_LOG": str(log),
-    }
+    cache, log, env = files_of(tmp_path)
     runs = [
         ranks.run(SCRIPT, 3, transport="tcp", args=["bits"], env=env)[0].split(maxsplit=1) for _ in range(3)
     ]
@@ -60,12 +69,7 @@ def test_the_second_run_begins_with_what_the_first_one_chose(tmp_path: Path) -> 
 
 
 def test_what_travels_in_a_wire_type_is_tuned_for_itself(tmp_path: Path) -> None:
-    cache, log = tmp_path / "choices.json", tmp_path / "log.jsonl"
-    env = {
-        "SLIPSTREAM_AUTOTUNE": "on",
-        "SLIPSTREAM_TUNING_CACHE": str(cache),
-        "SLIPSTREAM_AUTOTUNE_LOG": str(log),
-    }
+    cache, log, env = files_of(tmp_path)
     first, second = (ranks.run(SCRIPT, 3, transport="tcp", args=["wired"], env=env)[0] for _ in range(2))
     assert first == second
     (entry,) = read(cache)
