@@ -100,7 +100,7 @@ def soon() -> None:
     negotiate("loss")
     if slipstream.rank() == 0:
         while file.read_text().count("NEGOTIATE_ALLREDUCE") < slipstream.size():
-            time.sleep(0.01)
+            time.sleep(0.01)  # a poll of what another thread writes
     slipstream.barrier()
     slipstream.shutdown()
 

@@ -218,7 +218,7 @@ def leaves() -> None:
     new = submit("new") if RANK == 1 else None
     second = submit("second")
     while negotiator_of(WORLD).locked:
-        time.sleep(0.01)
+        time.sleep(0.01)  # a poll of what the thread of the negotiation does
     check("new", new or submit("new"))
     check("second", second)
 
