@@ -1,9 +1,11 @@
 """What a timeline costs: steps with and without one, in turns, in one job. Rank 0 prints what a step takes
 longer with one, as the median over pairs of neighbouring turns.
 
-    slipstream run -np 2 -- python benchmarks/timeline.py --turns 60 --steps 20
+    slipstream run -np 2 -- python benchmarks/timeline.py
 
-A step computes, and has eight all-reduces of 1 MiB under way meanwhile; the program records a bar and a mark.
+A step computes, and has eight all-reduces of 1 MiB under way meanwhile; the program records a bar and a mark. The first
+steps of each turn do not count: a timeline that has just begun is written every 10 ms, soon after every 250 ms.
+``--settle 0`` shows what that costs.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turns", type=int, default=60, help="with and without, each")
-    parser.add_argument("--steps", type=int, default=20, help="of a turn")
+    parser.add_argument("--turns", type=int, default=40, help="with and without, each")
+    parser.add_argument("--steps", type=int, default=100, help="of a turn that count")
+    parser.add_argument("--settle", type=int, default=80, help="steps of a turn before them")
     options = parser.parse_args()
     slipstream.init()
     gradients = [np.zeros(NUMBERS, np.float32) for _ in range(OPERATIONS)]
@@ -56,10 +59,12 @@ def main() -> None:
             recorded = turn % 2 == 1
             if recorded:
                 slipstream.start_timeline(Path(folder) / "trace.json")
-            times = [seconds_of_a_step(gradients, matrix) for _ in range(options.steps)]
+            times = [seconds_of_a_step(gradients, matrix) for _ in range(options.settle + options.steps)]
             if recorded:
                 slipstream.stop_timeline()
-            medians.append([*([] if not recorded else medians.pop()), statistics.median(times)])
+            medians.append(
+                [*([] if not recorded else medians.pop()), statistics.median(times[options.settle :])]
+            )
     ratios = [with_one / without for without, with_one in medians[1:]]  # the first pair warms up
     low, middle, high = (100 * (ratio - 1) for ratio in statistics.quantiles(ratios, n=4))
     if slipstream.rank() == 0:

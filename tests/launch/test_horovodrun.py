@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -51,7 +52,7 @@ def words_of(option: str) -> list[str]:
 
 @pytest.mark.parametrize("option", [*map(words_of, THEIRS), TWO_VALUES], ids=lambda words: words[0])
 def test_an_option_is_taken(option: list[str]) -> None:
-    """It is one that `slipstream run` takes, or a line says why it has no meaning, or it is so in any case."""
+    """It is one that `slipstream run` takes, or a line says why it has no meaning, or it is always so."""
     found = translated([*option, "python", "train.py", "--verbose", "-np", "3"])
     assert found.command == ["python", "train.py", "--verbose", "-np", "3"]
     if found.options:
@@ -249,3 +250,16 @@ def test_a_job_runs_without_two_dashes(tag: str) -> None:
     done = horovodrun("-np", "2", "-H", "localhost:1", "true")
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: horovodrun [OPTIONS]"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "answer"),
+    [
+        ("--gloo", "--gloo is an option of horovodrun; for slipstream run: always so: leave it out"),
+        ("--autotune", "--autotune of horovodrun, which has no value, is --autotune on"),
+        ("--check-build", "slipstream check says what is built"),
+    ],
+)
+def test_slipstream_run_answers_its_options(option: str, answer: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(answer)):
+        run.make_context("run", ["-np", "2", option, "--", "true"])

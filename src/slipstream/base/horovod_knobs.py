@@ -23,7 +23,7 @@ class Knob:
     """One variable: ``field`` is the setting that it becomes, ``value`` what its text becomes there.
 
     ``value(text, environ)`` returns None if that text changes nothing, and raises ValueError if it is malformed.
-    Without a field ``why`` says why it has no meaning; ``always``: what it asks for is so in any case.
+    Without a field ``why`` says why it has no meaning; ``always``: what it asks for is always so.
     """
 
     field: str = ""

@@ -111,14 +111,14 @@ def meaning(flag: Flag) -> str:
     if variable.startswith(THEIRS):
         knob = KNOBS[variable.removeprefix(THEIRS)]
         if not knob.field:
-            return f"{'so in any case' if knob.always else 'no meaning'}: {knob.why}"
+            return f"{'always so' if knob.always else 'no meaning'}: {knob.why}"
         value = "..." if text == "{}" else knob.value(text, {})
         return "changes nothing" if value is None else f"sets {OURS}{knob.field.upper()}={value}"
     if flag.becomes:
         return " ".join(flag.becomes).format("VALUE")
     if flag.refused:
         return f"refused: {flag.refused}"
-    return f"no meaning: {flag.ignored}" if flag.ignored else "so in any case"
+    return f"no meaning: {flag.ignored}" if flag.ignored else "always so: leave it out"
 
 
 # Of the file of --config-file: what stands before the names of a section's options.

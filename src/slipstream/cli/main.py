@@ -76,13 +76,25 @@ class _Run(click.Command):
         """As click does; UsageError says what an option of ``horovodrun`` is here."""
         try:
             return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if error.param is None or error.param.name != "autotune":
+                raise
+            text = (
+                f"{error.format_message()} (--autotune of horovodrun, which has no value, is --autotune on.)"
+            )
+            raise click.UsageError(text, ctx) from None
         except click.NoSuchOption as error:
             from slipstream.cli.horovod_flags import FLAGS, meaning  # few will ever need it
 
-            known = [flag for flag in FLAGS if error.option_name in flag.names.split()]
+            option = error.option_name
+            if option == "--check-build":
+                raise click.UsageError(
+                    "slipstream check says what is built; so does horovodrun --check-build", ctx
+                ) from None
+            known = [flag for flag in FLAGS if option in flag.names.split()]
             if not known:
                 raise
-            text = f"{error.option_name} is an option of horovodrun; for slipstream run: {meaning(known[0])}"
+            text = f"{option} is an option of horovodrun; for slipstream run: {meaning(known[0])}"
             raise click.UsageError(text, ctx) from None
 
 
