@@ -17,6 +17,7 @@ import numpy as np
 import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import DType, itemsize
+from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.adasum import Vectors
 from slipstream.comm.collectives.adasum_line import start_adasum
 from slipstream.plan.topology import members_of_hosts
@@ -120,11 +121,11 @@ def differ(rank: int, size: int) -> None:
 def break_off(rank: int, size: int) -> None:
     memory = np.zeros(8 << 20, np.uint8)
     if rank == 1:
-        slipstream.barrier()
+        addresses.barrier(slipstream.world(), name="the gradients").wait()  # as all ranks call it first
         os._exit(0)
-    slipstream.barrier()
     try:
-        start_adasum(slipstream.world(), Vectors(memory, DType.F64, (memory.size // 8,)), "x").wait()
+        vectors = Vectors(memory, DType.F64, (memory.size // 8,))
+        start_adasum(slipstream.world(), vectors, "the gradients").wait()
     except slipstream.PeerLost as error:
         print(f"lost: {error}")
 

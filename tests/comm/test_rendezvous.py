@@ -49,9 +49,11 @@ def environment(tmp_path: Path, extra: Mapping[str, str]) -> dict[str, str]:
     return plain | extra
 
 
-def start(tmp_path: Path, extra: Mapping[str, str], rounds: int = 3) -> subprocess.Popen[str]:
+def start(
+    tmp_path: Path, extra: Mapping[str, str], rounds: int = 3, script: str = JOIN
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", JOIN, str(rounds)],
+        [sys.executable, "-c", script, str(rounds)],
         env=environment(tmp_path, extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -214,6 +216,21 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
         assert "rank 1 of 3 did not come within 6 s: every rank must start and call slipstream.init" in err
         assert "epoch/" not in err
         assert "--start-timeout SECONDS" in err
+
+
+def test_a_rank_0_that_ends_with_the_store_tells_whom_it_has_waited_for(tmp_path: Path) -> None:
+    common = {
+        "SLIPSTREAM_RENDEZVOUS": f"file://{tmp_path}/meet",
+        "SLIPSTREAM_SECRET": SECRET,
+        "WORLD_SIZE": "3",
+    }
+    script = "import sys, os; sys.excepthook = lambda *_: os._exit(1)\n" + JOIN
+    other = start(tmp_path, common | {"RANK": "2", "SLIPSTREAM_START_TIMEOUT": "60"})
+    first = start(tmp_path, common | {"RANK": "0", "SLIPSTREAM_START_TIMEOUT": "5"}, script=script)
+    _, err = other.communicate(timeout=60)
+    first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert "gave up: Timeout: rank 1 of 3 did not come within 5 s" in err, err
 
 
 def test_another_secret_is_refused(tmp_path: Path) -> None:

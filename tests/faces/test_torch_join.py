@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
 from comm import ranks  # noqa: E402
 from slipstream.base.errors import Mismatch  # noqa: E402
@@ -196,6 +199,29 @@ def check_more_calls_without_names_than_the_rank_that_has_joined() -> None:
         assert hvd.allreduce(torch.full((2,), float(hvd.rank())), op=hvd.Sum).tolist() == wanted
 
 
+def check_operations_beside_a_join_are_refused() -> None:
+    """They would lack this rank, and it would get a sum of its own."""
+    aside = slipstream.Group()
+    hvd.barrier()  # there is a negotiator
+    negotiator = negotiator_of(world())
+    before = negotiator.joined
+    if hvd.rank() == 0:
+        thread = threading.Thread(target=hvd.join)
+        thread.start()
+        while negotiator.joined is before:
+            time.sleep(0.001)
+        with pytest.raises(
+            RuntimeError, match="allreduce 'x' was called while another thread of this rank waits"
+        ):
+            hvd.allreduce(torch.ones(2), name="x")
+        slipstream.barrier(group=aside)
+        thread.join()
+    else:
+        slipstream.barrier(group=aside)
+        hvd.join()
+    assert hvd.allreduce(torch.ones(2), name="x", op=hvd.Sum).tolist() == [hvd.size()] * 2
+
+
 CHECKS = [
     check_uneven,
     check_last,
@@ -205,6 +231,7 @@ CHECKS = [
     check_every_operation,
     check_an_order_that_is_locked_ends_by_a_join,
     check_more_calls_without_names_than_the_rank_that_has_joined,
+    check_operations_beside_a_join_are_refused,
 ]
 
 

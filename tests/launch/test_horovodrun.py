@@ -257,7 +257,7 @@ def test_a_job_runs_without_two_dashes(tag: str) -> None:
     [
         ("--gloo", "--gloo is an option of horovodrun; for slipstream run: always so: leave it out"),
         ("--autotune", "--autotune of horovodrun, which has no value, is --autotune on"),
-        ("--check-build", "slipstream check says what is built"),
+        ("--check-build", "`slipstream check` says what is built"),
     ],
 )
 def test_slipstream_run_answers_its_options(option: str, answer: str) -> None:

@@ -89,7 +89,7 @@ class _Run(click.Command):
             option = error.option_name
             if option == "--check-build":
                 raise click.UsageError(
-                    "slipstream check says what is built; so does horovodrun --check-build", ctx
+                    "`slipstream check` says what is built; so does `horovodrun --check-build`", ctx
                 ) from None
             known = [flag for flag in FLAGS if option in flag.names.split()]
             if not known:

@@ -51,8 +51,8 @@ def _of_parameters(what: str, lists: Sequence[Sequence[str]], ranks: Sequence[in
     ]
     more = f"; and {len(differ) - _MOST_SHOWN} more" if len(differ) > _MOST_SHOWN else ""
     return Mismatch(
-        f"the ranks {what} different parameters: {'; '.join(differ[:_MOST_SHOWN])}{more}. Names, shapes, dtypes and "
-        "their order must be the same on all ranks"
+        f"the ranks {what} different parameters: {'; '.join(differ[:_MOST_SHOWN])}{more}. Names, shapes, dtypes, "
+        "their order and what is done with them must be the same on all ranks"
     )
 
 

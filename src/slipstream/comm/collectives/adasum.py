@@ -90,12 +90,13 @@ class Vectors:
                 yield vector, start, min(start + _BLOCK, last)
 
 
-def adasum(group: Group, vectors: Vectors) -> None:
+def adasum(group: Group, vectors: Vectors, title: str) -> None:
     """Replaces the vectors by what all ranks' become, each one by itself. Every rank of the group calls it.
 
-    No other operation runs on ``group`` meanwhile. Raises SlipstreamError when a rank is lost.
+    ``title``: what errors and reports call it. No other operation runs on ``group`` meanwhile. Raises SlipstreamError
+    when a rank is lost.
     """
-    ways = _Ways(group, vectors, vectors.like())
+    ways = _Ways(group, vectors, vectors.like(), title)
     hosts = members_of_hosts(group.size, group.topology.hosts)
     whole = 0, vectors.count
     if not averages_hosts(group):
@@ -218,9 +219,9 @@ def _add_up(ways: _Ways, order: Sequence[int], place: int, size: int, numbers: N
 class _Ways:
     """Messages of this rank to another one, and back, as long as one `adasum` runs."""
 
-    def __init__(self, group: Group, vectors: Vectors, theirs: Vectors) -> None:
+    def __init__(self, group: Group, vectors: Vectors, theirs: Vectors, title: str) -> None:
         self.vectors, self.theirs = vectors, theirs
-        self._group = group
+        self._group, self._title = group, title
 
     def exchange(
         self,
@@ -243,10 +244,18 @@ class _Ways:
         count = span[1] - span[0]
         if count == 0:
             return DONE
-        return way(self._group, vectors.address(span[0]), count, vectors.dtype, peer, keep=vectors.memory)
+        return self._entitled(
+            way(self._group, vectors.address(span[0]), count, vectors.dtype, peer, keep=vectors.memory)
+        )
 
     def swap(self, peer: int, mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
         """Gives ``mine`` for ``theirs``."""
-        coming = addresses.recv(self._group, theirs.ctypes.data, theirs.size, _F64, peer, keep=theirs)
-        addresses.send(self._group, mine.ctypes.data, mine.size, _F64, peer, keep=mine).wait()
+        coming = self._entitled(
+            addresses.recv(self._group, theirs.ctypes.data, theirs.size, _F64, peer, keep=theirs)
+        )
+        self._entitled(addresses.send(self._group, mine.ctypes.data, mine.size, _F64, peer, keep=mine)).wait()
         coming.wait()
+
+    def _entitled(self, work: Work) -> Work:
+        work.entitle(self._title)
+        return work

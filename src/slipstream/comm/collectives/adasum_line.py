@@ -20,10 +20,10 @@ __all__ = ["AdasumWork", "start_adasum"]
 class AdasumWork:
     """An Adasum that has been called."""
 
-    __slots__ = ("_called", "_ended", "_error", "_vectors")
+    __slots__ = ("_called", "_ended", "_error", "_name", "_vectors")
 
-    def __init__(self, called: Work, vectors: Vectors) -> None:
-        self._called = called
+    def __init__(self, called: Work, vectors: Vectors, name: str) -> None:
+        self._called, self._name = called, name
         self._vectors = vectors
         self._ended = threading.Event()
         self._error: BaseException | None = None
@@ -45,7 +45,7 @@ class AdasumWork:
         """Called once, in the line of ``group``: runs it when all ranks have called it."""
         try:
             self._called.wait()
-            adasum(group, self._vectors)
+            adasum(group, self._vectors, self._name)
         except SlipstreamError as error:
             self._error = error
         except BaseException as error:
@@ -96,7 +96,7 @@ def start_adasum(group: Group, vectors: Vectors, name: str) -> AdasumWork:
     if averages_hosts(group):
         name += ", within hosts the average"
     with Together(group, "Adasum"):
-        work = AdasumWork(addresses.barrier(group, name=name), vectors)
+        work = AdasumWork(addresses.barrier(group, name=name), vectors, name)
         line.add(work)
     return work
 

@@ -22,7 +22,15 @@ _CLASSES = {
 _MOST_WORDS = 500
 _elsewhere = threading.local()
 _FAILED_BEFORE = "the job has failed before: "  # so the engine begins
-_NOT_THE_CALLER = ("slipstream", "torch", "typing_extensions", "threading", "concurrent")
+_NOT_THE_CALLER = (
+    "slipstream",
+    "torch",
+    "numpy",
+    "contextlib",
+    "typing_extensions",
+    "threading",
+    "concurrent",
+)
 
 
 def make_error(code: int, rank: int, host: str, text: str) -> BaseException:

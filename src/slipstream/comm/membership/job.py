@@ -282,7 +282,7 @@ def enter(
     try:
         job = _start(settings, member)
     except BaseException as error:
-        member.close(given_up(error))
+        member.close(given_up(error, member.store))
         raise
     member.close()
     _attend(job)

@@ -66,6 +66,7 @@ class Negotiator:
         self._amid: list[Negotiated] = []  # called by signal handlers, amid another call
         self._sleeps = False  # the thread, until something happens
         self._awaits_starter = False  # the thread, until another one has started what is next
+        self.joined: Negotiated | None = None  # this rank's latest `join`
         self.waited = False  # the program, since its latest call
         self._latest = 0.0  # when that was
         self._stopped: BaseException | None = None
@@ -97,8 +98,15 @@ class Negotiator:
         """Has the operation started once all ranks have called it.
 
         ``start`` starts it alone; ``part`` is its part of a buffer, if ``request`` has a sum. ``sync``: the caller
-        waits for it at once, and it may be run in here. ValueError while another of its kind and name is not done.
+        waits for it at once, and it may be run in here. ValueError while another of its kind and name is not done;
+        RuntimeError while this rank has joined: the others go on without it.
         """
+        joined = self.joined
+        if joined is not None and not joined.decided():
+            raise RuntimeError(
+                f"{request.title} was called while another thread of this rank waits in join, or the code that a "
+                "signal's handler has interrupted: the other ranks go on without it. Call join after all operations"
+            )
         key = request.key if request.has_name else unnamed(next(self._numbers))
         call = Negotiated(self, request, start, part, key)
         before = self._calls.get(key)
@@ -123,7 +131,8 @@ class Negotiator:
     def join(self, take_part: TakePart) -> Negotiated:
         """Takes part, by ``take_part``, in whatever the other ranks call. Done when all ranks have called this."""
         self._rounds.take_part = take_part
-        return self.submit(Request(JOIN, "", "no more batches"), lambda _: DONE)
+        self.joined = self.submit(Request(JOIN, "", "no more batches"), lambda _: DONE)
+        return self.joined
 
     def _take(self, call: Negotiated, sync: bool) -> Flight | None:
         with self._lock:
@@ -142,7 +151,10 @@ class Negotiator:
             return None
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="slipstream negotiation", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except KeyError as error:  # by CPython, where a signal's handler has raised in there
+                raise error.__context__ or error from None
             self._thread = thread
         self._calls[call.key] = call
         if not request.own:

@@ -190,7 +190,7 @@ def _meet_or_close(
         nonce = store.enter(epoch, placement.rank, settings.host_name, _identity)
         return _meet(settings, placement, store, secret, f"{epoch}.{nonce}")
     except BaseException as error:
-        store.leave(given_up(error))
+        store.leave(given_up(error, store))
         raise
 
 
@@ -209,9 +209,12 @@ def when_in_doubt(member: Membership, tell: Callable[[str], None]) -> Callable[[
     return end
 
 
-def given_up(error: BaseException) -> str:
-    """What the other ranks are told of a rank whose start failed. Nothing if they will see the same themselves."""
-    if isinstance(error, Timeout):
+def given_up(error: BaseException, store: Store | None = None) -> str:
+    """What the other ranks are told of a rank whose start failed. Nothing if they will see the same themselves.
+
+    A rank that serves the ``store`` tells that it has waited long enough: its process may end with the store.
+    """
+    if isinstance(error, Timeout) and store not in _own_stores:
         return ""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

@@ -48,7 +48,9 @@ class Called(NamedTuple):
     mute: str = (
         "it belongs to another job or version (compare SLIPSTREAM_JOB), or something else listens there"
     )
-    absent: str = LONGER
+    absent: str = (
+        f"; the process that serves it, rank 0's or the launcher, has not started or has ended{LONGER}"
+    )
 
 
 _STORE = Called()

@@ -106,8 +106,9 @@ class _Changes:
             ):
                 self._views[number] = flat[low:high].view(params[number].shape)
         known = names or [""] * len(params)
+        sent = [str(self._views[number].dtype).removeprefix("torch.") for number in range(len(params))]
         described = [
-            f"{describe(name, param)} (sent as {str(self._views[number].dtype).removeprefix('torch.')})"
+            f"{describe(name, param)} (its change, op=Adasum, as {sent[number]})"
             for number, (name, param) in enumerate(zip(known, params, strict=True))
         ]
         self._exchange = ChangeExchange(vectors, described, lambda: process_set.group)
