@@ -299,3 +299,25 @@ def test_a_run_that_was_broken_off_and_failed_keeps_nothing(session: Session) ->
     lives = weakref.ref(run)
     del run
     assert lives() is None
+
+
+def test_an_operation_of_the_program_s_own_thread_starts_once(negotiator: Negotiator) -> None:
+    """Others wait for it amid its start: calls on the same memory, of a handler and of another thread."""
+    starts: list[int] = []
+    others = [threading.Thread(target=lambda: call.wait(), daemon=True) for _ in range(3)]
+
+    def start(_: Group | None) -> Pending:
+        starts.append(1)
+        for other in others:
+            other.start()
+        with pytest.raises(RuntimeError, match="handler cannot wait for an operation while its thread starts"):
+            call.wait()
+        return DONE
+
+    call = call_of(negotiator, start)
+    call.begin(negotiator._group, "", own=True)
+    call.wait()
+    for other in others:
+        other.join(60)
+        assert not other.is_alive()
+    assert starts == [1]
