@@ -28,7 +28,7 @@ def use(begin: int, end: int) -> str:
     thread = threading.Thread(target=copy_back.copy, daemon=True)
     try:
         thread.start()
-        thread.join(60)
+        thread.join(30)
         assert not thread.is_alive()
         assert copy_back not in OPEN
     finally:

@@ -103,8 +103,14 @@ def test_a_rank_that_goes_back_takes_the_others_along(what: str) -> None:
 def test_an_error_that_comes_again_without_progress_is_raised() -> None:
     for one in outcomes(2, {"events": {str(rank): ["1.2", "stuck"] for rank in range(2)}}):
         assert "raised it" in one["error"]
-        assert (one["result"], one["sizes"]) == (None, [2, 2])
+        assert (one["result"], one["sizes"]) == (None, [2])
         assert one["calls"] <= 2  # one that the others have overtaken may not have come so far again
+
+
+def test_a_callback_that_fails_each_time_ends_training() -> None:
+    for one in outcomes(2, {"events": {"0": ["0.2", "raise"], "1": ["reset", "stuck"]}}):
+        assert "rank 1 raised it" in one["error"]
+        assert (one["result"], one["sizes"]) == (None, [2])
 
 
 def test_the_job_is_not_formed_anew_more_often_than_allowed() -> None:

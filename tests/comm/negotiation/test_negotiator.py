@@ -310,7 +310,9 @@ def test_an_operation_of_the_program_s_own_thread_starts_once(negotiator: Negoti
         starts.append(1)
         for other in others:
             other.start()
-        with pytest.raises(RuntimeError, match="handler cannot wait for an operation while its thread starts"):
+        with pytest.raises(
+            RuntimeError, match="handler cannot wait for an operation while its thread starts"
+        ):
             call.wait()
         return DONE
 

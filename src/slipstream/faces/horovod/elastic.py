@@ -212,9 +212,9 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             try:
                 if isinstance(cause, SlipstreamError):
                     state.restore()
+                resets.check_progress()  # first: what comes next may be what fails again and again
                 if cause is not None:
                     state.on_reset()  # callbacks may communicate: another rank may be lost there
-                resets.check_progress()
                 if not skip_sync:
                     state.sync()
                 results.append(func(state, *args, **kwargs))
