@@ -1,13 +1,13 @@
 // An Error as bytes, for abort frames: code u8, rank i32, u16 + host, u16 + text. Little-endian, bounded.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/cut.h"
 #include "base/error.h"
 
 namespace slipstream {
@@ -21,9 +21,10 @@ inline std::vector<std::byte> encode_error(const Error& error) {
     out.insert(out.end(), p, p + n);
   };
   const auto put_text = [&put](const std::string& s, size_t most) {
-    const auto n = static_cast<uint16_t>(std::min(s.size(), most));
+    const std::string bounded = cut(s, most);
+    const auto n = static_cast<uint16_t>(bounded.size());
     put(&n, sizeof(n));
-    put(s.data(), n);
+    put(bounded.data(), n);
   };
   const auto code = static_cast<uint8_t>(error.code);
   const auto rank = static_cast<int32_t>(error.rank);

@@ -307,7 +307,7 @@ inline void fuzz_error(Input input) {
   require(static_cast<bool>(*error), "an error that was decoded is one");
   const auto again = decode_error(encode_error(*error));
   require(again && again->code == error->code && again->rank == error->rank, "an error survives its encoding");
-  require(again->text == error->text.substr(0, kMostErrorText), "its text does, as far as it may");
+  require(again->text == cut(error->text, kMostErrorText), "its text does, as far as it may");
 }
 
 }  // namespace slipstream::fuzz

@@ -3,7 +3,8 @@
 elastic_rank.py CASE: a case in JSON, with
     events     what happens where: {"rank of the first job": [place, what]}. Places are "EPOCH.STEP", "end" (of the
                last epoch) and "reset" (its callback); what happens is "die", "raise" (HorovodInternalError, once),
-               "stuck" (the same each time), "interrupt" (HostsUpdatedInterrupt) or "differ" (in the shape of a call)
+               "stuck" (the same each time), "interrupt" (HostsUpdatedInterrupt), "skip" (the same, without a sync) or "differ" (in the shape of a
+               call)
     optimizer  arguments of DistributedOptimizer
     every      steps from commit to commit
     late_zero  gradients are cleared after steps, not before
@@ -77,9 +78,9 @@ class Trainer:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.what == "differ":
             hvd.allreduce(torch.zeros(2 + hvd.rank()))
-        if self.what == "interrupt":
+        if self.what in ("interrupt", "skip"):
             self.place = ""
-            raise hvd.elastic.HostsUpdatedInterrupt(False)
+            raise hvd.elastic.HostsUpdatedInterrupt(skip_sync=self.what == "skip")
         if self.what in ("raise", "stuck"):
             self.place = "" if self.what == "raise" else place
             raise hvd.HorovodInternalError(f"rank {FIRST} raised it")

@@ -94,17 +94,24 @@ def test_a_rank_dies_while_callbacks_of_the_others_wait_for_it() -> None:
     check_trained(found, [2])
 
 
-@pytest.mark.parametrize("what", ["raise", "interrupt"])
-def test_a_rank_that_goes_back_takes_the_others_along(what: str) -> None:
-    found = outcomes(3, {"every": 3, "events": {"1": ["1.4", what]}})
+@pytest.mark.parametrize(("what", "who"), [("raise", "1"), ("interrupt", "1"), ("skip", "1"), ("skip", "012")])
+def test_a_rank_that_goes_back_takes_the_others_along(what: str, who: str) -> None:
+    """Those that do without a sync have one where the others do not."""
+    found = outcomes(3, {"every": 3, "events": {rank: ["1.4", what] for rank in who}})
     check_trained(found, [3], every_sample=what == "raise")
 
 
 def test_an_error_that_comes_again_without_progress_is_raised() -> None:
     for one in outcomes(2, {"events": {str(rank): ["1.2", "stuck"] for rank in range(2)}}):
         assert "raised it" in one["error"]
-        assert (one["result"], one["sizes"]) == (None, [2, 2])
+        assert (one["result"], one["sizes"]) == (None, [2])
         assert one["calls"] <= 2  # one that the others have overtaken may not have come so far again
+
+
+def test_a_callback_that_fails_each_time_ends_training() -> None:
+    for one in outcomes(2, {"events": {"0": ["0.2", "raise"], "1": ["reset", "stuck"]}}):
+        assert "rank 1 raised it" in one["error"]
+        assert (one["result"], one["sizes"]) == (None, [2])
 
 
 def test_the_job_is_not_formed_anew_more_often_than_allowed() -> None:

@@ -130,6 +130,13 @@ def check_shuffled() -> list[int]:
     sampler.set_epoch(1)
     same.set_epoch(1)
     assert list(sampler) == list(same) != first
+    torch.set_default_device("meta")  # what a script makes its tensors on
+    try:
+        sampler.set_epoch(0)
+    finally:
+        torch.set_default_device(None)
+    assert list(sampler) == first
+    sampler.set_epoch(1)
     return list(sampler)
 
 

@@ -20,6 +20,7 @@ STALLED = "In Horovod's words: submitted to be reduced, gathered or broadcasted 
     [
         (PeerLost("rank 1 left", 1, "h"), SHUT_DOWN),
         (Aborted("rank 1 left"), SHUT_DOWN),
+        (Aborted("rank 1 left."), SHUT_DOWN),
         (Timeout("rank 1 left"), STALLED),
     ],
 )

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
 from slipstream.base.errors import Mismatch  # noqa: E402
+from slipstream.faces.torch.gradients import _mark  # noqa: E402
 
 
 def parameters(reverse: bool) -> list[tuple[str, Any]]:
@@ -144,3 +145,12 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_on_two_ranks(two: Any, check: Any) -> None:
     two(check)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.bfloat16, torch.float64, torch.complex64])
+def test_first_values_are_told_apart_whatever_their_type(dtype: Any) -> None:
+    """0 and -0 are the same."""
+    values = torch.tensor([0.0, 1.0, 2.0]).to(dtype)
+    same, other = torch.tensor([-0.0, 1.0, 2.0]).to(dtype), torch.tensor([0.0, 1.0, -2.0]).to(dtype)
+    assert _mark(values) == _mark(same) != _mark(other)
+    assert _mark(values[:0]) == 0

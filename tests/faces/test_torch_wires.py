@@ -13,9 +13,11 @@ torch = pytest.importorskip("torch")
 import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
 from comm import ranks  # noqa: E402
+from slipstream.base.dtypes import WireType  # noqa: E402
 from slipstream.base.errors import Mismatch  # noqa: E402
 from slipstream.comm.membership.group import world  # noqa: E402
 from slipstream.comm.negotiation.negotiator import negotiator_of  # noqa: E402
+from slipstream.faces.torch.requests import grouped_request, shares_request, sum_request  # noqa: E402
 
 ODD = 40_012  # elements; the rows of three ranks differ by one
 SMALL = 1000
@@ -244,6 +246,20 @@ def test_ranks_that_ask_for_different_wires_learn_of_both(hosts: Any, way: str) 
 
 def test_also_within_one_host(two: Any) -> None:
     two(check_mismatch, "allreduce")
+
+
+@pytest.mark.parametrize("request_of", [grouped_request, shares_request])
+def test_a_wire_that_acts_on_nothing_is_no_part_of_what_ranks_compare(request_of: Any) -> None:
+    """Ranks that differ in it alone may lock their order."""
+    small, large = torch.ones(SMALL), torch.ones(ODD)
+    for tensor, differs in ((small, False), (large.double(), False), (large, True)):
+        of_one = [
+            sum_request("x", tensor.dtype, tensor.shape, "cpu", hvd.Sum, 1.0, 1.0, wire, False)
+            for wire in (WireType.INT8, WireType.EXACT)
+        ]
+        assert (of_one[0] != of_one[1]) is differs
+        of_several = [request_of("x", [tensor, small], hvd.Sum, 1.0, 1.0, wire) for wire in WireType]
+        assert (len(set(of_several)) > 1) is differs
 
 
 def check_one_host() -> None:

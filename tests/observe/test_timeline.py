@@ -170,6 +170,7 @@ def test_details_of_a_call_are_no_part_of_its_kind() -> None:
         ("broadcast/binomial[shape=10x64]", "broadcast/binomial", {"algorithm": "binomial"}),
         ("broadcast[shape=10x64]/binomial", "broadcast/binomial", {"algorithm": "binomial"}),
         ("broadcast[shape=10x64]", "broadcast", {}),
+        ("broadcast[shape=10x64", "broadcast", {}),  # the trace has cut it
     ):
         call["operation"] = shown
         event = chrome.translate([call], chrome.Rows(0), 0)[-1]

@@ -149,8 +149,13 @@ def _of_track(one: Recorded, rows: Rows, offset: int) -> list[Event]:
 
 
 def _parted(operation: str) -> tuple[str, str]:
-    """The operation itself with its algorithm, and its details, which stand in brackets: "broadcast[...]/binomial"."""
+    """The operation itself with its algorithm, and its details, which stand in brackets: "broadcast[...]/binomial".
+
+    A trace cuts what is long: then the end of the details is missing, and the algorithm.
+    """
     itself, _, rest = operation.partition("[")
+    if "]" not in rest:
+        return itself, rest
     details, _, algorithm = rest.rpartition("]")
     return itself + algorithm, details
 

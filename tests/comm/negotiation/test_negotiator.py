@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,9 +16,12 @@ import pytest
 from slipstream.base.errors import Aborted, PeerLost
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
-from slipstream.comm.negotiation.locked import Locked
+from slipstream.comm.negotiation.buffers import Buffer, SharedSum
+from slipstream.comm.negotiation.locked import Locked, _BrokenOff
+from slipstream.comm.negotiation.messages import WARN
 from slipstream.comm.negotiation.negotiated import DONE, Negotiated, Pending
-from slipstream.comm.negotiation.negotiator import Negotiator
+from slipstream.comm.negotiation.negotiator import _LOOK, Negotiator
+from slipstream.comm.negotiation.order import Batch, LockedOrder
 
 
 class Session:
@@ -42,6 +48,10 @@ def session() -> Session:
 
 @pytest.fixture
 def negotiator(session: Session) -> Negotiator:
+    return negotiator_with(session)
+
+
+def negotiator_with(session: Session) -> Negotiator:
     settings = SimpleNamespace(timeout=60.0, fusion_threshold=0)
     job = SimpleNamespace(settings=settings, when_left=lambda _: None)
     native = SimpleNamespace(ranks=[0, 1])
@@ -159,4 +169,157 @@ def test_the_thread_sleeps_while_another_one_starts_what_is_next(
     locked.settle, locked.wait_left = (lambda: None), (lambda: float("inf"))  # type: ignore[method-assign]
     locked.busy = lambda: True  # type: ignore[method-assign]
     assert negotiator._guarded.run(negotiator._look_after, locked) is None
-    assert waits == [None]
+    assert waits == [_LOOK]
+
+
+def test_an_interrupt_after_the_starts_leaves_them_to_others(negotiator: Negotiator) -> None:
+    """The handler runs where the thread takes the lock to say that it is through."""
+    locked = locked_with(call_of(negotiator))
+
+    class Lock:
+        """The third time it is taken, a signal comes."""
+
+        taken = 0
+
+        def __enter__(self) -> None:
+            self.taken += 1
+            if self.taken == 3:
+                raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    negotiator._lock = cast(Any, Lock())
+    with pytest.raises(KeyboardInterrupt):
+        negotiator._start_followers(locked)
+    later = call_of(negotiator)
+    locked.followers.append(later)
+    negotiator._start_followers(locked)
+    assert later.decided()
+
+
+def test_what_is_left_of_an_order_is_completed_before_the_next_one_begins(
+    negotiator: Negotiator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of both go through one group: they have to come in one order on all ranks."""
+    did: list[object] = []
+    again = object()
+    monkeypatch.setattr(negotiator._rounds, "unlock", lambda *_: (again, 7))
+    monkeypatch.setattr(negotiator, "_follow", did.append)
+    negotiator._unlock(locked_with(order=None, complete=did.append))
+    assert did == [7, again]
+
+
+def test_calls_may_come_while_an_order_is_completed() -> None:
+    """`complete` has no lock: a call that it looks at lets another one in."""
+    calls: dict[Any, Any] = {}
+
+    class Call:
+        def decided(self) -> bool:
+            calls["allreduce", str(len(calls))] = self
+            return False
+
+    calls["allreduce", "x"] = Call()
+    work = SimpleNamespace(done=lambda: True)
+    session = SimpleNamespace(run=lambda *_, **__: work, submit=lambda *_, **__: work)
+    order = LockedOrder([Batch((Request("barrier", "x", ""),), None, (("barrier", "x"),))])
+    locked = Locked(cast(Group, SimpleNamespace(session=session)), order, calls)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Buffer, "reduce", lambda *_, **__: work)
+        locked.complete(1)
+    assert len(locked.flights) == 1
+
+
+def test_a_handler_may_wait_for_the_sum_that_its_thread_takes() -> None:
+    """The handler runs as the result is taken from the buffer that several sums share."""
+    taken: list[int] = []
+
+    def take(*_: object) -> int:
+        taken.append(1)
+        if len(taken) == 1:
+            assert shared.wait() == 2
+        return len(taken)
+
+    buffer = cast(Buffer, SimpleNamespace(take=take))
+    shared = SharedSum(buffer, 0, cast(Negotiated, None), DONE)
+    thread = threading.Thread(target=shared.wait, daemon=True)
+    thread.start()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+def test_nobody_is_warned_of_what_has_just_been_called(
+    negotiator: Negotiator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where something has been open at all times for long."""
+    rounds = negotiator._rounds
+    call = call_of(negotiator)
+    rounds.open[call.request.key] = call
+    for age, warnings in ((0.0, 0), (WARN - 1, 0), (WARN + 1, 1)):
+        call.since = time.monotonic() - age
+        rounds._look_at_the_time()
+        assert len(caplog.records) == warnings, age
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is in a cycle of references stays."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_thread_that_ends_with_the_session_s_error_keeps_nothing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_: Negotiator) -> bool:
+        raise PeerLost("rank 1 is gone", 1, "there")
+
+    monkeypatch.setattr(Negotiator, "_work", lost)
+    negotiator = negotiator_with(session)
+    thread = threading.Thread(target=negotiator._serve)
+    thread.start()
+    thread.join()
+    lives = weakref.ref(negotiator)
+    del negotiator
+    assert lives() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_run_that_was_broken_off_and_failed_keeps_nothing(session: Session) -> None:
+    def await_run(_: Group) -> None:
+        raise PeerLost("rank 1 is gone", 1, "there")
+
+    buffer = cast(Buffer, SimpleNamespace(await_run=await_run))
+    run = _BrokenOff(buffer, cast(Group, SimpleNamespace(session=session)))
+    for _ in range(2):
+        with pytest.raises(PeerLost):
+            run.wait()
+    lives = weakref.ref(run)
+    del run
+    assert lives() is None
+
+
+def test_an_operation_of_the_program_s_own_thread_starts_once(negotiator: Negotiator) -> None:
+    """Others wait for it amid its start: calls on the same memory, of a handler and of another thread."""
+    starts: list[int] = []
+    others = [threading.Thread(target=lambda: call.wait(), daemon=True) for _ in range(3)]
+
+    def start(_: Group | None) -> Pending:
+        starts.append(1)
+        for other in others:
+            other.start()
+        with pytest.raises(
+            RuntimeError, match="handler cannot wait for an operation while its thread starts"
+        ):
+            call.wait()
+        return DONE
+
+    call = call_of(negotiator, start)
+    call.begin(negotiator._group, "", own=True)
+    call.wait()
+    for other in others:
+        other.join(60)
+        assert not other.is_alive()
+    assert starts == [1]

@@ -90,8 +90,19 @@ def objects_check() -> None:
         assert (spread[0].value, spread[1]) == ("hello", 3)
 
 
-def test_objects(c10d: Any) -> None:
-    c10d(objects_check, size=3)
+def objects_of_another_device_check() -> None:
+    torch.set_default_device("meta")  # what the script makes its tensors on
+    try:
+        spread: list[Any] = [Thing(dist.get_rank())]
+        dist.broadcast_object_list(spread, src=1, device=torch.device("cpu"))
+    finally:
+        torch.set_default_device(None)
+    assert spread[0].value == 1
+
+
+@pytest.mark.parametrize("check", [objects_check, objects_of_another_device_check])
+def test_objects(c10d: Any, check: Any) -> None:
+    c10d(check, size=3)
 
 
 class Unwelcome:

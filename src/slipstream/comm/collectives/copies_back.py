@@ -35,7 +35,7 @@ class CopyBack:
     that does not use them all (a strided tensor), else None.
     """
 
-    __slots__ = ("_channel", "_copy", "_group", "_lock", "_name", "_work", "overlaps")
+    __slots__ = ("_channel", "_copy", "_group", "_lock", "_name", "_work", "copies", "overlaps")
 
     def __init__(
         self, work: Any, group: Group, channel: int, name: str, overlaps: Overlaps, copy: Callable[[], None]
@@ -44,15 +44,24 @@ class CopyBack:
         self._group, self._channel, self._name = group, channel, name
         self.overlaps = overlaps
         self._copy: Callable[[], None] | None = copy
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self.copies = False  # a thread, now; a signal's handler may call operations meanwhile
         _sweep()
         OPEN[self] = None
 
     def __call__(self) -> None:
         with self._lock:
-            if self._copy is not None:
-                self._copy()
-                self._copy = None  # not before: an exception of a signal handler may have come between
+            if self.copies:
+                raise RuntimeError(
+                    f"a signal's handler cannot use the memory of {self._name} while its thread copies the result there"
+                )
+            try:
+                self.copies = True
+                if self._copy is not None:
+                    self._copy()
+                    self._copy = None  # not before: an exception of a signal handler may have come between
+            finally:
+                self.copies = False
         OPEN.pop(self, None)
 
     def copy(self) -> None:
@@ -98,7 +107,8 @@ def _sweep() -> None:
     for copy_back in list(OPEN):
         if not copy_back.done():
             break
-        copy_back.copy()
+        if not copy_back.copies:
+            copy_back.copy()
 
 
 def settle_tables(

@@ -50,8 +50,7 @@ class Request:
     ``labels``: what the parts are called where they differ, and behind a "|" what one that is empty means.
     ``form``: the same as data, for ranks that take part without a call of their own. ``needs``: a rank (its number in
     the job) without whose call there is nothing to do; -1: none; or `EVERYONE`. ``sum``: see `Sum`. ``own``: if all
-    ranks say so, each starts it in the thread that has called it, and on a group of its
-    choice.
+    ranks say so, each starts it in the thread that has called it, and on a group of its choice.
     """
 
     kind: str

@@ -99,7 +99,7 @@ class SharedSum:
 
     def __init__(self, buffer: Buffer, number: int, call: Negotiated, work: Pending) -> None:
         self._buffer, self._number, self._call, self._work = buffer, number, call, work
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may wait for it, too
         self._taken = False
         self._result: Any = None
 

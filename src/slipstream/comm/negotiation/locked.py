@@ -15,7 +15,7 @@ from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key
 from slipstream.comm.negotiation.buffers import Buffer
 from slipstream.comm.negotiation.messages import ENDLESS, UnderWay, only_joins
-from slipstream.comm.negotiation.negotiated import Negotiated, abort_for
+from slipstream.comm.negotiation.negotiated import Negotiated, abort_for, kept
 from slipstream.comm.negotiation.order import Batch, LockedOrder
 
 __all__ = ["Flight", "Locked"]
@@ -173,7 +173,8 @@ class Locked:
         batch = self.order.batch(number)
         flight = Flight(batch, [], _buffer_of(batch))
         flight.buffer.raise_flag()
-        flight.endless = only_joins(key for key, one in self._calls.items() if not one.decided())
+        calls = list(self._calls.items())  # `complete` has no lock, and the program may call meanwhile
+        flight.endless = only_joins(key for key, one in calls if not one.decided())
         flight.work = flight.buffer.reduce(
             self._group, batch.label, timeout=ENDLESS if flight.endless else 0.0
         )
@@ -217,7 +218,7 @@ class _BrokenOff:
     def __init__(self, buffer: Buffer, group: Group) -> None:
         self._buffer, self._group = buffer, group
         self._done = False
-        self._error: SlipstreamError | None = None
+        self._error: BaseException | None = None
 
     def done(self) -> bool:
         return self._done
@@ -228,10 +229,10 @@ class _BrokenOff:
                 self._buffer.await_run(self._group)
                 self._group.session.check()  # one that has failed awaits nothing: the sum may be none
             except SlipstreamError as error:
-                self._error = error
+                self._error = kept(error)
             self._done = True
         if self._error is not None:
-            raise self._error
+            raise kept(self._error)
 
     def entitle(self, title: str) -> None:
         """It has the title of the call that began it."""

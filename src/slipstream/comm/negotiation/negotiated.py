@@ -54,26 +54,40 @@ DONE: Pending = _Done()
 
 
 class _Own:
-    """An operation that starts where it is waited for first: in the thread that has called it."""
+    """An operation that starts where it is waited for first: in the thread that has called it.
+
+    Later calls on its memory wait for it, too: other threads', and those of a signal's handler, amid the start.
+    """
 
     def __init__(self, start: Start, group: Group, request: Request) -> None:
         self._start, self._group, self._request = start, group, request
         self._pending: Pending | None = None
+        self._lock = threading.RLock()
+        self._starts = False  # now
 
     def done(self) -> bool:
         return self._pending is not None and self._pending.done()
 
     def wait(self) -> Any:
-        if self._pending is None:
-            before = begun()
-            try:
-                self._pending = self._start(None)
-            except BaseException as error:
-                if begun() == before and not isinstance(error, SlipstreamError):
-                    abort_for(self._group, self._request, error)  # the others wait for it
-                self._pending = DONE
-                raise
-        return self._pending.wait()
+        with self._lock:
+            pending = self._pending or self._started()
+        return pending.wait()
+
+    def _started(self) -> Pending:
+        if self._starts:
+            raise RuntimeError("a signal's handler cannot wait for an operation while its thread starts that")
+        before = begun()
+        self._starts = True
+        try:
+            self._pending = self._start(None)
+        except BaseException as error:
+            if begun() == before and not isinstance(error, SlipstreamError):
+                abort_for(self._group, self._request, error)  # the others wait for it
+            self._pending = DONE
+            raise
+        finally:
+            self._starts = False
+        return self._pending
 
 
 class _Owner(Protocol):

@@ -286,8 +286,8 @@ class Negotiator:
                     locked.followers.popleft()  # not before: the others wait for it
         finally:
             if locked.starter == me:
+                locked.starter = 0  # before all else: a signal's handler may raise in what follows
                 with self._lock:
-                    locked.starter = 0
                     if self._awaits_starter:
                         self._changed.notify_all()
 
@@ -309,7 +309,7 @@ class Negotiator:
             while self._watch() if self._locked is not None else self._work():
                 pass
         except SlipstreamError as found:
-            error = found
+            error = kept(found)
         except BaseException as found:  # no memory, say: the other ranks would wait for this one
             error = found
             with contextlib.suppress(SlipstreamError):
@@ -406,12 +406,13 @@ class Negotiator:
         elif self._stopped:
             return None
         elif locked.starter:  # what it starts is next
-            self._await_starter(None if left == float("inf") else left)
+            self._await_starter(min(left, _LOOK))
         elif not (locked.followers or locked.order.void):
             return self._await_something(locked, left)
         return None
 
-    def _await_starter(self, seconds: float | None) -> None:
+    def _await_starter(self, seconds: float) -> None:
+        """Looks now and then: where a signal's handler raises in the other thread, that says nothing."""
         self._awaits_starter = True
         try:
             self._guarded.wait(seconds)
@@ -450,8 +451,8 @@ class Negotiator:
             self._amid.clear()
             new = self._new()
         again, launched = self._rounds.unlock(locked.order, new)
+        locked.complete(launched)  # before a new order: its batches go through the same group
         self._follow(again)
-        locked.complete(launched)
 
     def leave(self) -> None:
         """Ends the thread, unless it is this one: the interpreter's end would find it with objects of a framework."""

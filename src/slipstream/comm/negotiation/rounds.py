@@ -155,7 +155,7 @@ class Rounds:
             text = f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT sets the limit): {self._waits()}"
             self._group.session.abort(text)
             raise Timeout(text)
-        if self.open and not only_joins(self.open) and now >= self._warn_at:
+        if now - since >= WARN and now >= self._warn_at:
             self._warn_at = now + WARN_AGAIN
             _log.warning("%s, for %.0f s now", self._waits(), now - since)
 

@@ -20,6 +20,7 @@ from typing import Any
 from slipstream.base.dtypes import WIRE_NAMES, WireType
 from slipstream.base.outputs import is_pipe
 from slipstream.comm.tuning.candidates import Candidate, Traffic, Way
+from slipstream.plan.choose import carries
 from slipstream.plan.registry import algorithms
 from slipstream.plan.topology import Network
 
@@ -131,6 +132,7 @@ def _entry(one: Any) -> Entry:
         and _is_whole(one["magnitude"], 1, 62)
         and one["wire"] in WIRE_NAMES
         and one["algorithm"] in algorithms("all_reduce")
+        and (one["wire"] == WIRE_NAMES[0] or carries("all_reduce", one["algorithm"]))
         and _is_whole(one["chunk_bytes"], 1 << 10, 4 << 20)
         and isinstance(one["reducers"], bool)
         and (lanes is None or _is_whole(lanes, 0, 64))

@@ -32,7 +32,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     """Horovod's way to say that hosts come or go. It is raised only if the program says so (`State.on_hosts_updated`).
 
     `run_fn` then forms the job anew and goes on without a return to the last commit. ``skip_sync``: and without
-    `State.sync`.
+    `State.sync`, if all ranks say so.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -212,9 +212,10 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             try:
                 if isinstance(cause, SlipstreamError):
                     state.restore()
+                # First: what comes next may be what fails again and again.
+                skip_sync = resets.check_progress(skip_sync)
                 if cause is not None:
                     state.on_reset()  # callbacks may communicate: another rank may be lost there
-                resets.check_progress()
                 if not skip_sync:
                     state.sync()
                 results.append(func(state, *args, **kwargs))
@@ -297,12 +298,17 @@ class _Resets:
             text = "%straining goes on from the last commit with %d of %d ranks: %s"
             _log.warning(text, before, _comm.size(), self._size, cause)
 
-    def check_progress(self) -> None:
-        """Raises _NoProgress on all ranks if no rank was lost, and none has committed anything since the last reset."""
+    def check_progress(self, skip_sync: bool) -> bool:
+        """Whether no rank needs `State.sync`: each one says whether it does without.
+
+        Raises _NoProgress on all ranks if no rank was lost, and none has committed anything since the last reset.
+        """
         if self._cause is None:
-            return
+            return skip_sync
         commits, before = self._state._commits, self._commits
         moved = _comm.size() < self._size or commits > before
-        if not arrays.all_reduce(np.array([moved]), Op.MAX)[0]:
+        some_moved, some_sync = arrays.all_reduce(np.array([moved, not skip_sync]), Op.MAX)
+        if not some_moved:
             raise _NoProgress(self._cause)
         self._commits = commits
+        return not some_sync

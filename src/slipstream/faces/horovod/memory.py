@@ -35,7 +35,9 @@ class InFlight(Generic[_T]):
         self._numbers: dict[_T, int] = {}
         self._operations: dict[int, _T] = {}
         self._spans: list[tuple[int, int, int]] = []  # sorted; the last is the operation's number
-        self._longest = 0  # that there has been
+        self._bits: set[int] = (
+            set()
+        )  # of the lengths that there have been; a number of threads may add to it at once
         self._next = itertools.count()
 
     def add(self, operation: _T, memory: Memory) -> None:
@@ -47,7 +49,7 @@ class InFlight(Generic[_T]):
             operation,
         )
         for begin, end in memory.spans:
-            self._longest = max(self._longest, end - begin)
+            self._bits.add((end - begin).bit_length())
             insort(self._spans, (begin, end, number))
 
     def drop(self, operation: _T) -> None:
@@ -64,9 +66,10 @@ class InFlight(Generic[_T]):
     def meeting(self, memory: Memory) -> list[_T]:
         """Those that meet this memory, in the order in which they came."""
         spans = self._spans.copy()
+        longest = 1 << max(self._bits, default=0)
         found: set[int] = set()
         for begin, end in memory.spans if spans else ():
-            first = bisect_left(spans, (begin - self._longest,))
+            first = bisect_left(spans, (begin - longest,))
             last = bisect_left(spans, (end,))
             found.update(number for _, its_end, number in spans[first:last] if its_end > begin)
         near = [self._operations.get(number) for number in sorted(found)]

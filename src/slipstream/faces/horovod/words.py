@@ -26,7 +26,7 @@ def add_words(error: SlipstreamError) -> None:
     words = next((words for kind, words in _WORDS.items() if isinstance(error, kind)), "")
     text = str(error)
     if words and words not in text:
-        error.args = (in_horovods_words(f"{text}.", words), *error.args[1:])
+        error.args = (in_horovods_words(f"{text.rstrip('.')}.", words), *error.args[1:])
 
 
 @contextmanager

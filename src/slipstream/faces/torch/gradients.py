@@ -81,7 +81,8 @@ def exchange_gradients(
 def _mark(param: torch.Tensor) -> int:
     """A number made of some of its values, which lie all over it."""
     values = param.detach().reshape(-1)
-    some = values[:: max(1, values.numel() // _MARKED)][: 2 * _MARKED].cpu() + 0  # -0.0 is 0.0
+    some = values[:: max(1, values.numel() // _MARKED)][: 2 * _MARKED].cpu()
+    some = some.to(torch.complex128) + 0  # so -0.0 is 0.0; not all types of parameters can be added to
     return zlib.crc32(some.view(torch.uint8).numpy().tobytes())
 
 

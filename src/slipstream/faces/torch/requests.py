@@ -75,10 +75,10 @@ def sum_request(
     code = dtype_code(torch.empty(0, dtype=dtype, device="cpu"))
     _check_op(op, dtype)
     count = shape.numel()
-    carried = _carried([(code, count * dtype.itemsize)], op, wire)
-    facts = [_name(dtype), str(tuple(shape)), *_reduction(op, prescale, postscale), carried, _on([device])]
+    wire = _carried([(code, count * dtype.itemsize)], op, wire)
+    facts = [_name(dtype), str(tuple(shape)), *_reduction(op, prescale, postscale), _by(wire), _on([device])]
     shared = None
-    if op in (Average, SumOp) and dtype in _SHARING and not carried:
+    if op in (Average, SumOp) and dtype in _SHARING and not wire:
         factors = [float(factor_for(dtype, one)) for one in (prescale, postscale)]
         shared = Sum(code, engine_op(op), count, count * dtype.itemsize, *factors)
     form = [[[code, list(shape)]], op, prescale, postscale, int(wire), False]
@@ -94,6 +94,7 @@ def grouped_request(
     wire: WireType = WireType.EXACT,
 ) -> Request:
     """The all-reduce of several tensors."""
+    wire = _carried(_sizes(tensors), op, wire)
     dtypes, *facts = _reduction_facts(tensors, op, prescale, postscale, wire)
     facts = [f"group of {dtypes}", *facts]
     form = [[_data(tensor) for tensor in tensors], op, prescale, postscale, int(wire), True]
@@ -111,6 +112,7 @@ def shares_request(
 ) -> Request:
     """The reduce-scatter of each tensor."""
     engine_op(op)
+    wire = _carried(_sizes(tensors), op, wire)
     facts = _reduction_facts(tensors, op, prescale, postscale, wire)
     form = [[_data(tensor) for tensor in tensors], op, prescale, postscale, int(wire)]
     return _request("reducescatter", name, facts, form, _SUM, own=own)
@@ -233,18 +235,27 @@ def _reduction_facts(
         _check_op(op, tensor.dtype)
     dtypes = _dtypes(tensors)
     shapes = _several([str(tuple(tensor.shape)) for tensor in tensors])
-    carried = _carried([(dtype_code(one), one.numel() * one.element_size()) for one in tensors], op, wire)
     devices = _on([tensor.device.type for tensor in tensors])
-    return [dtypes, shapes, *_reduction(op, prescale, postscale), carried, devices]
+    return [dtypes, shapes, *_reduction(op, prescale, postscale), _by(wire), devices]
 
 
-def _carried(tensors: Iterable[tuple[int, int]], op: int, wire: WireType) -> str:
-    """By which wire some of these travel, codes of dtypes with bytes, or "". Also in a group of one host, where none
-    acts: so a program that differs in it learns of it on any machine.
+def _sizes(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Of each the code of its dtype, and its bytes."""
+    return [(dtype_code(one), one.numel() * one.element_size()) for one in tensors]
+
+
+def _carried(sizes: Iterable[tuple[int, int]], op: int, wire: WireType) -> WireType:
+    """By which wire some tensors of these `_sizes` travel: none, if what is asked for acts on none of them.
+
+    It may be one in a group of one host, too, where none acts: so a program that differs in it learns of it on any
+    machine.
     """
-    if not wire or op == Adasum or not any(wire_of_sum(wire, *one, engine_op(op)) for one in tensors):
-        return ""
-    return f"{wire.name.lower()} between hosts"
+    acts = wire and op != Adasum and any(wire_of_sum(wire, *one, engine_op(op)) for one in sizes)
+    return wire if acts else WireType.EXACT
+
+
+def _by(wire: WireType) -> str:
+    return f"{wire.name.lower()} between hosts" if wire else ""
 
 
 def _check_op(op: int, dtype: torch.dtype) -> None:

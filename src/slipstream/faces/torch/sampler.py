@@ -100,7 +100,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         if not self.shuffle:
             return list(range(count))
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order: list[int] = torch.randperm(count, generator=generator).tolist()
+        order: list[int] = torch.randperm(count, generator=generator, device="cpu").tolist()
         return order
 
     def __iter__(self) -> Iterator[int]:

@@ -184,7 +184,7 @@ def _sealing(original: Callable[..., Any]) -> Callable[..., Any]:
         pickled, _ = original(obj, "cpu", *rest)
         data = bytearray(call.sealed(pickled.numpy().tobytes()))
         tensor = torch.frombuffer(data, dtype=torch.uint8).clone().to(device)
-        return tensor, torch.tensor([len(data)], dtype=torch.long).to(device)
+        return tensor, torch.tensor([len(data)], dtype=torch.long, device=device)
 
     return with_signature_of(original, object_to_tensor)
 

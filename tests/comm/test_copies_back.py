@@ -1,0 +1,45 @@
+"""Results that are copied to where the caller wants them, while a signal's handler calls operations."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+from slipstream.comm.collectives.copies_back import OPEN, CopyBack, settle
+from slipstream.comm.collectives.work import DONE
+from slipstream.comm.membership.group import Group
+
+GROUP = cast(Group, None)
+
+
+def use(begin: int, end: int) -> str:
+    """What a handler's call on this memory raises that comes amid a copy to 100..200; the copy is made all the same."""
+    said: list[str] = []
+    made: list[bool] = []
+
+    def copy() -> None:
+        made.append(True)
+        try:
+            settle(GROUP, 0, "broadcast", (begin, end - begin, None))
+        except RuntimeError as error:
+            said.append(str(error))
+
+    copy_back = CopyBack(DONE, GROUP, 0, "all_reduce", lambda low, high, _: low < 200 and high > 100, copy)
+    thread = threading.Thread(target=copy_back.copy, daemon=True)
+    try:
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert copy_back not in OPEN
+    finally:
+        OPEN.pop(copy_back, None)
+    assert made == [True]
+    return "".join(said)
+
+
+def test_a_handler_may_use_other_memory_amid_a_copy() -> None:
+    assert use(200, 300) == ""
+
+
+def test_a_handler_that_uses_the_same_memory_amid_a_copy_gets_an_error() -> None:
+    assert "a signal's handler cannot use the memory of all_reduce" in use(150, 300)
