@@ -56,7 +56,7 @@ Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions,
 void Engine::submit(WorkPtr work) {
   unfinished_.add();
   if (const Error error = submitted_.push(work))
-    unfinished_.complete(*work, named_error(error, report_.name(), kHasCalled, work->request));
+    unfinished_.complete(*work, named_error(error, report_.name(), kHasCalled, *work));
   else
     bell_.ring();
 }
@@ -64,7 +64,7 @@ void Engine::submit(WorkPtr work) {
 void Engine::take_submitted() {
   for (WorkPtr& work : submitted_.take()) {
     if (failure_state_.ended())  // by the work before this one
-      unfinished_.complete(*work, named_error(failure(), report_.name(), kHasCalled, work->request));
+      unfinished_.complete(*work, named_error(failure(), report_.name(), kHasCalled, *work));
     else if (work->request.candidates.empty())
       enqueue(std::move(work));
     else
@@ -147,7 +147,7 @@ Error Engine::missed(const Execution& execution) const {
     if (!gone || watch_.just_left(rank, now())) continue;
     const auto [out, in] = execution.traffic(i);
     const bool enough = out == 0 && (in == 0 || early_.any_from(rank, {request.channel, request.seq}));
-    if (!enough) return report_.still_waits(gone, request);
+    if (!enough) return report_.still_waits(gone, *execution.work());
   }
   return {};
 }
@@ -301,8 +301,7 @@ void Engine::fail_works(const Error& error, const Error& refusal) {
   for (const auto& receive : receives_.all()) works.push_back(receive.work);
   receives_.clear();
   if (!works.empty()) submitted_.set_told();
-  for (const WorkPtr& work : works)
-    unfinished_.complete(*work, named_error(error, report_.name(), kStillWaits, work->request));
+  for (const WorkPtr& work : works) unfinished_.complete(*work, named_error(error, report_.name(), kStillWaits, *work));
 }
 
 // The session fails unless another rank knows better, within a moment, whose fault it is.

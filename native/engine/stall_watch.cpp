@@ -58,12 +58,12 @@ Error StallWatch::watch(Execution& execution, Time now) {
   for (const int rank : ranks)
     if (fabric_.gone(rank) && (late || !just_left(rank, now)))
       return stall.differ.contains(rank) ? questions_.unlike(rank, request)
-                                         : report_.still_waits(fabric_.gone(rank), request);
+                                         : report_.still_waits(fabric_.gone(rank), *execution.work());
   if (late) return expired(*execution.work(), stall, ranks, report_.our_wait_in(execution, now));
   const bool ask = must_ask(stall, now);
   for (const int rank : ranks) {
     if (fabric_.gone(rank)) continue;
-    if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, request);
+    if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, *execution.work());
     if (ask && fabric_.up(rank) != nullptr)
       questions_.describe({request.stands_for != 0 ? request.stands_for : request.channel, request.seq},
                           request.signature, rank);
@@ -102,13 +102,13 @@ Error StallWatch::watch(Receives::Receive& receive, Time now) {
     else
       just_gone |= just_left(global(candidate), now);
   if (alive.empty() && just_gone && now < stall.deadline) return {};
-  if (alive.empty()) return report_.still_waits(fabric_.gone(global(receive.candidates().front())), request);
+  if (alive.empty()) return report_.still_waits(fabric_.gone(global(receive.candidates().front())), *receive.work);
   if (now >= stall.deadline) return expired(*receive.work, stall, alive, report_.our_wait_in(receive, now));
   const bool ask = must_ask(stall, now);
   for (const Candidate& candidate : receive.candidates()) {
     const int rank = global(candidate);
     if (fabric_.gone(rank)) continue;
-    if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, request);
+    if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, *receive.work);
     if (ask && fabric_.up(rank) != nullptr && receives_.first(candidate.channel) == &receive)
       questions_.ask({candidate.channel, ledger_.next(candidate.channel)}, request.signature, rank);
   }

@@ -45,20 +45,20 @@ inline std::string unstopped(std::string text) {
 }
 
 // What the rank `name`, which waits in such a work, says of a rank that is gone.
-inline Error gone_error(const Error& error, const std::string& name, const Signature& signature, uint32_t seq) {
+inline Error gone_error(const Error& error, const std::string& name, const Work& work) {
   Error e = error;
-  e.text = unstopped(e.text) + "; " + name + kStillWaits + numbered(signature, seq);
+  e.text = unstopped(e.text) + "; " + name + kStillWaits + title_of(work, work.request.seq);
   return e;
 }
 
 // The error of a work that fails because of another rank: it names the work, unless it names one already.
-inline Error named_error(const Error& error, const std::string& name, const char* does, const Request& request) {
+inline Error named_error(const Error& error, const std::string& name, const char* does, const Work& work) {
   const auto says = [&error](const char* words) { return error.text.find(words) != std::string::npos; };
   if (error.code != Code::peer_lost || says(kStillWaits) || says(kHasCalled)) return error;
-  const bool has_number = request.candidates.empty();
+  const bool has_number = work.request.candidates.empty();
   Error e = error;
   e.text = unstopped(e.text) + "; " + name + does +
-           (has_number ? numbered(request.signature, request.seq) : request.signature.describe());
+           (has_number ? title_of(work, work.request.seq) : work.request.signature.describe());
   return e;
 }
 

@@ -126,9 +126,7 @@ std::string WaitReport::oldest_of(const Ledger& ledger, Time now) {
          seconds_text(now - work.submitted) + " ago";
 }
 
-Error WaitReport::still_waits(const Error& error, const Request& request) const {
-  return gone_error(error, name_, request.signature, request.seq);
-}
+Error WaitReport::still_waits(const Error& error, const Work& work) const { return gone_error(error, name_, work); }
 
 Error WaitReport::still_waits(const Error& error) const {
   const Execution* found = nullptr;
@@ -139,7 +137,7 @@ Error WaitReport::still_waits(const Error& error) const {
     if (found == nullptr || waits) found = execution;
     if (waits) break;
   }
-  return found == nullptr ? error : still_waits(error, found->work()->request);
+  return found == nullptr ? error : still_waits(error, *found->work());
 }
 
 std::string WaitReport::named(const Error& failure) const { return fabric_.who(rank_) + " " + full(failure); }

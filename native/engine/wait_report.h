@@ -56,8 +56,8 @@ class WaitReport {
   // The same, behind the name and the host of this rank.
   std::string named(const Error& failure) const;
 
-  // `error`, which names a rank that is gone, with the work that waits for that rank: `request`, ...
-  Error still_waits(const Error& error, const Request& request) const;
+  // `error`, which names a rank that is gone, with the work that waits for that rank: `work`, ...
+  Error still_waits(const Error& error, const Work& work) const;
   // ... or the oldest one that waits for it, or else the oldest of all.
   Error still_waits(const Error& error) const;
 

@@ -130,9 +130,22 @@ def break_off(rank: int, size: int) -> None:
         print(f"lost: {error}")
 
 
+def break_amid(rank: int, size: int) -> None:
+    vectors = Vectors(np.zeros(8 << 20, np.uint8), DType.F64, (1 << 20,))
+    if rank == 1:
+        addresses.barrier(slipstream.world(), name="the gradients").wait()
+        aside, half = slipstream.world().beside("Adasum"), np.empty(vectors.count // 2)
+        addresses.recv(aside, half.ctypes.data, half.size, DType.F64, 0, keep=half).wait()
+        os._exit(0)  # rank 0 waits for the other half
+    try:
+        start_adasum(slipstream.world(), vectors, "the gradients").wait()
+    except slipstream.PeerLost as error:
+        print(f"lost: {error}")
+
+
 def main() -> None:
     slipstream.init()
-    checks = {"values": values, "odd": odd, "differ": differ, "break": break_off}
+    checks = {"values": values, "odd": odd, "differ": differ, "break": break_off, "break amid": break_amid}
     checks[sys.argv[1]](slipstream.rank(), slipstream.size())
     print("done", flush=True)
     slipstream.shutdown()

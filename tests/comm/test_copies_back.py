@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import cast
 
+import pytest
+
 from slipstream.comm.collectives.copies_back import OPEN, CopyBack, settle
 from slipstream.comm.collectives.work import DONE
 from slipstream.comm.membership.group import Group
@@ -43,3 +45,31 @@ def test_a_handler_may_use_other_memory_amid_a_copy() -> None:
 
 def test_a_handler_that_uses_the_same_memory_amid_a_copy_gets_an_error() -> None:
     assert "a signal's handler cannot use the memory of all_reduce" in use(150, 300)
+
+
+def test_a_copy_that_cannot_be_made_is_an_error_for_who_waits_for_it_alone() -> None:
+    def copy() -> None:
+        raise RuntimeError("no such memory")
+
+    copy_back = CopyBack(DONE, GROUP, 0, "all_reduce", lambda low, high, _: True, copy)
+    settle(GROUP, 0, "broadcast", (0, 8, None))
+    assert copy_back not in OPEN
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no such memory"):
+            copy_back()
+
+
+def test_a_copy_that_a_handler_breaks_off_is_made_later() -> None:
+    made: list[int] = []
+
+    def copy() -> None:
+        made.append(1)
+        if len(made) == 1:
+            raise KeyboardInterrupt
+
+    copy_back = CopyBack(DONE, GROUP, 0, "all_reduce", lambda low, high, _: True, copy)
+    with pytest.raises(KeyboardInterrupt):
+        copy_back()
+    copy_back()
+    assert len(made) == 2
+    assert copy_back not in OPEN

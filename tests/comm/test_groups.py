@@ -44,3 +44,33 @@ def test_threads_that_make_groups_of_the_same_ranks_at_the_same_moment(
         )
     finally:
         slipstream.shutdown()
+
+
+@pytest.mark.parametrize("how", ["thread", "handler"])
+def test_the_first_calls_get_the_same_world(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Of several threads, and of a signal's handler amid the first call: what is kept by group is kept once."""
+    set_up, found = slipstream.Group._set_up, []
+
+    def ask() -> None:
+        found.append(slipstream.world())
+
+    def meanwhile(self: slipstream.Group, *args: object) -> None:
+        monkeypatch.setattr(slipstream.Group, "_set_up", set_up)
+        if how == "thread":
+            other.start()
+            other.join(0.5)  # it waits, or has made a world of its own
+        else:
+            ask()
+        set_up(self, *args)  # type: ignore[arg-type]
+
+    slipstream.init()
+    try:
+        other = threading.Thread(target=ask)
+        monkeypatch.setattr(slipstream.Group, "_set_up", meanwhile)
+        ask()
+        if how == "thread":
+            other.join(60)
+        assert len(found) == 2
+        assert found[0] is found[1]
+    finally:
+        slipstream.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,8 +69,36 @@ def check_copies_of_what_is_in_flight() -> None:
         hvd.synchronize(handle)
 
 
+def check_what_cannot_be_written_is_refused_when_it_is_called() -> None:
+    """And nothing of it is left for later calls."""
+    for name in ("x", None):
+        for call in (hvd.allreduce_, hvd.allreduce_async_, partial(hvd.broadcast_, root_rank=0)):
+            with pytest.raises(ValueError, match="whose elements share memory"):
+                call(torch.ones(1).expand(5), name=name)
+        with pytest.raises(ValueError, match="has no values"):
+            hvd.allreduce_(torch.ones(3, device="meta"), name=name)
+        _is(hvd.allreduce(torch.ones(3), op=hvd.Sum, name=name), hvd.size())
+
+
+def check_tensors_of_the_inference_mode() -> None:
+    for count in COUNTS:
+        with torch.inference_mode():
+            memory = torch.ones(count, 2)
+            handle = hvd.allreduce_async_(memory[:, 0], op=hvd.Sum)
+        _is(hvd.allreduce(torch.ones(3), op=hvd.Sum), hvd.size())
+        hvd.synchronize(handle)
+        _is(memory[:, 0], hvd.size())
+
+
 @pytest.mark.parametrize(
-    "check", [check_tensors_that_are_not_plain, check_packs, check_copies_of_what_is_in_flight]
+    "check",
+    [
+        check_tensors_that_are_not_plain,
+        check_packs,
+        check_copies_of_what_is_in_flight,
+        check_what_cannot_be_written_is_refused_when_it_is_called,
+        check_tensors_of_the_inference_mode,
+    ],
 )
 def test_operations_in_flight_on_one_tensor(two: Any, check: Any) -> None:
     two(check)

@@ -331,6 +331,8 @@ def check_default_device() -> None:
             assert hvd.allreduce(own, op=hvd.Sum).tolist() == sum(everyone).tolist()
             assert hvd.broadcast(own, hvd.size() - 1).tolist() == everyone[-1].tolist()
             assert hvd.alltoall(own, [3] + [0] * (hvd.size() - 1))[1].device.type == "cpu"
+        sparse = hvd.sparse_allreduce_async(own.to_sparse(), "sparse", hvd.Sum)()
+        assert sparse.to_dense().tolist() == sum(everyone).tolist()
     finally:
         torch.set_default_device(None)
 

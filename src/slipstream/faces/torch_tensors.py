@@ -24,6 +24,8 @@ __all__ = [
     "DTYPES",
     "await_tensor",
     "byte_code",
+    "check_dense",
+    "check_writable",
     "copy_back",
     "describe",
     "dtype_code",
@@ -102,9 +104,22 @@ def factor_for(dtype: torch.dtype, factor: float) -> float:
 
 
 def check_dense(tensor: torch.Tensor) -> None:
-    """ValueError if the tensor is sparse."""
+    """ValueError if the tensor is sparse, or has no values."""
+    if tensor.is_meta:
+        raise ValueError(
+            "a tensor on the meta device has no values: give it memory first, as to_empty() does"
+        )
     if tensor.layout is not torch.strided:
         raise ValueError("Tensor is required to be dense; see sparse_allreduce_async for sparse ones.")
+
+
+def check_writable(tensor: torch.Tensor) -> None:
+    """ValueError if elements of the tensor share memory, as those of ``expand`` do: each would need its own value."""
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise ValueError(
+            f"a result cannot be written to a tensor whose elements share memory (shape {tuple(tensor.shape)}, strides "
+            f"{tensor.stride()}): give its clone()"
+        )
 
 
 def unset(tensor: torch.Tensor) -> torch.Tensor:
@@ -202,4 +217,9 @@ def copy_back(
     def overlaps(begin: int, end: int, memory: Any) -> bool:
         return any(_uses(tensor, begin, end, memory) for tensor in tensors)
 
-    return CopyBack(work, group, channel, name, overlaps, copy)
+    def copy_wherever() -> None:
+        with torch.inference_mode():  # another thread may make the copy, which is in no such mode
+            copy()
+
+    any_inference = any(tensor.is_inference() for tensor in tensors)
+    return CopyBack(work, group, channel, name, overlaps, copy_wherever if any_inference else copy)

@@ -19,7 +19,7 @@ import numpy as np
 from slipstream import _core
 from slipstream.base.dtypes import DType
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.interruption import Together, is_foreign
 from slipstream.comm.membership.group import Group
 from slipstream.plan.steps import Kind, Space
 
@@ -35,7 +35,7 @@ class CopyBack:
     that does not use them all (a strided tensor), else None.
     """
 
-    __slots__ = ("_channel", "_copy", "_group", "_lock", "_name", "_work", "copies", "overlaps")
+    __slots__ = ("_channel", "_copy", "_error", "_group", "_lock", "_name", "_work", "copies", "overlaps")
 
     def __init__(
         self, work: Any, group: Group, channel: int, name: str, overlaps: Overlaps, copy: Callable[[], None]
@@ -44,12 +44,18 @@ class CopyBack:
         self._group, self._channel, self._name = group, channel, name
         self.overlaps = overlaps
         self._copy: Callable[[], None] | None = copy
+        self._error: Exception | None = None  # of a copy that cannot be made
         self._lock = threading.RLock()
         self.copies = False  # a thread, now; a signal's handler may call operations meanwhile
         _sweep()
         OPEN[self] = None
 
     def __call__(self) -> None:
+        self._make()
+        if self._error is not None:
+            raise self._error
+
+    def _make(self) -> None:
         with self._lock:
             if self.copies:
                 raise RuntimeError(
@@ -60,18 +66,22 @@ class CopyBack:
                 if self._copy is not None:
                     self._copy()
                     self._copy = None  # not before: an exception of a signal handler may have come between
+            except Exception as error:
+                if is_foreign(error):
+                    raise
+                self._copy, self._error = None, error.with_traceback(None)
             finally:
                 self.copies = False
         OPEN.pop(self, None)
 
     def copy(self) -> None:
-        """Waits for the operation, and makes the copy unless it failed (its error is for who waits for it)."""
+        """Waits for the operation, and makes the copy unless it failed. Errors of both are for who waits for it."""
         try:
             self._work.wait()
         except SlipstreamError:
             OPEN.pop(self, None)
         else:
-            self()
+            self._make()
 
     def done(self) -> bool:
         """Whether the operation is."""

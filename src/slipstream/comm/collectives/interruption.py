@@ -15,7 +15,15 @@ from slipstream.base.arguments import find_mistake
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
 
-__all__ = ["Together", "abort_broken_off", "abort_interrupted", "found_by_all", "guarded_call", "whole"]
+__all__ = [
+    "Together",
+    "abort_broken_off",
+    "abort_interrupted",
+    "found_by_all",
+    "guarded_call",
+    "is_foreign",
+    "whole",
+]
 
 _MARK = "_slipstream_found_by_all"
 # GuardedCall sets it: the number of the latest guarded call that an exception left, and the id of its traceback then.
@@ -79,7 +87,7 @@ class Together:
     def _judge(self, error: BaseException) -> None:
         if getattr(error, _MARK, False):
             return
-        if isinstance(error, SlipstreamError) and not _is_foreign(error):
+        if isinstance(error, SlipstreamError) and not is_foreign(error):
             return
         how = _interrupted(error, self._operation)
         if isinstance(error, ValueError | TypeError):
@@ -152,13 +160,13 @@ def _judged_inside(error: BaseException, call: int) -> bool:
 
 
 def abort_interrupted(error: BaseException, operation: str, group: Callable[[], Group]) -> None:
-    """Ends the session if ``error`` came into ``operation`` from outside, as `_is_foreign` says."""
-    if _is_foreign(error):
+    """Ends the session if ``error`` came into ``operation`` from outside, as `is_foreign` says."""
+    if is_foreign(error):
         with contextlib.suppress(SlipstreamError):  # there is no session
             _abort(group(), _interrupted(error, operation))
 
 
-def _is_foreign(error: BaseException) -> bool:
+def is_foreign(error: BaseException) -> bool:
     """Whether the call raises it on this rank alone: it is no Exception, or a signal handler raised it.
 
     A function of the trace is a signal handler if it is registered as one, or was given a frame: a handler may have

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -334,9 +335,29 @@ def world() -> Group:
     """
     current = jobs.current()
     if current.world is None:
-        made = Group.__new__(Group)
-        made._set_up(current, tuple(range(current.size)), 0)
-        made.take_reducers()
-        current.world = made
+        with _world_lock:
+            _make_world(current)
     group: Group = current.world
     return group
+
+
+_world_lock = threading.RLock()  # the first calls may come in several threads, and in handlers of signals
+
+
+def _make_world(job: jobs.Job) -> None:
+    made = Group.__new__(Group)
+    made._set_up(job, tuple(range(job.size)), 0)
+    made.take_reducers()
+    # No call stands between the look and what follows, so no signal's handler runs there.
+    if job.world is None:
+        job.world = made
+    else:  # a handler has made it meanwhile
+        job.world.take_reducers()
+
+
+def _forget_after_fork() -> None:
+    global _world_lock
+    _world_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

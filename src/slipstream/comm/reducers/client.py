@@ -28,6 +28,7 @@ __all__ = ["JOB", "Keeper", "Reply", "Request", "reducer_secret", "register", "r
 JOB = "slipstream reducer"  # what callers of a reducer prove to belong to
 _REGISTER_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 2.0  # that another try may take: the end of the job waits for it
 _MOST_ON_A_HOST = 1024  # ranks
 
 _CALLED = Called(
@@ -200,9 +201,13 @@ class Keeper:
                 asked[index] = asked.get(index, 10) + 1
                 if asked[index] <= 10:  # the others are still to connect
                     continue
+                if self._stop.is_set():
+                    return
                 host, port = self.reducers[index]
                 try:
-                    incarnation = register(host, port, self._secret, self._request, encrypt=self._encrypt)
+                    incarnation = register(
+                        host, port, self._secret, self._request, _RETRY_SECONDS, encrypt=self._encrypt
+                    )
                 except Refused as error:  # it has another secret, say, or only hangs up
                     if self._refused.get((host, port)) != str(error):
                         self._refused[host, port] = str(error)

@@ -35,6 +35,6 @@ def sparse_sum(
         indices, values = started.wait()
         if divisor > 1:
             values = values / divisor
-        return torch.sparse_coo_tensor(indices.t(), values, shape).coalesce()
+        return torch.sparse_coo_tensor(indices.t(), values, shape, device=values.device).coalesce()
 
     return finish

@@ -18,7 +18,7 @@ from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import devices
 from slipstream.faces.torch_distributed.devices.memory import TensorMemory
 from slipstream.faces.torch_distributed.reduce_ops import premultiplied, prescale
-from slipstream.faces.torch_tensors import await_tensor, span
+from slipstream.faces.torch_tensors import await_tensor, check_writable, span
 from slipstream.staging import process as staging
 from slipstream.staging.calls import Ends
 
@@ -64,6 +64,7 @@ class Operands:
     def writable(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Finish | None]:
         """A flat tensor to write ``tensor``'s new values to, and what brings them there afterwards."""
         _check_dense(tensor)
+        check_writable(tensor)
         tensor = tensor.detach()
         if _is_flat(tensor):
             return tensor.view(-1), None
@@ -113,6 +114,7 @@ class Operands:
             return together, None
         for tensor in tensors:
             _check_dense(tensor)
+            check_writable(tensor)
             self.await_earlier(tensor, writes=True)
         counts = [t.numel() for t in tensors]
         flat = torch.empty(sum(counts), dtype=tensors[0].dtype, device=tensors[0].device)
