@@ -3,8 +3,8 @@
 elastic_rank.py CASE: a case in JSON, with
     events     what happens where: {"rank of the first job": [place, what]}. Places are "EPOCH.STEP", "end" (of the
                last epoch) and "reset" (its callback); what happens is "die", "raise" (HorovodInternalError, once),
-               "stuck" (the same each time), "interrupt" (HostsUpdatedInterrupt), "skip" (the same, without a sync) or "differ" (in the shape of a
-               call)
+               "stuck" (the same each time), "interrupt" (HostsUpdatedInterrupt), "skip" (the same, without a sync)
+               or "differ" (in the shape of a call)
     optimizer  arguments of DistributedOptimizer
     every      steps from commit to commit
     late_zero  gradients are cleared after steps, not before

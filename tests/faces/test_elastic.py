@@ -94,7 +94,9 @@ def test_a_rank_dies_while_callbacks_of_the_others_wait_for_it() -> None:
     check_trained(found, [2])
 
 
-@pytest.mark.parametrize(("what", "who"), [("raise", "1"), ("interrupt", "1"), ("skip", "1"), ("skip", "012")])
+@pytest.mark.parametrize(
+    ("what", "who"), [("raise", "1"), ("interrupt", "1"), ("skip", "1"), ("skip", "012")]
+)
 def test_a_rank_that_goes_back_takes_the_others_along(what: str, who: str) -> None:
     """Those that do without a sync have one where the others do not."""
     found = outcomes(3, {"every": 3, "events": {rank: ["1.4", what] for rank in who}})
