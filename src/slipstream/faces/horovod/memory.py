@@ -35,9 +35,8 @@ class InFlight(Generic[_T]):
         self._numbers: dict[_T, int] = {}
         self._operations: dict[int, _T] = {}
         self._spans: list[tuple[int, int, int]] = []  # sorted; the last is the operation's number
-        self._bits: set[int] = (
-            set()
-        )  # of the lengths that there have been; a number of threads may add to it at once
+        # How many bits the lengths have that there have been. To add one to a set is a single step.
+        self._bits: set[int] = set()
         self._next = itertools.count()
 
     def add(self, operation: _T, memory: Memory) -> None:
