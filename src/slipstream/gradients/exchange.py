@@ -388,8 +388,8 @@ class GradientExchange:
         before, after = self._parts(), self._recut(places)
         facts = {
             "buckets": len(after),
-            "hidden_before": round(1 - exposed(before, places), 2),
-            "hidden_after": round(1 - exposed(after, places), 2),
+            "percent_hidden_before": round(100 - 100 * exposed(before, places)),
+            "percent_hidden_after": round(100 - 100 * exposed(after, places)),
         }
         if not gains(before, after, places):
             recording.mark("gradients", "order kept", **facts)
@@ -401,8 +401,8 @@ class GradientExchange:
                 "gradients come in another order: %d buckets are cut anew, which can hide %d %% of their exchange "
                 "behind backward in place of %d %%",
                 len(after),
-                100 * facts["hidden_after"],
-                100 * facts["hidden_before"],
+                facts["percent_hidden_after"],
+                facts["percent_hidden_before"],
             )
 
     def _check_overlap(self, group: Group) -> None:
