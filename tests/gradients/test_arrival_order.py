@@ -15,7 +15,7 @@ from slipstream.gradients import buckets, order
 from slipstream.gradients.buckets import Parameter, cut
 from slipstream.gradients.order import Cut, Places, Watch, exposed, in_order, missing, places_of
 
-SIZES = st.lists(st.integers(1, 400), min_size=1, max_size=30)
+SIZES = st.lists(st.integers(1, 400), min_size=1, max_size=16)
 
 
 def parameters(counts: list[int]) -> list[Parameter]:
@@ -44,7 +44,7 @@ def indices(parts: Cut) -> list[list[int]]:
     return [[parameter.index for parameter in part] for part in parts]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_ranks_agree_on_an_order_that_none_has_to_wait_for(job: tuple[list[int], list[list[int]]]) -> None:
     counts, seen = job
@@ -63,7 +63,7 @@ def test_ranks_agree_on_an_order_that_none_has_to_wait_for(job: tuple[list[int],
                 assert at[first] < at[second]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(jobs(), st.booleans())
 def test_the_last_bucket_that_comes_is_small_after_each_agreement(
     job: tuple[list[int], list[list[int]]], grouped: bool
@@ -93,11 +93,11 @@ def test_what_is_left_of_an_exchange_when_backward_is_over() -> None:
     assert exposed(single, places_of([0, 1, 2, 3], 4)) == pytest.approx(1 / 4)
     assert exposed(single, places_of([3, 2, 1, 0], 4)) == pytest.approx(1)
     assert exposed(single, places_of([1, 2, 3], 4)) == pytest.approx(1)
-    assert exposed(single[1:] + single[:1], places_of([1, 2, 3], 4)) == pytest.approx(7 / 12)
+    assert exposed(single[1:] + single[:1], places_of([1, 2, 3], 4)) == pytest.approx(1 / 2)
     assert exposed(single, places_of([], 4)) == pytest.approx(1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_no_more_is_left_than_all(job: tuple[list[int], list[list[int]]]) -> None:
     counts, seen = job
@@ -157,14 +157,14 @@ def test_agreements_become_rare_where_they_do_not_last() -> None:
     up, down = list(range(10)), list(range(9, -1, -1))
     rank, keep = Rank(10), order.STEPS_TO_KEEP
     rank.step(up)
-    for block in range(4000):
+    for block in range(1000):
         for _ in range(order.STEPS_TO_SHOW + 2):
             rank.step(up if block % 2 else down)
     pauses = np.diff(rank.agreements)
     assert pauses[0] > keep
     assert all(later > 1.8 * earlier for earlier, later in pairwise(pauses[1:]))
-    assert 5 <= len(rank.agreements) <= 10
-    for _ in range(4 * int(pauses[-1])):  # it lasts: the next change is seen soon again
+    assert 5 <= len(rank.agreements) <= 8
+    for _ in range(12 * int(pauses[-1])):  # it lasts: the next change is seen soon again
         rank.step(up)
     since = rank.steps
     for _ in range(order.STEPS_TO_SHOW):
@@ -173,4 +173,4 @@ def test_agreements_become_rare_where_they_do_not_last() -> None:
     rank.step(down)
     for _ in range(2 * keep):
         rank.step(up)
-    assert rank.agreements[-1] <= since + order.STEPS_TO_SHOW + keep + 2
+    assert rank.agreements[-1] == since + order.STEPS_TO_SHOW + keep + 1

@@ -96,10 +96,10 @@ def cut(
 
 
 def _with_a_small_end(last: list[Parameter]) -> list[list[Parameter]]:
-    """The parameters of the last bucket in two, if they are more than it should have."""
+    """The parameters of the last bucket in two, if they are more than it should have; one alone may be more."""
     sizes = list(accumulate(parameter.nbytes for parameter in reversed(last)))
-    small = sum(size <= LAST_BUCKET_BYTES for size in sizes)
-    return [last[:-small], last[-small:]] if 0 < small < len(last) else [last]
+    small = max(1, sum(size <= LAST_BUCKET_BYTES for size in sizes))
+    return [last[:-small], last[-small:]] if small < len(last) else [last]
 
 
 class Bucket:

@@ -211,9 +211,8 @@ class GradientExchange:
             self._left[index] -= 1
             if self._left[index]:
                 return
-            if self._buckets is None:
-                self._order.append(index)
-            elif index in self._bucket_of:
+            self._order.append(index)
+            if index in self._bucket_of:
                 self._fill(index)
                 self._launch()
 

@@ -22,7 +22,7 @@ Cut = Sequence[Sequence[Parameter]]  # the parameters of each bucket
 # What another order must hide of the exchange, as a part of all of it.
 LEAST_GAIN = 0.1
 # Steps on end that must show it, ...
-STEPS_TO_SHOW = 5
+STEPS_TO_SHOW = 10
 # ... and steps before ranks agree again; twice as many each time, where the order did not last.
 STEPS_TO_KEEP = 100
 
