@@ -41,7 +41,8 @@ def missing(places: Places) -> frozenset[int]:
 
 def in_order(parameters: Sequence[Parameter], places: Places) -> list[Parameter]:
     """The parameters in the order of their places; those of the same place stay as they are."""
-    return sorted(parameters, key=lambda parameter: int(places[parameter.index]))
+    at = places.tolist()
+    return sorted(parameters, key=lambda parameter: at[parameter.index])
 
 
 def exposed(buckets: Cut, places: Places) -> float:
@@ -50,13 +51,13 @@ def exposed(buckets: Cut, places: Places) -> float:
     As if backward took the same time for each gradient, and as long for all as the exchange: then most is to be
     hidden. Buckets travel one after another, each when it and all before it are full.
     """
-    came = places[places < len(places)]
-    end = int(came.max(initial=0)) + 1
-    whole = sum(parameter.nbytes for bucket in buckets for parameter in bucket)
-    full, busy = 0, 0.0
-    for bucket in buckets:
-        full = max(full, *(min(int(places[parameter.index]) + 1, end) for parameter in bucket))
-        busy = max(busy, full / end) + sum(parameter.nbytes for parameter in bucket) / max(whole, 1)
+    at = places.tolist()
+    end = 1 + max((place for place in at if place < len(at)), default=0)
+    sizes = [sum(parameter.nbytes for parameter in bucket) for bucket in buckets]
+    whole, full, busy = max(sum(sizes), 1), 0, 0.0
+    for bucket, size in zip(buckets, sizes, strict=True):
+        full = max(full, min(max(at[parameter.index] for parameter in bucket) + 1, end))
+        busy = max(busy, full / end) + size / whole
     return max(busy - 1, 0.0)
 
 
