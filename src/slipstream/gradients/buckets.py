@@ -7,7 +7,7 @@ in when backward has made it, and never out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -61,21 +61,25 @@ class GradientPlace:
 
 
 def cut(
-    parameters: Sequence[Parameter], groups: Sequence[Iterable[int]] = (), most: int | None = None
+    parameters: Sequence[Parameter],
+    groups: Sequence[Iterable[int]] = (),
+    most: int | None = None,
+    missing: Collection[int] = (),
 ) -> list[list[Parameter]]:
     """Cuts parameters, in the order in which their gradients become ready, into lists that become buckets.
 
     A bucket has one dtype and one way. Parameters whose index is in one of ``groups`` are kept together (and apart from
-    others) whatever their size; all others are joined until ``most`` bytes (BUCKET_BYTES) are full. Buckets are in the
-    order in which they become full, so that none waits for another that is begun before it and filled later.
+    others) whatever their size; all others are joined until ``most`` bytes (BUCKET_BYTES) are full. Those whose index
+    is in ``missing`` come last, have no gradients, and hold up no bucket of others. Buckets are in the order in which
+    they become full, so that none waits for another that is begun before it and filled later.
     """
     group_of = {index: number for number, members in enumerate(groups) for index in members}
-    open_: dict[tuple[int | None, DType, Way], list[Parameter]] = {}
+    open_: dict[tuple[int | None, DType, Way, bool], list[Parameter]] = {}
     filled: dict[int, int] = {}  # bytes, by the id of the list
     found: list[list[Parameter]] = []
     for parameter in parameters:
         number = group_of.get(parameter.index)
-        key = (number, parameter.dtype, parameter.way)
+        key = (number, parameter.dtype, parameter.way, number is None and parameter.index in missing)
         bucket = open_.get(key)
         limit = (most or BUCKET_BYTES) if bucket is None or bucket is not found[0] else FIRST_BUCKET_BYTES
         if bucket is None or (number is None and filled[id(bucket)] + parameter.nbytes > limit):
@@ -83,7 +87,8 @@ def cut(
             found.append(bucket)
         bucket.append(parameter)
         filled[id(bucket)] = filled.get(id(bucket), 0) + parameter.nbytes
-    end = next((one for one in found if one[-1] is parameters[-1]), None)
+    comes_last = next((one for one in reversed(parameters) if one.index not in missing), None)
+    end = next((one for one in found if one[-1] is comes_last), None)
     if end is not None and end[-1].index not in group_of:
         found = [one for one in found if one is not end] + _with_a_small_end(end)
     last = {bucket[-1].index: bucket for bucket in found}
@@ -91,10 +96,10 @@ def cut(
 
 
 def _with_a_small_end(last: list[Parameter]) -> list[list[Parameter]]:
-    """The parameters of the last bucket in two, if they are more than it should have."""
+    """The parameters of the last bucket in two, if they are more than it should have; one alone may be more."""
     sizes = list(accumulate(parameter.nbytes for parameter in reversed(last)))
-    small = sum(size <= LAST_BUCKET_BYTES for size in sizes)
-    return [last[:-small], last[-small:]] if 0 < small < len(last) else [last]
+    small = max(1, sum(size <= LAST_BUCKET_BYTES for size in sizes))
+    return [last[:-small], last[-small:]] if small < len(last) else [last]
 
 
 class Bucket:

@@ -8,7 +8,6 @@ from slipstream.base import recording
 from slipstream.comm.collectives.adasum import Vectors
 from slipstream.comm.collectives.adasum_line import start_adasum
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
-from slipstream.comm.collectives.work import DONE
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
 from slipstream.gradients.turns import turns_of
@@ -42,8 +41,8 @@ class ChangeExchange:
         """
         _guarded(self, turns=True)
 
-    def take_part(self) -> None:
-        """A step of the other ranks: this one changes nothing."""
+    def take_part(self, wish: bool) -> None:
+        """A step of the other ranks: this one changes nothing. Nobody has a ``wish`` here."""
         for vectors in self._vectors:
             vectors.memory[...] = 0
         _guarded(self, turns=False)
@@ -56,7 +55,7 @@ class ChangeExchange:
         """``turns``: this rank tells the others whose turn it is; one that takes part has been told."""
         group = self._group()
         with Together(group, _EXCHANGE):
-            turn = turns_of(group).begin(self) if turns else DONE
+            turn = turns_of(group).begin(self) if turns else None
             if not self._agreed:
                 check_agreement("optimise", self._described, group)
                 self._agreed = True
@@ -65,7 +64,8 @@ class ChangeExchange:
             with recording.span("gradients", "wait", bucket=name):
                 for work in works:
                     work.wait()
-            turn.wait()
+            if turn is not None:
+                turn.wait()
 
 
 _guarded = guarded_call(ChangeExchange._run, lambda error, _, args, __: args[0].broken_off(error))

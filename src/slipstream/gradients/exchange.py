@@ -4,8 +4,9 @@ goes on.
 All ranks must launch the same buckets in the same order, and nobody negotiates. So the order is fixed:
 buckets are cut from one list of the parameters, equal on all ranks, and a bucket is launched when it and all
 before it are full. The first step only watches: it sends nothing until backward is over, and then all ranks
-take over the order in which rank 0's gradients became ready. Parameters without a gradient on this rank take
-part with zeros, at the end.
+agree on the order in which gradients became ready (`slipstream.gradients.order`). When they come in another order for
+long, so that buckets wait, the ranks agree anew after a step. Parameters without a gradient on this rank take part with
+zeros, at the end.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ import numpy as np
 from slipstream.base import recording
 from slipstream.base.dtypes import Op, name_of
 from slipstream.base.errors import Mismatch, SlipstreamError
+from slipstream.base.log import Log
 from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
-from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement, check_compressions, check_values
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
+from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, in_order, missing, places_of
 from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
 from slipstream.gradients.states import Saved, States, check_kind, check_state, key_of, saved_of
 from slipstream.gradients.story import StepStory
-from slipstream.gradients.turns import turns_of
+from slipstream.gradients.turns import Turn, turns_of
 from slipstream.gradients.ways import reduction_of
 
 __all__ = ["GradientExchange", "Gradients"]
@@ -44,12 +46,15 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 _EXCHANGE = "the exchange of gradients"
 _MOST_SHOWN = 5  # parameters in the name of a bucket
 
+_log = Log("slipstream.gradients")
+
 
 class Gradients(Protocol):
     """The gradients of a framework's parameters, which are numbered from 0 in an order equal on all ranks.
 
     ``watch`` comes first. ``describe``, ``marks``, ``sparse`` and ``parameter`` are asked after the first backward
-    pass, ``place`` then for every gradient that is not sparse; the others in every step.
+    pass, ``place`` then for every gradient that is not sparse, and again when buckets are cut anew; the others in every
+    step.
     """
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -71,7 +76,7 @@ class Gradients(Protocol):
         """A parameter, in the dtype in which its gradient travels where no way is chosen for it (`policy`)."""
 
     def place(self, bucket: Bucket) -> None:
-        """Takes note of where the gradients in ``bucket`` go."""
+        """Takes note of where the gradients in ``bucket`` go, from the next `write` on."""
 
     def drop(self) -> None:
         """Leaves no parameter with a gradient."""
@@ -128,7 +133,9 @@ class GradientExchange:
         self._overlaps = overlaps
         self._unsettled: list[Bucket] = []
         self._take: Callable[[list[int]], None] = _drop
-        self._turn: Work | None = None
+        self._turn: Turn | None = None
+        self._watch = Watch(count)
+        self._due = False  # in the step before, a rank has told that gradients come in another order
         self._left = [passes] * count
         self._order: list[int] = []
         self._buckets: list[Bucket] | None = None
@@ -204,9 +211,8 @@ class GradientExchange:
             self._left[index] -= 1
             if self._left[index]:
                 return
-            if self._buckets is None:
-                self._order.append(index)
-            elif index in self._bucket_of:
+            self._order.append(index)
+            if index in self._bucket_of:
                 self._fill(index)
                 self._launch()
 
@@ -220,9 +226,9 @@ class GradientExchange:
         with self._lock:
             try:
                 with Together(self._group(), _EXCHANGE):
-                    turn = turns_of(self._group()).begin(self)
-                    self._complete()
-                    turn.wait()
+                    turn = self._begin_turn()
+                    again = self._complete()
+                    self._due = turn.wait() and not again
                 self._story.stepped()
             finally:
                 self._begin()
@@ -248,12 +254,12 @@ class GradientExchange:
         then these have no gradients. False: this step cannot be ended so, call `synchronize`.
         """
         self.settle()
-        # Second parts would need one order of all optimizers.
+        # Second parts, and messages by which ranks agree, would need one order of all optimizers.
         in_one_part = all(isinstance(reduction, Exact) for reduction in self._reductions.values())
-        if self._buckets is None or self._sparse or not in_one_part:
+        if self._buckets is None or self._due or self._sparse or not in_one_part:
             return False
         with self._lock, Together(self._group(), _EXCHANGE):
-            self._turn = turns_of(self._group()).begin(self)
+            self._turn = self._begin_turn()
             self._launch_rest()
             self._take = take
             self._unsettled = self._buckets[::-1]
@@ -281,7 +287,7 @@ class GradientExchange:
                     self._take([place.parameter.index for place in bucket.places])
                 if not self._unsettled:
                     assert self._turn is not None
-                    self._turn.wait()
+                    self._due = self._turn.wait()
                     self._begin()
             except SlipstreamError:
                 self._unsettled = []  # the job has failed: the step is lost, and another job begins with a new one
@@ -289,14 +295,18 @@ class GradientExchange:
                 raise
 
     @_guarded
-    def take_part(self) -> None:
-        """Completes a step of the other ranks: this one has no gradients, and takes part with zeros."""
+    def take_part(self, wish: bool) -> None:
+        """Completes a step of the other ranks: this one has no gradients, and takes part with zeros.
+
+        ``wish``: whether gradients come in another order on some rank.
+        """
         self.settle()
         self._gradients.drop()
         with self._lock:
             try:
                 with Together(self._group(), _EXCHANGE):
-                    self._complete()
+                    again = self._complete()
+                    self._due = wish and not again
             finally:
                 self._begin()
 
@@ -304,7 +314,12 @@ class GradientExchange:
         """What breaks the exchange off, from outside, would leave the other ranks with less than all gradients."""
         abort_interrupted(error, _EXCHANGE, self._group)
 
-    def _complete(self) -> None:
+    def _begin_turn(self) -> Turn:
+        wish = self._buckets is not None and self._watch.wishes(self._order, self._parts, self._recut)
+        return turns_of(self._group()).begin(self, wish)
+
+    def _complete(self) -> bool:
+        """Reduces all gradients; returns whether the ranks have agreed on their order anew."""
         if self._buckets is None:
             self._learn()
         self._launch_rest()
@@ -315,6 +330,9 @@ class GradientExchange:
             self._complete_bucket(bucket)
         for finish in sparse:
             finish()
+        if self._due:
+            self._learn_again()
+        return self._due
 
     def _launch_rest(self) -> None:
         for index in self._bucket_of:
@@ -342,8 +360,6 @@ class GradientExchange:
         buckets.
         """
         group = self._group()
-        seen = set(self._order)
-        order = self._order + [index for index in reversed(range(self._count)) if index not in seen]
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         described = self._gradients.describe()
         check_agreement("optimise", described, group)
@@ -355,9 +371,38 @@ class GradientExchange:
         parameters = [self._travelling(one, group) for one in asked]
         self._check_overlap(group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
-        agreed = arrays.broadcast(np.array(order, dtype=np.int64), 0, group=group).tolist()
+        places = arrays.all_reduce(places_of(self._order, self._count), Op.MAX, group=group)
         self._sparse = [index for index, flag in enumerate(flags) if flag]
-        self._build([parameters[index] for index in agreed if not flags[index]], group)
+        in_buckets = [one for one in reversed(parameters) if not flags[one.index]]
+        self._build(self._cut(in_buckets, places), group)
+
+    def _learn_again(self) -> None:
+        """Gradients come in another order for long: agree on it, and cut the buckets anew if that is worth it.
+
+        The gradients of this step stay where they are, in the memory of the buckets that there were.
+        """
+        group = self._group()
+        places = arrays.all_reduce(self._watch.places, Op.MAX, group=group)
+        self._watch.agreed()
+        before, after = self._parts(), self._recut(places)
+        facts = {
+            "buckets": len(after),
+            "percent_hidden_before": round(100 - 100 * exposed(before, places)),
+            "percent_hidden_after": round(100 - 100 * exposed(after, places)),
+        }
+        if not gains(before, after, places):
+            recording.mark("gradients", "order kept", **facts)
+            return
+        self._build(after, group)
+        recording.mark("gradients", "order learnt again", **facts)
+        if group.rank == 0:
+            _log.info(
+                "gradients come in another order: %d buckets are cut anew, which can hide %d %% of their exchange "
+                "behind backward in place of %d %%",
+                len(after),
+                facts["percent_hidden_after"],
+                facts["percent_hidden_before"],
+            )
 
     def _check_overlap(self, group: Group) -> None:
         overlaps = np.asarray(arrays.all_gather(np.array([self._overlaps]), group=group)).tolist()
@@ -380,8 +425,8 @@ class GradientExchange:
         way = as_it_acts(parameter.way, group)
         return replace(parameter, dtype=way.dtype(parameter.dtype), way=way)
 
-    def _build(self, parameters: Sequence[Parameter], group: Group) -> None:
-        self._buckets = [bucket_of(part, group, _label(part)) for part in self._cut(parameters)]
+    def _build(self, parts: Cut, group: Group) -> None:
+        self._buckets = [bucket_of(part, group, _label(part)) for part in parts]
         self._reductions = {
             bucket: reduction_of(bucket, self._terms, self._states) for bucket in self._buckets
         }
@@ -390,8 +435,17 @@ class GradientExchange:
             for place in bucket.places:
                 self._bucket_of[place.parameter.index] = bucket
 
-    def _cut(self, parameters: Sequence[Parameter]) -> list[list[Parameter]]:
-        return cut(parameters, self._groups, OVERLAPPED_BYTES if self._overlaps else None)
+    def _cut(self, parameters: Sequence[Parameter], places: Places) -> Cut:
+        """Into buckets, for gradients that come at these places."""
+        most = OVERLAPPED_BYTES if self._overlaps else None
+        return cut(in_order(parameters, places), self._groups, most, missing(places))
+
+    def _parts(self) -> Cut:
+        """The parameters of each bucket that there is."""
+        return [[place.parameter for place in bucket.places] for bucket in self._buckets or ()]
+
+    def _recut(self, places: Places) -> Cut:
+        return self._cut([parameter for part in self._parts() for parameter in part], places)
 
     def _fill(self, index: int) -> None:
         self._gradients.write(index)

@@ -1,7 +1,8 @@
 """Ranks that have no more batches take part in the others' steps, with zeros, until these have none either.
 
 Before an exchange completes, the ranks of its group tell each other whose turn it is. A rank without batches learns
-from that which exchange it has to take part in.
+from that which exchange it has to take part in. With its turn each rank tells whether it wishes that all ranks agree on
+something after the next turn: that is one bit, and no further message.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,10 @@ from slipstream.comm.negotiation.messages import ENDLESS
 from slipstream.comm.negotiation.negotiated import Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
-__all__ = ["TakesPart", "join", "turns_of"]
+__all__ = ["TakesPart", "Turn", "join", "turns_of"]
 
 _I64, _MAX = int(DType.I64), int(Op.MAX)
+_WISH = 1 << 32  # above the numbers of exchanges, so that the highest of all ranks has it if any has
 _NAME = own_name("the turn of an optimizer, or join")
 _STEP = "the step of an optimizer"
 _JOINED = (
@@ -42,8 +44,20 @@ _JOINED = (
 class TakesPart(Protocol):
     """An exchange that the ranks of a group run together."""
 
-    def take_part(self) -> None:
-        """Runs it once without gradients of this rank."""
+    def take_part(self, wish: bool) -> None:
+        """Runs it once without gradients of this rank; ``wish``: whether any rank has told one."""
+
+
+class Turn(NamedTuple):
+    """The turn of an exchange, which this rank tells the others."""
+
+    number: NDArray[np.int64]
+    work: Work
+
+    def wait(self) -> bool:
+        """Waits until all ranks have told it; returns whether any of them has told a wish."""
+        self.work.wait()
+        return bool(self.number[0] & _WISH)
 
 
 class _Turns:
@@ -57,18 +71,17 @@ class _Turns:
         """Takes note of a new one."""
         self._exchanges.append(weakref.ref(exchange))
 
-    def begin(self, exchange: TakesPart) -> Work:
-        """Tells the others that it is this one's turn; the Work of that is to be waited for."""
+    def begin(self, exchange: TakesPart, wish: bool = False) -> Turn:
+        """Tells the others that it is this one's turn, and a ``wish``; the turn is to be waited for."""
         if not any(one() is exchange for one in self._exchanges):  # made in a job before this one
             self.add(exchange)
         number = next(i for i, one in enumerate(self._exchanges, 1) if one() is exchange)
-        return self._tell(np.array([number], np.int64), _STEP)
+        return self._tell(np.array([number + _WISH * wish], np.int64), _STEP)
 
-    def next(self) -> TakesPart | None:
-        """Whose turn it is where this rank has no more batches; None if no rank has any."""
-        found = np.zeros(1, np.int64)
-        self._tell(found, _JOINED, ENDLESS).wait()  # the others may go on without steps
-        number = int(found[0])
+    def next(self) -> tuple[TakesPart, bool] | None:
+        """Whose turn it is, and whether any rank has told a wish; None if no rank has batches any more."""
+        turn = self._tell(np.zeros(1, np.int64), _JOINED, ENDLESS)  # the others may go on without steps
+        wish, number = turn.wait(), int(turn.number[0]) % _WISH
         if number == 0:
             return None
         exchange = self._exchanges[number - 1]() if number <= len(self._exchanges) else None
@@ -80,16 +93,16 @@ class _Turns:
             )
             self._group.session.abort(text)
             raise Aborted(text)
-        return exchange
+        return exchange, wish
 
-    def _tell(self, number: NDArray[np.int64], title: str, timeout: float = 0.0) -> Work:
+    def _tell(self, number: NDArray[np.int64], title: str, timeout: float = 0.0) -> Turn:
         """``number`` becomes the highest of all ranks. ``title``: what reports call it while it waits for them."""
         address = number.ctypes.data
         work = addresses.all_reduce(
             self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number, timeout=timeout
         )
         work.entitle(title)
-        return work
+        return Turn(number, work)
 
     def last(self, helped: bool, waited: float) -> int:
         """The rank (its number in the job) that has joined last: it ``helped`` nobody, and ``waited`` least (seconds).
@@ -112,8 +125,9 @@ def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = N
         before = 0 if negotiator is None else negotiator.helped
         named = None if negotiator is None or take_part is None else negotiator.join(take_part)
         helped = False
-        while (exchange := turns.next()) is not None:
-            exchange.take_part()
+        while (turn := turns.next()) is not None:
+            exchange, wish = turn
+            exchange.take_part(wish)
             helped = True
         if named is not None and negotiator is not None:
             named.wait()
