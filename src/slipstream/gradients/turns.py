@@ -136,7 +136,7 @@ def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = N
 
 
 _turns: weakref.WeakKeyDictionary[Group, _Turns] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def turns_of(group: Group) -> _Turns:
@@ -144,13 +144,13 @@ def turns_of(group: Group) -> _Turns:
     with _lock:
         found = _turns.get(group)
         if found is None:
-            found = _turns[group] = _Turns(group)
+            found = _turns.setdefault(group, _Turns(group))
         return found
 
 
 def _forget_after_fork() -> None:
     global _lock, _turns
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _turns = weakref.WeakKeyDictionary()
 
 

@@ -47,6 +47,10 @@ __all__ = ["Negotiator", "forget", "negotiator_of"]
 _LEAVE = 5.0  # seconds
 _LOOK = 0.2
 _NAP = 0.005  # seconds that a caller has to wait for its operation before the thread does
+_TWICE = (
+    "Requested to {} a tensor with the same name as another tensor that is currently being processed: {!r}. "
+    "Synchronize the first, or use another name."
+)
 _GAP = 0.002  # seconds between two calls: they do not wait for each other
 
 
@@ -101,21 +105,13 @@ class Negotiator:
         waits for it at once, and it may be run in here. ValueError while another of its kind and name is not done;
         RuntimeError while this rank has joined: the others go on without it.
         """
-        joined = self.joined
-        if joined is not None and not joined.decided():
-            raise RuntimeError(
-                f"{request.title} was called while another thread of this rank waits in join, or the code that a "
-                "signal's handler has interrupted: the other ranks go on without it. Call join after all operations"
-            )
+        _check_not_joined(self.joined, request)
         key = request.key if request.has_name else unnamed(next(self._numbers))
         call = Negotiated(self, request, start, part, key)
         before = self._calls.get(key)
         if before is not None and not before.done():
             self._group.session.check()  # has it failed, the one before does not end by itself
-            raise ValueError(
-                f"Requested to {request.kind} a tensor with the same name as another tensor that is currently "
-                f"being processed: {request.name!r}. Synchronize the first, or use another name."
-            )
+            raise ValueError(_TWICE.format(request.kind, request.name))
         if self._group.size == 1:
             call.begin_alone(self._group)
             return call
@@ -151,10 +147,7 @@ class Negotiator:
             return None
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="slipstream negotiation", daemon=True)
-            try:
-                thread.start()
-            except KeyError as error:  # by CPython, where a signal's handler has raised in there
-                raise error.__context__ or error from None
+            _start(thread)
             self._thread = thread
         self._calls[call.key] = call
         if not request.own:
@@ -478,8 +471,25 @@ def negotiator_of(group: Group) -> Negotiator:
     with _lock:
         found = _negotiators.get(group)
         if found is None:
-            found = _negotiators[group] = Negotiator(group)
+            found = _negotiators.setdefault(
+                group, Negotiator(group)
+            )  # in which a signal's handler may call this
         return found
+
+
+def _check_not_joined(join: Negotiated | None, request: Request) -> None:
+    if join is not None and not join.decided():
+        raise RuntimeError(
+            f"{request.title} was called while another thread of this rank waits in join, or the code that a signal's "
+            "handler has interrupted: the other ranks go on without it. Call join after all operations"
+        )
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except KeyError as error:  # by CPython, where a signal's handler has raised in there
+        raise error.__context__ or error from None
 
 
 def forget(group: Group) -> None:
