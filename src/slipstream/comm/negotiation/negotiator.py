@@ -146,9 +146,7 @@ class Negotiator:
             call.fail(told(request, self._stopped))
             return None
         if self._thread is None:
-            thread = threading.Thread(target=self._serve, name="slipstream negotiation", daemon=True)
-            _start(thread)
-            self._thread = thread
+            self._thread = _started(self._serve)
         self._calls[call.key] = call
         if not request.own:
             close_block(open_block(), True)  # whatever becomes of the call, the operation goes on
@@ -485,11 +483,13 @@ def _check_not_joined(join: Negotiated | None, request: Request) -> None:
         )
 
 
-def _start(thread: threading.Thread) -> None:
+def _started(serve: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=serve, name="slipstream negotiation", daemon=True)
     try:
         thread.start()
     except KeyError as error:  # by CPython, where a signal's handler has raised in there
         raise error.__context__ or error from None
+    return thread
 
 
 def forget(group: Group) -> None:
