@@ -77,7 +77,7 @@ class OneRank:
         self.looks += 1
         return SimpleNamespace(wait=lambda: list(values))
 
-    def compile(self, owner: SizeClass, candidate: Candidate, reason: str) -> Candidate:
+    def compile(self, candidate: Candidate, reason: str) -> Candidate:
         return candidate
 
     def claim_lanes(self, owner: SizeClass) -> bool:
