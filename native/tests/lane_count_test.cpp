@@ -105,10 +105,10 @@ TEST(many_lanes_that_have_won_are_reviewed_in_little_time) {
 
 TEST(a_link_that_is_seldom_busy_is_reviewed_as_little) {
   Link link;
-  link.go(100, of_each, 0.05);
+  link.go(200, of_each, 0.02);
   CHECK_EQ(link.count.wanted(), 16);
   link.with_few = link.total_busy = 0;
-  link.go(3600, of_each, 0.05);
+  link.go(3600, of_each, 0.02);
   CHECK(link.trials >= 2);
   CHECK(link.with_few <= 0.03 * link.total_busy);
 }
@@ -123,10 +123,10 @@ TEST(lanes_that_have_won_end_once_the_network_has_changed) {
 
 TEST(a_rate_that_falls_for_long_shortens_the_wait) {
   Link link;
-  link.go(2 * 3600, of_each);
+  link.go(130 * 60, of_each);
   CHECK_EQ(link.count.wanted(), 16);
   const int before = link.trials;
-  link.go(600, of_all);  // an eighth of what it was
+  link.go(600, of_all);  // an eighth of what it was, half an hour before the next review
   CHECK_EQ(link.count.wanted(), 2);
   CHECK(link.trials > before);
   link.go(2 * 3600, of_all);
@@ -176,11 +176,14 @@ TEST(links_that_push_each_other_to_many_lanes_let_them_go) {
       links[i].step(in_use ? each * links[i].seen.lanes : 0, in_use ? 1 : 0);
     }
   };
-  for (int i = 0; i < 8; ++i) step(1);
-  for (int i = 0; i < 8; ++i) step(2);
-  for (int i = 0; i < 12; ++i) step(3);
-  CHECK(links[1].count.wanted() == 16 && links[2].count.wanted() == 16);  // one after the other
-  for (int i = 0; i < 4 * 600; ++i) step(3);
+  const auto go = [&](int minutes, size_t using_it) {
+    for (int i = 0; i < 240 * minutes; ++i) step(using_it);
+  };
+  go(1, 1);
+  go(6, 2);
+  go(1, 3);
+  CHECK(!all(2));  // one after the other
+  go(80, 3);
   CHECK(all(2));
 }
 

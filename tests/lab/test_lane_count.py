@@ -33,12 +33,14 @@ def test_a_link_over_several_paths_gets_lanes_unless_their_number_is_given(
 @pytest.mark.slow
 def test_lanes_that_have_won_end_once_they_gain_nothing() -> None:
     """Four paths, and then one bottleneck before them: a review finds that 2 lanes fill it."""
-    command = [sys.executable, "-m", "slipstream", "run", "-np", "2", "--no-prefix", "--", sys.executable]
+    command = [sys.executable, "-m", "slipstream", "run", "-np", "2", "--", sys.executable, str(RANK), "16", "2"]
     with Lab(2, paths=["60mbit"] * 4) as lab:
-        job = lab.popen("h1", [*command, str(RANK), "16", "2"], stdout=subprocess.PIPE, text=True)
-        assert job.stdout is not None
-        assert job.stdout.readline() == "16\n"
-        for host in lab.hosts:
-            lab.rate(host, "40mbit")
-        assert job.stdout.readline() == "2\n"
-        assert job.wait(60) == 0
+        env = {"SLIPSTREAM_LOG": "info"}
+        with lab.popen("h1", command, env=env, stderr=subprocess.PIPE, text=True) as job:
+            assert job.stderr is not None
+            assert any("16 stay" in line for line in job.stderr)
+            for host in lab.hosts:
+                lab.rate(host, "40mbit")
+            assert any("2 stay" in line for line in job.stderr)
+            job.stderr.read()
+            assert job.wait() == 0

@@ -44,7 +44,7 @@ def all_lanes_alike(candidate: Candidate) -> float:
 
 
 def many_lanes_best(candidate: Candidate) -> float:
-    return milliseconds({1: 8.0, 2: 4.0, 4: 2.4, 8: 2.0, 16: 1.6, 32: 1.6}, candidate)
+    return milliseconds({1: 8.0, 2: 4.0, 4: 2.4, 8: 2.0, 16: 1.6, 32: 1.6, 64: 1.7}, candidate)
 
 
 def defaults_best(candidate: Candidate) -> float:
