@@ -33,7 +33,19 @@ def test_a_link_over_several_paths_gets_lanes_unless_their_number_is_given(
 @pytest.mark.slow
 def test_lanes_that_have_won_end_once_they_gain_nothing() -> None:
     """Four paths, and then one bottleneck before them: a review finds that 2 lanes fill it."""
-    command = [sys.executable, "-m", "slipstream", "run", "-np", "2", "--", sys.executable, str(RANK), "16", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "slipstream",
+        "run",
+        "-np",
+        "2",
+        "--",
+        sys.executable,
+        str(RANK),
+        "16",
+        "2",
+    ]
     with Lab(2, paths=["60mbit"] * 4) as lab:
         env = {"SLIPSTREAM_LOG": "info"}
         with lab.popen("h1", command, env=env, stderr=subprocess.PIPE, text=True) as job:

@@ -200,7 +200,9 @@ def searches(job: Job, network: Network, calls: int) -> int:
 LOOKS = 4 * 256  # calls in which a change is seen three times
 
 
-@pytest.mark.parametrize(("first", "then"), [(defaults_best, many_lanes_best), (many_lanes_best, one_path_left)])
+@pytest.mark.parametrize(
+    ("first", "then"), [(defaults_best, many_lanes_best), (many_lanes_best, one_path_left)]
+)
 def test_a_network_that_has_changed_for_long_is_searched_again(
     first: Network, then: Network, clock: SimpleNamespace
 ) -> None:

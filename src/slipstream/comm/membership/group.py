@@ -174,12 +174,11 @@ class Group:
             )
         return found
 
-    def compiled_for(
-        self, wire: WireType, collective: str, nbytes: int, sent: int | None = None
-    ) -> Compiled:
+    def compiled_for(self, wire: WireType, collective: str, nbytes: int, sent: int | None = None) -> Compiled:
         """The plan for ``nbytes`` of float32 data that travels as ``wire`` between hosts.
 
-        ``sent``: the bytes that become fewer, unless they are ``nbytes``. ValueError if the program has chosen an algorithm (`use`) by which it cannot.
+        ``sent``: the bytes that become fewer, unless they are ``nbytes``. ValueError if the program has chosen an
+        algorithm (`use`) by which it cannot.
         """
         if not wire:
             return self.compiled(collective, nbytes)
@@ -205,7 +204,8 @@ class Group:
         if tuning is not None and is_tuned(collective, magnitude, self.topology):
             self._tuning = self._tuning or self._start_tuning(tuning)
             tuner = self._tuning.start(Traffic(magnitude, wire), choice)
-            return replace(tuner.compiled, tuned_by=tuner)
+            compiled: Compiled = replace(tuner.compiled, tuned_by=tuner)
+            return compiled
         return self._compile_choice(collective, choice, root)
 
     def _compile_choice(self, collective: str, choice: Choice, root: int = 0) -> Compiled:
