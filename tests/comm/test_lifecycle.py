@@ -13,9 +13,10 @@ from comm import ranks
 SCRIPT = Path(__file__).with_name("lifecycle_rank.py")
 
 
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
-def test_200_times_init_and_shutdown_leave_nothing(transport: str) -> None:
-    ranks.run(SCRIPT, 2, transport=transport, args=["again"])
+@pytest.mark.parametrize(("transport", "autotune"), [("tcp", "off"), ("tcp", "on"), ("shm", "off")])
+def test_200_times_init_and_shutdown_leave_nothing(transport: str, autotune: str) -> None:
+    env = {"SLIPSTREAM_AUTOTUNE": autotune, "SLIPSTREAM_TUNING_CACHE": "off"}
+    ranks.run(SCRIPT, 2, transport=transport, args=["again"], env=env)
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])

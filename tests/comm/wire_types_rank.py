@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import slipstream
-from slipstream.base.dtypes import DType, Op
+from slipstream.base.dtypes import DType, Op, as_wire, wire_share
+from slipstream.base.training import saved_bytes
 from slipstream.comm.collectives import addresses
 
 WIRE = sys.argv[1]
@@ -72,7 +73,10 @@ def check_moves() -> None:
     addresses.all_gather(group, own, address, [count] * size, DType.F32, wire=WIRE, keep=in_place).wait()
     assert in_place.tobytes() == x.tobytes()
     rows = numbers(rank, size * count)
+    before = saved_bytes()
     y = slipstream.all_to_all(rows, wire=WIRE)
+    sent = 4 * (size - 1) * count
+    assert saved_bytes() - before == int(sent * (1 - wire_share(as_wire(WIRE))))
     wanted = np.concatenate(
         [numbers(r, size * count)[rank * count : (rank + 1) * count] for r in range(size)]
     )

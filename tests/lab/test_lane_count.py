@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,3 +28,31 @@ def test_a_link_over_several_paths_gets_lanes_unless_their_number_is_given(
     with Lab(2, paths=["60mbit"] * 4) as lab:
         done = lab.run("h1", [*command, sys.executable, str(RANK), str(lanes)], timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_lanes_that_have_won_end_once_they_gain_nothing() -> None:
+    """Four paths, and then one bottleneck before them: a review finds that 2 lanes fill it."""
+    command = [
+        sys.executable,
+        "-m",
+        "slipstream",
+        "run",
+        "-np",
+        "2",
+        "--",
+        sys.executable,
+        str(RANK),
+        "16",
+        "2",
+    ]
+    with Lab(2, paths=["60mbit"] * 4) as lab:
+        env = {"SLIPSTREAM_LOG": "info"}
+        with lab.popen("h1", command, env=env, stderr=subprocess.PIPE, text=True) as job:
+            assert job.stderr is not None
+            assert any("16 stay" in line for line in job.stderr)
+            for host in lab.hosts:
+                lab.rate(host, "40mbit")
+            assert any("2 stay" in line for line in job.stderr)
+            job.stderr.read()
+            assert job.wait() == 0

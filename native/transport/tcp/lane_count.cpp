@@ -1,6 +1,7 @@
 #include "transport/tcp/lane_count.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace slipstream {
 namespace {
@@ -10,8 +11,14 @@ constexpr double kSettleSeconds = 0.2;   // of busy time, in which new connectio
 constexpr double kOpeningSeconds = 2;    // until a trial goes on without those that could not be opened
 constexpr double kLeastRate = 1e6;       // bytes a second: who sends less needs no lanes
 constexpr double kGain = 1.1;
-constexpr double kFirstWait = 60;
-constexpr double kMostWait = 1800;
+constexpr double kFallen = 0.7;     // times the rate that a trial found: for a minute, it shortens the wait
+constexpr int64_t kShortened = 8;   // to this part
+constexpr int64_t kMostWait = 32;   // minutes; a power of two, as all waits are
+constexpr double kHalfMinute = 30;  // seconds
+
+int64_t minute_of(Time now) { return std::chrono::duration_cast<std::chrono::minutes>(now.time_since_epoch()).count(); }
+
+double rate_of(uint64_t bytes, double busy) { return busy > 0 ? static_cast<double>(bytes) / busy : 0; }
 
 }  // namespace
 
@@ -23,18 +30,45 @@ void LaneCount::enter(State state, const Seen& seen, Time now) {
 
 void LaneCount::set(int few, int many) { *this = LaneCount(few, many); }
 
+// Each result like the one before doubles the wait.
+LaneCount::Trial LaneCount::end(double rate, const Seen& seen, Time now) {
+  const bool gains = rate >= kGain * rate_;
+  const int kept = gains ? many_ : few_;
+  wait_ = kept == kept_ ? std::min(2 * wait_, kMostWait) : 1;
+  kept_ = wanted_ = kept;
+  kept_rate_ = gains ? rate : rate_;
+  minute_ = minute_of(now);
+  minute_from_ = seen;
+  enter(gains ? State::many : State::few, seen, now);
+  return {rate_, rate};
+}
+
+// Whether a minute of the clock ends a wait: of 4 minutes, one that 4 divides. At least half a wait has passed then;
+// lanes that have won count the time in which the link was busy, so few of it is spent with few lanes.
+bool LaneCount::review_due(const Seen& seen, Time now) {
+  const int64_t minute = minute_of(now);
+  const int64_t before = std::exchange(minute_, minute);
+  if (minute == before) return false;
+  const Seen from = std::exchange(minute_from_, seen);
+  const double busy = seen.busy - from.busy;
+  const bool fallen = busy >= kMeasureSeconds && rate_of(seen.bytes - from.bytes, busy) < kFallen * kept_rate_;
+  const int64_t wait = fallen ? std::max<int64_t>(wait_ / kShortened, 1) : wait_;
+  const double passed = state_ == State::many ? seen.busy - from_.busy : Seconds(now - since_).count();
+  return minute / wait != before / wait && passed >= kHalfMinute * static_cast<double>(wait);
+}
+
 std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, bool may_try, Time now) {
-  if (few_ == many_ || state_ == State::many) return std::nullopt;
+  if (few_ == many_) return std::nullopt;
   const double busy = seen.busy - from_.busy;
-  const double rate = busy > 0 ? static_cast<double>(seen.bytes - from_.bytes) / busy : 0;
+  const double rate = rate_of(seen.bytes - from_.bytes, busy);
   switch (state_) {
     case State::beginning:
-      if (busy >= kSettleSeconds) enter(State::few, seen, now);
-      break;
-    case State::few:
+    case State::measuring:
       // More lanes than that: the peer wants them, or they have not been closed yet.
-      if (!may_try || now < next_trial_ || seen.lanes > few_) {
-        from_ = seen;
+      if (!may_try || seen.lanes > few_) {
+        enter(State::beginning, seen, now);
+      } else if (state_ == State::beginning) {
+        if (busy >= kSettleSeconds) enter(State::measuring, seen, now);
       } else if (busy >= kMeasureSeconds && rate < kLeastRate) {
         from_ = seen;
       } else if (busy >= kMeasureSeconds) {
@@ -49,20 +83,14 @@ std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, bool may_try, 
     case State::settling:
       if (busy >= kSettleSeconds) enter(State::trying, seen, now);
       break;
-    case State::trying: {
-      if (busy < kMeasureSeconds) break;
-      const Trial trial{rate_, rate};
-      if (rate >= kGain * rate_) {
-        enter(State::many, seen, now);
-      } else {
-        wanted_ = few_;
-        wait_ = std::clamp(2 * wait_, kFirstWait, kMostWait);
-        next_trial_ = now + seconds(wait_);
-        enter(State::few, seen, now);
-      }
-      return trial;
-    }
+    case State::trying:
+      if (busy >= kMeasureSeconds) return end(rate, seen, now);
+      break;
+    case State::few:
     case State::many:
+      if (!review_due(seen, now)) break;
+      wanted_ = few_;
+      enter(State::beginning, seen, now);
       break;
   }
   return std::nullopt;

@@ -1,6 +1,8 @@
 // How many bulk lanes the data that one side of a link sends is worth. A link begins with few lanes. Once it has
 // carried much it tries many, and keeps them if it then carries more: connections may be limited each, and there may be
-// several paths behind one address. Pure: no sockets, no clock of its own.
+// several paths behind one address. Networks change, so each result is reviewed: by another trial, at times that all
+// links of a host share, since a link that tries by itself takes its gain from those that it shares a port with. Pure:
+// no sockets, no clock of its own.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +40,11 @@ class LaneCount {
   std::optional<Trial> look(const Seen& seen, bool may_try, Time now);
 
  private:
-  enum class State : uint8_t { beginning, few, opening, settling, trying, many };
+  enum class State : uint8_t { beginning, measuring, opening, settling, trying, few, many };
 
   void enter(State state, const Seen& seen, Time now);
+  Trial end(double rate, const Seen& seen, Time now);
+  bool review_due(const Seen& seen, Time now);
 
   int few_;
   int many_;
@@ -49,8 +53,12 @@ class LaneCount {
   Seen from_;        // when the state began, or the measurement in it
   Time since_{};     // the same
   double rate_ = 0;  // with few lanes; bytes a second
-  double wait_ = 0;  // seconds from a trial without a gain to the next
-  Time next_trial_{};
+  // What the last trial has shown, and the wait for the next one.
+  int kept_ = 0;  // lanes
+  double kept_rate_ = 0;
+  int64_t wait_ = 0;    // minutes
+  int64_t minute_ = 0;  // of the last look
+  Seen minute_from_;    // when it began
 };
 
 }  // namespace slipstream

@@ -32,6 +32,10 @@ def unequal(candidate: Candidate) -> float:
     return equal(candidate) * {0: 3.0, 1: 8.0, 2: 3.0, 4: 1.6, 8: 1.2}.get(candidate.lanes or 0, 1.0)
 
 
+def limited_each(candidate: Candidate) -> float:
+    return equal(candidate) * 64 / (candidate.lanes or 2)
+
+
 def one_lane(candidate: Candidate) -> float:
     return equal(candidate) * (1 + 0.1 * ((candidate.lanes or 2) - 1))
 
@@ -42,6 +46,9 @@ def small_chunks(candidate: Candidate) -> float:
 
 def other_way(candidate: Candidate) -> float:
     return equal(candidate) * (0.5 if candidate.way.algorithm == "halving_doubling" else 1.0)
+
+
+NETWORKS = (equal, unequal, limited_each, one_lane, small_chunks, other_way)
 
 
 def search(space: Space, network: Network, noise: float = 0.0, seed: int = 0) -> tuple[Candidate, int]:
@@ -56,11 +63,11 @@ def search(space: Space, network: Network, noise: float = 0.0, seed: int = 0) ->
 
 def best(network: Network) -> float:
     ways = [replace(way, chunk_bytes=64 << 10 << k) for way in (RING, *OTHERS) for k in range(6)]
-    return min(network(Candidate(way, lanes)) for way in ways for lanes in (0, 1, 2, 4, 8, 16, 32))
+    return min(network(Candidate(way, lanes)) for way in ways for lanes in (0, 1, 2, 4, 8, 16, 32, 64))
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
-@pytest.mark.parametrize("network", [equal, unequal, one_lane, small_chunks, other_way])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_it_comes_near_the_best_in_few_steps(network: Network, noise: float) -> None:
     for seed in range(20):
         found, steps = search(SPACE, network, noise, seed)
@@ -68,7 +75,7 @@ def test_it_comes_near_the_best_in_few_steps(network: Network, noise: float) -> 
         assert steps <= 14
 
 
-@pytest.mark.parametrize("network", [equal, unequal, one_lane, small_chunks, other_way])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_links_may_have_more_lanes_by_then(network: Network) -> None:
     found, _ = search(replace(SPACE, start=Candidate(RING, 16)), network)
     assert network(found) <= best(network) / 0.95

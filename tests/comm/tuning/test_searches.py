@@ -44,11 +44,15 @@ def all_lanes_alike(candidate: Candidate) -> float:
 
 
 def many_lanes_best(candidate: Candidate) -> float:
-    return milliseconds({1: 8.0, 2: 4.0, 4: 2.4, 8: 2.0, 16: 1.6, 32: 1.6}, candidate)
+    return milliseconds({1: 8.0, 2: 4.0, 4: 2.4, 8: 2.0, 16: 1.6, 32: 1.6, 64: 1.7}, candidate)
 
 
 def defaults_best(candidate: Candidate) -> float:
     return milliseconds({1: 1.3, 2: 1.0, 4: 1.1, 8: 1.2, 16: 1.3, 32: 1.5}, candidate)
+
+
+def one_path_left(candidate: Candidate) -> float:
+    return milliseconds({1: 6.0, 2: 6.0, 4: 6.6, 8: 7.2, 16: 7.8, 32: 9.0}, candidate)
 
 
 NETWORKS = (one_lane_best, all_lanes_alike, many_lanes_best, defaults_best)
@@ -77,7 +81,7 @@ class OneRank:
         self.looks += 1
         return SimpleNamespace(wait=lambda: list(values))
 
-    def compile(self, owner: SizeClass, candidate: Candidate, reason: str) -> Candidate:
+    def compile(self, candidate: Candidate, reason: str) -> Candidate:
         return candidate
 
     def claim_lanes(self, owner: SizeClass) -> bool:
@@ -115,24 +119,47 @@ def noise(rng: random.Random) -> float:
     return 1 + rng.expovariate(1 / NOISE)
 
 
-def search(network: Network, clock: SimpleNamespace, seed: int) -> tuple[Candidate, float, int]:
-    """The choice; the seconds of all calls, beside those with the defaults; and how many calls the search took."""
-    rng, tuning = random.Random(seed), OneRank()
-    choice = choose("all_reduce", SIZE, tuning.topology)
-    made = SizeClass(tuning, Traffic(SIZE.bit_length()), choice)  # type: ignore[arg-type]
-    start, begun, usual, settled = made.candidate, clock.now, 0.0, CALLS
-    for call in range(CALLS):
-        looks, called = tuning.looks, clock.now
+@dataclass
+class Job:
+    """One size class of a job, and the clock that its calls move."""
+
+    clock: SimpleNamespace
+    seed: int
+    tuning: OneRank = field(default_factory=OneRank)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        choice = choose("all_reduce", SIZE, self.tuning.topology)
+        self.made = SizeClass(self.tuning, Traffic(SIZE.bit_length()), choice)  # type: ignore[arg-type]
+
+    def call(self, network: Network) -> None:
+        tuning, made = self.tuning, self.made
+        looks, called = tuning.looks, self.clock.now
         made.begin()
         seconds = network(made.candidate)
         opening = min(tuning.opening, (SLOW - 1) * seconds)
         tuning.opening -= opening
-        clock.now += (seconds + opening + LOOK * (tuning.looks - looks)) * noise(rng)
-        usual += network(start) * noise(rng)
+        self.clock.now += (seconds + opening + LOOK * (tuning.looks - looks)) * noise(self.rng)
         made.ran(called, None)
-        if made.settled and settled == CALLS:
-            settled = call
-    return made.candidate, (clock.now - begun) / usual, settled
+
+    def settle(self, network: Network, most: int) -> int:
+        """Calls until the class is silent; ``most`` if it is not by then."""
+        for call in range(most):
+            self.call(network)
+            if self.made.settled:
+                return call
+        return most
+
+
+def search(network: Network, clock: SimpleNamespace, seed: int) -> tuple[Candidate, float, int]:
+    """The choice; the seconds of all calls, beside those with the defaults; and how many calls the search took."""
+    job = Job(clock, seed)
+    start, begun = job.made.candidate, clock.now
+    settled = job.settle(network, CALLS)
+    for _ in range(CALLS - settled - 1):
+        job.call(network)
+    usual = sum(network(start) * noise(job.rng) for _ in range(CALLS))
+    return job.made.candidate, (clock.now - begun) / usual, settled
 
 
 def best(network: Network) -> float:
@@ -158,3 +185,55 @@ def test_quick_operations_are_chosen_well_among_noise(network: Network, clock: S
 def test_while_it_tunes_a_job_is_little_slower(network: Network, clock: SimpleNamespace) -> None:
     shares = [search(network, clock, seed)[1] for seed in range(SEARCHES)]
     assert sum(shares) / SEARCHES <= 1.03
+
+
+def searches(job: Job, network: Network, calls: int) -> int:
+    """How many begin in so many calls."""
+    found = 0
+    for _ in range(calls):
+        before = job.made.settled
+        job.call(network)
+        found += before and not job.made.settled
+    return found
+
+
+LOOKS = 4 * 256  # calls in which a change is seen three times
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [(defaults_best, many_lanes_best), (many_lanes_best, one_path_left)]
+)
+def test_a_network_that_has_changed_for_long_is_searched_again(
+    first: Network, then: Network, clock: SimpleNamespace
+) -> None:
+    good = 0
+    for seed in range(20):
+        job = Job(clock, seed)
+        assert job.settle(first, CALLS) < CALLS
+        assert searches(job, then, LOOKS) == 1
+        assert job.settle(then, CALLS) < CALLS
+        good += then(job.made.candidate) <= best(then) / 0.95
+        assert searches(job, then, 4 * LOOKS) == 0
+    assert good >= 18
+
+
+def test_a_network_that_is_slow_for_a_while_is_not_searched_again(clock: SimpleNamespace) -> None:
+    job = Job(clock, 1)
+    job.settle(defaults_best, CALLS)
+    for _ in range(4):
+        assert searches(job, many_lanes_best, 2 * 256) == 0
+        assert searches(job, defaults_best, 256) == 0
+
+
+def test_a_network_that_goes_to_and_fro_is_searched_five_times_more(clock: SimpleNamespace) -> None:
+    job, worse = Job(clock, 1), 1.0
+    job.settle(defaults_best, CALLS)
+    found = 0
+    for _ in range(8):
+        worse *= 3
+
+        def slower(candidate: Candidate, times: float = worse) -> float:
+            return times * defaults_best(candidate)
+
+        found += searches(job, slower, 40 * LOOKS)
+    assert found == 5

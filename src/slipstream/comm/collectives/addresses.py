@@ -178,7 +178,7 @@ def all_reduce(
     if code or len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
         key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale, code)
-    request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes)
+    request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes, tuner is not None)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, urgency=urgency)
     if tuner is not None:
@@ -186,12 +186,17 @@ def all_reduce(
     return DONE if native is None else Work(native)
 
 
-def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes: int) -> _core.Request:
-    """``key``: dtype and op; then, if any matters, shape, scales, their digest, whether that is compared, the wire."""
+def _sum_request(
+    group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes: int, tuned: bool
+) -> _core.Request:
+    """``key``: dtype and op; then, if any matters, shape, scales, their digest, whether that is compared, the wire.
+
+    ``tuned``: each call is a step of the tuning.
+    """
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) == 2:
         made = _kept(group, compiled, key, fields)
-        if compiled.tuned_by is None:  # else each call is a step of it
+        if not tuned:
             group.sums.add(nbytes.bit_length(), *key, made)
         return made
     shape, prescale, postscale, digest_of_both, compared, wire = key[2:]
@@ -487,10 +492,11 @@ def all_to_all(
     if send_counts[group.rank] != recv_counts[group.rank]:
         raise ValueError("send_counts and recv_counts disagree about this rank's own block")
     code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
+    sent = (sum(send_counts) - send_counts[group.rank]) * size
     return _issue(
         group,
         # ranks may hold different totals, so nothing that depends on the size may choose the plan
-        group.compiled_for(code, "all_to_all", 1 << 20),
+        group.compiled_for(code, "all_to_all", 1 << 20, sent),
         dtype,
         -1,
         src,

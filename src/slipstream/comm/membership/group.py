@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -174,14 +175,15 @@ class Group:
             )
         return found
 
-    def compiled_for(self, wire: WireType, collective: str, nbytes: int) -> Compiled:
+    def compiled_for(self, wire: WireType, collective: str, nbytes: int, sent: int | None = None) -> Compiled:
         """The plan for ``nbytes`` of float32 data that travels as ``wire`` between hosts.
 
-        ValueError if the program has chosen an algorithm (`use`) by which it cannot.
+        ``sent``: the bytes that become fewer, unless they are ``nbytes``. ValueError if the program has chosen an
+        algorithm (`use`) by which it cannot.
         """
         if not wire:
             return self.compiled(collective, nbytes)
-        saved_bytes(int(nbytes * (1 - wire_share(wire))))
+        saved_bytes(int((nbytes if sent is None else sent) * (1 - wire_share(wire))))
         key = (collective, nbytes.bit_length(), wire)
         found = self._wired.get(key)
         if found is None:
@@ -202,7 +204,8 @@ class Group:
         tuning = self.job.tuning
         if tuning is not None and is_tuned(collective, magnitude, self.topology):
             self._tuning = self._tuning or self._start_tuning(tuning)
-            compiled: Compiled = self._tuning.start(Traffic(magnitude, wire), choice)
+            tuner = self._tuning.start(Traffic(magnitude, wire), choice)
+            compiled: Compiled = replace(tuner.compiled, tuned_by=tuner)
             return compiled
         return self._compile_choice(collective, choice, root)
 
@@ -217,9 +220,13 @@ class Group:
     def _start_tuning(self, tuning: JobTuning) -> GroupTuning:
         from slipstream.comm.tuning.group_tuning import GroupTuning  # few jobs tune
 
-        def compile(choice: Choice, owner: SizeClass) -> Compiled:
-            made = self._compile_choice("all_reduce", choice)
-            return replace(made, reason=choice.reason, tuned_by=owner)
+        group = weakref.ref(self)  # which holds what is made here
+
+        def compile(choice: Choice) -> Compiled:
+            found = group()
+            assert found is not None  # its operations call
+            made = found._compile_choice("all_reduce", choice)
+            return replace(made, reason=choice.reason)
 
         job = self.job
         reducers = len(job.reducers.known) if job.reducers.for_choices(self) else 0

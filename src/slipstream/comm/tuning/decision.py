@@ -20,8 +20,8 @@ from slipstream.comm.tuning.statistics import is_quick
 __all__ = ["GAIN", "Found", "chosen", "next_to_try"]
 
 GAIN = 0.03  # what gains less is noise, and the setting that stands stays
-_MORE_LANES = (4, 16, 32)
-_QUICK_MORE_LANES = (8, 16, 32)
+_MORE_LANES = (4, 16, 32, 64)
+_QUICK_MORE_LANES = (8, 16, 32, 64)
 _FEWER_LANES = (4, 1)
 _NEIGHBOURS = {1: (2,), 4: (8,), 8: (4,)}
 _MOST_AGAIN = 2  # beside the start

@@ -21,14 +21,15 @@ _log = Log("slipstream.tuning")
 
 _USUAL_CALLS = 2  # a class with fewer is not waited for
 
-# Compiles a choice for all-reduces, in whose calls the size class has a part. What it returns is the group's.
-Compile = Callable[[Choice, SizeClass], Any]
+# Compiles a choice for all-reduces. What it returns is the group's.
+Compile = Callable[[Choice], Any]
 
 
 class GroupTuning:
     """``job``: what the groups of the job share. ``native``: a group of the same ranks for the agreements alone.
 
-    ``reducers``: how many serve the group.
+    ``reducers``: how many serve the group. ``compile`` does not hold the group, nor do size classes hold this: without
+    such a circle all of it goes with the group's last reference.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class GroupTuning:
         self._cluster = cluster_name(topology.hosts, topology.network, reducers)
         self.agreements = Agreements(session, native)
 
-    def start(self, traffic: Traffic, choice: Choice) -> Any:
-        """The plan of a size class from now on: it has the class see to its calls."""
+    def start(self, traffic: Traffic, choice: Choice) -> SizeClass:
+        """What sees to the calls of a size class from now on."""
         entry = self.job.remembered(self._cluster, traffic)
         made = self._classes[traffic] = SizeClass(self, traffic, choice)
         if entry is not None and (choice.reducers or not entry.reducers):
@@ -60,12 +61,12 @@ class GroupTuning:
                 ValueError
             ) as error:  # of these hosts there is no such plan: it is no choice of this cluster
                 _log.warning("a remembered choice is not used: %s", error)
-        return made.compiled
+        return made
 
-    def compile(self, owner: SizeClass, candidate: Candidate, reason: str) -> Any:
-        """The plan of a candidate, in whose calls ``owner`` has a part."""
+    def compile(self, candidate: Candidate, reason: str) -> Any:
+        """The plan of a candidate."""
         way = candidate.way
-        return self._compile(Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers), owner)
+        return self._compile(Choice(way.algorithm, way.chunk_bytes, reason, reducers=way.reducers))
 
     def takes_turn(self, one: SizeClass) -> bool:
         """Whether this class may try now: one at a time, those that carry most first."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,8 @@ class SizeClass:
     """``traffic``: which all-reduces; ``choice``: that of the cost model."""
 
     def __init__(self, tuning: GroupTuning, traffic: Traffic, choice: Choice) -> None:
-        self._tuning, self.traffic, self._choice = tuning, traffic, choice
+        self._tuning: GroupTuning = weakref.proxy(tuning)  # which holds this
+        self.traffic, self._choice = traffic, choice
         self.calls = self.agreements_posted = 0
         self.settled = False
         self._lock = threading.RLock()  # a handler of a signal may call
@@ -59,7 +61,7 @@ class SizeClass:
         self._samples: Samples | None = None
         self._look_at = 0  # calls with the candidate before the ranks tell their times
         self._first = _FIRST_CALL
-        self.compiled = tuning.compile(self, self.candidate, choice.reason)
+        self.compiled = tuning.compile(self.candidate, choice.reason)
 
     # ---- what calls do
 
@@ -209,7 +211,7 @@ class SizeClass:
 
     def _use(self, candidate: Candidate, reason: str) -> None:
         self.candidate = candidate
-        self.compiled = self._tuning.compile(self, candidate, reason)
+        self.compiled = self._tuning.compile(candidate, reason)
         if self._owns_lanes and candidate.lanes is not None and candidate.lanes != self._lanes:
             self._tuning.set_lanes(candidate.lanes)
             self._lanes = candidate.lanes
