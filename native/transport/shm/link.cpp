@@ -143,7 +143,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string
       peer_regions_(home_->identity.rank, peer),
       private_(home_->single_copy) {
   dial();
-  home_->links.push_back(this);
+  home_->add(this);
 }
 
 ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake)
@@ -157,7 +157,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, 
       peer_regions_(home_->identity.rank, peer),
       private_(home_->single_copy) {
   home_->poller.add(socket_.get(), EPOLLIN, this);
-  home_->links.push_back(this);
+  home_->add(this);
 }
 
 void ShmLink::dial() {
@@ -185,7 +185,7 @@ void ShmLink::dial_again(std::string why) {
 
 ShmLink::~ShmLink() {
   close();
-  std::erase(home_->links, this);
+  home_->remove(this);
 }
 
 void ShmLink::close() {
@@ -200,7 +200,7 @@ void ShmLink::close() {
   if (phase_ == Phase::up) take_back(access_, socket_, home_->regions, home_->identity.rank, peer_);
   home_->poller.remove(socket_.get(), this);
   socket_.reset();
-  if (peer_bell_) peer_bell_->ring();
+  if (peer_bell_) peer_bell_->ring(home_->identity.rank);
 }
 
 void ShmLink::fail(Error error) {
@@ -244,6 +244,7 @@ void ShmLink::continue_handshake() {
       const size_t bytes = mapping_of(home_->ring_bytes);
       if (const Error error = make_memory(bytes, peer_, memory_fd_)) return fail(error);
       messages_.send(socket_, {kSetup, 0, bytes}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
+      wait_for_room();
   }
 }
 
@@ -254,6 +255,7 @@ void ShmLink::accept_setup(const Message& message, std::vector<Fd> fds) {
     return fail(malformed(peer_, "set-up message"));
   if (dialler_) return become_up(ring, std::move(memory_fd_), std::move(fds[0]), std::move(fds[1]));
   messages_.send(socket_, {kSetup, 0, 0}, {home_->bell.page_fd(), home_->bell.event_fd()});
+  wait_for_room();
   if (open_) become_up(ring, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
 }
 
@@ -274,6 +276,7 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
   distance_ = pair->distance_of(dialler_);
   phase_ = Phase::up;
   up_ = true;
+  home_->look_at(peer_);  // it may have marked the bell before
   last_heard_ = now();
   if (const auto mark = private_.mark()) push(kMark, 0, bytes_of(*mark));
   home_->events.up(*this);
@@ -317,13 +320,22 @@ void ShmLink::peer_is_gone() {
 
 void ShmLink::push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail) {
   if (!open_ || phase_ != Phase::up) return;
-  if (entries_.push(kind, value, head, tail, !messages_.empty())) peer_bell_->ring();
+  if (entries_.push(kind, value, head, tail, !messages_.empty()))
+    peer_bell_->ring(home_->identity.rank);
+  else
+    wait_for_room();
+}
+
+void ShmLink::wait_for_room() {
+  if (blocked_ || !congested()) return;
+  blocked_ = true;
+  home_->blocked.push_back(this);
 }
 
 bool ShmLink::flush_entries() {
   messages_.flush(socket_);
   if (!messages_.empty() || !entries_.flush()) return false;
-  peer_bell_->ring();
+  peer_bell_->ring(home_->identity.rank);
   return true;
 }
 
@@ -351,8 +363,9 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, i
 }
 
 void ShmLink::announce(const std::shared_ptr<const Region>& region) {
-  if (announced_.insert(region->id).second)
-    messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
+  if (!announced_.insert(region->id).second) return;
+  messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
+  wait_for_room();
 }
 
 std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {
