@@ -9,12 +9,17 @@ using namespace slipstream::rig;
 
 constexpr size_t kMany = 64;
 
+std::unique_ptr<ShmRank> rank(int number) {
+  auto made = std::make_unique<ShmRank>(number);
+  made->transport.set_ranks_of_host(kMany);
+  return made;
+}
+
 struct Ranks {
-  explicit Ranks(std::vector<int> numbers) : hub(0) {
+  explicit Ranks(const std::vector<int>& numbers) : hub(0) {
     hub.transport.set_ranks_of_host(kMany);
     for (const int number : numbers) {
-      others.push_back(std::make_unique<ShmRank>(number % 16));  // a larger one is none of the job
-      others.back()->transport.set_ranks_of_host(kMany);
+      others.push_back(rank(number));
       CHECK(connect(*others.back(), hub, 0));
     }
     while (hub.transport.pending()) hub.turn();  // links that have come up are looked at once
@@ -53,6 +58,18 @@ TEST(what_a_turn_leaves_in_a_ring_is_found_in_the_next) {
   for (size_t turns = 0; turns < kFrames && ranks.hub.transport.pending(); ++turns) ranks.hub.transport.poll();
   CHECK_EQ(ranks.hub.frames.size(), kFrames);
   CHECK(!ranks.hub.transport.poll());
+}
+
+TEST(what_was_sent_before_a_link_came_up_is_found) {
+  const auto dialler = rank(1), acceptor = rank(0);
+  dialler->dial(*acceptor, 0);
+  CHECK(run({dialler.get(), acceptor.get()}, [&] { return !acceptor->ups.empty(); }));
+  CHECK(dialler->ups.empty());
+  acceptor->ups.back()->send(small_frame(), nullptr, 0);
+  dialler->transport.poll();  // takes the mark, and cannot look yet
+  CHECK(dialler->frames.empty());
+  CHECK(run({dialler.get()}, [&] { return !dialler->ups.empty() && !dialler->transport.pending(); }));
+  CHECK_EQ(dialler->frames.size(), size_t{1});
 }
 
 TEST(who_has_no_room_goes_on_when_there_is_some) {

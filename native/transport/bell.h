@@ -5,8 +5,8 @@
 //
 // An owner with many peers asks each that rings to leave a mark, so that it looks at those alone. Few peers leave none:
 // to look at them all is cheaper than to have the marks' cache line change its core. No work is missed:
-// - Who rings publishes the work, then leaves the mark, then looks at `asleep`; the owner raises `asleep`, then looks for
-//   marks. As above, one sees the other.
+// - Who rings publishes the work, leaves the mark, and then looks at `asleep`; the owner raises `asleep` and then looks
+//   for marks. As above, one sees the other.
 // - The owner takes a mark before it looks for the work. It reads the mark that another has released, so it sees what
 //   was published before; what is published later gets a new mark. A mark without work costs a look.
 // - An owner that leaves some of the work for later, or takes the mark before it can look, has to remember that.
