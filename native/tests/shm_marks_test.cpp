@@ -1,4 +1,11 @@
 // Links of a host with many ranks: only those whose ranks have left a mark are looked at.
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+
 #include "tests/check.h"
 #include "tests/shm_rig.h"
 
@@ -34,6 +41,53 @@ Frame small_frame() {
   WorkHeader frame;
   frame.type = MessageType::ping;
   return frame;
+}
+
+// What a rank sends through memory that threads share: a thread sanitizer sees who reads what.
+struct Line {
+  Ring::Shared ends{};
+  std::vector<std::byte> entries = std::vector<std::byte>(Ring::kLeast);
+  Ring ring{&ends, entries.data(), Ring::kLeast};
+  uint64_t taken = 0;
+};
+
+constexpr uint64_t kSent = 20000;
+
+void send_all(Line& line, Bell& bell, int rank) {
+  for (uint64_t number = 0; number < kSent; ++number) {
+    std::byte* body = nullptr;
+    while ((body = line.ring.reserve(1, number, sizeof(number))) == nullptr) std::this_thread::yield();
+    std::memcpy(body, &number, sizeof(number));
+    line.ring.commit();
+    bell.ring(rank);
+    if (number % 64 == 0) std::this_thread::yield();  // the owner falls asleep now and then
+  }
+}
+
+// A few entries: true if it may have left some.
+bool take_some(Line& line) {
+  for (int i = 0; i < 8; ++i) {
+    Ring::EntryHeader entry{};
+    const std::byte* body = nullptr;
+    if (line.ring.peek(entry, body) != Ring::Peek::entry) return false;
+    uint64_t number = 0;
+    std::memcpy(&number, body, sizeof(number));
+    CHECK_EQ(number, line.taken);
+    CHECK_EQ(entry.value, line.taken++);
+    line.ring.pop();
+  }
+  return true;
+}
+
+// False if nothing came for ten seconds.
+bool sleep_until_rung(Bell& bell) {
+  bell.arm();
+  if (bell.any_marks()) return bell.disarm(), true;
+  pollfd event{bell.event_fd(), POLLIN, 0};
+  const bool rung = ::poll(&event, 1, 10000) > 0;
+  bell.disarm();
+  bell.clear();
+  return rung;
 }
 
 }  // namespace
@@ -106,4 +160,27 @@ TEST(marks_without_a_link_or_an_entry_are_nothing) {
   CHECK(ranks.hub.transport.pending());
   CHECK(!ranks.hub.transport.poll());
   CHECK(!ranks.hub.transport.pending());
+}
+
+TEST(no_mark_is_lost_while_ranks_send_and_the_owner_sleeps) {
+  Bell bell;
+  bell.ask_for_marks();
+  std::array<Line, 3> lines;
+  std::vector<std::thread> senders;
+  for (size_t i = 0; i < lines.size(); ++i)
+    senders.emplace_back([&, i] { send_all(lines[i], bell, static_cast<int>(i)); });
+  const auto left = [&] { return std::ranges::any_of(lines, [](const Line& line) { return line.taken < kSent; }); };
+  uint64_t due = 0;
+  bool rung = true;
+  while (rung && left()) {
+    const uint64_t marks = due | bell.take_marks(0);
+    due = 0;
+    for (size_t i = 0; i < lines.size(); ++i)
+      if ((marks >> i & 1) != 0 && take_some(lines[i])) due |= uint64_t{1} << i;
+    if (marks == 0) rung = sleep_until_rung(bell);
+  }
+  CHECK(rung);
+  while (left())  // so that the senders end
+    for (Line& line : lines) take_some(line);
+  for (std::thread& sender : senders) sender.join();
 }
