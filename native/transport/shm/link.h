@@ -1,7 +1,6 @@
 // One shared-memory link; see shm.h. Private to this folder.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include "transport/shm/descriptor_channel.h"
 #include "transport/shm/distance.h"
 #include "transport/shm/entry_queue.h"
+#include "transport/shm/links.h"
 #include "transport/shm/peer_regions.h"
 #include "transport/shm/private_reads.h"
 #include "transport/shm/ring.h"
@@ -27,6 +27,11 @@ struct LinkPair {
   Access access_of(bool is_dialler) { return is_dialler ? Access(&dialler, &acceptor) : Access(&acceptor, &dialler); }
   Distance distance_of(bool is_dialler) {
     return is_dialler ? Distance(&dialler_on, &acceptor_on) : Distance(&acceptor_on, &dialler_on);
+  }
+  // The entries from the dialler, or from the acceptor: `bytes` each, behind this. All-zero memory is empty rings.
+  Ring ring_from(bool is_dialler, size_t bytes) {
+    auto* entries = reinterpret_cast<std::byte*>(this + 1);
+    return is_dialler ? Ring(&from_dialler, entries, bytes) : Ring(&from_acceptor, entries + bytes, bytes);
   }
 
   Ring::Shared from_dialler;
@@ -70,13 +75,9 @@ class ShmLink final : public Link, private Handler {
   // True if close() would lose what waits for room, or would have no room for the last frame.
   bool owes() { return open_ && up_ && (!messages_.empty() || !entries_.has_room(kLastFrameBytes)); }
   bool congested() const { return open_ && (!entries_.empty() || !messages_.empty()); }
-  // False once what waited for room has gone.
-  bool still_blocked() { return blocked_ = congested(); }
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.
   Time tick(Time now);
-
-  using Pair = LinkPair;
 
  private:
   using Message = DescriptorChannel::Message;
@@ -102,8 +103,6 @@ class ShmLink final : public Link, private Handler {
   // Sends an entry with this body, or has it wait for room and for the descriptors before it.
   void push(uint32_t kind, uint64_t value, std::span<const std::byte> head = {}, std::span<const std::byte> tail = {});
   bool flush_entries();
-  // Something waits for room: the transport looks again soon.
-  void wait_for_room();
   bool handle(const Ring::EntryHeader& entry, const std::byte* body);
   void handle_frame(const Ring::EntryHeader& entry, const std::byte* body);
   void handle_descriptor(uint64_t value, const Frame& frame, uint64_t offset);
@@ -114,7 +113,6 @@ class ShmLink final : public Link, private Handler {
   Handshake handshake_;
   bool dialler_;
   bool open_ = true;
-  bool blocked_ = false;  // among those that wait for room
   bool peer_said_goodbye_ = false;
   std::string goodbye_reason_;
   Phase phase_ = Phase::handshake;
@@ -158,10 +156,6 @@ struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::
   void answered(Knock& knock, bool alive, std::string why);
   void pause(Time until);
   void accept_again();
-  void add(ShmLink* link);
-  void remove(ShmLink* link);
-  void look_at(int peer);  // in the next turn, whether it leaves a mark or not
-  bool poll_marked();
 
   Poller& poller;
   Events& events;
@@ -174,11 +168,7 @@ struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::
   SingleCopy single_copy = SingleCopy::off;
   Fd listener;
   Time accepts_at = Time::max();  // when to listen again, after a pause
-  std::vector<ShmLink*> links;
-  // If ranks leave marks, by mark: links to look at once it is there. Else empty, and all are looked at.
-  std::vector<std::vector<ShmLink*>> of_mark;
-  std::array<uint64_t, Bell::kMarkWords> due{};  // marks that have been taken, of links that hold more
-  std::vector<ShmLink*> blocked;                 // that wait for room
+  ShmLinks links;
   Admission<Greeting> greetings;
   std::vector<std::unique_ptr<Knock>> knocks;
 };

@@ -10,7 +10,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "transport/shm/link.h"
 
@@ -19,7 +18,6 @@ namespace slipstream {
 namespace {
 
 constexpr int kAcceptsPerTurn = 64;
-constexpr size_t kFewRanks = 8;                            // whose links are all looked at in each turn
 constexpr double kAcceptPause = 0.1;                       // seconds, when the process has run out of file descriptors
 constexpr const char* kCaller = "a process of this host";  // has no address
 
@@ -121,7 +119,7 @@ struct ShmTransport::Impl::Knock : Handler {
 };
 
 ShmTransport::Impl::Impl(Poller& p, Events& e, Arrivals& a, Identity i, Regions& r, Bell& b, double c)
-    : poller(p), events(e), arrivals(a), identity(std::move(i)), regions(r), bell(b), connect_seconds(c) {}
+    : poller(p), events(e), arrivals(a), identity(std::move(i)), regions(r), bell(b), connect_seconds(c), links(b) {}
 
 ShmTransport::Impl::~Impl() = default;
 
@@ -143,9 +141,7 @@ void ShmTransport::set_ranks_of_host(size_t ranks) {
   constexpr size_t kMemory = 8 << 20;
   impl_->ring_bytes =
       std::clamp(std::bit_floor(kMemory / 2 / (std::max<size_t>(2, ranks) - 1)), Ring::kLeast, Ring::kMost);
-  if (ranks <= kFewRanks) return;
-  impl_->bell.ask_for_marks();
-  impl_->of_mark.resize(Bell::kMarks);
+  impl_->links.expect(ranks);
 }
 
 void ShmTransport::set_single_copy(SingleCopy choice) { impl_->single_copy = choice; }
@@ -175,70 +171,24 @@ void ShmTransport::knock(int peer, const std::string& name, KnockDone& done) {
 }
 
 bool ShmTransport::poll() {
-  bool moved = false;
   for (const uint32_t id : impl_->regions.take_destroyed())
-    for (ShmLink* link : impl_->links) link->drop_region(id);
-  if (impl_->of_mark.empty())
-    for (size_t i = 0; i < impl_->links.size(); ++i) moved |= impl_->links[i]->poll();
-  else
-    moved = impl_->poll_marked();
-  std::erase_if(impl_->blocked, [](ShmLink* link) { return !link->still_blocked(); });
-  return moved;
+    for (ShmLink* link : impl_->links.all()) link->drop_region(id);
+  return impl_->links.poll();
 }
 
-bool ShmTransport::Impl::poll_marked() {
-  bool moved = false;
-  for (size_t i = 0; i < blocked.size(); ++i) moved |= blocked[i]->poll();
-  for (size_t word = 0; word < due.size(); ++word) {
-    for (uint64_t marks = std::exchange(due[word], 0) | bell.take_marks(word); marks != 0; marks &= marks - 1) {
-      const auto& marked = of_mark[64 * word + static_cast<size_t>(std::countr_zero(marks))];
-      bool more = false;
-      for (size_t i = 0; i < marked.size(); ++i) {
-        const size_t before = marked.size();
-        moved |= marked[i]->poll();
-        more |= marked.size() != before || marked[i]->pending();
-      }
-      if (more) due[word] |= marks & -marks;
-    }
-  }
-  return moved;
-}
-
-void ShmTransport::Impl::add(ShmLink* link) {
-  links.push_back(link);
-  if (!of_mark.empty()) of_mark[Bell::mark_of(link->peer())].push_back(link);
-}
-
-void ShmTransport::Impl::remove(ShmLink* link) {
-  std::erase(links, link);
-  std::erase(blocked, link);
-  if (!of_mark.empty()) std::erase(of_mark[Bell::mark_of(link->peer())], link);
-}
-
-void ShmTransport::Impl::look_at(int peer) {
-  const size_t mark = Bell::mark_of(peer);
-  due[mark / 64] |= uint64_t{1} << mark % 64;
-}
-
-bool ShmTransport::pending() const {
-  if (!impl_->of_mark.empty())
-    return impl_->bell.any_marks() || std::ranges::any_of(impl_->due, [](uint64_t marks) { return marks != 0; });
-  return std::any_of(impl_->links.begin(), impl_->links.end(), [](const ShmLink* link) { return link->pending(); });
-}
-
-bool ShmTransport::congested() const {
-  return std::ranges::any_of(impl_->blocked, [](const ShmLink* link) { return link->congested(); });
-}
+bool ShmTransport::pending() const { return impl_->links.pending(); }
+bool ShmTransport::congested() const { return impl_->links.congested(); }
 
 bool ShmTransport::owes() const {
-  return std::any_of(impl_->links.begin(), impl_->links.end(), [](ShmLink* link) { return link->owes(); });
+  return std::ranges::any_of(impl_->links.all(), [](ShmLink* link) { return link->owes(); });
 }
 
 Time ShmTransport::tick(Time now) {
   if (impl_->accepts_at <= now) impl_->accept_again();
   while (auto late = impl_->greetings.take_late(now)) impl_->refuse(std::move(late), kLate);
   Time next = std::min(impl_->accepts_at, impl_->greetings.deadline());
-  for (size_t i = 0; i < impl_->links.size(); ++i) next = std::min(next, impl_->links[i]->tick(now));
+  const auto& links = impl_->links.all();
+  for (size_t i = 0; i < links.size(); ++i) next = std::min(next, links[i]->tick(now));
   for (size_t i = 0; i < impl_->knocks.size();) {
     Impl::Knock& knock = *impl_->knocks[i];
     if (knock.deadline <= now) {
