@@ -2,7 +2,7 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -48,19 +48,20 @@ struct Line {
   Ring::Shared ends{};
   std::vector<std::byte> entries = std::vector<std::byte>(Ring::kLeast);
   Ring ring{&ends, entries.data(), Ring::kLeast};
-  uint64_t taken = 0;
+  std::atomic<uint64_t> taken = 0;
 };
 
 constexpr uint64_t kSent = 20000;
 
-void send_all(Line& line, Bell& bell, int rank) {
+// `each`: goes on only when the owner has taken what was sent last.
+void send_all(Line& line, Bell& bell, int rank, bool each) {
   for (uint64_t number = 0; number < kSent; ++number) {
     std::byte* body = nullptr;
     while ((body = line.ring.reserve(1, number, sizeof(number))) == nullptr) std::this_thread::yield();
     std::memcpy(body, &number, sizeof(number));
     line.ring.commit();
     bell.ring(rank);
-    if (number % 64 == 0) std::this_thread::yield();  // the owner falls asleep now and then
+    while (each && line.taken.load() <= number) std::this_thread::yield();
   }
 }
 
@@ -72,9 +73,10 @@ bool take_some(Line& line) {
     if (line.ring.peek(entry, body) != Ring::Peek::entry) return false;
     uint64_t number = 0;
     std::memcpy(&number, body, sizeof(number));
-    CHECK_EQ(number, line.taken);
-    CHECK_EQ(entry.value, line.taken++);
+    CHECK_EQ(number, line.taken.load());
+    CHECK_EQ(entry.value, number);
     line.ring.pop();
+    ++line.taken;
   }
   return true;
 }
@@ -88,6 +90,30 @@ bool sleep_until_rung(Bell& bell) {
   bell.disarm();
   bell.clear();
   return rung;
+}
+
+// The owner takes what `ranks` send, and sleeps in between.
+void take_all(size_t ranks, bool each) {
+  Bell bell;
+  bell.ask_for_marks();
+  std::vector<Line> lines(ranks);
+  std::vector<std::thread> senders;
+  for (size_t i = 0; i < ranks; ++i)
+    senders.emplace_back([&, i] { send_all(lines[i], bell, static_cast<int>(i), each); });
+  const auto left = [&] { return std::ranges::any_of(lines, [](const Line& line) { return line.taken < kSent; }); };
+  uint64_t due = 0;
+  bool rung = true;
+  while (rung && left()) {
+    const uint64_t marks = due | bell.take_marks(0);
+    due = 0;
+    for (size_t i = 0; i < ranks; ++i)
+      if ((marks >> i & 1) != 0 && take_some(lines[i])) due |= uint64_t{1} << i;
+    if (marks == 0) rung = sleep_until_rung(bell);
+  }
+  CHECK(rung);
+  while (left())  // so that the senders end
+    for (Line& line : lines) take_some(line);
+  for (std::thread& sender : senders) sender.join();
 }
 
 }  // namespace
@@ -132,10 +158,8 @@ TEST(who_has_no_room_goes_on_when_there_is_some) {
   Frame frame = small_frame();
   frame.length = 4096;
   size_t sent = 0;
-  while (!ranks.others[0]->transport.congested()) {
-    ranks.link(0).send(frame, data.data(), 0);
-    ++sent;
-  }
+  for (; sent < 1000 && !ranks.others[0]->transport.congested(); ++sent) ranks.link(0).send(frame, data.data(), 0);
+  CHECK(ranks.others[0]->transport.congested());
   for (int i = 0; i < 10; ++i, ++sent) ranks.link(0).send(frame, data.data(), 0);
   CHECK(run({&ranks.hub, ranks.others[0].get()}, [&] { return ranks.hub.frames.size() == sent; }));
   ranks.others[0]->turn();
@@ -162,25 +186,6 @@ TEST(marks_without_a_link_or_an_entry_are_nothing) {
   CHECK(!ranks.hub.transport.pending());
 }
 
-TEST(no_mark_is_lost_while_ranks_send_and_the_owner_sleeps) {
-  Bell bell;
-  bell.ask_for_marks();
-  std::array<Line, 3> lines;
-  std::vector<std::thread> senders;
-  for (size_t i = 0; i < lines.size(); ++i)
-    senders.emplace_back([&, i] { send_all(lines[i], bell, static_cast<int>(i)); });
-  const auto left = [&] { return std::ranges::any_of(lines, [](const Line& line) { return line.taken < kSent; }); };
-  uint64_t due = 0;
-  bool rung = true;
-  while (rung && left()) {
-    const uint64_t marks = due | bell.take_marks(0);
-    due = 0;
-    for (size_t i = 0; i < lines.size(); ++i)
-      if ((marks >> i & 1) != 0 && take_some(lines[i])) due |= uint64_t{1} << i;
-    if (marks == 0) rung = sleep_until_rung(bell);
-  }
-  CHECK(rung);
-  while (left())  // so that the senders end
-    for (Line& line : lines) take_some(line);
-  for (std::thread& sender : senders) sender.join();
-}
+TEST(no_mark_is_lost_while_ranks_send_and_the_owner_sleeps) { take_all(3, false); }
+
+TEST(the_last_mark_wakes_the_owner) { take_all(1, true); }
