@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slipstream.bench.judgements import Judgement, at_most, judgement_table
 from slipstream.bench.page import renew
 from slipstream.bench.record import head, keep, origin
 from slipstream.bench.samples import spread_cells
@@ -40,6 +41,7 @@ _BY_ITSELF = "no setting, after 3 s"
 _BYTES = 64 << 20
 _PIECE = 4 << 20
 _RUNS = 5
+_MOST_CPU = 0.7  # of gloo's, over tcp
 
 Row = tuple[str, ...]
 
@@ -182,14 +184,18 @@ def _loopback_rows(found: Mapping[str, Any]) -> list[Row]:
         rows.append(
             (f"loopback, {size['bytes']} bytes, gloo's time / ours", f"{ratio['value']:.2f}x", spread, "")
         )
-    used = found["cpu"]
-    ours, theirs = (statistics.median(used[name]["cpu"]) for name in ("slipstream", "gloo"))
-    for name in ("slipstream", "gloo"):
-        rows.append(
-            (f"loopback, 64 MiB, CPU seconds per GB, {name}", *spread_cells(used[name]["cpu"], "s", ".2f"))
-        )
-    rows.append(("loopback, 64 MiB, our CPU time / gloo's", f"{ours / theirs:.2f}x", "", ""))
+    for name, used in found["cpu"].items():
+        rows.append((f"loopback, 64 MiB, CPU seconds per GB, {name}", *spread_cells(used["cpu"], "s", ".2f")))
     return rows
+
+
+def judge(record: Mapping[str, Any]) -> list[Judgement]:
+    """How the CPU time of the loopback's all-reduces compares with what is wanted; empty if it was not measured."""
+    if "loopback" not in record:
+        return []
+    used = record["loopback"]["cpu"]
+    ours, theirs = (statistics.median(used[name]["cpu"]) for name in ("slipstream", "gloo"))
+    return [at_most("loopback, 64 MiB: CPU time relative to gloo's", ours / theirs, _MOST_CPU, form=".2f")]
 
 
 def cpu_time(nbytes: int, *, calls: int, repeats: int) -> Any:
@@ -212,7 +218,9 @@ _PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Row]]]] = {
 def page(record: Mapping[str, Any]) -> str:
     """What docs/benchmarks.md says of a whole record."""
     rows = [row for name, (_, told) in _PARTS.items() if name in record for row in told(record[name])]
-    return f"{origin(record)}.\n\n{grid(('what', 'median', 'spread', 'runs'), rows)}"
+    table = grid(("what", "median", "spread", "runs"), rows)
+    judged = judge(record)
+    return "\n\n".join([f"{origin(record)}.", table, *([judgement_table(judged)] if judged else [])])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -233,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"lanes: {name} failed with code {error.returncode}", file=sys.stderr)
             return 1
         print("\n".join("  ".join(row) for row in told(record[name])), flush=True)
+    if judged := judge(record):
+        print(judgement_table(judged), flush=True)
     if given.save:
         keep(record, "lanes", _HERE / "results")
         renew(_DOCUMENT, "lanes", page(record))

@@ -18,6 +18,7 @@ import allreduce
 import collectives
 import ddp
 import lanes
+import many_ranks
 import overhead
 import protection
 import targets
@@ -118,6 +119,31 @@ def test_cpu_time_of_both_contenders() -> None:
     for times in found.values():
         assert len(times["cpu"]) == len(times["wall"]) == 3
         assert min(times["cpu"] + times["wall"]) > 0
+
+
+@pytest.mark.parametrize(("ours", "met"), [(0.7, True), (0.71, False)])
+def test_cpu_time_is_judged(ours: float, met: bool) -> None:
+    used = {"slipstream": {"cpu": [ours, 0.1, 9.0]}, "gloo": {"cpu": [1.0, 2.0, 0.5]}}
+    (judged,) = lanes.judge({"loopback": {"cpu": used}})
+    assert (judged.met, judged.measured) == (met, f"{ours:.2f}x")
+    assert lanes.judge({"paths": {}}) == []
+
+
+def test_many_ranks_are_measured() -> None:
+    found = many_ranks.measure(2, starts=1, calls=2, repeats=3)
+    assert len(found["start"]) == 1
+    for links in ("few", "all"):
+        of_links = found["found"][links]
+        assert [len(times) for times in of_links["seconds"]] == [3, 3]
+        assert min(min(times) for times in of_links["seconds"]) > 0
+        assert min(of_links["bytes"]) > 1 << 20
+    assert many_ranks.judge(found) == []  # of 64 ranks alone is anything wanted
+
+
+@pytest.mark.parametrize(("mib", "ms", "met"), [(8, 5, [True, True]), (8.1, 5.1, [False, False])])
+def test_64_ranks_are_judged(mib: float, ms: float, met: list[bool]) -> None:
+    few = {"seconds": [[ms / 2e3], [ms / 1e3]], "bytes": [mib * (1 << 20), mib * (1 << 20)]}
+    assert [one.met for one in many_ranks.judge({"ranks": 64, "found": {"few": few}})] == met
 
 
 def test_protection_measures_every_kind(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import allreduce
 import collectives
 import horovod_calls
 import lanes
+import many_ranks
 import network
 import pipeline
 import protection
@@ -47,6 +48,7 @@ PAGES = {
         {model: newest(f"train-{model}-lab", RESULTS) for model in ("resnet50", "bert-base")}
     ),
     "lanes": lambda: lanes.page(newest("lanes", RESULTS)),
+    "many-ranks": lambda: many_ranks.page(newest("many-ranks", RESULTS)),
     "pipeline": lambda: pipeline.page(newest("pipeline", RESULTS)),
     "protection": lambda: protection.page(newest("protection", RESULTS)),
     "tuning": lambda: tuning.page(newest("tuning", RESULTS)),

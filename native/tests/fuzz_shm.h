@@ -46,7 +46,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
 
   static constexpr size_t kMapping = mapping_of(Ring::kLeast);
 
-  std::byte* entries() { return memory_.data() + sizeof(ShmLink::Pair); }
+  std::byte* entries() { return memory_.data() + sizeof(LinkPair); }
   Ring::Shared* shared() { return reinterpret_cast<Ring::Shared*>(memory_.data()); }  // what the dialler writes
 
   void step(Input& input) {
@@ -147,7 +147,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   // A message on the socket with descriptors, some of them of regions.
   void announce(Input& input) {
     constexpr uint32_t kKinds[] = {1, 2, 2, 2};
-    constexpr uint64_t kSizes[] = {4096, 8192, 1 << 20, sizeof(ShmLink::Pair), kMapping, kMapping + 2, 1ull << 40};
+    constexpr uint64_t kSizes[] = {4096, 8192, 1 << 20, sizeof(LinkPair), kMapping, kMapping + 2, 1ull << 40};
     const Message m{input.one_of(kKinds), static_cast<uint32_t>(input.below(4)), input.one_of(kSizes)};
     const Fd region = make_memfd("fuzz-region", input.chance(4) ? 100 : std::min<uint64_t>(m.size, 1 << 20));
     const size_t count = input.chance(4) ? input.below(5) : 1;

@@ -64,3 +64,12 @@ def run(hosts: int, ranks: int, folder: Path) -> None:
 def test_many_hosts(hosts: int, ranks: int, tmp_path: Path) -> None:
     """40 ranks at 3 a host: one host has a single rank, so nothing can be done host by host."""
     run(hosts, ranks, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_launcher_starts_ranks_on_64_hosts() -> None:
+    """An agent on each host, and a store that 64 hosts reach: the ranks check every collective, and all of it ends."""
+    command = [sys.executable, "-m", "slipstream", "run", "-np", "64", "--", sys.executable, str(RANK)]
+    path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+    with Lab(64) as lab:
+        lab.run("h1", command, env={"PYTHONPATH": path, "SLIPSTREAM_HEARTBEAT": "60"}, timeout=LIMIT)

@@ -143,7 +143,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string
       peer_regions_(home_->identity.rank, peer),
       private_(home_->single_copy) {
   dial();
-  home_->links.push_back(this);
+  home_->links.add(this);
 }
 
 ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake)
@@ -157,7 +157,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, 
       peer_regions_(home_->identity.rank, peer),
       private_(home_->single_copy) {
   home_->poller.add(socket_.get(), EPOLLIN, this);
-  home_->links.push_back(this);
+  home_->links.add(this);
 }
 
 void ShmLink::dial() {
@@ -185,7 +185,7 @@ void ShmLink::dial_again(std::string why) {
 
 ShmLink::~ShmLink() {
   close();
-  std::erase(home_->links, this);
+  home_->links.remove(this);
 }
 
 void ShmLink::close() {
@@ -200,7 +200,7 @@ void ShmLink::close() {
   if (phase_ == Phase::up) take_back(access_, socket_, home_->regions, home_->identity.rank, peer_);
   home_->poller.remove(socket_.get(), this);
   socket_.reset();
-  if (peer_bell_) peer_bell_->ring();
+  if (peer_bell_) peer_bell_->ring(home_->identity.rank);
 }
 
 void ShmLink::fail(Error error) {
@@ -244,16 +244,18 @@ void ShmLink::continue_handshake() {
       const size_t bytes = mapping_of(home_->ring_bytes);
       if (const Error error = make_memory(bytes, peer_, memory_fd_)) return fail(error);
       messages_.send(socket_, {kSetup, 0, bytes}, {memory_fd_.get(), home_->bell.page_fd(), home_->bell.event_fd()});
+      home_->links.wait_for_room(*this);
   }
 }
 
 void ShmLink::accept_setup(const Message& message, std::vector<Fd> fds) {
-  const size_t ring = dialler_ ? home_->ring_bytes : (message.size - sizeof(Pair)) / 2;
+  const size_t ring = dialler_ ? home_->ring_bytes : (message.size - sizeof(LinkPair)) / 2;
   const bool fits = dialler_ || (Ring::is_size(ring) && message.size == mapping_of(ring));
   if (phase_ != Phase::setup || fds.size() != (dialler_ ? 2u : 3u) || !fits)
     return fail(malformed(peer_, "set-up message"));
   if (dialler_) return become_up(ring, std::move(memory_fd_), std::move(fds[0]), std::move(fds[1]));
   messages_.send(socket_, {kSetup, 0, 0}, {home_->bell.page_fd(), home_->bell.event_fd()});
+  home_->links.wait_for_room(*this);
   if (open_) become_up(ring, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
 }
 
@@ -264,16 +266,14 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
   } catch (const Failure& failure) {
     return fail(unmappable(peer_, failure));
   }
-  auto* pair = reinterpret_cast<Pair*>(memory_.data());  // all-zero memory is a pair of empty rings
-  std::byte* entries = memory_.data() + sizeof(Pair);
-  const Ring from_dialler(&pair->from_dialler, entries, ring);
-  const Ring from_acceptor(&pair->from_acceptor, entries + ring, ring);
-  entries_.open(dialler_ ? from_dialler : from_acceptor);
-  incoming_ = dialler_ ? from_acceptor : from_dialler;
+  auto* pair = reinterpret_cast<LinkPair*>(memory_.data());
+  entries_.open(pair->ring_from(dialler_, ring));
+  incoming_ = pair->ring_from(!dialler_, ring);
   access_ = pair->access_of(dialler_);
   distance_ = pair->distance_of(dialler_);
   phase_ = Phase::up;
   up_ = true;
+  home_->links.look_at(*this);
   last_heard_ = now();
   if (const auto mark = private_.mark()) push(kMark, 0, bytes_of(*mark));
   home_->events.up(*this);
@@ -317,13 +317,14 @@ void ShmLink::peer_is_gone() {
 
 void ShmLink::push(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail) {
   if (!open_ || phase_ != Phase::up) return;
-  if (entries_.push(kind, value, head, tail, !messages_.empty())) peer_bell_->ring();
+  if (!entries_.push(kind, value, head, tail, !messages_.empty())) return home_->links.wait_for_room(*this);
+  peer_bell_->ring(home_->identity.rank);
 }
 
 bool ShmLink::flush_entries() {
   messages_.flush(socket_);
   if (!messages_.empty() || !entries_.flush()) return false;
-  peer_bell_->ring();
+  peer_bell_->ring(home_->identity.rank);
   return true;
 }
 
@@ -351,8 +352,9 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, i
 }
 
 void ShmLink::announce(const std::shared_ptr<const Region>& region) {
-  if (announced_.insert(region->id).second)
-    messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
+  if (!announced_.insert(region->id).second) return;
+  messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
+  home_->links.wait_for_room(*this);
 }
 
 std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {

@@ -13,6 +13,7 @@
 #include "transport/shm/descriptor_channel.h"
 #include "transport/shm/distance.h"
 #include "transport/shm/entry_queue.h"
+#include "transport/shm/links.h"
 #include "transport/shm/peer_regions.h"
 #include "transport/shm/private_reads.h"
 #include "transport/shm/ring.h"
@@ -26,6 +27,11 @@ struct LinkPair {
   Access access_of(bool is_dialler) { return is_dialler ? Access(&dialler, &acceptor) : Access(&acceptor, &dialler); }
   Distance distance_of(bool is_dialler) {
     return is_dialler ? Distance(&dialler_on, &acceptor_on) : Distance(&acceptor_on, &dialler_on);
+  }
+  // The entries from the dialler, or from the acceptor: `bytes` each, behind this. All-zero memory is empty rings.
+  Ring ring_from(bool is_dialler, size_t bytes) {
+    auto* entries = reinterpret_cast<std::byte*>(this + 1);
+    return is_dialler ? Ring(&from_dialler, entries, bytes) : Ring(&from_acceptor, entries + bytes, bytes);
   }
 
   Ring::Shared from_dialler;
@@ -72,8 +78,6 @@ class ShmLink final : public Link, private Handler {
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.
   Time tick(Time now);
-
-  using Pair = LinkPair;
 
  private:
   using Message = DescriptorChannel::Message;
@@ -164,7 +168,7 @@ struct ShmTransport::Impl : Handler, std::enable_shared_from_this<ShmTransport::
   SingleCopy single_copy = SingleCopy::off;
   Fd listener;
   Time accepts_at = Time::max();  // when to listen again, after a pause
-  std::vector<ShmLink*> links;
+  ShmLinks links;
   Admission<Greeting> greetings;
   std::vector<std::unique_ptr<Knock>> knocks;
 };

@@ -119,7 +119,7 @@ struct ShmTransport::Impl::Knock : Handler {
 };
 
 ShmTransport::Impl::Impl(Poller& p, Events& e, Arrivals& a, Identity i, Regions& r, Bell& b, double c)
-    : poller(p), events(e), arrivals(a), identity(std::move(i)), regions(r), bell(b), connect_seconds(c) {}
+    : poller(p), events(e), arrivals(a), identity(std::move(i)), regions(r), bell(b), connect_seconds(c), links(b) {}
 
 ShmTransport::Impl::~Impl() = default;
 
@@ -141,6 +141,7 @@ void ShmTransport::set_ranks_of_host(size_t ranks) {
   constexpr size_t kMemory = 8 << 20;
   impl_->ring_bytes =
       std::clamp(std::bit_floor(kMemory / 2 / (std::max<size_t>(2, ranks) - 1)), Ring::kLeast, Ring::kMost);
+  impl_->links.expect(ranks);
 }
 
 void ShmTransport::set_single_copy(SingleCopy choice) { impl_->single_copy = choice; }
@@ -170,30 +171,24 @@ void ShmTransport::knock(int peer, const std::string& name, KnockDone& done) {
 }
 
 bool ShmTransport::poll() {
-  bool moved = false;
   for (const uint32_t id : impl_->regions.take_destroyed())
-    for (ShmLink* link : impl_->links) link->drop_region(id);
-  for (size_t i = 0; i < impl_->links.size(); ++i) moved |= impl_->links[i]->poll();
-  return moved;
+    for (ShmLink* link : impl_->links.all()) link->drop_region(id);
+  return impl_->links.poll();
 }
 
-bool ShmTransport::pending() const {
-  return std::any_of(impl_->links.begin(), impl_->links.end(), [](const ShmLink* link) { return link->pending(); });
-}
-
-bool ShmTransport::congested() const {
-  return std::any_of(impl_->links.begin(), impl_->links.end(), [](const ShmLink* link) { return link->congested(); });
-}
+bool ShmTransport::pending() const { return impl_->links.pending(); }
+bool ShmTransport::congested() const { return impl_->links.congested(); }
 
 bool ShmTransport::owes() const {
-  return std::any_of(impl_->links.begin(), impl_->links.end(), [](ShmLink* link) { return link->owes(); });
+  return std::ranges::any_of(impl_->links.all(), [](ShmLink* link) { return link->owes(); });
 }
 
 Time ShmTransport::tick(Time now) {
   if (impl_->accepts_at <= now) impl_->accept_again();
   while (auto late = impl_->greetings.take_late(now)) impl_->refuse(std::move(late), kLate);
   Time next = std::min(impl_->accepts_at, impl_->greetings.deadline());
-  for (size_t i = 0; i < impl_->links.size(); ++i) next = std::min(next, impl_->links[i]->tick(now));
+  const auto& links = impl_->links.all();
+  for (size_t i = 0; i < links.size(); ++i) next = std::min(next, links[i]->tick(now));
   for (size_t i = 0; i < impl_->knocks.size();) {
     Impl::Knock& knock = *impl_->knocks[i];
     if (knock.deadline <= now) {

@@ -26,7 +26,8 @@ class ShmTransport {
   ~ShmTransport();
 
   // The ranks of this host, this one too. The links to them, if there is one to each, take 8 MiB of this rank's memory
-  // at most, or 128 KiB each. Before the first dial.
+  // at most, or 128 KiB each. With more than 8 ranks, poll() looks only at the links whose ranks have sent something.
+  // Before the first link.
   void set_ranks_of_host(size_t ranks);
   // Off, as before the call: links neither read private memory of a peer nor let it be read. Before the first link.
   void set_single_copy(SingleCopy choice);

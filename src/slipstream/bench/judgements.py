@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slipstream.bench.table import grid
 
-__all__ = ["Judgement", "at_least", "judgement_table"]
+__all__ = ["Judgement", "at_least", "at_most", "judgement_table"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Judgement:
 def at_least(text: str, value: float, wanted: float, unit: str = "x", form: str = ".3g") -> Judgement:
     """The judgement on a figure that ``wanted`` is the least for."""
     return Judgement(text, f">= {wanted:g}{unit}", f"{value:{form}}{unit}", value >= wanted)
+
+
+def at_most(text: str, value: float, wanted: float, unit: str = "x", form: str = ".3g") -> Judgement:
+    """The judgement on a figure that ``wanted`` is the most for."""
+    return Judgement(text, f"<= {wanted:g}{unit}", f"{value:{form}}{unit}", value <= wanted)
 
 
 def judgement_table(judgements: Sequence[Judgement]) -> str:
