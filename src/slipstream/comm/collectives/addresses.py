@@ -63,6 +63,7 @@ __all__ = [
 _POINT_TO_POINT_CHUNK = 256 << 10
 _MOST_REQUESTS = 64  # that a plan keeps
 _Copy: TypeAlias = "tuple[int, int, int] | None"
+_Quick: TypeAlias = "tuple[str, int, int, int] | None"
 _AVG = int(Op.AVG)
 
 
@@ -81,14 +82,19 @@ def _issue(
     *,
     copy_in: _Copy = None,
     copy_out: _Copy = None,
+    quick: _Quick = None,
     **fields: Any,
 ) -> Work:
-    """``fields``: those of the request that are not the plan's."""
+    """``quick``: as what `QuickCalls` is to know a new request. ``fields``: those that are not the plan's."""
     if OPEN:
         copies = (copy_in, copy_out)
         settle_tables(group, compiled.operation, itemsize(dtype), src, dst, count, copies, fields)
     key = (dtype, op, *fields.values())
-    request = compiled.requests.get(key) or _kept(group, compiled, key, fields)
+    request = compiled.requests.get(key)
+    if request is None:
+        request = _kept(group, compiled, key, fields)
+        if quick is not None:
+            group.quick.add(*quick, request)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, copy_in, copy_out)
     return DONE if native is None else Work(native)
@@ -192,7 +198,7 @@ def _sum_request(group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes:
     if len(key) == 2:
         made = _kept(group, compiled, key, fields)
         if compiled.tuned_by is None:  # else each call is a step of it
-            group.sums.add(nbytes.bit_length(), *key, made)
+            group.quick.add("all_reduce", nbytes.bit_length(), *key, made)
         return made
     shape, prescale, postscale, digest_of_both, compared, wire = key[2:]
     fields |= {"shape": shape, "prescale": prescale, "postscale": postscale, "wire": wire}
@@ -237,11 +243,15 @@ def reduce_scatter(
     postscale: float = 1.0,
     one_scale: bool = True,
     wire: int | str | None = None,
+    even: bool = False,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r.
+
+    ``even``: the counts are those that a call gets which gives none.
+    """
     _check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
@@ -266,6 +276,8 @@ def reduce_scatter(
         dst, keep = whole.ctypes.data, (keep, whole)
     else:
         fields["in_offsets"], fields["out_offsets"] = _offsets(counts), _only(counts, group.rank)
+        if even and not code and "prescale" not in fields and not fields["shape"]:
+            fields["quick"] = "reduce_scatter", total, dtype, op
     return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **fields)
 
 
@@ -339,7 +351,10 @@ def broadcast(
         details = {"shape": shape_to_compare(shape), "of": dtype}
         return _unite(group, compiled, part, mine, dst, root, (keep, part), sync, name, timeout, **details)
     fields: dict[str, Any] = {"root": root, "shape": shape_to_compare(shape)}
-    return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, **fields)
+    quick = None if fields["shape"] else ("broadcast", nbytes.bit_length(), dtype, root)
+    return _issue(
+        group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, quick=quick, **fields
+    )
 
 
 def reduce(
@@ -510,7 +525,8 @@ def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeou
     """Done once every rank of the group has called it."""
     way = group.plans.get(("barrier", 1, 0)) or group.barrier_plan()
     address = address_of(group.token)
-    return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout)
+    quick = "barrier", 0, 0, 0
+    return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout, quick=quick)
 
 
 def send(
