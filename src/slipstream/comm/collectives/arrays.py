@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from slipstream import _core
 from slipstream._core import address_of
 from slipstream.base.arguments import check_int, check_text
-from slipstream.base.dtypes import Op, as_op, from_numpy
+from slipstream.base.dtypes import Op, as_op
 from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
 from slipstream.comm.collectives.copies_back import OPEN, await_memory
 from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.collectives.joined import gather_told, gather_unusual, join_told
 from slipstream.comm.collectives.overlaps import check_gather, check_scatter
 from slipstream.comm.collectives.rows import FIELDS, check_rows, check_source, head_of, rows_of
 from slipstream.comm.collectives.wires import check_wire
@@ -59,7 +60,7 @@ _QUICK = "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"
 def _quick(collective: str) -> _core.QuickEntry | None:
     if collective not in _QUICK:
         return None
-    rest = _gather_unusual if collective == "all_gather" else None
+    rest = gather_unusual if collective == "all_gather" else None
     return _core.QuickEntry(collective, vars(job), OPEN, Op, rest)
 
 
@@ -97,53 +98,6 @@ def _tell_all(
     """Tells all ranks ``head``, with the first ``size`` bytes of ``array`` if they are few."""
     fits = ragged.fits(group, operation, len(head), address_of(array), size, size)
     return ragged.tell_all(group, operation, head, address_of(array), size, fits, name, root)
-
-
-def _gather_told(
-    group: Group,
-    told: ragged.Told,
-    array: NDArray[Any],
-    dtype: int,
-    width: int,
-    out: Buffer | None,
-    *,
-    name: str | None = None,
-    wire: str | None = None,
-    sync: bool = True,
-) -> tuple[Work, NDArray[Any]]:
-    """The rest of an all_gather once all ranks have told their rows of ``width`` elements: its work, the result."""
-    counts = check_rows("all_gather", told.heads)
-    shape = (sum(counts), *array.shape[1:])
-    result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
-    elements = [n * width for n in counts]
-    memory = address_of(array), address_of(result)
-    if told.blocks is None:
-        keep = (array, result)
-        work = addresses.all_gather(
-            group, *memory, elements, dtype, name=name, wire=wire, keep=keep, sync=sync
-        )
-        return work, result
-    check_gather("all_gather", group, *memory, elements, dtype)
-    _join(group, "all_gather", told.blocks, elements, result, out is not None)
-    return Work(None), result
-
-
-def _gather_unusual(
-    group: Group | None, x: NDArray[Any], out: NDArray[Any] | None, told: _core.Told
-) -> NDArray[Any]:
-    """The rest of an all_gather that `QuickEntry` began, if a block is long, or some rank's array does not fit."""
-    group = world() if group is None else group
-    with Together(group, "all_gather", before=1):
-        return _gather_told(group, ragged.unpacked(told), x, from_numpy(x.dtype), 1, out)[1]
-
-
-def _join(
-    group: Group, operation: str, blocks: _core.Told, counts: Sequence[int], result: NDArray[Any], given: bool
-) -> None:
-    """Puts ``counts`` elements of each rank's block into ``result``. ``given``: that is the caller's memory."""
-    if given:
-        await_memory(group, operation, address_of(result), result.nbytes, writes=True)
-    blocks.join(address_of(result), [n * result.itemsize for n in counts])
 
 
 @_collective
@@ -286,7 +240,7 @@ def all_gather(
     head = head_of(array, dtype)
     with Together(group, "all_gather"):
         told = _tell_all(group, "all_gather", head, array, array.nbytes, name)
-        work, result = _gather_told(
+        work, result = gather_told(
             group, told, array, dtype, head[1], out, name=name, wire=wire, sync=not async_op
         )
     return _finish(work, result, async_op)
@@ -432,7 +386,7 @@ def gather(
             work = Work(None)
             if mine:
                 check_gather("gather", group, *memory, elements, dtype)
-                _join(group, "gather", told.blocks, elements, result, given)
+                join_told(group, "gather", told.blocks, elements, result, given)
     return _finish(work, result if mine else None, async_op)
 
 
@@ -553,7 +507,7 @@ def all_to_all(
                 sync=not async_op,
             )
         else:
-            _join(group, "all_to_all", told.blocks, received, result, out is not None)
+            join_told(group, "all_to_all", told.blocks, received, result, out is not None)
             work = Work(None)
     return _finish(work, result, async_op)
 
