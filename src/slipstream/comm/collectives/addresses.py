@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +31,15 @@ from slipstream import _core
 from slipstream._core import address_of
 from slipstream.base.dtypes import DType, Op, WireType, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
-from slipstream.comm.collectives.overlaps import check_apart, check_gather, check_scatter, place_of
+from slipstream.comm.collectives.overlaps import (
+    check_apart,
+    check_counts,
+    check_gather,
+    check_scatter,
+    offsets_of,
+    offsets_of_one,
+    place_of,
+)
 from slipstream.comm.collectives.signatures import (
     as_scales,
     detailed,
@@ -122,22 +129,6 @@ def _kept(group: Group, compiled: Compiled, key: tuple[Any, ...], fields: dict[s
     if len(compiled.requests) >= _MOST_REQUESTS:
         compiled.requests.clear()
     return compiled.requests.setdefault(key, _request(group, compiled, key[0], key[1], **fields))
-
-
-def _offsets(counts: Sequence[int]) -> tuple[int, ...]:
-    return (0, *accumulate(counts))
-
-
-def _only(counts: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The table of a buffer that holds this rank's block alone."""
-    return (0,) * (rank + 1) + (counts[rank],) * (len(counts) - rank)
-
-
-def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
-    if len(counts) != group.size:
-        raise ValueError(f"{what} has {len(counts)} entries for {group.size} ranks")
-    if min(counts) < 0:
-        raise ValueError(f"{what} has a negative entry")
 
 
 def check_root(group: Group, root: int) -> None:
@@ -252,7 +243,7 @@ def reduce_scatter(
 
     ``even``: the counts are those that a call gets which gives none.
     """
-    _check_counts(group, counts, "counts")
+    check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
         check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
@@ -275,7 +266,7 @@ def reduce_scatter(
         fields["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
         dst, keep = whole.ctypes.data, (keep, whole)
     else:
-        fields["in_offsets"], fields["out_offsets"] = _offsets(counts), _only(counts, group.rank)
+        fields["in_offsets"], fields["out_offsets"] = offsets_of(counts), offsets_of_one(counts, group.rank)
         if even and not code and "prescale" not in fields and not fields["shape"]:
             fields["quick"] = "reduce_scatter", total, dtype, op
     return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **fields)
@@ -295,7 +286,7 @@ def all_gather(
     timeout: float = 0.0,
 ) -> Work:
     """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
-    _check_counts(group, counts, "counts")
+    check_counts(group, counts, "counts")
     total = sum(counts)
     check_gather("all_gather", group, src, dst, counts, dtype)
     code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
@@ -317,8 +308,8 @@ def all_gather(
         sync,
         name,
         timeout,
-        in_offsets=_only(counts, group.rank),
-        out_offsets=_offsets(counts),
+        in_offsets=offsets_of_one(counts, group.rank),
+        out_offsets=offsets_of(counts),
         counts=tuple(counts),
         extra=digest(tuple(counts)),
         wire=code,
@@ -417,7 +408,7 @@ def gather(
 ) -> Work:
     """dst on the root = every rank's src, one after another; rank r sends ``counts[r]`` elements."""
     check_root(group, root)
-    _check_counts(group, counts, "counts")
+    check_counts(group, counts, "counts")
     total = sum(counts)
     if group.rank == root:
         check_gather("gather", group, src, dst, counts, dtype)
@@ -434,8 +425,8 @@ def gather(
         name,
         timeout,
         root=root,
-        in_offsets=_only(counts, group.rank),
-        out_offsets=_offsets(counts) if group.rank == root else (0,) * (group.size + 1),
+        in_offsets=offsets_of_one(counts, group.rank),
+        out_offsets=offsets_of(counts) if group.rank == root else (0,) * (group.size + 1),
         counts=tuple(counts),
         extra=digest(tuple(counts)),
     )
@@ -456,7 +447,7 @@ def scatter(
 ) -> Work:
     """dst = this rank's block of the root's src, ``counts[r]`` elements for rank r."""
     check_root(group, root)
-    _check_counts(group, counts, "counts")
+    check_counts(group, counts, "counts")
     total = sum(counts)
     if group.rank == root:
         check_scatter(group, src, dst, counts, dtype)
@@ -473,8 +464,8 @@ def scatter(
         name,
         timeout,
         root=root,
-        in_offsets=_offsets(counts) if group.rank == root else (0,) * (group.size + 1),
-        out_offsets=_only(counts, group.rank),
+        in_offsets=offsets_of(counts) if group.rank == root else (0,) * (group.size + 1),
+        out_offsets=offsets_of_one(counts, group.rank),
         counts=tuple(counts),
         extra=digest(tuple(counts)),
     )
@@ -495,8 +486,8 @@ def all_to_all(
     timeout: float = 0.0,
 ) -> Work:
     """Block p of src goes to rank p; block p of dst comes from rank p. Counts are elements per rank."""
-    _check_counts(group, send_counts, "send_counts")
-    _check_counts(group, recv_counts, "recv_counts")
+    check_counts(group, send_counts, "send_counts")
+    check_counts(group, recv_counts, "recv_counts")
     size = itemsize(dtype)
     check_apart("all_to_all", src, sum(send_counts) * size, dst, sum(recv_counts) * size)
     if send_counts[group.rank] != recv_counts[group.rank]:
@@ -515,8 +506,8 @@ def all_to_all(
         sync,
         name,
         timeout,
-        in_offsets=_offsets(send_counts),
-        out_offsets=_offsets(recv_counts),
+        in_offsets=offsets_of(send_counts),
+        out_offsets=offsets_of(recv_counts),
         wire=code,
     )
 
