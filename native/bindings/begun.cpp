@@ -27,12 +27,12 @@ void note_begun() {
 
 uint64_t open_block() { return enter_call().outer; }
 
+}  // namespace
+
 void close_block(uint64_t outer, bool complete) {
   current = outer;
   if (complete) note_begun();
 }
-
-}  // namespace
 
 CurrentCall enter_call() {
   const CurrentCall call{current, ++entered};

@@ -17,6 +17,10 @@ struct CurrentCall {
 CurrentCall enter_call();
 void leave_call(const CurrentCall& call);
 
+// The call, or what stands for operations that belong together, is over; the one around it is the current one again.
+// `complete`: that has begun an operation.
+void close_block(uint64_t outer, bool complete);
+
 // This thread begins an operation, in its current call.
 void count_begun();
 

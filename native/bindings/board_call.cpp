@@ -10,8 +10,7 @@ namespace slipstream {
 namespace {
 
 // Some rank has not come yet.
-void wait_on_board(const std::shared_ptr<Session>& session, const BoardCall& call, uint64_t number,
-                   const nanobind::object& keep) {
+void wait_on_board(const std::shared_ptr<Session>& session, const BoardCall& call, uint64_t number, const Kept& keep) {
   Board& board = *call.request.group->board;
   Counters& counters = *session->options().counters;
   const Time begun = now();
@@ -20,10 +19,10 @@ void wait_on_board(const std::shared_ptr<Session>& session, const BoardCall& cal
   {
     const WithoutGil release;  // until the call is decided: others may wait for that, and not for Python's lock
     missing = board.missing();
-    board.look();
+    board.look(call);
     work = board.end(call, number);
   }
-  if (work) Handle(session, work, keep).wait(std::nullopt);
+  if (work) Handle(session, work, keep.all()).wait(std::nullopt);
   const Clock::duration time = now() - begun;
   for (const int rank : missing) counters.add_late(call.request.group->ranks[static_cast<size_t>(rank)], time);
   if (work) return;
@@ -34,7 +33,7 @@ void wait_on_board(const std::shared_ptr<Session>& session, const BoardCall& cal
 
 }  // namespace
 
-bool run_on_board(const std::shared_ptr<Session>& session, const BoardCall& call, const nanobind::object& keep) {
+bool run_on_board(const std::shared_ptr<Session>& session, const BoardCall& call, const Kept& keep) {
   if (call.form.kind == BoardForm::Kind::none) return false;
   Board& board = *call.request.group->board;
   Counters& counters = *session->options().counters;
@@ -44,7 +43,7 @@ bool run_on_board(const std::shared_ptr<Session>& session, const BoardCall& call
   if (!board.look_at_once()) {
     wait_on_board(session, call, number, keep);
   } else if (const WorkPtr work = board.end(call, number)) {
-    Handle(session, work, keep).wait(std::nullopt);
+    Handle(session, work, keep.all()).wait(std::nullopt);
   } else {
     const Clock::duration time = begun == Time{} ? Clock::duration{} : (now() - begun) * Counters::kSample;
     counters.count_quick(call.request, call.count, time);

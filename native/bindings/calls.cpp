@@ -129,7 +129,7 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
     const BoardCall call{
         request, request.form, reinterpret_cast<std::byte*>(src), reinterpret_cast<std::byte*>(dst), count,
         name,    timeout};
-    if (!copy_in && !copy_out && !request.ragged && run_on_board(self, call, keep)) return;
+    if (!copy_in && !copy_out && !request.ragged && run_on_board(self, call, {keep})) return;
   }
   Request call = on_memory(request, src, dst, count, timeout);
   call.signature.name = std::move(name);

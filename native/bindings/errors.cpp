@@ -1,9 +1,10 @@
 // Failures become Python exceptions made by a factory that slipstream.base.errors registers, so that the classes are
 // plain Python.
 #define PY_SSIZE_T_CLEAN  // sizes of texts: they may have a NUL in them
+#include "bindings/errors.h"
+
 #include <nanobind/nanobind.h>
 
-#include "base/error.h"
 #include "bindings/gil.h"
 #include "bindings/module.h"
 
@@ -20,6 +21,8 @@ PyObject* text_of(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
+}  // namespace
+
 void raise(const Error& error) {
   if (error.code == Code::invalid || factory == nullptr) {
     PyObject* const text = text_of(error.text);
@@ -35,8 +38,6 @@ void raise(const Error& error) {
     Py_DECREF(made);
   });
 }
-
-}  // namespace
 
 void bind_errors(nb::module_& m) {
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {

@@ -11,6 +11,7 @@
 
 #include "bindings/begun.h"
 #include "bindings/module.h"
+#include "bindings/quick_entry.h"
 
 namespace nb = nanobind;
 
@@ -21,6 +22,8 @@ namespace {
 struct GuardedCall {
   PyObject_HEAD  //
       vectorcallfunc call;
+  PyObject* quick;  // null, or a QuickEntry, which is `entry`
+  const QuickEntry* entry;
   PyObject* function;
   PyObject* broken_off;
   PyObject* dict;
@@ -134,21 +137,32 @@ void tell(GuardedCall& self, uint64_t entry, PyObject* const* args, Py_ssize_t c
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
   const CurrentCall entry = enter_call();
-  PyObject* result = PyObject_Vectorcall(of(self).function, args, flags, names);
+  PyObject* result = nullptr;
+  if (of(self).entry != nullptr) result = of(self).entry->call(args, PyVectorcall_NARGS(flags), names);
+  if (result == nullptr && PyErr_Occurred() == nullptr)
+    result = PyObject_Vectorcall(of(self).function, args, flags, names);
   leave_call(entry);
   if (result == nullptr) tell(of(self), entry.number, args, PyVectorcall_NARGS(flags), names);
   return result;
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* named) {
-  PyObject *function = nullptr, *broken_off = nullptr;
-  static const char* names[] = {"function", "broken_off", nullptr};
-  if (PyArg_ParseTupleAndKeywords(args, named, "OO", const_cast<char**>(names), &function, &broken_off) == 0)
+  PyObject *function = nullptr, *broken_off = nullptr, *quick = nullptr;
+  static const char* names[] = {"function", "broken_off", "quick", nullptr};
+  if (PyArg_ParseTupleAndKeywords(args, named, "OO|O", const_cast<char**>(names), &function, &broken_off, &quick) == 0)
     return nullptr;
+  if (quick == Py_None) quick = nullptr;
+  const QuickEntry* entry = nullptr;
+  if (quick != nullptr && !nb::try_cast(nb::handle(quick), entry)) {
+    PyErr_SetString(PyExc_TypeError, "quick must be a QuickEntry, or None");
+    return nullptr;
+  }
   const auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
   PyObject* self = allocate(type, 0);
   if (self == nullptr) return nullptr;
   of(self).call = call;
+  of(self).quick = Py_XNewRef(quick);
+  of(self).entry = entry;
   of(self).function = Py_NewRef(function);
   of(self).broken_off = Py_NewRef(broken_off);
   return self;
@@ -156,6 +170,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* named) {
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
+  Py_VISIT(of(self).quick);
   Py_VISIT(of(self).function);
   Py_VISIT(of(self).broken_off);
   Py_VISIT(of(self).dict);
@@ -163,6 +178,8 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 }
 
 int clear(PyObject* self) {
+  of(self).entry = nullptr;
+  Py_CLEAR(of(self).quick);
   Py_CLEAR(of(self).function);
   Py_CLEAR(of(self).broken_off);
   Py_CLEAR(of(self).dict);

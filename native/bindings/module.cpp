@@ -12,7 +12,7 @@ NB_MODULE(_core, m) {
   slipstream::bind_kernels(m);
   slipstream::bind_options(m);
   slipstream::bind_session(m);
-  slipstream::bind_quick_sums(m);
+  slipstream::bind_quick_calls(m);
   slipstream::bind_completions(m);
   slipstream::bind_reducers(m);
   slipstream::bind_records(m);

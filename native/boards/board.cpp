@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kCallsBefore = 3;  // that a board would have taken, before there is one
 constexpr auto kAtOnce = std::chrono::microseconds(1);
+constexpr auto kRootWaits = std::chrono::microseconds(20);
 constexpr auto kLost = std::chrono::microseconds(250);  // beyond the patience: others have had this core
 
 }  // namespace
@@ -60,6 +61,7 @@ uint64_t Board::take_number(const WorkPtr& work) {
   const std::lock_guard lock(mutex_);
   if (rows_) join();
   const uint64_t number = ++count_;
+  to_post_ = false;  // `number` tells the others that nothing comes for what is undecided
   if (rows_) rows_->pass(number, undecided_);
   host_.enter(work, number);
   return rows_ ? number : 0;
@@ -109,8 +111,9 @@ uint64_t Board::begin(const BoardCall& call) {
     const DefaultFloatState state;
     call.contribute(rows_->place(number, call.bytes_of(rank_)));
   }
-  rows_->post(number, hash);
-  rows_->look_for(number, hash);
+  to_post_ = call.gives();
+  if (!to_post_) rows_->post(number, hash);
+  rows_->look_for(number, hash, call.takes() ? call.request.signature.root : -1);
   count_ = undecided_ = number;
   return number;
 }
@@ -124,9 +127,9 @@ bool Board::look_at_once() {
   return true;
 }
 
-bool Board::look() {
+bool Board::look(const BoardCall& call) {
   // Whoever this rank waits for may be queued behind it on this core.
-  const Time end = now() + host_.patience();
+  const Time end = now() + (call.gives() ? std::min<Clock::duration>(kRootWaits, host_.patience()) : host_.patience());
   bool waits = false;
   bool yielded = false;
   while ((waits = rows_->look() == BoardRows::Look::waits) && !host_.ended() && now() < end) {
@@ -152,14 +155,9 @@ WorkPtr Board::end(const BoardCall& call, uint64_t number) {
 }
 
 WorkPtr Board::decided(const BoardCall& call, uint64_t number) {
+  if (call.gives()) return given(call, number);
   const BoardRows::Look found = rows_->look();
-  if (found == BoardRows::Look::all) {
-    conclude(call, number);
-    if (called_ != Time{}) host_.trace(call, std::exchange(called_, Time{}));
-    settle(call, number, nullptr);
-    wake_others(*call.request.group, number, true);
-    return nullptr;
-  }
+  if (found == BoardRows::Look::all) return done(call, number);
   const WorkPtr work = host_.work_of(call, number);
   if (called_ != Time{}) work->traced = std::exchange(called_, Time{});
   if (found == BoardRows::Look::waits && !host_.ended()) {
@@ -172,6 +170,32 @@ WorkPtr Board::decided(const BoardCall& call, uint64_t number) {
     std::make_shared<BoardSleep>(host_, shared_from_this(), call.form, work, number)->begin();
     return work;
   }
+  settle(call, number, work);
+  wake_others(*call.request.group, number, true);
+  return work;
+}
+
+WorkPtr Board::done(const BoardCall& call, uint64_t number) {
+  conclude(call, number);
+  if (called_ != Time{}) host_.trace(call, std::exchange(called_, Time{}));
+  settle(call, number, nullptr);
+  wake_others(*call.request.group, number, true);
+  return nullptr;
+}
+
+// Of a root: posts, if all others have.
+WorkPtr Board::given(const BoardCall& call, uint64_t number) {
+  const bool all = rows_->look() == BoardRows::Look::all && !host_.ended();
+  bool posts = false;
+  {
+    const std::lock_guard lock(mutex_);
+    posts = std::exchange(to_post_, false);
+    if (posts && all) rows_->post(number, call.hash());
+    if (posts && !all) rows_->pass(number, 0);
+  }
+  if (posts && all) return done(call, number);
+  const WorkPtr work = host_.work_of(call, number);
+  if (called_ != Time{}) work->traced = std::exchange(called_, Time{});
   settle(call, number, work);
   wake_others(*call.request.group, number, true);
   return work;

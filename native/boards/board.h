@@ -4,6 +4,9 @@
 // A call posts its contribution, and looks for those of the others for a moment. Then it is done, or it has become a
 // work: the engine's, if it goes by messages; or one that sleeps until the others come (boards/sleep.h).
 //
+// The root of a broadcast needs nobody's contribution, and may be the one that the others wait for somewhere else. So
+// it looks for a short time only, and goes by messages then, as all do with it.
+//
 // Calls of the group that come before such a call is decided (of other threads, or after an interrupted call) go by
 // messages, and the engine gets them after it: so it has the works of a channel in the order of their numbers, as on
 // the other ranks.
@@ -85,7 +88,7 @@ class Board : public std::enable_shared_from_this<Board> {
   uint64_t begin(const BoardCall& call);
   // Looks until the call is decided, for a moment, or as long as is usual. True if it is.
   bool look_at_once();
-  bool look();
+  bool look(const BoardCall& call);
   // Before end(), if it is not decided yet: the ranks of the group that this one still waits for.
   std::vector<int> missing() const { return rows_->missing(); }
   // Null: the call is done. Or the work that it has become. This thread looks no more.
@@ -111,6 +114,8 @@ class Board : public std::enable_shared_from_this<Board> {
   void join();
   uint64_t take_number(const WorkPtr& work);
   WorkPtr decided(const BoardCall& call, uint64_t number);
+  WorkPtr done(const BoardCall& call, uint64_t number);
+  WorkPtr given(const BoardCall& call, uint64_t number);
   void conclude(const BoardCall& call, uint64_t number);
   // The call is decided: this rank does not look for it any more. `work`: what it runs by messages.
   void settle(const BoardCall& call, uint64_t number, const WorkPtr& work);
@@ -134,7 +139,8 @@ class Board : public std::enable_shared_from_this<Board> {
   Clock::duration lost_{};  // for which it had no core, as it looked. Belongs to whoever has the call
   bool joined_ = false;
   int calls_ = 0;              // that a board would have taken
-  uint64_t undecided_ = 0;     // the call that this rank has posted for; 0: none
+  uint64_t undecided_ = 0;     // the call that this rank has posted for, or will; 0: none
+  bool to_post_ = false;       // it will, as a root, unless another of this rank's calls comes before
   std::deque<WorkPtr> later_;  // held back until that is decided
   Latest latest_;
   Time called_{};  // of the undecided call, if there is a timeline

@@ -216,6 +216,7 @@ WorkPtr Boards::work_of(const BoardCall& call, uint64_t number) {
   request.spaces[0].data = call.src;
   request.spaces[1].data = call.dst;
   for (Layout& space : request.spaces) space.count = call.count;
+  if (call.own_blocks != nullptr) request.spaces[0].offsets = *call.own_blocks;
   request.channel = request.group->id;
   request.signature_hash = request.signature.hash();
   request.timed = call.timeout_seconds > 0;

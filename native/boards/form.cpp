@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "boards/rows.h"
 #include "kernels/kernels.h"
@@ -42,6 +43,9 @@ BoardForm::Kind kind_of(const Request& request) {
   if (collective == "reduce_scatter" && algorithm == "direct" && has_table) return Kind::reduce_scatter;
   const bool scales = request.prescale != 1.0 || request.postscale != 1.0 || request.divisor != 1;
   if (collective == "all_gather" && !request.spaces[1].offsets.empty() && !scales) return Kind::all_gather;
+  const bool has_root =
+      request.signature.root >= 0 && std::cmp_less(request.signature.root, request.group->ranks.size());
+  if (collective == "broadcast" && has_root && !scales) return Kind::broadcast;  // by any plan: nothing is reduced
   return Kind::none;
 }
 
@@ -135,7 +139,7 @@ uint64_t BoardCall::hash() const {
 
 size_t BoardCall::bytes_of(int member) const {
   const size_t element = size_of(request.signature.dtype);
-  const auto& in = request.spaces[0].offsets;
+  const auto& in = input();
   const auto& out = request.spaces[1].offsets;
   const auto r = static_cast<size_t>(member);
   switch (form.kind) {
@@ -146,6 +150,8 @@ size_t BoardCall::bytes_of(int member) const {
       return in.back() * element;
     case BoardForm::Kind::all_gather:
       return (out[r + 1] - out[r]) * element;
+    case BoardForm::Kind::broadcast:
+      return member == request.signature.root ? count * element : 0;
     case BoardForm::Kind::told:
     case BoardForm::Kind::told_each:
       return member == request.group->rank ? std::max(in.size() * sizeof(uint64_t) + in.back(), kNotSmall) : kNotSmall;
@@ -156,6 +162,7 @@ size_t BoardCall::bytes_of(int member) const {
 
 size_t BoardCall::most_bytes() const {
   if (tells()) return bytes_of(request.group->rank);
+  if (form.kind == BoardForm::Kind::broadcast) return bytes_of(request.signature.root);
   if (form.kind != BoardForm::Kind::all_gather) return bytes_of(0);
   size_t most = 0;
   for (size_t r = 0; r < request.group->ranks.size(); ++r) most = std::max(most, bytes_of(static_cast<int>(r)));
@@ -164,7 +171,7 @@ size_t BoardCall::most_bytes() const {
 
 void BoardCall::contribute(std::byte* to) const {
   if (tells()) {  // the table of the blocks, and the blocks
-    const auto& in = request.spaces[0].offsets;
+    const auto& in = input();
     std::memcpy(to, in.data(), in.size() * sizeof(uint64_t));
     if (in.back() != 0) std::memcpy(to + in.size() * sizeof(uint64_t), src, in.back());
     return;
@@ -194,6 +201,13 @@ void BoardCall::gather(const std::byte* const* posted) const {
   }
 }
 
+void BoardCall::take_from_root(const std::byte* const* posted) const {
+  const int root = request.signature.root;
+  const size_t bytes = bytes_of(root);
+  if (gives() && dst == src) return;
+  if (bytes != 0) std::memcpy(dst, posted[root], bytes);
+}
+
 // A table that cannot be right is one of empty blocks: as a message that brings nothing.
 void BoardCall::take_told(const std::byte* const* posted) const {
   const auto& out = request.spaces[1].offsets;
@@ -216,6 +230,7 @@ void BoardCall::conclude_from(const std::byte* const* posted) const {
   const int me = request.group->rank;
   if (form.kind == BoardForm::Kind::barrier) return;
   if (form.kind == BoardForm::Kind::all_gather) return gather(posted);
+  if (form.kind == BoardForm::Kind::broadcast) return take_from_root(posted);
   if (tells()) return take_told(posted);
   const bool scatters = form.kind == BoardForm::Kind::reduce_scatter;
   const auto& in = request.spaces[0].offsets;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/work.h"
 
@@ -16,7 +17,17 @@ namespace slipstream {
 // Of calls that have a request in common.
 struct BoardForm {
   // told: blocks of bytes whose lengths only their rank knows (Request::ragged); one for all ranks, or one for each.
-  enum class Kind : uint8_t { none, barrier, all_reduce, tree_all_reduce, reduce_scatter, all_gather, told, told_each };
+  enum class Kind : uint8_t {
+    none,
+    barrier,
+    all_reduce,
+    tree_all_reduce,
+    reduce_scatter,
+    all_gather,
+    broadcast,
+    told,
+    told_each
+  };
   Kind kind = Kind::none;
   uint64_t hash = 0;  // of what all ranks must agree on, but for the count and the name
 };
@@ -33,6 +44,15 @@ struct BoardCall {
   uint64_t count = 0;  // elements, where there are no tables
   const std::string& name;
   double timeout_seconds = 0;
+  const std::vector<uint64_t>* own_blocks = nullptr;  // of told, if it is not the request's: where this rank's begin
+
+  // Of a broadcast: this rank is the root, or another one is.
+  bool gives() const {
+    return form.kind == BoardForm::Kind::broadcast && request.signature.root == request.group->rank;
+  }
+  bool takes() const {
+    return form.kind == BoardForm::Kind::broadcast && request.signature.root != request.group->rank;
+  }
 
   uint64_t hash() const;
   // What the rank of the group `member` contributes. A rank knows that of all, if they agree; but not what others tell:
@@ -50,8 +70,10 @@ struct BoardCall {
   }
 
  private:
+  const std::vector<uint64_t>& input() const { return own_blocks != nullptr ? *own_blocks : request.spaces[0].offsets; }
   bool tells() const { return form.kind == BoardForm::Kind::told || form.kind == BoardForm::Kind::told_each; }
   void gather(const std::byte* const* posted) const;
+  void take_from_root(const std::byte* const* posted) const;
   void take_told(const std::byte* const* posted) const;
   void conclude_from(const std::byte* const* posted) const;
   void finish(std::byte* dst, uint64_t elements) const;

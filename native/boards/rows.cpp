@@ -78,10 +78,11 @@ void BoardRows::pass(uint64_t number, uint64_t held) {
 
 // ---- looking
 
-void BoardRows::look_for(uint64_t number, uint64_t hash) {
+void BoardRows::look_for(uint64_t number, uint64_t hash, int decides) {
   number_ = number;
   hash_ = hash;
-  missing_ = (size_ == 64 ? ~uint64_t{0} : (uint64_t{1} << size_) - 1) & ~(uint64_t{1} << rank_);
+  const uint64_t everyone = size_ == 64 ? ~uint64_t{0} : (uint64_t{1} << size_) - 1;
+  missing_ = decides >= 0 ? uint64_t{1} << decides : everyone & ~(uint64_t{1} << rank_);
 }
 
 BoardRows::Look BoardRows::look_at(int rank) {

@@ -14,6 +14,8 @@
 //  4. A rank that publishes a number while it still looks for an earlier one (another thread has called; or the call
 //     was interrupted) says before that which number it looks for: it is *held*.
 //  5. Nobody posts before all ranks have *joined*: a rank joins once, with the number of its next operation.
+//  6. In a broadcast the root decides for all: it posts last, and only if all others have posted with its hash. Else it
+//     publishes without a post. The others wait for the root alone.
 //
 // A rank that has looked for long asks the missing ones to wake it: it *claims* them, counts itself as a sleeper, and
 // looks at their rows once more. Who publishes looks at the sleepers afterwards, and takes the claims on itself.
@@ -69,8 +71,9 @@ class BoardRows {
   // Without a contribution. `held`: the operation that this rank still looks for; 0: none.
   void pass(uint64_t number, uint64_t held);
 
-  // What has become of the operation that this rank has posted for. Once it does not wait, that stays.
-  void look_for(uint64_t number, uint64_t hash);
+  // What has become of the operation that this rank has posted for. Once it does not wait, that stays. `decides`: the
+  // only rank to be looked at; -1: all others are.
+  void look_for(uint64_t number, uint64_t hash, int decides = -1);
   Look look();
   // Another rank's contribution, when all have posted.
   const std::byte* posted(int rank, uint64_t number, size_t bytes) { return payload(rank, number, bytes); }

@@ -63,7 +63,7 @@ struct Scene {
   WorkPtr sleep() {
     const uint64_t number = board->begin(call());
     CHECK_EQ(number, 1u);
-    CHECK(!board->look());
+    CHECK(!board->look(call()));
     return board->end(call(), number);
   }
 

@@ -78,6 +78,17 @@ inline std::shared_ptr<const Plan> tree_all_reduce(int rank, int n) {
   return b.build();
 }
 
+inline std::shared_ptr<const Plan> direct_broadcast(int rank, int n, int root) {
+  PlanBuilder b(rank, n, 1);
+  if (rank != root) {
+    b.add(StepKind::recv, root, 0);
+    return b.build();
+  }
+  b.add(StepKind::copy, -1, 0, {}, Space::in);
+  for (int k = 1; k < n; ++k) b.add(StepKind::send, (root + k) % n, 0, {}, Space::in);
+  return b.build();
+}
+
 inline std::shared_ptr<const Plan> direct(int rank, int n, bool reduces) {
   PlanBuilder b(rank, n, n);
   if (!reduces) b.add(StepKind::copy, -1, rank, {}, Space::in);
@@ -117,12 +128,14 @@ class Rank {
     std::string name = {};
     double timeout = 0;
   };
-  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier, told, tree_all_reduce };
+  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier, told, broadcast, tree_all_reduce };
   // Of `told`: the elements of 8 bytes that a rank tells all, and those that there is room for.
   static uint64_t told_by(int rank, uint64_t count) {
     return std::min<uint64_t>(count, 300) + static_cast<uint64_t>(rank % 3);
   }
   static uint64_t room_of_told(uint64_t count) { return std::min<uint64_t>(count, 300) + 2; }
+  // Of `broadcast`.
+  static int root_of(uint64_t count, int n) { return static_cast<int>(count % static_cast<uint64_t>(n)); }
 
   // `counts`: elements of each rank, of those that have tables.
   Call call(Kind kind, DType dtype, Op op, std::byte* src, std::byte* dst, uint64_t count, double prescale = 1,
@@ -136,12 +149,13 @@ class Rank {
     Call made;
     Request& r = made.request;
     r.group = group;
-    const char* const names[] = {"all_reduce/recursive_doubling", "reduce_scatter/direct", "all_gather/direct",
-                                 "barrier/recursive_doubling",    "all_gather/with_sizes", "all_reduce/tree"};
+    const char* const names[] = {
+        "all_reduce/recursive_doubling", "reduce_scatter/direct", "all_gather/direct", "barrier/recursive_doubling",
+        "all_gather/with_sizes",         "broadcast/direct",      "all_reduce/tree"};
     r.signature.operation = names[static_cast<int>(kind)];
     r.signature.dtype = dtype;
     r.signature.op = op;
-    r.signature.reduces = kind != Kind::all_gather;
+    r.signature.reduces = kind != Kind::all_gather && kind != Kind::broadcast;
     r.chunk_bytes = r.signature.chunk_bytes = 64 << 10;
     r.divisor = op == Op::avg ? static_cast<uint64_t>(n) : 1;
     r.prescale = prescale;
@@ -166,6 +180,9 @@ class Rank {
       r.spaces[0].offsets = r.spaces[2].offsets = kind == Kind::reduce_scatter ? all : own;
       r.spaces[1].offsets = kind == Kind::reduce_scatter ? own : all;
       count = all.back();
+    } else if (kind == Kind::broadcast) {
+      r.signature.root = root_of(count, n);
+      r.plan = direct_broadcast(me, n, r.signature.root);
     } else {
       r.plan = kind == Kind::tree_all_reduce ? tree_all_reduce(me, n) : doubling_all_reduce(me, n);
     }
@@ -205,7 +222,7 @@ class Rank {
       Board& board = *call.request.group->board;
       const BoardCall small{call.request, call.form, call.src, call.dst, call.count, call.name, call.timeout};
       if (const uint64_t number = board.begin(small); number != 0) {
-        if (!board.look_at_once()) board.look();
+        if (!board.look_at_once()) board.look(small);
         return board.end(small, number);
       }
     }

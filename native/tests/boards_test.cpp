@@ -32,7 +32,8 @@ bool compare(Host& host, Rank::Kind kind, DType dtype, Op op, uint64_t count, bo
     const size_t elements = (count + 2) * static_cast<size_t>(n);
     auto in = numbers(dtype, elements, static_cast<uint32_t>(r) * 1000 + static_cast<uint32_t>(count));
     std::vector<std::byte> out(elements * size_of(dtype) + 1), by_messages(out), both(in);
-    const bool same = (kind == Rank::Kind::all_reduce || kind == Rank::Kind::tree_all_reduce) && in_place;
+    const bool same = in_place && (kind == Rank::Kind::all_reduce || kind == Rank::Kind::tree_all_reduce ||
+                                   kind == Rank::Kind::broadcast);
     std::byte* src = (same ? both : in).data() + 1;
     std::byte* dst = (same ? both : out).data() + 1;
     rank.barrier();
@@ -63,7 +64,7 @@ TEST(every_operation_gives_the_bits_of_messages) {
     const auto try_one = [&](Rank::Kind kind, DType dtype, Op op, uint64_t count) {
       ++calls;
       on_board += compare(host, kind, dtype, op, count, calls % 2 == 0,
-                          calls % 7 == 0 && kind != Rank::Kind::all_gather ? 0.5 : 1)
+                          calls % 7 == 0 && kind != Rank::Kind::all_gather && kind != Rank::Kind::broadcast ? 0.5 : 1)
                       ? 1
                       : 0;
     };
@@ -76,6 +77,7 @@ TEST(every_operation_gives_the_bits_of_messages) {
         try_one(Rank::Kind::reduce_scatter, dtype, static_cast<Op>(op), count / 7);
       }
     for (const DType dtype : kAll) try_one(Rank::Kind::all_gather, dtype, Op::sum, 5);
+    for (const uint64_t count : {0, 1, 12, 13, 1001, 2047}) try_one(Rank::Kind::broadcast, DType::f32, Op::sum, count);
     for (const uint64_t count : {0, 1, 11, 12, 13, 1000, 2048}) {
       try_one(Rank::Kind::all_reduce, DType::f32, Op::sum, count);
       try_one(Rank::Kind::tree_all_reduce, DType::f32, Op::sum, count);
@@ -122,7 +124,7 @@ std::vector<Step> steps(uint32_t seed, int number) {
     const uint64_t count = random() % 20 == 0   ? 5000 + random() % 60'000
                            : random() % 10 == 0 ? 1000
                                                 : 1 + random() % 20;
-    found.push_back({static_cast<Rank::Kind>(random() % 5), count});
+    found.push_back({static_cast<Rank::Kind>(random() % 6), count});
   }
   return found;
 }
@@ -150,6 +152,8 @@ class Operation {
       for (int r = 0; r < n_; ++r)
         for (size_t i = out[static_cast<size_t>(r)]; i < out[static_cast<size_t>(r) + 1]; ++i)
           wrong += out_[i] != value(r, i - out[static_cast<size_t>(r)]);
+    } else if (step_.kind == Rank::Kind::broadcast) {
+      for (size_t i = 0; i < step_.count; ++i) wrong += out_[i] != value(Rank::root_of(step_.count, n_), i);
     } else if (step_.kind != Rank::Kind::barrier) {
       const bool scatters = step_.kind == Rank::Kind::reduce_scatter;
       const size_t begin = scatters ? in[static_cast<size_t>(me_)] : 0;
@@ -235,27 +239,68 @@ TEST(threads_of_a_rank_call_on_groups_of_their_own) {
 }
 
 TEST(threads_of_a_rank_call_on_one_group) {
-  Host host(3);
   constexpr int kCalls = 1000;
-  host.each([&](int, Rank& rank) {
-    std::vector<std::jthread> threads;
-    for (int t = 0; t < 2; ++t)
-      threads.emplace_back([&rank, t] {
-        for (int i = 0; i < kCalls; ++i) {  // all alike: their order is undefined
-          std::array<int64_t, 3> x{1, 2, 3};
-          auto* at = reinterpret_cast<std::byte*>(x.data());
-          const auto call = rank.call(Rank::Kind::all_reduce, DType::i64, Op::sum, at, at, x.size());
-          if (t == 0 || i % 2 == 0) {
-            rank.well(call);
-          } else {
-            const WorkPtr work = rank.submit(call);
-            rank.session.wait(*work, Time::max());
-            CHECK_EQ(work->error().text, std::string());
+  for (const Rank::Kind kind : {Rank::Kind::all_reduce, Rank::Kind::broadcast}) {
+    Host host(3);
+    host.each([&](int r, Rank& rank) {
+      std::vector<std::jthread> threads;
+      for (int t = 0; t < 2; ++t)
+        threads.emplace_back([&rank, t, r, kind] {
+          for (int i = 0; i < kCalls; ++i) {  // all alike: their order is undefined
+            std::array<int64_t, 3> x{1, 2, kind == Rank::Kind::all_reduce ? 3 : r == 0 ? 9 : 0};
+            auto* at = reinterpret_cast<std::byte*>(x.data());
+            const auto call = rank.call(kind, DType::i64, Op::sum, at, at, x.size());
+            if (t == 0 || i % 2 == 0) {
+              rank.well(call);
+            } else {
+              const WorkPtr work = rank.submit(call);
+              rank.session.wait(*work, Time::max());
+              CHECK_EQ(work->error().text, std::string());
+            }
+            CHECK_EQ(x[2], int64_t{9});
           }
-          CHECK_EQ(x[2], int64_t{9});
-        }
-      });
-  });
+        });
+    });
+  }
+}
+
+TEST(a_root_waits_for_nobody) {
+  Host host(3);
+  host.warm_up();
+  for (int round = 0; round < 30; ++round) {
+    std::atomic<bool> given{false};
+    host.each([&](int r, Rank& rank) {
+      std::array<int64_t, 5> x{};
+      x.fill(r == 1 ? round + 1 : 0);
+      auto* at = reinterpret_cast<std::byte*>(x.data());
+      const auto call = rank.call(Rank::Kind::broadcast, DType::i64, Op::sum, at, at, 4);  // root 1
+      if (r == 2) given.wait(false);                                                       // until the root is done
+      rank.well(call);
+      if (r == 1) {
+        given = true;
+        given.notify_all();
+      }
+      CHECK_EQ(x[3], static_cast<int64_t>(round + 1));
+      CHECK_EQ(x[4], static_cast<int64_t>(r == 1 ? round + 1 : 0));
+    });
+  }
+}
+
+TEST(broadcasts_of_ranks_that_come_together_go_over_the_board) {
+  Host host(3);
+  host.warm_up();
+  std::atomic<int> on_board{0};
+  for (int round = 0; round < 300; ++round)
+    host.each([&](int r, Rank& rank) {
+      std::array<int64_t, 9> x{};
+      x.fill(r == round % 3 ? round + 1 : 0);
+      auto* at = reinterpret_cast<std::byte*>(x.data());
+      const auto count = static_cast<uint64_t>(6 + round % 3);
+      rank.barrier();
+      on_board += rank.well(rank.call(Rank::Kind::broadcast, DType::i64, Op::sum, at, at, count)) ? 1 : 0;
+      CHECK_EQ(x[count - 1], static_cast<int64_t>(round + 1));
+    });
+  CHECK(on_board > 0);
 }
 
 TEST(an_abandoned_call_goes_on_and_its_memory_is_used_in_order) {
@@ -309,6 +354,34 @@ TEST(ranks_that_differ_learn_of_both_sides) {
         CHECK(error.text.find(theirs[what]) != std::string::npos);
       });
       CHECK_EQ(mismatches.load(), 2);
+    }
+}
+
+TEST(ranks_that_differ_in_a_broadcast_learn_of_both_sides) {
+  using Kind = Rank::Kind;
+  for (int what = 0; what < 4; ++what)
+    for (const int late : {-1, 0, 1}) {
+      Host host(2);
+      host.warm_up();
+      std::atomic<int> mismatches{0};
+      host.each([&](int r, Rank& rank) {
+        std::array<double, 8> x{};
+        auto* at = reinterpret_cast<std::byte*>(x.data());
+        // 2 elements come from rank 0, and 3 from rank 1
+        auto call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, what == 1 ? 3 : 2);
+        if (r == 1 && what == 0) call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 3);  // both are roots
+        if (r == 1 && what == 1) call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 2);  // none is
+        if (r == 1 && what == 2) call = rank.call(Kind::all_reduce, DType::f32, Op::sum, at, at, 2);
+        if (r == 0 && what == 3) call = rank.call(Kind::broadcast, DType::i32, Op::sum, at, at, 2);
+        if (r == late) work_for(std::chrono::milliseconds(2));
+        Error error;
+        rank.run(call, error);
+        // a root is done when it has sent: it learns of the others later
+        if (!error) rank.run(rank.call(Kind::barrier, DType::u8, Op::bor, &rank.token, &rank.token, 1), error);
+        CHECK(static_cast<bool>(error));
+        mismatches += error.code == Code::mismatch ? 1 : 0;
+      });
+      CHECK(mismatches.load() >= 1);
     }
 }
 

@@ -15,7 +15,8 @@ def open_block() -> int: ...
 class GuardedCall:
     """Calls ``function``; when an exception leaves it, calls ``broken_off(error, number, args, kwargs)``.
 
-    ``number``: of this call (`begun_by`). The exception goes on, unless ``broken_off`` returns another one.
+    ``number``: of this call (`begun_by`). The exception goes on, unless ``broken_off`` returns another one. ``quick``:
+    tried before ``function``.
     """
 
     __name__: str
@@ -23,6 +24,7 @@ class GuardedCall:
         self,
         function: Callable[..., Any],
         broken_off: Callable[[BaseException, int, tuple[Any, ...], dict[str, Any]], BaseException | None],
+        quick: QuickEntry | None = None,
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -55,11 +57,26 @@ class Group:
     @property
     def ranks(self) -> list[int]: ...
 
-class QuickSums:
+class QuickCalls:
     def __init__(self, session: Session) -> None: ...
-    def add(self, magnitude: int, dtype: int, op: int, request: Request) -> None: ...
+    def add(self, collective: str, size: int, dtype: int, which: int, request: Request) -> None: ...
     def clear(self) -> None: ...
-    def run(self, x: NDArray[Any], out: Any, op: int) -> bool: ...
+    def all_reduce(
+        self, address: int, count: int, dtype: int, op: int, keep: Any, timeout: float
+    ) -> bool: ...
+
+class QuickEntry:
+    """A collective's way into the engine without Python, for calls on plain arrays like earlier ones."""
+
+    def __init__(
+        self,
+        collective: str,
+        jobs: dict[str, Any],
+        copies: dict[Any, None],
+        op: type,
+        rest: Callable[..., Any] | None = None,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class Work:
     def done(self) -> bool: ...

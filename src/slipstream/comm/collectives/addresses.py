@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +31,15 @@ from slipstream import _core
 from slipstream._core import address_of
 from slipstream.base.dtypes import DType, Op, WireType, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
-from slipstream.comm.collectives.overlaps import check_apart, check_gather, check_scatter, place_of
+from slipstream.comm.collectives.overlaps import (
+    check_apart,
+    check_counts,
+    check_gather,
+    check_scatter,
+    offsets_of,
+    offsets_of_one,
+    place_of,
+)
 from slipstream.comm.collectives.signatures import (
     as_scales,
     detailed,
@@ -63,6 +70,7 @@ __all__ = [
 _POINT_TO_POINT_CHUNK = 256 << 10
 _MOST_REQUESTS = 64  # that a plan keeps
 _Copy: TypeAlias = "tuple[int, int, int] | None"
+_Quick: TypeAlias = "tuple[str, int, int, int] | None"
 _AVG = int(Op.AVG)
 
 
@@ -81,14 +89,19 @@ def _issue(
     *,
     copy_in: _Copy = None,
     copy_out: _Copy = None,
+    quick: _Quick = None,
     **fields: Any,
 ) -> Work:
-    """``fields``: those of the request that are not the plan's."""
+    """``quick``: as what `QuickCalls` is to know a new request. ``fields``: those that are not the plan's."""
     if OPEN:
         copies = (copy_in, copy_out)
         settle_tables(group, compiled.operation, itemsize(dtype), src, dst, count, copies, fields)
     key = (dtype, op, *fields.values())
-    request = compiled.requests.get(key) or _kept(group, compiled, key, fields)
+    request = compiled.requests.get(key)
+    if request is None:
+        request = _kept(group, compiled, key, fields)
+        if quick is not None:
+            group.quick.add(*quick, request)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, copy_in, copy_out)
     return DONE if native is None else Work(native)
@@ -116,22 +129,6 @@ def _kept(group: Group, compiled: Compiled, key: tuple[Any, ...], fields: dict[s
     if len(compiled.requests) >= _MOST_REQUESTS:
         compiled.requests.clear()
     return compiled.requests.setdefault(key, _request(group, compiled, key[0], key[1], **fields))
-
-
-def _offsets(counts: Sequence[int]) -> tuple[int, ...]:
-    return (0, *accumulate(counts))
-
-
-def _only(counts: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The table of a buffer that holds this rank's block alone."""
-    return (0,) * (rank + 1) + (counts[rank],) * (len(counts) - rank)
-
-
-def _check_counts(group: Group, counts: Sequence[int], what: str) -> None:
-    if len(counts) != group.size:
-        raise ValueError(f"{what} has {len(counts)} entries for {group.size} ranks")
-    if min(counts) < 0:
-        raise ValueError(f"{what} has a negative entry")
 
 
 def check_root(group: Group, root: int) -> None:
@@ -197,7 +194,7 @@ def _sum_request(
     if len(key) == 2:
         made = _kept(group, compiled, key, fields)
         if not tuned:
-            group.sums.add(nbytes.bit_length(), *key, made)
+            group.quick.add("all_reduce", nbytes.bit_length(), *key, made)
         return made
     shape, prescale, postscale, digest_of_both, compared, wire = key[2:]
     fields |= {"shape": shape, "prescale": prescale, "postscale": postscale, "wire": wire}
@@ -242,12 +239,16 @@ def reduce_scatter(
     postscale: float = 1.0,
     one_scale: bool = True,
     wire: int | str | None = None,
+    even: bool = False,
     keep: Any,
     sync: bool = False,
     timeout: float = 0.0,
 ) -> Work:
-    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r."""
-    _check_counts(group, counts, "counts")
+    """dst = this rank's block of the reduction; src holds all blocks, ``counts[r]`` elements for rank r.
+
+    ``even``: the counts are those that a call gets which gives none.
+    """
+    check_counts(group, counts, "counts")
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
         check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
@@ -270,7 +271,9 @@ def reduce_scatter(
         fields["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
         dst, keep = whole.ctypes.data, (keep, whole)
     else:
-        fields["in_offsets"], fields["out_offsets"] = _offsets(counts), _only(counts, group.rank)
+        fields["in_offsets"], fields["out_offsets"] = offsets_of(counts), offsets_of_one(counts, group.rank)
+        if even and not code and "prescale" not in fields and not fields["shape"]:
+            fields["quick"] = "reduce_scatter", total, dtype, op
     return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **fields)
 
 
@@ -288,7 +291,7 @@ def all_gather(
     timeout: float = 0.0,
 ) -> Work:
     """dst = every rank's src, one after another; rank r contributes ``counts[r]`` elements."""
-    _check_counts(group, counts, "counts")
+    check_counts(group, counts, "counts")
     total = sum(counts)
     check_gather("all_gather", group, src, dst, counts, dtype)
     code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
@@ -310,8 +313,8 @@ def all_gather(
         sync,
         name,
         timeout,
-        in_offsets=_only(counts, group.rank),
-        out_offsets=_offsets(counts),
+        in_offsets=offsets_of_one(counts, group.rank),
+        out_offsets=offsets_of(counts),
         counts=tuple(counts),
         extra=digest(tuple(counts)),
         wire=code,
@@ -344,7 +347,10 @@ def broadcast(
         details = {"shape": shape_to_compare(shape), "of": dtype}
         return _unite(group, compiled, part, mine, dst, root, (keep, part), sync, name, timeout, **details)
     fields: dict[str, Any] = {"root": root, "shape": shape_to_compare(shape)}
-    return _issue(group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, **fields)
+    quick = None if fields["shape"] else ("broadcast", nbytes.bit_length(), dtype, root)
+    return _issue(
+        group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, quick=quick, **fields
+    )
 
 
 def reduce(
@@ -407,7 +413,7 @@ def gather(
 ) -> Work:
     """dst on the root = every rank's src, one after another; rank r sends ``counts[r]`` elements."""
     check_root(group, root)
-    _check_counts(group, counts, "counts")
+    check_counts(group, counts, "counts")
     total = sum(counts)
     if group.rank == root:
         check_gather("gather", group, src, dst, counts, dtype)
@@ -424,8 +430,8 @@ def gather(
         name,
         timeout,
         root=root,
-        in_offsets=_only(counts, group.rank),
-        out_offsets=_offsets(counts) if group.rank == root else (0,) * (group.size + 1),
+        in_offsets=offsets_of_one(counts, group.rank),
+        out_offsets=offsets_of(counts) if group.rank == root else (0,) * (group.size + 1),
         counts=tuple(counts),
         extra=digest(tuple(counts)),
     )
@@ -446,7 +452,7 @@ def scatter(
 ) -> Work:
     """dst = this rank's block of the root's src, ``counts[r]`` elements for rank r."""
     check_root(group, root)
-    _check_counts(group, counts, "counts")
+    check_counts(group, counts, "counts")
     total = sum(counts)
     if group.rank == root:
         check_scatter(group, src, dst, counts, dtype)
@@ -463,8 +469,8 @@ def scatter(
         name,
         timeout,
         root=root,
-        in_offsets=_offsets(counts) if group.rank == root else (0,) * (group.size + 1),
-        out_offsets=_only(counts, group.rank),
+        in_offsets=offsets_of(counts) if group.rank == root else (0,) * (group.size + 1),
+        out_offsets=offsets_of_one(counts, group.rank),
         counts=tuple(counts),
         extra=digest(tuple(counts)),
     )
@@ -485,8 +491,8 @@ def all_to_all(
     timeout: float = 0.0,
 ) -> Work:
     """Block p of src goes to rank p; block p of dst comes from rank p. Counts are elements per rank."""
-    _check_counts(group, send_counts, "send_counts")
-    _check_counts(group, recv_counts, "recv_counts")
+    check_counts(group, send_counts, "send_counts")
+    check_counts(group, recv_counts, "recv_counts")
     size = itemsize(dtype)
     check_apart("all_to_all", src, sum(send_counts) * size, dst, sum(recv_counts) * size)
     if send_counts[group.rank] != recv_counts[group.rank]:
@@ -506,8 +512,8 @@ def all_to_all(
         sync,
         name,
         timeout,
-        in_offsets=_offsets(send_counts),
-        out_offsets=_offsets(recv_counts),
+        in_offsets=offsets_of(send_counts),
+        out_offsets=offsets_of(recv_counts),
         wire=code,
     )
 
@@ -516,7 +522,8 @@ def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeou
     """Done once every rank of the group has called it."""
     way = group.plans.get(("barrier", 1, 0)) or group.barrier_plan()
     address = address_of(group.token)
-    return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout)
+    quick = "barrier", 0, 0, 0
+    return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout, quick=quick)
 
 
 def send(

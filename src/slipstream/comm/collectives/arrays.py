@@ -24,10 +24,12 @@ from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
 from slipstream.comm.collectives.copies_back import OPEN, await_memory
 from slipstream.comm.collectives.interruption import Together, whole
+from slipstream.comm.collectives.joined import gather_told, gather_unusual, join_told
 from slipstream.comm.collectives.overlaps import check_gather, check_scatter
 from slipstream.comm.collectives.rows import FIELDS, check_rows, check_source, head_of, rows_of
 from slipstream.comm.collectives.wires import check_wire
 from slipstream.comm.collectives.work import Work
+from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group, check_group, world
 
 __all__ = [
@@ -52,6 +54,16 @@ _CHECKS = {
 }
 
 
+_QUICK = "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"
+
+
+def _quick(collective: str) -> _core.QuickEntry | None:
+    if collective not in _QUICK:
+        return None
+    rest = gather_unusual if collective == "all_gather" else None
+    return _core.QuickEntry(collective, vars(job), OPEN, Op, rest)
+
+
 def _collective(function: _F, *, fills_x: bool = False) -> _F:
     """Decorates a collective: its call is whole (`interruption.whole`), and gives a PyTorch tensor if it is given one.
 
@@ -66,7 +78,8 @@ def _collective(function: _F, *, fills_x: bool = False) -> _F:
             return found
         return as_given(found, x, out)
 
-    return whole(lambda *_, **__: world(), checks=_CHECKS)(collective)  # type: ignore[return-value]
+    quick = _quick(function.__name__)
+    return whole(lambda *_, **__: world(), checks=_CHECKS, quick=quick)(collective)  # type: ignore[return-value]
 
 
 def _finish(work: Work, result: Any, async_op: bool) -> Any:
@@ -85,15 +98,6 @@ def _tell_all(
     """Tells all ranks ``head``, with the first ``size`` bytes of ``array`` if they are few."""
     fits = ragged.fits(group, operation, len(head), address_of(array), size, size)
     return ragged.tell_all(group, operation, head, address_of(array), size, fits, name, root)
-
-
-def _join(
-    group: Group, operation: str, blocks: _core.Told, counts: Sequence[int], result: NDArray[Any], given: bool
-) -> None:
-    """Puts ``counts`` elements of each rank's block into ``result``. ``given``: that is the caller's memory."""
-    if given:
-        await_memory(group, operation, address_of(result), result.nbytes, writes=True)
-    blocks.join(address_of(result), [n * result.itemsize for n in counts])
 
 
 @_collective
@@ -124,12 +128,7 @@ def all_reduce(
     >>> slipstream.all_reduce(numpy.ones(3))
     array([2., 2., 2.])
     """
-    plain = group is None and name is None and not async_op and prescale == 1.0 == postscale and wire is None
     group = world() if group is None else group
-    if plain and not OPEN and type(x) is np.ndarray and type(op) is Op:
-        result = np.empty_like(x) if out is None else out
-        if type(result) is np.ndarray and group.sums.run(x, result, op):
-            return result
     array, dtype = contiguous(x, group, "all_reduce")
     result = np.empty_like(array) if out is None else writable(out, array.shape, array)
     source = address_of(array)
@@ -181,6 +180,7 @@ def reduce_scatter(
     group = world() if group is None else group
     array, dtype = contiguous(x, group, "reduce_scatter")
     rows, width = rows_of(array)
+    even = counts is None
     if counts is None:
         counts = [rows // group.size + (r < rows % group.size) for r in range(group.size)]
     if len(counts) != group.size or sum(counts) != rows:
@@ -202,6 +202,7 @@ def reduce_scatter(
         prescale=prescale,
         postscale=postscale,
         wire=wire,
+        even=even,
         keep=(array, result),
         sync=not async_op,
     )
@@ -237,22 +238,11 @@ def all_gather(
     if out is not None:
         check_memory(out)
     head = head_of(array, dtype)
-    width = head[1]
     with Together(group, "all_gather"):
         told = _tell_all(group, "all_gather", head, array, array.nbytes, name)
-        counts = check_rows("all_gather", told.heads)
-        shape = (sum(counts), *array.shape[1:])
-        result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
-        elements = [n * width for n in counts]
-        memory = address_of(array), address_of(result)
-        if told.blocks is None:
-            work = addresses.all_gather(
-                group, *memory, elements, dtype, name=name, wire=wire, keep=(array, result), sync=not async_op
-            )
-        else:
-            check_gather("all_gather", group, *memory, elements, dtype)
-            _join(group, "all_gather", told.blocks, elements, result, out is not None)
-            work = Work(None)
+        work, result = gather_told(
+            group, told, array, dtype, head[1], out, name=name, wire=wire, sync=not async_op
+        )
     return _finish(work, result, async_op)
 
 
@@ -396,7 +386,7 @@ def gather(
             work = Work(None)
             if mine:
                 check_gather("gather", group, *memory, elements, dtype)
-                _join(group, "gather", told.blocks, elements, result, given)
+                join_told(group, "gather", told.blocks, elements, result, given)
     return _finish(work, result if mine else None, async_op)
 
 
@@ -517,12 +507,12 @@ def all_to_all(
                 sync=not async_op,
             )
         else:
-            _join(group, "all_to_all", told.blocks, received, result, out is not None)
+            join_told(group, "all_to_all", told.blocks, received, result, out is not None)
             work = Work(None)
     return _finish(work, result, async_op)
 
 
-@whole(lambda **_: world(), checks=_CHECKS)
+@whole(lambda **_: world(), checks=_CHECKS, quick=_quick("barrier"))
 def barrier(*, group: Group | None = None, async_op: bool = False) -> Any:
     """Returns once every rank of the group has called it.
 

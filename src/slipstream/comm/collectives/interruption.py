@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
-from slipstream._core import GuardedCall, begun, begun_by, close_block, open_block
+from slipstream._core import GuardedCall, QuickEntry, begun, begun_by, close_block, open_block
 from slipstream.base.arguments import find_mistake
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
@@ -58,21 +58,23 @@ class Together:
     for it. That may be KeyboardInterrupt, what another signal handler raises, or an argument that is wrong on this
     rank alone. So it ends the session on all ranks, with the reason, and goes on. These end nothing: errors of the
     session, errors that `found_by_all` marks, and wrong arguments (ValueError, TypeError) before the first operation.
-    ``waits``: they are none of the call's own, which has yet to begin: it only waits for earlier ones.
+    ``waits``: they are none of the call's own, which has yet to begin: it only waits for earlier ones. ``before``: how
+    many of them have begun already.
 
     A signal's handler may raise before ``__exit__`` has judged: then the guarded call around this one judges, and takes
     the operations as not begun.
     """
 
-    __slots__ = ("_begun", "_group", "_operation", "_outer", "_waits")
+    __slots__ = ("_before", "_begun", "_group", "_operation", "_outer", "_waits")
 
-    def __init__(self, group: Group, operation: str, *, waits: bool = False) -> None:
+    def __init__(self, group: Group, operation: str, *, waits: bool = False, before: int = 0) -> None:
         self._group = group
         self._operation = operation
         self._waits = waits
+        self._before = before
 
     def __enter__(self) -> None:
-        self._begun = begun()
+        self._begun = begun() - self._before
         self._outer = open_block()
 
     def __exit__(
@@ -101,6 +103,7 @@ def whole(
     group_of: Callable[..., Group],
     name: str = "",
     checks: Mapping[str, Callable[[str, Any], Any]] | None = None,
+    quick: QuickEntry | None = None,
 ) -> Callable[[_F], _F]:
     """Decorates an operation that users call: a signal handler may break it off before the engine has it.
 
@@ -108,7 +111,7 @@ def whole(
     alone, and its next one would be taken for it. So the session ends on all ranks, as by `Together`. Once the engine
     has the operation it goes on, whatever becomes of the call. ``group_of``: the group, from the call's arguments.
     ``name``: what the reason calls the operation; its own by default. ``checks``: of arguments, by name, if the call
-    fails (`find_mistake`).
+    fails (`find_mistake`). ``quick``: what does the operation without Python, where it can.
     """
 
     def decorate(operation: _F) -> _F:
@@ -120,7 +123,7 @@ def whole(
                 mistake.__cause__ = None  # as `raise mistake from None` does
             return mistake
 
-        return guarded_call(operation, broken_off)
+        return guarded_call(operation, broken_off, quick)
 
     return decorate
 
@@ -128,13 +131,15 @@ def whole(
 def guarded_call(
     function: _F,
     broken_off: Callable[[BaseException, int, tuple[Any, ...], dict[str, Any]], BaseException | None],
+    quick: QuickEntry | None = None,
 ) -> _F:
     """``function``, from its first instruction on: ``broken_off`` gets each exception that leaves it.
 
     With it come the number of the call and its arguments. ``broken_off`` may return another exception to raise instead.
     It raises nothing itself: if a signal's handler raises in it, it is called again, and that exception goes on.
+    ``quick`` is tried before ``function``, and guarded like it.
     """
-    return functools.update_wrapper(GuardedCall(function, broken_off), function)  # type: ignore[return-value]
+    return functools.update_wrapper(GuardedCall(function, broken_off, quick), function)  # type: ignore[return-value]
 
 
 def abort_broken_off(error: BaseException, call: int, operation: str, group: Callable[[], Group]) -> None:

@@ -1,18 +1,45 @@
-"""Whether the memory that an operation reads, and that it writes, may lie as it does. Addresses, and bytes."""
+"""Whether the memory that an operation reads, and that it writes, may lie as it does, and be divided so. In bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from slipstream.base.dtypes import itemsize
 from slipstream.comm.membership.group import Group
 
-__all__ = ["check_apart", "check_gather", "check_scatter", "place_of"]
+__all__ = [
+    "check_apart",
+    "check_counts",
+    "check_gather",
+    "check_scatter",
+    "offsets_of",
+    "offsets_of_one",
+    "place_of",
+]
 
 
 def place_of(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
     """Where the rank's block begins among all, and its size: bytes."""
     return sum(counts[:rank]) * itemsize(dtype), counts[rank] * itemsize(dtype)
+
+
+def offsets_of(counts: Sequence[int]) -> tuple[int, ...]:
+    """The table of a buffer that holds all ranks' blocks, in elements."""
+    return (0, *accumulate(counts))
+
+
+def offsets_of_one(counts: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The table of a buffer that holds this rank's block alone."""
+    return (0,) * (rank + 1) + (counts[rank],) * (len(counts) - rank)
+
+
+def check_counts(group: Group, counts: Sequence[int], what: str) -> None:
+    """ValueError unless ``counts``, which the error calls ``what``, has a number of elements for each rank."""
+    if len(counts) != group.size:
+        raise ValueError(f"{what} has {len(counts)} entries for {group.size} ranks")
+    if min(counts) < 0:
+        raise ValueError(f"{what} has a negative entry")
 
 
 def check_apart(operation: str, src: int, src_bytes: int, dst: int, dst_bytes: int) -> None:

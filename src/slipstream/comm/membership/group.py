@@ -112,7 +112,7 @@ class Group:
         self.spans_hosts = len(set(hosts)) > 1
         self.plans: dict[tuple[str, int, int], Compiled] = {}  # by collective, bits of the size, root
         self._wired: dict[tuple[str, int, WireType], Compiled] = {}  # those for data in a wire type
-        self.sums = _core.QuickSums(self.session)  # all_reduces that `plans` has requests for
+        self.quick = _core.QuickCalls(self.session)  # those of plain arrays that `plans` has requests for
         self._forced: dict[str, Choice] = {}
         self.authenticated = (
             itertools.count()
@@ -268,7 +268,7 @@ class Group:
             }
             self._wired = {key: plan for key, plan in self._wired.items() if key[0] != collective}
             self._forced[collective] = Choice(algorithm, chunk_bytes, "the program asks for it", reducers)
-            self.sums.clear()
+            self.quick.clear()
 
     def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
         """The one-step plan of a send to, or a receive from, ``peer``."""

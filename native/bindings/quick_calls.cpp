@@ -1,0 +1,85 @@
+#include "bindings/quick_calls.h"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string_view.h>
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <string>
+
+#include "bindings/begun.h"
+#include "bindings/handle.h"
+#include "bindings/module.h"
+#include "bindings/quick_entry.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+QuickCalls::Kind QuickCalls::kind_of(std::string_view collective) {
+  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};
+  const auto found = std::ranges::find(kNames, collective);
+  if (found == std::end(kNames)) throw Failure(Code::invalid, "no collective that has quick calls");
+  return static_cast<Kind>(found - std::begin(kNames));
+}
+
+void QuickCalls::add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request) {
+  if (size >> kSizeBits != 0 || requests_.size() >= kMost) return;
+  requests_[key(kind, size, dtype, which)] = std::make_shared<const CallRequest>(request);
+}
+
+QuickCalls::Found QuickCalls::find(Kind kind, uint64_t size, int dtype, int which) const {
+  if (size >> kSizeBits != 0) return nullptr;
+  const auto found = requests_.find(key(kind, size, dtype, which));
+  return found == requests_.end() ? nullptr : found->second;
+}
+
+void QuickCalls::run(const CallRequest& request, std::byte* src, std::byte* dst, uint64_t count, const Kept& keep,
+                     double timeout) const {
+  static const std::string no_name;
+  drop_orphans();
+  count_begun();
+  const BoardCall call{request, request.form, src, dst, count, no_name, timeout};
+  if (run_on_board(session_, call, keep)) return;
+  Request by_messages = request;
+  by_messages.signature.count = count;
+  by_messages.spaces[0].data = src;
+  by_messages.spaces[1].data = dst;
+  for (Layout& space : by_messages.spaces) space.count = count;
+  by_messages.timeout_seconds = timeout;
+  Handle(session_, session_->prepare(std::move(by_messages), request.channel), keep.all()).run();
+}
+
+void bind_quick_calls(nb::module_& m) {
+  nb::class_<QuickCalls>(m, "QuickCalls",
+                         "Requests of a group's collectives on NumPy arrays, known from earlier calls.")
+      .def(nb::init<std::shared_ptr<Session>>(), nb::arg("session"))
+      .def(
+          "add",
+          [](QuickCalls& self, std::string_view collective, uint64_t size, int dtype, int which,
+             const CallRequest& request) { self.add(QuickCalls::kind_of(collective), size, dtype, which, request); },
+          nb::arg("collective"), nb::arg("size"), nb::arg("dtype"), nb::arg("which"), nb::arg("request"),
+          "Knows `request`, of plain arrays of one dimension. `size`: bit_length() of the bytes (all_reduce, "
+          "broadcast), "
+          "elements of the input (reduce_scatter), else 0. `which`: op or root, else 0.")
+      .def("clear", &QuickCalls::clear)
+      .def(
+          "all_reduce",
+          [](const QuickCalls& self, uintptr_t address, uint64_t count, int dtype, int op, nb::object keep,
+             double timeout) {
+            if (dtype < 0 || dtype >= kDTypes) return false;
+            const uint64_t bytes = count * size_of(static_cast<DType>(dtype));
+            const auto request =
+                self.find(QuickCalls::Kind::all_reduce, static_cast<uint64_t>(std::bit_width(bytes)), dtype, op);
+            if (!request) return false;
+            auto* const at = reinterpret_cast<std::byte*>(address);
+            self.run(*request, at, at, count, {keep}, timeout);
+            return true;
+          },
+          nb::arg("address"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("keep"), nb::arg("timeout"),
+          "Runs an all-reduce in place to its end. False, and nothing has happened, if it does not know its request.");
+  bind_quick_entries(m);
+}
+
+}  // namespace slipstream

@@ -1,0 +1,52 @@
+// The requests of a group's collectives that were called before with arrays alike: whoever finds one needs no more than
+// a look at the arrays.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "bindings/board_call.h"
+#include "bindings/call_request.h"
+#include "session/session.h"
+
+namespace slipstream {
+
+class QuickCalls {
+ public:
+  enum class Kind : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, barrier };
+  // By the name of the collective.
+  static Kind kind_of(std::string_view collective);
+  using Found = std::shared_ptr<const CallRequest>;
+
+  explicit QuickCalls(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+
+  const std::shared_ptr<Session>& session() const { return session_; }
+  // `size`: bits of the number of bytes (all_reduce, broadcast), elements of the input (reduce_scatter), else 0.
+  // `which`: the reduction or the root, else 0.
+  void add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request);
+  void clear() { requests_.clear(); }
+  // Null: there is none. Another thread may clear the table meanwhile.
+  Found find(Kind kind, uint64_t size, int dtype, int which) const;
+
+  // Runs it to its end.
+  void run(const CallRequest& request, std::byte* src, std::byte* dst, uint64_t count, const Kept& keep,
+           double timeout = 0) const;
+
+ private:
+  static constexpr size_t kMost = 4096;  // requests
+  static constexpr int kSizeBits = 36;   // of a key: larger sizes have none
+  static uint64_t key(Kind kind, uint64_t size, int dtype, int which) {
+    return static_cast<uint64_t>(kind) << 60 | static_cast<uint64_t>(dtype & 0xff) << 52 |
+           static_cast<uint64_t>(which & 0xffff) << kSizeBits | size;
+  }
+
+  std::shared_ptr<Session> session_;
+  std::unordered_map<uint64_t, Found> requests_;
+};
+
+}  // namespace slipstream

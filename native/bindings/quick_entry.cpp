@@ -1,0 +1,235 @@
+#include "bindings/quick_entry.h"
+
+#include <nanobind/stl/string_view.h>
+
+#include <bit>
+#include <vector>
+
+#include "bindings/begun.h"
+#include "bindings/errors.h"
+#include "bindings/gil.h"
+#include "bindings/told.h"
+
+namespace nb = nanobind;
+
+namespace slipstream {
+
+namespace {
+
+constexpr size_t kFields = 4;  // of an all_gather's head: rows, elements of a row, dtype, and 0 for one dimension
+
+PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+// A borrowed value of a dict, null if there is none.
+PyObject* value_of(const nb::object& dict, PyObject* name) {
+  PyObject* const found = PyDict_GetItemWithError(dict.ptr(), name);
+  if (found == nullptr) PyErr_Clear();
+  return found == Py_None ? nullptr : found;
+}
+
+// An attribute, which somebody else keeps alive; null if there is none.
+PyObject* attribute_of(PyObject* object, PyObject* name) {
+  if (object == nullptr) return nullptr;
+  PyObject* const found = PyObject_GetAttr(object, name);
+  if (found == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  Py_DECREF(found);
+  return found == Py_None ? nullptr : found;
+}
+
+// Of the operations of one call: they count as begun by it when all have begun.
+class Block {
+ public:
+  Block() : outer_(enter_call().outer) {}
+  ~Block() { close_block(outer_, complete_); }
+  Block(const Block&) = delete;
+  void complete() { complete_ = true; }
+
+ private:
+  uint64_t outer_;
+  bool complete_ = false;
+};
+
+}  // namespace
+
+QuickEntry::QuickEntry(Kind kind, nb::object jobs, nb::object copies, nb::object op, nb::object rest)
+    : kind_(kind), jobs_(std::move(jobs)), copies_(std::move(copies)), op_(std::move(op)), rest_(std::move(rest)) {
+  if (!PyDict_Check(jobs_.ptr()) || !PyDict_Check(copies_.ptr()))
+    throw Failure(Code::invalid, "a quick entry needs dicts of jobs and copies");
+}
+
+// False if some argument is one that quick calls do not have.
+bool QuickEntry::read(PyObject* const* args, Py_ssize_t count, PyObject* names, Given& given) const {
+  static PyObject* const kOut = interned("out");
+  static PyObject* const kGroup = interned("group");
+  static PyObject* const kOp = interned("op");
+  static PyObject* const kRoot = interned("root");
+  const bool reduces = kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter;
+  PyObject* const which = reduces ? kOp : kind_ == Kind::broadcast ? kRoot : nullptr;
+  if (count > (kind_ == Kind::barrier ? 0 : which == nullptr ? 1 : 2)) return false;
+  if (count > 0) given.x = args[0];
+  if (count > 1) given.which = args[1];
+  const Py_ssize_t more = names == nullptr ? 0 : PyTuple_Size(names);
+  for (Py_ssize_t i = 0; i < more; ++i) {
+    PyObject* const name = PyTuple_GetItem(names, i);  // interned, where a program has written it
+    PyObject* const value = args[count + i];
+    if (name == kOut && kind_ != Kind::barrier)
+      given.out = value == Py_None ? nullptr : value;
+    else if (name == kGroup)
+      given.group = value == Py_None ? nullptr : value;
+    else if (name == which && given.which == nullptr)
+      given.which = value;
+    else
+      return false;
+  }
+  return given.x != nullptr || kind_ == Kind::barrier;
+}
+
+// Invalid if there is none.
+nb::object QuickEntry::calls_of(PyObject* group) const {
+  static PyObject* const kJob = interned("_job");
+  static PyObject* const kWorld = interned("world");
+  static PyObject* const kQuick = interned("quick");
+  if (group == nullptr) group = attribute_of(value_of(jobs_, kJob), kWorld);
+  if (group == nullptr) return {};
+  nb::object calls = nb::steal(PyObject_GetAttr(group, kQuick));
+  if (!calls.is_valid()) PyErr_Clear();
+  return calls.is_valid() && nb::isinstance<QuickCalls>(calls) ? calls : nb::object();
+}
+
+// The code of a reduction, or a root; 0, which is the default of both, if none is given.
+std::optional<int> QuickEntry::which_of(PyObject* given) const {
+  if (given == nullptr) return 0;
+  const bool reduces = kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter;
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(given));
+  if (type != (reduces ? op_.ptr() : reinterpret_cast<PyObject*>(&PyLong_Type))) return std::nullopt;
+  const long value = PyLong_AsLong(given);
+  if (value == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+  if (value < 0 || value > 0xffff) return std::nullopt;
+  return static_cast<int>(value);
+}
+
+PyObject* QuickEntry::call(PyObject* const* args, Py_ssize_t count, PyObject* names) const noexcept {
+  Given given;
+  if (PyDict_Size(copies_.ptr()) != 0 || !read(args, count, names, given)) return nullptr;
+  try {
+    return run(given);
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const Failure& failure) {
+    raise(failure.error());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyObject* QuickEntry::run(const Given& given) const {
+  const nb::object owner = calls_of(given.group);  // its group may go meanwhile
+  if (!owner.is_valid()) return nullptr;
+  const QuickCalls* const calls = nb::inst_ptr<QuickCalls>(owner);
+  if (kind_ == Kind::barrier) {
+    static std::byte token{};
+    const auto request = calls->find(kind_, 0, 0, 0);
+    if (!request) return nullptr;
+    calls->run(*request, &token, &token, 1, {});
+    return Py_NewRef(Py_None);
+  }
+  const auto x = ArrayView::of(given.x);
+  if (!x || (given.out != nullptr && !ArrayView::of(given.out))) return nullptr;
+  if (kind_ == Kind::all_gather) return all_gather(*calls, given, *x);
+  const auto which = which_of(given.which);
+  if (!which) return nullptr;
+  const bool scatters = kind_ == Kind::reduce_scatter;
+  if (scatters && x->dimensions() != 1) return nullptr;
+  const uint64_t size = scatters ? x->elements() : static_cast<uint64_t>(std::bit_width(x->bytes()));
+  const auto request = calls->find(kind_, size, static_cast<int>(x->dtype()), *which);
+  if (!request) return nullptr;
+  const uint64_t elements = scatters ? request->spaces[1].offsets.back() : x->elements();
+  const nb::object result =
+      given.out != nullptr ? nb::borrow(given.out) : nb::steal(x->empty(elements, x->dimensions()));
+  if (!result.is_valid()) return nullptr;  // with an error
+  const auto out = ArrayView::of(result.ptr());
+  if (!out || !out->writable() || out->dtype() != x->dtype() || out->dimensions() != x->dimensions() ||
+      out->elements() != elements)
+    return nullptr;
+  if (x->overlaps(*out) && (scatters || x->begin() != out->begin())) return nullptr;
+  calls->run(*request, x->begin(), out->begin(), x->elements(), {nb::handle(given.x), result});
+  return Py_NewRef(result.ptr());
+}
+
+PyObject* QuickEntry::all_gather(const QuickCalls& calls, const Given& given, const ArrayView& x) const {
+  const auto request = calls.find(kind_, 0, 0, 0);
+  if (!request || x.dimensions() != 1 || !calls.session()->quiet()) return nullptr;
+  const size_t room = request->spaces[1].offsets[1];
+  if (x.bytes() + (kFields + 1) * sizeof(int64_t) > room) return nullptr;
+  if (given.out != nullptr) {
+    const auto out = ArrayView::of(given.out);
+    if (!out->writable() || out->dtype() != x.dtype() || out->dimensions() != 1 || x.overlaps(*out)) return nullptr;
+  }
+  Block block;
+  const std::vector<int64_t> head{static_cast<int64_t>(x.elements()), 1, static_cast<int64_t>(x.dtype()), 0};
+  const nb::object told =
+      tell(calls.session(), *request, head, reinterpret_cast<uintptr_t>(x.begin()), {x.bytes()}, true, {});
+  PyObject* result = joined(told, given, x);
+  if (result == nullptr && PyErr_Occurred() == nullptr) {
+    PyObject* const none = Py_None;
+    PyObject* const args[] = {given.group != nullptr ? given.group : none, given.x,
+                              given.out != nullptr ? given.out : none, told.ptr()};
+    result = or_stop([&] { return PyObject_Vectorcall(rest_.ptr(), args, std::size(args), nullptr); });
+  }
+  if (result != nullptr) block.complete();
+  return result;
+}
+
+// Null without an error if the ranks' blocks do not fit, or have not all come.
+PyObject* QuickEntry::joined(const nb::object& told, const Given& given, const ArrayView& x) const {
+  const Told& all = nb::cast<const Told&>(told);
+  std::vector<uint64_t> sizes;
+  if (!all.whole() || !all.agree(sizes)) return nullptr;
+  uint64_t rows = 0;
+  for (uint64_t& size : sizes) {
+    rows += size;
+    size *= size_of(x.dtype());
+  }
+  const nb::object result = given.out != nullptr ? nb::borrow(given.out) : nb::steal(x.empty(rows, 1));
+  if (!result.is_valid()) return nullptr;
+  const auto out = ArrayView::of(result.ptr());
+  if (!out || out->elements() != rows) return nullptr;
+  all.join(reinterpret_cast<uintptr_t>(out->begin()), sizes);
+  return Py_NewRef(result.ptr());
+}
+
+void bind_quick_entries(nb::module_& m) {
+  nb::class_<QuickEntry>(m, "QuickEntry", "The way of a collective into the engine that needs no Python.")
+      .def(
+          "__init__",
+          [](QuickEntry* self, std::string_view collective, nb::object jobs, nb::object copies, nb::object op,
+             nb::object rest) {
+            new (self) QuickEntry(QuickCalls::kind_of(collective), std::move(jobs), std::move(copies), std::move(op),
+                                  std::move(rest));
+          },
+          nb::arg("collective"), nb::arg("jobs"), nb::arg("copies"), nb::arg("op"), nb::arg("rest") = nb::none())
+      .def(
+          "__call__",
+          [](const QuickEntry& self, nb::args args, nb::kwargs named) -> nb::object {
+            std::vector<PyObject*> given;
+            for (const nb::handle one : args) given.push_back(one.ptr());
+            nb::list names;
+            for (const auto& [name, value] : named) {
+              names.append(name);
+              given.push_back(value.ptr());
+            }
+            PyObject* const found =
+                self.call(given.data(), static_cast<Py_ssize_t>(args.size()), nb::tuple(names).ptr());
+            if (found == nullptr && PyErr_Occurred() != nullptr) nb::raise_python_error();
+            return found == nullptr ? nb::borrow(Py_NotImplemented) : nb::steal(found);
+          },
+          "What the collective returns; NotImplemented, and nothing has happened, if it is no quick call.");
+}
+
+}  // namespace slipstream

@@ -1,0 +1,49 @@
+// The way of a public collective into the engine if it is called as nearly always: on plain arrays, with little else,
+// and as before. No Python runs then.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "bindings/array_view.h"
+#include "bindings/quick_calls.h"
+
+namespace slipstream {
+
+class QuickEntry {
+ public:
+  using Kind = QuickCalls::Kind;
+
+  // All outlive this. `jobs`: a dict that has the process's job, or None, as `_job`; its `world.quick` is a QuickCalls.
+  // `copies`: a dict; as long as it has entries nothing is quick. `op`: the type of reductions. `rest`: of all_gather,
+  // goes on with (group or None, x, out or None, Told) where what the ranks have told is unusual.
+  QuickEntry(Kind kind, nanobind::object jobs, nanobind::object copies, nanobind::object op, nanobind::object rest);
+
+  // The call with these arguments, as a function of Python is called. Null without an error: it is none that is quick,
+  // and nothing has happened. Nothing here has a destructor that needs Python's lock where Python may end the thread.
+  PyObject* call(PyObject* const* args, Py_ssize_t count, PyObject* names) const noexcept;
+
+ private:
+  struct Given {
+    PyObject* x = nullptr;
+    PyObject* which = nullptr;  // op or root
+    PyObject* out = nullptr;
+    PyObject* group = nullptr;
+  };
+
+  bool read(PyObject* const* args, Py_ssize_t count, PyObject* names, Given& given) const;
+  nanobind::object calls_of(PyObject* group) const;
+  std::optional<int> which_of(PyObject* given) const;
+  PyObject* run(const Given& given) const;
+  PyObject* all_gather(const QuickCalls& calls, const Given& given, const ArrayView& x) const;
+  PyObject* joined(const nanobind::object& told, const Given& given, const ArrayView& x) const;
+
+  Kind kind_;
+  nanobind::object jobs_, copies_, op_, rest_;
+};
+
+void bind_quick_entries(nanobind::module_& m);
+
+}  // namespace slipstream

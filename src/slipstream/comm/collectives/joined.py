@@ -1,0 +1,70 @@
+"""Results that are put together from what all ranks have told each other of their blocks (`ragged`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream import _core
+from slipstream._core import address_of
+from slipstream.base.dtypes import from_numpy
+from slipstream.comm.collectives import addresses, ragged
+from slipstream.comm.collectives.buffers import Buffer, writable
+from slipstream.comm.collectives.copies_back import await_memory
+from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.overlaps import check_gather
+from slipstream.comm.collectives.rows import check_rows
+from slipstream.comm.collectives.work import Work
+from slipstream.comm.membership.group import Group, world
+
+__all__ = ["gather_told", "gather_unusual", "join_told"]
+
+
+def gather_told(
+    group: Group,
+    told: ragged.Told,
+    array: NDArray[Any],
+    dtype: int,
+    width: int,
+    out: Buffer | None,
+    *,
+    name: str | None = None,
+    wire: str | None = None,
+    sync: bool = True,
+) -> tuple[Work, NDArray[Any]]:
+    """The rest of an all_gather once all ranks have told their rows of ``width`` elements: its work, the result."""
+    counts = check_rows("all_gather", told.heads)
+    shape = (sum(counts), *array.shape[1:])
+    result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+    elements = [n * width for n in counts]
+    memory = address_of(array), address_of(result)
+    if told.blocks is None:
+        keep = (array, result)
+        work = addresses.all_gather(
+            group, *memory, elements, dtype, name=name, wire=wire, keep=keep, sync=sync
+        )
+        return work, result
+    check_gather("all_gather", group, *memory, elements, dtype)
+    join_told(group, "all_gather", told.blocks, elements, result, out is not None)
+    return Work(None), result
+
+
+def gather_unusual(
+    group: Group | None, x: NDArray[Any], out: NDArray[Any] | None, told: _core.Told
+) -> NDArray[Any]:
+    """The rest of an all_gather that `QuickEntry` began, if a block is long, or some rank's array does not fit."""
+    group = world() if group is None else group
+    with Together(group, "all_gather", before=1):
+        return gather_told(group, ragged.unpacked(told), x, from_numpy(x.dtype), 1, out)[1]
+
+
+def join_told(
+    group: Group, operation: str, blocks: _core.Told, counts: Sequence[int], result: NDArray[Any], given: bool
+) -> None:
+    """Puts ``counts`` elements of each rank's block into ``result``. ``given``: that is the caller's memory."""
+    if given:
+        await_memory(group, operation, address_of(result), result.nbytes, writes=True)
+    blocks.join(address_of(result), [n * result.itemsize for n in counts])

@@ -1,0 +1,193 @@
+"""A rank that calls collectives on arrays of all kinds again and again, which go the short way where they may."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import slipstream
+from slipstream import _core
+from slipstream.base.dtypes import Op
+from slipstream.comm.collectives.copies_back import OPEN
+from slipstream.comm.membership import job
+
+COUNT = 5
+NUMBERS = ["e", "f", "d", "b", "B", "h", "H", "i", "I", "q", "Q"]
+
+
+def short_way(collective: str, unusual: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """The collective without its Python: NotImplemented, and nothing has happened, if it would need that."""
+    return _core.QuickEntry(collective, vars(job), OPEN, Op, unusual)
+
+
+ALL_REDUCE = short_way("all_reduce")
+
+
+def goes_the_short_way(x: np.ndarray, out: np.ndarray, op: Op = Op.SUM) -> bool:
+    return ALL_REDUCE(x, op, out=out) is not NotImplemented
+
+
+def values() -> None:
+    size, rank = slipstream.size(), slipstream.rank()
+    for code in [*NUMBERS, "l", "L"]:
+        x = np.arange(COUNT).astype(code) + np.array(rank, code)
+        for op, wanted in (
+            (Op.SUM, size * x + sum(range(size)) - size * rank),
+            (Op.MAX, x - rank + size - 1),
+        ):
+            kept = x.copy()
+            for _ in range(3):
+                np.testing.assert_array_equal(slipstream.all_reduce(x, op), wanted.astype(code))
+                np.testing.assert_array_equal(x, kept)
+            out = np.empty_like(x)
+            assert goes_the_short_way(x, out, op)
+            np.testing.assert_array_equal(out, wanted.astype(code))
+            assert slipstream.all_reduce(out, op, out=out) is out  # in place
+    truth = np.array([rank == 0, True, False])
+    for _ in range(2):
+        np.testing.assert_array_equal(slipstream.all_reduce(truth, Op.MAX), [True, True, False])
+    for shape in [(), (0,), (1,)]:
+        for _ in range(2):
+            found = slipstream.all_reduce(np.ones(shape))
+            assert found.shape == shape
+            np.testing.assert_array_equal(found, np.full(shape, size))
+
+
+def others() -> None:
+    """What is refused has done nothing, so the ranks stay in step."""
+    x = np.ones(COUNT)
+    slipstream.all_reduce(x)
+    read_only, memory = x.copy(), np.ones(COUNT + 1)
+    read_only.flags.writeable = False
+    assert goes_the_short_way(read_only, np.empty_like(x))
+    for source, out in [
+        (x, read_only),
+        (x, np.ones(COUNT + 1)),
+        (x, np.ones(COUNT, np.float32)),
+        (x, np.ones(COUNT, np.int64)),
+        (x, np.ones((1, COUNT))),
+        (x.reshape(1, COUNT), np.ones((1, COUNT))),
+        (np.ones(2 * COUNT)[::2], np.ones(COUNT)),
+        (x, np.ones(2 * COUNT)[::2]),
+        (x.astype(">f8"), x.astype(">f8")),
+        (memory[1:], memory[:-1]),
+        (np.ones(1 << 12), np.ones(1 << 12)),  # of a size that was not there before
+        (x.astype("F"), x.astype("F")),
+        (x.astype("M8[s]"), x.astype("M8[s]")),
+    ]:
+        assert not goes_the_short_way(source, out), (source.dtype, out.dtype, source.shape, out.shape)
+    assert not goes_the_short_way(x, np.empty_like(x), Op.PROD)  # not called before
+    np.testing.assert_array_equal(slipstream.all_reduce(x), np.full(COUNT, slipstream.size()))
+    slipstream.world().use("all_reduce", "ring", 1 << 12)
+    assert not goes_the_short_way(x, np.empty_like(x))
+    for _ in range(2):
+        np.testing.assert_array_equal(slipstream.all_reduce(x), np.full(COUNT, slipstream.size()))
+
+
+def moved() -> None:
+    """broadcast, all_gather, reduce_scatter and barrier: against NumPy, by both ways, with and without ``out``."""
+    size, rank = slipstream.size(), slipstream.rank()
+    gathers, takes, scatters = map(short_way, ("all_gather", "broadcast", "reduce_scatter"))
+    for code in ["f", "d", "B", "q"]:
+        for count in (1, 7, 13, 1000):
+            x = np.arange(count).astype(code)
+            for round in range(3):
+                root = round % size
+                got = slipstream.broadcast(x + np.array(rank, code), root)
+                np.testing.assert_array_equal(got, x + np.array(root, code))
+                into = x + np.array(rank, code)
+                assert slipstream.broadcast(into, root=root, out=into) is into
+                np.testing.assert_array_equal(into, x + np.array(root, code))
+                assert round < size or takes(into, root, out=np.empty_like(into)) is not NotImplemented
+                # the ranks may differ in what they bring
+                rows = np.full(count + 2 * rank, rank, code)
+                wanted = np.concatenate([np.full(count + 2 * r, r, code) for r in range(size)])
+                np.testing.assert_array_equal(slipstream.all_gather(rows), wanted)
+                all_rows = np.empty_like(wanted)
+                assert slipstream.all_gather(rows, out=all_rows) is all_rows
+                np.testing.assert_array_equal(all_rows, wanted)
+                if round:
+                    assert gathers(rows, out=all_rows) is all_rows
+                parts = np.arange(count + size).astype(code)
+                mine = np.array_split(parts * np.array(size, code), size)[rank]
+                np.testing.assert_array_equal(slipstream.reduce_scatter(parts), mine)
+                own = np.empty_like(mine)
+                assert slipstream.reduce_scatter(parts, Op.SUM, out=own) is own
+                np.testing.assert_array_equal(own, mine)
+                assert scatters(parts, out=own) is own
+    for _ in range(3):
+        assert slipstream.barrier() is None
+    assert short_way("barrier")() is None
+    assert short_way("barrier")(group=slipstream.world()) is None
+
+
+def moved_unusually() -> None:
+    """What is refused has done nothing; what the ranks find out together goes on as it would have from Python."""
+    size, rank = slipstream.size(), slipstream.rank()
+    gathers, takes, scatters = map(short_way, ("all_gather", "broadcast", "reduce_scatter"))
+    x = np.ones(COUNT)
+    for _ in range(2):
+        slipstream.broadcast(x, out=x)
+        slipstream.all_gather(x)
+        slipstream.reduce_scatter(np.ones(size * COUNT))
+    whole = np.ones(size * COUNT)
+    table = np.ones((COUNT, 2))
+    read_only = whole.copy()
+    read_only.flags.writeable = False
+    for call in [
+        lambda: takes(x, root=np.int64(0)),
+        lambda: takes(x, root=-1),
+        lambda: takes(x, 0, name="named"),
+        lambda: takes(x.tolist()),
+        lambda: takes(table),
+        lambda: takes(x, out=np.ones(COUNT + 1)),
+        lambda: takes(x, x, x),
+        lambda: takes(),
+        lambda: gathers(table),
+        lambda: gathers(whole[:COUNT], out=whole),
+        lambda: gathers(x, out=read_only),
+        lambda: gathers(x, out=whole.astype("f")),
+        lambda: gathers(x, async_op=True),
+        lambda: gathers(np.ones(1 << 15)),
+        lambda: scatters(whole, out=whole[:COUNT]),
+        lambda: scatters(whole, "sum"),
+        lambda: scatters(whole, counts=[COUNT] * size),
+        lambda: scatters(np.ones(999)),
+        lambda: scatters(np.ones((size, COUNT))),
+        lambda: short_way("barrier")(x),
+    ]:
+        assert call() is NotImplemented
+    # a block of one rank is long: all of them go on
+    for many in (size - 1, 0):
+        rows = np.full(5000 if rank == many else 3, rank, np.float64)
+        wanted = np.concatenate([np.full(5000 if r == many else 3, r, np.float64) for r in range(size)])
+        np.testing.assert_array_equal(slipstream.all_gather(rows), wanted)
+    kinds = [np.ones(3, np.float32 if rank == 0 else np.float64), np.ones((3, 1) if rank == 0 else 3)]
+    for one in kinds if size > 1 else []:
+        with contextlib.suppress(ValueError):
+            slipstream.all_gather(one)
+            raise AssertionError("arrays that do not fit were joined")
+    np.testing.assert_array_equal(slipstream.all_gather(x), whole)
+    assert gathers(x) is not NotImplemented
+    assert takes(x) is not NotImplemented
+
+
+def later() -> None:
+    """A call that comes while one before it still has to copy back what it gives."""
+    memory = np.ones(2 * COUNT)
+    work = slipstream.all_reduce(memory[::2], async_op=True)
+    x = np.ones(COUNT)
+    for _ in range(3):
+        np.testing.assert_array_equal(slipstream.all_reduce(x), np.full(COUNT, slipstream.size()))
+    np.testing.assert_array_equal(work.wait(), np.full(COUNT, slipstream.size()))
+
+
+slipstream.init()
+values()
+others()
+moved()
+moved_unusually()
+later()
