@@ -102,8 +102,9 @@ class _Job:
 class Reducer:
     """Serves at ``bind``:``port`` (0: any) those who know ``secret`` (raw bytes) until `close`.
 
-    ``bind``: numeric addresses. `address` is the first (host, port) it listens on. ``congestion`` and
-    ``dscp``: as SLIPSTREAM_CONGESTION and SLIPSTREAM_DSCP. A job's connections are encrypted if it wants that; with ``encrypt`` others are refused.
+    ``bind``: numeric addresses. `address` is the first (host, port) it listens on. ``congestion`` and ``dscp``: as
+    SLIPSTREAM_CONGESTION and SLIPSTREAM_DSCP. A job's connections are encrypted if it wants that; with ``encrypt``
+    others are refused.
     Raises OSError when it cannot listen there or use that.
     """
 
