@@ -107,6 +107,16 @@ def test_chunks_are_smaller_where_many_peers_are_sent_different_bytes() -> None:
         assert choose("all_gather", 1 << 40, topology(size)).chunk_bytes == 512 * KIB
 
 
+def test_a_chain_has_smaller_chunks_the_longer_it_is_and_the_less_it_carries() -> None:
+    def chunk(hosts: int, nbytes: int) -> int:
+        choice = choose("reduce", nbytes, topology(*[1] * hosts))
+        assert choice.algorithm == "chain"
+        return choice.chunk_bytes // KIB
+
+    assert [chunk(4, nbytes * MIB) for nbytes in (1, 4, 16, 1024)] == [64, 128, 256, 256]
+    assert [chunk(hosts, 16 * MIB) for hosts in (4, 8, 32)] == [256, 128, 64]
+
+
 def test_other_collectives() -> None:
     one, many = topology(4), topology(*[1] * 16)
     for collective in ("reduce_scatter", "all_gather"):
@@ -117,7 +127,9 @@ def test_other_collectives() -> None:
     assert choose("broadcast", 64, many).algorithm == "binomial"
     assert choose("broadcast", 256 * MIB, many).algorithm == "chain"
     assert choose("reduce", 64, many).algorithm == "binomial"
-    assert choose("reduce", 64 * MIB, many).algorithm == "scatter_gather"
+    assert choose("reduce", 512 * KIB, many).algorithm == "scatter_gather"
+    assert choose("reduce", 64 * MIB, many).algorithm == "chain"
+    assert choose("reduce", MIB, topology(*[1] * 64)).algorithm == "halving_gather"
     assert choose("all_to_all", MIB, many).algorithm == "pairwise"
 
 
@@ -202,14 +214,17 @@ def test_virtual_time_shares_the_port_of_a_host() -> None:
 
 @pytest.mark.parametrize("nbytes", [4, 64 * KIB, 8 * MIB])
 @pytest.mark.parametrize("local_sizes", [(1,) * 4, (1,) * 8, (2, 2), (4, 4), (3, 2, 1), (4, 1)])
-def test_the_choice_is_near_the_best_on_the_virtual_clock(local_sizes: tuple[int, ...], nbytes: int) -> None:
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "broadcast"])
+def test_the_choice_is_near_the_best_on_the_virtual_clock(
+    collective: str, local_sizes: tuple[int, ...], nbytes: int
+) -> None:
     there = topology(*local_sizes)
-    choice = choose("all_reduce", nbytes, there)
+    choice = choose(collective, nbytes, there)
     times = {
         name: virtual_time(
-            plans_of("all_reduce", name, there.size, hosts=there.hosts), nbytes, there, choice.chunk_bytes
+            plans_of(collective, name, there.size, hosts=there.hosts), nbytes, there, choice.chunk_bytes
         )
-        for name in estimate("all_reduce", nbytes, there)
+        for name in estimate(collective, nbytes, there)
     }
     assert times[choice.algorithm] <= 1.3 * min(times.values())
 
