@@ -18,8 +18,9 @@ __all__ = ["MANY_HOSTS", "MIXED_CHUNK", "ONE_HOST", "TCP_CHUNK", "Cost", "Shape"
 MIXED_CHUNK = 128 << 10
 TCP_CHUNK = 256 << 10
 _CHAIN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10, TCP_CHUNK)
-# Far pairs cross the whole network at once; a ring only ever loads neighbours.
+# Far pairs cross the whole network at once; a ring only ever loads neighbours. Short messages fit into its queues.
 CONGESTION = 1.2
+QUEUED_BYTES = 64 << 10
 
 
 class Shape(NamedTuple):
@@ -64,6 +65,11 @@ class Shape(NamedTuple):
         return max(intra, inter)
 
 
+def _congestion(s: Shape, m: float) -> float:
+    """How many times as long bytes take if ranks far from each other send at once: parts of ``m`` for each rank."""
+    return CONGESTION if s.hosts > 1 and m / s.size > QUEUED_BYTES else 1.0
+
+
 Cost = Callable[[Shape, float, int], float]  # (shape, bytes, bytes of a chunk) -> seconds
 
 
@@ -92,7 +98,7 @@ def _halving_doubling(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (power - 1) / power + (0 if power == s.size else 2 * m)
     crossing = moved if s.local == 1 else 2 * m * s.local
     folds = 0 if power == s.size else 2 * s.outer  # once, not in each direction
-    return 2 * _doubling_latency(s) - folds + CONGESTION * s.transfer(moved, crossing, moved / 2)
+    return 2 * _doubling_latency(s) - folds + _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
 
 
 def _ring(s: Shape, m: float, chunk: int) -> float:
@@ -103,8 +109,7 @@ def _ring(s: Shape, m: float, chunk: int) -> float:
 def _direct(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (s.size - 1) / s.size
     crossing = 2 * m * s.local * (s.size - s.local) / s.size
-    congestion = CONGESTION if s.hosts > 1 else 1.0
-    return 2 * s.all_pairs() + congestion * s.transfer(moved, crossing, moved / 2)
+    return 2 * s.all_pairs() + _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
 
 
 def _within(s: Shape) -> float:
@@ -126,7 +131,9 @@ def _hierarchical_halving(s: Shape, m: float, chunk: int) -> float:
     power = power_of_two_below(s.hosts)
     across = 2 * m * (power - 1) / power + (0 if power == s.hosts else 2 * m)
     rounds = 2 * _rounds(power) + (0 if power == s.hosts else 2)
-    return _within(s) + rounds * _round_of_shards(s) + CONGESTION * s.transfer(within, across, within / 2)
+    return (
+        _within(s) + rounds * _round_of_shards(s) + _congestion(s, m) * s.transfer(within, across, within / 2)
+    )
 
 
 def _ring_half(s: Shape, m: float, chunk: int) -> float:
@@ -136,7 +143,7 @@ def _ring_half(s: Shape, m: float, chunk: int) -> float:
 def _bruck(s: Shape, m: float, chunk: int) -> float:
     # Far pairs, and what a rank has received is sent on: each rank of a host moves nearly all of it over the network.
     moved = m * (s.size - 1) / s.size
-    return _rounds(s.size) * s.outer + CONGESTION * s.transfer(moved, moved * s.local)
+    return _rounds(s.size) * s.outer + _congestion(s, m) * s.transfer(moved, moved * s.local)
 
 
 def _direct_half(s: Shape, m: float, chunk: int) -> float:
@@ -147,27 +154,36 @@ def _direct_broadcast(s: Shape, m: float, chunk: int) -> float:
     return s.all_pairs() + s.transfer(m, m * (s.size - s.local))
 
 
+def _rooted(s: Shape, alone: float, moved: float, messages: float) -> float:
+    """What counts of a collective with a root, in which most ranks go on before it is over, so that calls overlap.
+
+    The mean of the time that it takes ``alone``, and of that for which it keeps the busiest port: ``moved`` bytes in so
+    many messages.
+    """
+    overhead = s.network.intra_overhead if s.hosts == 1 else s.network.inter_overhead
+    return (alone + s.transfer(moved, moved) + messages * overhead) / 2
+
+
 def _binomial(s: Shape, m: float, chunk: int) -> float:
     rounds = _rounds(s.size)
-    return rounds * s.outer + s.transfer(m * rounds, m * rounds, m * rounds)
-
-
-def _hop(alpha: float, overhead: float, seconds: float) -> float:
-    """Seconds until a chunk that takes ``seconds`` has come to the next rank."""
-    return alpha + overhead + seconds
+    alone = rounds * s.outer + s.transfer(m * rounds, m * rounds, m * rounds)
+    return _rooted(s, alone, m * rounds, rounds)
 
 
 def _chain(s: Shape, m: float, chunk: int) -> float:
     # The last rank starts when the first chunk has passed all others.
     n, chunk = s.network, min(m, chunk)
-    outer = _hop(n.inter_alpha, n.inter_overhead, chunk * n.inter_beta)
-    inner = _hop(n.intra_alpha, n.intra_overhead, chunk * n.intra_beta)
-    behind = (m / chunk - 1) * (n.inter_overhead if s.hosts > 1 else n.intra_overhead) if chunk else 0.0
-    return (s.hosts - 1) * outer + (s.size - s.hosts) * inner + s.transfer(m - chunk, m - chunk) + behind
+    messages = m / chunk if chunk else 1.0
+    hops = (s.hosts - 1) * (s.outer + chunk * n.inter_beta) + (s.size - s.hosts) * (
+        s.inner + chunk * n.intra_beta
+    )
+    overhead = n.inter_overhead if s.hosts > 1 else n.intra_overhead
+    alone = hops + s.transfer(m - chunk, m - chunk) + (messages - 1) * overhead
+    return _rooted(s, alone, m, messages)
 
 
 def _chain_reduce(s: Shape, m: float, chunk: int) -> float:
-    return _chain(s, m, chunk) + (s.size - 1) * min(m, chunk) * s.network.gamma
+    return _chain(s, m, chunk) + (s.size - 1) * min(m, chunk) * s.network.gamma / 2
 
 
 def _halving_gather(s: Shape, m: float, chunk: int) -> float:
@@ -176,13 +192,15 @@ def _halving_gather(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (power - 1) / power + folded
     crossing = moved if s.local == 1 else 2 * m * s.local
     folds = s.outer if folded else 0.0  # only on the way to the root
-    return 2 * _doubling_latency(s) - 3 * folds + CONGESTION * s.transfer(moved, crossing, moved / 2)
+    bytes_alone = _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+    return _rooted(s, 2 * _doubling_latency(s) - 3 * folds + bytes_alone, moved, 2 * _rounds(power))
 
 
 def _scatter_gather(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (s.size - 1) / s.size
     # What the root receives comes one by one.
-    return _direct_half(s, m, chunk) + s.all_pairs() + s.transfer(moved / 2, moved / 2)
+    alone = _direct_half(s, m, chunk) + s.all_pairs() + s.transfer(moved / 2, moved / 2)
+    return _rooted(s, alone, moved, 2 * (s.size - 1))
 
 
 # On one host `direct` stands for all large data: rings and trees are for networks. But to reduce to one rank it was
@@ -206,6 +224,7 @@ MANY_HOSTS: dict[str, dict[str, Cost]] = ONE_HOST | {
     },
     "all_reduce": {
         "recursive_doubling": _recursive_doubling,
+        "direct": _direct,
         "ring": _ring,
         "halving_doubling": _halving_doubling,
         "hierarchical": _hierarchical,
