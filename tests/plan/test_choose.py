@@ -170,7 +170,7 @@ def test_short_messages_of_all_to_all_meet_no_congestion() -> None:
 
 
 def test_calls_that_follow_each_other_count_where_only_a_root_waits() -> None:
-    """Alone, 64 KiB are sooner at all through a tree; where calls overlap, it keeps the root's port for twice as long."""
+    """Alone, 64 KiB are sooner at all ranks through a tree, but it keeps the port of the root for twice as long."""
     slow = Topology((0, 1, 2, 3), Network(inter_beta=8e-9))
     assert choose("broadcast", 64 * KIB, slow).algorithm == "chain"
     assert choose("broadcast", 4 * KIB, slow).algorithm == "binomial"
