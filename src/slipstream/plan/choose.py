@@ -139,8 +139,13 @@ def _options(
 
 
 def _is_open(algorithm: str, collective: str, shape: Shape, topology: Topology) -> bool:
-    """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden."""
+    """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden.
+
+    Ranks that share hosts do not all send to all: the port of a host would carry as much for each of them.
+    """
     by_hosts = algorithm.startswith("hierarchical")
+    if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1 and shape.local > 1:
+        return False
     if collective != "all_reduce" or shape.hosts == 1 or shape.local == 1:
         return not by_hosts
     return topology.hierarchy == "auto" or by_hosts == (topology.hierarchy == "on")

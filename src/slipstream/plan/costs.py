@@ -166,8 +166,10 @@ def _rooted(s: Shape, alone: float, moved: float, messages: float) -> float:
 
 def _binomial(s: Shape, m: float, chunk: int) -> float:
     rounds = _rounds(s.size)
-    alone = rounds * s.outer + s.transfer(m * rounds, m * rounds, m * rounds)
-    return _rooted(s, alone, m * rounds, rounds)
+    crossing = min(rounds, s.crossing + rounds - _rounds(power_of_two_below(s.size))) if s.hosts > 1 else 0
+    latency = (rounds - crossing) * s.inner + crossing * s.outer
+    alone = latency + s.transfer(m * rounds, m * crossing, m * rounds)
+    return _rooted(s, alone, m * crossing, rounds)
 
 
 def _chain(s: Shape, m: float, chunk: int) -> float:
