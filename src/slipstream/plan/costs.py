@@ -171,8 +171,7 @@ def _binomial(s: Shape, m: float, chunk: int) -> float:
     alone = latency + s.transfer(m * rounds, m * crossing, m * rounds)
     return _rooted(s, alone, m * crossing, rounds)
 
-
-def _chain(s: Shape, m: float, chunk: int) -> float:
+    n, part = s.network, min(m, float(chunk))
     # The last rank starts when the first chunk has passed all others.
     n, chunk = s.network, min(m, chunk)
     messages = m / chunk if chunk else 1.0
