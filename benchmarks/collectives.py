@@ -82,12 +82,12 @@ def page(record: Mapping[str, Any]) -> str:
     parts = [origin(record) + f"; medians of {record['repeats']} batches or more."]
     for ranks in sorted({row["ranks"] for row in record["rows"]}):
         rows = [row for row in record["rows"] if row["ranks"] == ranks]
-        parts.append(f"{ranks} processes:\n\n{_table(rows)}")
+        parts.append(f"{ranks} processes:\n\n{table(rows)}")
     parts.append(judgement_table(judge(record)))
     return "\n\n".join(parts)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each collective, a column for each size: our time, and those of the peers in multiples of it."""
     sizes = sorted({_column(row["bytes"]) for row in rows})
     cells: dict[str, dict[int, str]] = {}
@@ -121,17 +121,18 @@ def judge(record: Mapping[str, Any]) -> list[Judgement]:
                 if name in _QUICK:
                     text = f"{ranks} processes, {name} of {size_text(nbytes)}, speed relative to Open MPI"
                     judgements.append(at_least(text, value, 1 / times, form=".2f"))
+    return judgements + slower_than_gloo(record)
+
+
+def slower_than_gloo(record: Mapping[str, Any]) -> list[Judgement]:
+    """One judgement of all rows, none if gloo was not there. What is slower by half a percent is as fast."""
     beside = [row for row in record["rows"] if "gloo" in row["ratio"]]
     if not beside:
-        return judgements
-    slower = [row for row in beside if row["ratio"]["gloo"]["value"] < 1]
+        return []
+    slower = [row for row in beside if round(row["ratio"]["gloo"]["value"], 2) < 1]
     names = [f"{one['collective']} of {size_text(one['bytes'])}, {one['ranks']} processes" for one in slower]
-    judgements.append(
-        Judgement(
-            "sizes at which a collective is slower than gloo", "none", "; ".join(names) or "none", not slower
-        )
-    )
-    return judgements
+    text = "sizes at which a collective is slower than gloo"
+    return [Judgement(text, "none", "; ".join(names) or "none", not slower)]
 
 
 def _ratios(record: Mapping[str, Any], ranks: int, peer: str, nbytes: int) -> list[tuple[float, str]]:

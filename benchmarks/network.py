@@ -3,6 +3,7 @@
     python benchmarks/network.py                 # all of it: a quarter of an hour
     python benchmarks/network.py links           # how exactly a lab's links keep their rates: a minute
     python benchmarks/network.py all_reduce      # 4 hosts at 500 Mbit/s, gloo and Open MPI beside: six minutes
+    python benchmarks/network.py collectives     # all ten collectives on those hosts, gloo beside: four minutes
     python benchmarks/network.py train           # training steps on those hosts: six minutes
     python benchmarks/network.py links --save    # keep the records and plots, and renew the page
 
@@ -20,6 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import collectives as tables
+
+from slipstream.bench.collective.catalogue import COLLECTIVES
+from slipstream.bench.judgements import judgement_table
 from slipstream.bench.page import render, renew
 from slipstream.bench.record import head, keep, origin
 from slipstream.bench.shell import WrongResult, bench_record
@@ -42,6 +47,8 @@ _LINKS: tuple[dict[str, Any], ...] = (
 )
 _REPEATS = 5
 _SIZES = "4K,64K,1M,4M,16M,64M"
+_ALL_SIZES = "4,4K,64K,1M,16M"
+_LAB = ("--hosts", "4", "--rate", "500mbit")
 _MODELS = {"resnet50": "0.35s", "bert-base": "0.57s"}
 
 
@@ -116,6 +123,23 @@ def all_reduce_page(record: dict[str, Any]) -> str:
     return f"{render([record])}\n\n![bandwidth over size](plots/all_reduce-4-hosts-500mbit.svg)"
 
 
+def collectives(save: bool) -> None:
+    """Every collective on 4 hosts at 500 Mbit/s, with gloo."""
+    arguments = ["-np", "4", "--against", "gloo", "--sizes", _ALL_SIZES, "--repeats", "9"]
+    record = tables.summary([_bench([name, *arguments], None) for name in COLLECTIVES]) | {"lab": _LAB}
+    print(collectives_page(record))
+    if save:
+        keep(record, "lab-collectives", _RESULTS)
+        renew(_DOCUMENT, "collectives-lab", collectives_page(record))
+
+
+def collectives_page(record: dict[str, Any]) -> str:
+    """What docs/benchmarks.md says of a record of all collectives."""
+    about = f"{origin(record)}; medians of {record['repeats']} batches."
+    judged = judgement_table(tables.slower_than_gloo(record))
+    return f"{about}\n\n{tables.table(record['rows'])}\n\n{judged}"
+
+
 def train(save: bool) -> None:
     """Training steps on 4 hosts at 500 Mbit/s, with gloo."""
     records = {}
@@ -143,10 +167,10 @@ def _bench(arguments: Sequence[str], plot: Path | None) -> dict[str, Any]:
     if plot is not None:
         plot.parent.mkdir(exist_ok=True)
         given += ["--plot", str(plot)]
-    return bench_record(given, ["--hosts", "4", "--rate", "500mbit"])
+    return bench_record(given, _LAB)
 
 
-_PARTS = {"links": links, "all_reduce": all_reduce, "train": train}
+_PARTS = {"links": links, "all_reduce": all_reduce, "collectives": collectives, "train": train}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -454,9 +454,13 @@ TEST(packets_have_the_class_that_is_asked_for) {
   CHECK_EQ(class_of(v4.get(), IPPROTO_IP, IP_TOS), 0);
   tune_tcp(v4.get(), {"", 0, 34});
   CHECK_EQ(class_of(v4.get(), IPPROTO_IP, IP_TOS), 34 << 2);
-  if (!v6) return;  // this kernel has none
+  CHECK_EQ(class_of(v4.get(), SOL_SOCKET, SO_PRIORITY), 4);
+  tune_tcp(v4.get(), {"", 0, 63});
+  CHECK_EQ(class_of(v4.get(), SOL_SOCKET, SO_PRIORITY), 6);  // 7 is not for everybody
+  if (!v6) return;                                           // this kernel has none
   tune_tcp(v6.get(), {"", 0, 34});
   CHECK_EQ(class_of(v6.get(), IPPROTO_IPV6, IPV6_TCLASS), 34 << 2);
+  CHECK_EQ(class_of(v6.get(), SOL_SOCKET, SO_PRIORITY), 4);
 }
 
 TEST(bad_options_are_refused) {

@@ -220,10 +220,13 @@ std::string congestion_of(int fd) {
 // comes in bursts, over unequal paths and within a machine (docs/log.md).
 bool paces(int fd) { return congestion_of(fd).starts_with("bbr"); }
 
-// The upper six bits of the byte; a socket for IPv6 may carry IPv4, too.
+// The upper six bits of the byte; a socket for IPv6 may carry IPv4, too. Of these the upper three are the priority by
+// which this host's own queues and VLAN tags go, up to the one that needs no privilege. IP_TOS sets another one.
 void set_class(int fd, int dscp) {
+  constexpr int kMostPriority = 6;
   set(fd, IPPROTO_IP, IP_TOS, dscp << 2);
   set(fd, IPPROTO_IPV6, IPV6_TCLASS, dscp << 2);
+  set(fd, SOL_SOCKET, SO_PRIORITY, std::min(dscp >> 3, kMostPriority));
 }
 
 void tune_tcp(int fd, const SocketOptions& options) {

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan.reference import ALGORITHMS, POSTSCALE, make, plans_of
+from plan.reference import ALGORITHMS, POSTSCALE, integers, make, plans_of
+from slipstream.plan.order import prove
 from slipstream.plan.registry import REDUCING, algorithms, build
-from slipstream.plan.simulate import bytes_per_rank, simulate
+from slipstream.plan.simulate import bytes_per_rank, equal_cut, simulate
 from slipstream.plan.steps import Kind
 from slipstream.plan.topology import members_of_hosts
 
@@ -136,12 +137,55 @@ def test_folded_ranks_send_their_data_once(size: int) -> None:
 @pytest.mark.parametrize("size", range(2, 17))
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
-    [("broadcast", a) for a in algorithms("broadcast")] + [("reduce", "binomial")],
+    [("broadcast", a) for a in algorithms("broadcast")] + [("reduce", "binomial"), ("reduce", "chain")],
 )
 def test_trees_carry_the_data_once_to_each_rank(collective: str, algorithm: str, size: int) -> None:
     for root in range(size):
         plans = plans_of(collective, algorithm, size, root)
         assert sum(bytes_per_rank(plan, 100) for plan in plans) == 100 * (size - 1)
+
+
+@pytest.mark.parametrize("size", range(2, 34))
+def test_halving_gather_moves_few_bytes_through_its_root(size: int) -> None:
+    power = 1 << (size.bit_length() - 1)
+    nbytes = 1 << 20
+    for root in (0, size // 2):
+        plans = plans_of("reduce", "halving_gather", size, root)
+        came = sum(
+            step.count
+            for plan in plans
+            for step in plan.steps
+            if step.kind == Kind.SEND and step.peer == root
+        )
+        folded = power if size > power else 0  # one rank beyond the power of two hands the root all it has
+        assert came == 2 * (power - 1) + folded
+        for plan in plans:
+            sends = [step for step in plan.steps if step.kind == Kind.SEND]
+            assert len(sends) <= power.bit_length()
+            assert bytes_per_rank(plan, nbytes) <= 1.5 * nbytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("algorithm", ["chain", "halving_gather"])
+def test_reductions_to_one_of_many_ranks(algorithm: str, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 64), "size")
+    root = data.draw(st.integers(0, size - 1), "root")
+    hosts = data.draw(st.lists(st.integers(0, 9), min_size=size, max_size=size), "hosts")
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
+    count = data.draw(st.integers(0, 70), "count")
+    inputs = [integers(rng, count) for _ in range(size)]
+    plans = plans_of("reduce", algorithm, size, root, hosts)
+    prove(plans, in_place=data.draw(st.booleans(), "in place"))
+    full, nothing = equal_cut(len(inputs[0]), plans[0].blocks), [0] * (plans[0].blocks + 1)
+    outcome = simulate(
+        plans,
+        inputs,
+        in_tables=[full] * size,
+        out_tables=[full if rank == root else nothing for rank in range(size)],
+        chunks=data.draw(st.integers(1, 4), "chunks"),
+    )
+    np.testing.assert_array_equal(outcome.outputs[root], np.sum(inputs, axis=0, dtype=np.int64))
 
 
 @pytest.mark.parametrize(("local", "hosts"), [(2, 2), (2, 3), (4, 4), (3, 5), (8, 2), (1, 6), (5, 1)])

@@ -177,6 +177,12 @@ def main() -> None:
     help="Encrypt all TCP connections of the job: AES-GCM, with keys from its secret. [default: SLIPSTREAM_ENCRYPT]",
 )
 @click.option(
+    "--dscp",
+    type=Whole(0, 63),
+    help="DSCP class of the job's packets between hosts, such as 34 for AF41: switches can give them a queue of their "
+    "own. [default: SLIPSTREAM_DSCP, or the system's]",
+)
+@click.option(
     "--wire",
     type=Name(WIRE_NAMES),
     help="What large float32 tensors travel as between hosts when torch.distributed (DDP) or the Horovod API sums or "

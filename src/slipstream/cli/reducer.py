@@ -153,7 +153,13 @@ def reducer(
         raise_file_limit()
         try:
             service = Reducer(
-                where, port, secret, limits, congestion=settings.congestion, encrypt=settings.encrypt
+                where,
+                port,
+                secret,
+                limits,
+                congestion=settings.congestion,
+                dscp=settings.dscp,
+                encrypt=settings.encrypt,
             )
             stack.callback(service.close)
             metrics = None

@@ -19,6 +19,8 @@ from slipstream.launch.wire import Spec, SpecRank
 
 __all__ = ["JobSpecs", "check_outputs"]
 
+_OF_REDUCERS = ("SLIPSTREAM_CONGESTION", "SLIPSTREAM_DSCP")  # what the job's own reducers do as its ranks do
+
 
 def check_outputs(options: JobOptions, settings: Settings, local: Mapping[str, bool]) -> None:
     """ValueError if a rank of this machine cannot write its timeline or summary: the job would fail only in init.
@@ -78,6 +80,7 @@ class JobSpecs:
         interface = self.options.interface
         secret = {"SLIPSTREAM_REDUCER_SECRET": self.secret.hex()}
         env = laid_over(passed_on(os.environ, remote=not self.local[host]), secret)
+        env |= {name: value for name, value in self.options.env.items() if name in _OF_REDUCERS}
         if interface is not None:
             env["SLIPSTREAM_INTERFACE"] = interface
         loopback = all(self.local.values()) and interface is None

@@ -1,8 +1,6 @@
 """Picks an algorithm by what it would cost: latencies, message overheads, bytes, reductions.
 
-A pure function of its arguments, so all ranks of a group agree without talking. The costs are the closed
-forms of the alpha-beta model (Thakur, Rabenseifner and Gropp 2005), for pipelined chunks: the slowest
-resource counts. ``predict.virtual_time`` plays the plans themselves.
+A pure function of its arguments, so all ranks of a group agree without talking. ``costs`` has the closed forms.
 
 Beside reducers (docs/reducers.md) the choice is also whether they take part: in all large all-reduces, and in small
 messages that are measured to be faster through a reducer.
@@ -10,15 +8,14 @@ messages that are measured to be faster through a reducer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 from slipstream.base.dtypes import WireType, wire_share
-from slipstream.plan.halving_doubling import power_of_two_below
-from slipstream.plan.shards import shard_count
-from slipstream.plan.topology import Network, Topology, members_of_hosts
+from slipstream.plan.costs import MANY_HOSTS, ONE_HOST, Shape, chunks_of, shape_of
+from slipstream.plan.topology import Network, Topology
 
 __all__ = [
     "SMALL_SIZES",
@@ -38,10 +35,6 @@ MOVED_CHUNK = 512 << 10
 MOVED_CHUNKS = 64
 # Where each peer is sent other bytes, so much shared memory holds two chunks for each of them.
 MOVED_STAGED = 4 << 20
-MIXED_CHUNK = 128 << 10
-TCP_CHUNK = 256 << 10
-# Far pairs cross the whole network at once; a ring only ever loads neighbours.
-CONGESTION = 1.2
 SPLIT_BYTES = 32 << 10  # all-reduces of so many and more are split between reducers and a ring of the workers
 SMALL_SIZES = (64, 16 << 10)  # bytes of what is measured with reducers
 REDUCER_CHUNK = 16 << 10  # of an all-reduce that stands in for another collective
@@ -92,197 +85,17 @@ class Reducers(NamedTuple):
     small: SmallCosts | None = None
 
 
-class _Shape(NamedTuple):
-    """A topology in numbers: ``local`` ranks on the fullest host.
-
-    ``carried``: the shards of a rank of the emptiest host (`slipstream.plan.shards`). ``crossing``: the rounds of
-    doubling in which a rank has a partner on another host.
-    """
-
-    size: int
-    hosts: int
-    local: int
-    carried: int
-    crossing: int
-    network: Network
-
-    @property
-    def inner(self) -> float:
-        """Seconds of latency and overhead of a message within a host."""
-        return self.network.intra_alpha + self.network.intra_overhead
-
-    @property
-    def outer(self) -> float:
-        """Seconds of latency and overhead of a message over the slowest way there is."""
-        if self.hosts == 1:
-            return self.inner
-        return self.network.inter_alpha + self.network.inter_overhead
-
-    def all_pairs(self) -> float:
-        """Seconds in which every rank sends one empty message to every other."""
-        others = self.size - self.local
-        inner = (self.local - 1) * self.network.intra_overhead
-        return self.outer - self._overhead() + inner + others * self.network.inter_overhead
-
-    def _overhead(self) -> float:
-        return self.network.intra_overhead if self.hosts == 1 else self.network.inter_overhead
-
-    def transfer(self, rank_bytes: float, host_bytes: float, reduced: float = 0.0) -> float:
-        """Seconds of moving bytes, per rank within hosts and per host between them, and of reducing."""
-        intra = rank_bytes * self.network.intra_beta + reduced * self.network.gamma
-        inter = host_bytes * self.network.inter_beta if self.hosts > 1 else 0.0
-        return max(intra, inter)
-
-
-Cost = Callable[[_Shape, float], float]  # (shape, bytes) -> seconds
-
-
-def _rounds(size: int) -> int:
-    return (size - 1).bit_length()
-
-
-def _doubling_latency(s: _Shape) -> float:
-    """One exchange with each partner; folding adds two messages over the slowest way."""
-    rounds = _rounds(power_of_two_below(s.size))
-    folds = 0 if s.size == power_of_two_below(s.size) else 2
-    return (rounds - s.crossing) * s.inner + (s.crossing + folds) * s.outer
-
-
-def _recursive_doubling(s: _Shape, m: float) -> float:
-    # Nothing is pipelined: a round is over when the whole buffer is there.
-    power = power_of_two_below(s.size)
-    rounds = _rounds(power) + (0 if power == s.size else 2)
-    outer = rounds if s.hosts > 1 else 0
-    data = rounds * m * (s.network.intra_beta + s.network.gamma) + outer * m * s.local * s.network.inter_beta
-    return _doubling_latency(s) + data
-
-
-def _halving_doubling(s: _Shape, m: float) -> float:
-    power = power_of_two_below(s.size)
-    moved = 2 * m * (power - 1) / power + (0 if power == s.size else 2 * m)
-    crossing = moved if s.local == 1 else 2 * m * s.local
-    folds = 0 if power == s.size else 2 * s.outer  # once, not in each direction
-    return 2 * _doubling_latency(s) - folds + CONGESTION * s.transfer(moved, crossing, moved / 2)
-
-
-def _ring(s: _Shape, m: float) -> float:
-    moved = 2 * m * (s.size - 1) / s.size
-    return 2 * (s.size - 1) * s.outer + s.transfer(moved, moved, moved / 2)
-
-
-def _direct(s: _Shape, m: float) -> float:
-    moved = 2 * m * (s.size - 1) / s.size
-    crossing = 2 * m * s.local * (s.size - s.local) / s.size
-    congestion = CONGESTION if s.hosts > 1 else 1.0
-    return 2 * s.all_pairs() + congestion * s.transfer(moved, crossing, moved / 2)
-
-
-def _within(s: _Shape) -> float:
-    """Latency of what the ranks of a host send each other before, and after."""
-    return 2 * (s.inner + (s.local - 1) * s.network.intra_overhead)
-
-
-def _round_of_shards(s: _Shape) -> float:
-    return s.outer + (s.carried - 1) * s.network.inter_overhead
-
-
-def _hierarchical(s: _Shape, m: float) -> float:
-    within, across = 2 * m * (s.local - 1) / s.local, 2 * m * (s.hosts - 1) / s.hosts
-    return _within(s) + 2 * (s.hosts - 1) * _round_of_shards(s) + s.transfer(within, across, within / 2)
-
-
-def _hierarchical_halving(s: _Shape, m: float) -> float:
-    within = 2 * m * (s.local - 1) / s.local
-    power = power_of_two_below(s.hosts)
-    across = 2 * m * (power - 1) / power + (0 if power == s.hosts else 2 * m)
-    rounds = 2 * _rounds(power) + (0 if power == s.hosts else 2)
-    return _within(s) + rounds * _round_of_shards(s) + CONGESTION * s.transfer(within, across, within / 2)
-
-
-def _ring_half(s: _Shape, m: float) -> float:
-    return _ring(s, m) / 2
-
-
-def _bruck(s: _Shape, m: float) -> float:
-    # Far pairs, and what a rank has received is sent on: each rank of a host moves nearly all of it over the network.
-    moved = m * (s.size - 1) / s.size
-    return _rounds(s.size) * s.outer + CONGESTION * s.transfer(moved, moved * s.local)
-
-
-def _direct_half(s: _Shape, m: float) -> float:
-    return _direct(s, m) / 2
-
-
-def _direct_broadcast(s: _Shape, m: float) -> float:
-    return s.all_pairs() + s.transfer(m, m * (s.size - s.local))
-
-
-def _binomial(s: _Shape, m: float) -> float:
-    rounds = _rounds(s.size)
-    return rounds * s.outer + s.transfer(m * rounds, m * rounds, m * rounds)
-
-
-def _chain(s: _Shape, m: float) -> float:
-    # The last rank starts when the first chunk has passed all others.
-    chunk = min(m, TCP_CHUNK)
-    hop = s.outer + chunk * (s.network.inter_beta if s.hosts > 1 else s.network.intra_beta)
-    return (s.size - 1) * hop + s.transfer(m, m)
-
-
-def _scatter_gather(s: _Shape, m: float) -> float:
-    moved = 2 * m * (s.size - 1) / s.size
-    # What the root receives comes one by one.
-    return _direct_half(s, m) + s.all_pairs() + s.transfer(moved / 2, moved / 2)
-
-
-# On one host `direct` stands for all large data: rings and trees are for networks. But to reduce to one rank it was
-# measured to be slower than a tree at every size: what is reduced for others goes through scratch memory.
-_ONE_HOST: dict[str, dict[str, Cost]] = {
-    "all_reduce": {"recursive_doubling": _recursive_doubling, "direct": _direct},
-    "reduce_scatter": {"direct": _direct_half},
-    "all_gather": {"direct": _direct_half},
-    "broadcast": {"direct": _direct_broadcast},
-    "reduce": {"binomial": _binomial},
-    "gather": {"linear": _direct_half},
-    "scatter": {"linear": _direct_half},
-    "all_to_all": {"pairwise": _direct_half},
-}
-_MANY_HOSTS: dict[str, dict[str, Cost]] = _ONE_HOST | {
-    "reduce": {"binomial": _binomial, "scatter_gather": _scatter_gather},
-    "all_reduce": {
-        "recursive_doubling": _recursive_doubling,
-        "ring": _ring,
-        "halving_doubling": _halving_doubling,
-        "hierarchical": _hierarchical,
-        "hierarchical_halving": _hierarchical_halving,
-    },
-    "reduce_scatter": {"direct": _direct_half, "ring": _ring_half},
-    "all_gather": {"direct": _direct_half, "ring": _ring_half, "bruck": _bruck},
-    "broadcast": {"binomial": _binomial, "chain": _chain},
-}
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 # With a wire type all ranks end with the same bits if one of them finishes a block, and the others get it from there.
 _FINISHED_BY_ALL = frozenset({"recursive_doubling"})
 _SENDS_EACH_ITS_OWN = frozenset({"scatter", "all_to_all"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
-_SMALL_ON_ONE_HOST = 32 << 10
+_SMALL_ONONE_HOST = 32 << 10
 # From so many ranks on, and up to so many bytes for each of them, the fewest messages are the quickest way if the ranks
 # share cores: a tree has 2 (n - 1) where recursive doubling has n log2(n), and so many has Bruck where `direct` has
 # n (n - 1).
 _CROWD = 16
 _CROWDED = {"all_reduce": ("tree", 16 << 10), "all_gather": ("bruck", 64 << 10)}
-
-
-def _shape(topology: Topology) -> _Shape:
-    sizes = [len(members) for members in members_of_hosts(topology.size, topology.hosts)]
-    carried = -(-shard_count(sizes) // min(sizes))
-    return _Shape(topology.size, len(sizes), max(sizes), carried, _crossing(topology.hosts), topology.network)
-
-
-def _crossing(hosts: Sequence[int]) -> int:
-    power = power_of_two_below(len(hosts))
-    rounds = range(_rounds(power))
-    return sum(any(hosts[rank] != hosts[rank ^ (1 << k)] for rank in range(power)) for k in rounds)
 
 
 def carries(collective: str, algorithm: str) -> bool:
@@ -296,31 +109,43 @@ def carries(collective: str, algorithm: str) -> bool:
 def estimate(
     collective: str, nbytes: int, topology: Topology, wire: WireType = WireType.EXACT
 ) -> dict[str, float]:
-    """Return the algorithms worth considering and the seconds each is expected to take.
+    """Return the algorithms worth considering and the seconds each is expected to take, in the chunks that suit it.
 
     ``nbytes``: the largest buffer of any rank (the output of an all-gather, the input of a reduce-scatter).
     ``wire``: what the data, float32, travels as between hosts. Raises ValueError for an unknown collective or a
     negative size.
     """
-    if collective not in _ONE_HOST:
-        raise ValueError(f"no collective is called {collective!r}; there are: {', '.join(_ONE_HOST)}")
+    return {name: seconds for name, (seconds, _) in _options(collective, nbytes, topology, wire).items()}
+
+
+def _options(
+    collective: str, nbytes: int, topology: Topology, wire: WireType
+) -> dict[str, tuple[float, int]]:
+    """As `estimate`; beside the seconds the bytes of a chunk."""
+    if collective not in ONE_HOST:
+        raise ValueError(f"no collective is called {collective!r}; there are: {', '.join(ONE_HOST)}")
     if nbytes < 0:
         raise ValueError(f"{nbytes} bytes")
     network = topology.network
     faster = network._replace(inter_beta=network.inter_beta * wire_share(wire))
-    shape = _shape(replace(topology, network=faster))
-    costs = (_ONE_HOST if shape.hosts == 1 else _MANY_HOSTS)[collective]
+    shape = shape_of(replace(topology, network=faster))
+    costs = (ONE_HOST if shape.hosts == 1 else MANY_HOSTS)[collective]
     return {
-        name: cost(shape, nbytes)
+        name: min((cost(shape, nbytes, chunk), chunk) for chunk in chunks_of(name))
         for name, cost in costs.items()
         if _is_open(name, collective, shape, topology)
         and (not wire or shape.hosts == 1 or carries(collective, name))
     }
 
 
-def _is_open(algorithm: str, collective: str, shape: _Shape, topology: Topology) -> bool:
-    """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden."""
+def _is_open(algorithm: str, collective: str, shape: Shape, topology: Topology) -> bool:
+    """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden.
+
+    Ranks that share hosts do not all send to all: the port of a host would carry as much for each of them.
+    """
     by_hosts = algorithm.startswith("hierarchical")
+    if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1 and shape.local > 1:
+        return False
     if collective != "all_reduce" or shape.hosts == 1 or shape.local == 1:
         return not by_hosts
     return topology.hierarchy == "auto" or by_hosts == (topology.hierarchy == "on")
@@ -348,7 +173,7 @@ def choose(
     if collective != "all_reduce":
         return own
     reason = f"{nbytes} bytes are split between reducers and a ring, as all from {SPLIT_BYTES} on"
-    shape = _shape(topology)
+    shape = shape_of(topology)
     by_hosts = _is_open("hierarchical", collective, shape, topology)
     return Choice("hierarchical" if by_hosts else "ring", own.chunk_bytes, reason, reducers=True)
 
@@ -382,24 +207,21 @@ def _on_one_host(collective: str, nbytes: int, topology: Topology) -> tuple[str,
     if name and topology.crowded and topology.size >= _CROWD and nbytes <= most * topology.size:
         return name, f"{reason}, {topology.size} ranks on fewer cores"
     if collective == "all_reduce":
-        return ("recursive_doubling" if nbytes <= _SMALL_ON_ONE_HOST else "direct"), reason
-    return next(iter(_ONE_HOST[collective])), "the way of one host"
+        return ("recursive_doubling" if nbytes <= _SMALL_ONONE_HOST else "direct"), reason
+    return next(iter(ONE_HOST[collective])), "the way of one host"
 
 
 def _choose_own(collective: str, nbytes: int, topology: Topology, wire: WireType = WireType.EXACT) -> Choice:
-    shape = _shape(topology)
-    times = estimate(collective, nbytes, topology, wire)
-    where = f"{shape.hosts} hosts of up to {shape.local}"
+    shape = shape_of(topology)
+    options = _options(collective, nbytes, topology, wire)
     if shape.hosts == 1:
         name, reason = _on_one_host(collective, nbytes, topology)
-    elif len(times) == 1:
-        name, reason = next(iter(times)), f"the way of {where}"
-    else:
-        name = min(times, key=lambda n: times[n])
-        others = ", ".join(f"{n} {t * 1e6:.0f} us" for n, t in times.items() if n != name)
-        reason = f"{times[name] * 1e6:.0f} us for {nbytes} bytes on {where} (else {others})"
-    if shape.hosts == 1:
         chunk = SHM_CHUNK if collective in _REDUCING else _moved_chunk(collective, nbytes, shape.size)
-    else:
-        chunk = MIXED_CHUNK if name.startswith("hierarchical") else TCP_CHUNK
-    return Choice(name, chunk, reason)
+        return Choice(name, chunk, reason)
+    where = f"{shape.hosts} hosts of up to {shape.local}"
+    name = min(options, key=lambda n: options[n][0])
+    seconds, chunk = options[name]
+    if len(options) == 1:
+        return Choice(name, chunk, f"the way of {where}")
+    others = ", ".join(f"{n} {t * 1e6:.0f} us" for n, (t, _) in options.items() if n != name)
+    return Choice(name, chunk, f"{seconds * 1e6:.0f} us for {nbytes} bytes on {where} (else {others})")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from slipstream.plan.steps import Draft, Plan, Space
 
-__all__ = ["all_reduce", "all_reduce_pass", "power_of_two_below", "recursive_doubling"]
+__all__ = ["all_reduce", "all_reduce_pass", "power_of_two_below", "recursive_doubling", "reduce"]
 
 
 def power_of_two_below(size: int) -> int:
@@ -99,4 +99,38 @@ def all_reduce(rank: int, size: int) -> Plan:
     """
     draft = Draft("all_reduce", "halving_doubling", rank, size, power_of_two_below(size))
     all_reduce_pass(draft, range(size), 0, Space.IN)
+    return draft.plan()
+
+
+def reduce(rank: int, size: int, root: int) -> Plan:
+    """Reduce-scatter by halving, then a binomial gather: 2 log2(n) rounds, 2(n-1)/n of the data through the root.
+
+    Ranks are counted from the root. Where n is no power of two, folded members send the whole data once more.
+    """
+    power = power_of_two_below(size)
+    draft = Draft("reduce", "halving_gather", rank, size, power)
+    me = (rank - root) % size
+    if me >= power:
+        draft.send((me - power + root) % size, 0, Space.IN, count=power)
+        return draft.plan()
+    partial = Space.TMP if me else Space.OUT  # only the root's OUT exists
+    source, after = Space.IN, ()  # type: tuple[Space, tuple[int, ...]]
+    if me + power < size:
+        extra = (me + power + root) % size
+        after = (draft.recv_reduce(extra, 0, source, partial, count=power),)
+        source = partial
+    low, width = 0, power
+    while width > 1:
+        width //= 2
+        keep, give = (low + width, low) if me & width else (low, low + width)
+        peer = ((me ^ width) + root) % size
+        draft.send(peer, give, source, count=width, after=after)
+        after = (draft.recv_reduce(peer, keep, source, partial, count=width, after=after),)
+        low, source = keep, partial
+    done = [draft.finish(me, partial, after=after)]
+    while width < power and not me & width:
+        done.append(draft.recv((me + width + root) % size, me + width, partial, count=width))
+        width *= 2
+    if me:
+        draft.send((me - width + root) % size, me, partial, count=width, after=done)
     return draft.plan()

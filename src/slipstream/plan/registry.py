@@ -47,6 +47,8 @@ _BUILDERS: dict[str, dict[str, Builder]] = {
     "reduce": {
         "binomial": lambda rank, size, root, hosts: tree.reduce(rank, size, root),
         "scatter_gather": lambda rank, size, root, hosts: direct.scatter_gather_reduce(rank, size, root),
+        "halving_gather": lambda rank, size, root, hosts: halving_doubling.reduce(rank, size, root),
+        "chain": lambda rank, size, root, hosts: ring.chain_reduce(rank, size, root, hosts),
     },
     "gather": {"linear": lambda rank, size, root, hosts: direct.gather(rank, size, root)},
     "scatter": {"linear": lambda rank, size, root, hosts: direct.scatter(rank, size, root)},

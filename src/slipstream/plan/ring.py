@@ -19,6 +19,7 @@ __all__ = [
     "all_reduce",
     "bidirectional_all_reduce",
     "chain_broadcast",
+    "chain_reduce",
     "reduce_pass",
     "reduce_scatter",
 ]
@@ -109,14 +110,38 @@ def all_gather(rank: int, size: int, hosts: Sequence[int] | None) -> Plan:
     return draft.plan()
 
 
+def _chain(size: int, root: int, hosts: Sequence[int] | None) -> list[int]:
+    """The ring from ``root`` on."""
+    ring = by_host(size, hosts)
+    start = ring.index(root)
+    return ring[start:] + ring[:start]
+
+
 def chain_broadcast(rank: int, size: int, root: int, hosts: Sequence[int] | None) -> Plan:
     """Root to next to next: with many chunks in flight the time is that of one transfer. For large data."""
     draft = Draft("broadcast", "chain", rank, size, 1)
-    ring = by_host(size, hosts)
-    start = ring.index(root)
-    chain = ring[start:] + ring[:start]
+    chain = _chain(size, root, hosts)
     me = chain.index(rank)
     ready = draft.copy(0, Space.IN, Space.OUT) if me == 0 else draft.recv(chain[me - 1], 0, Space.OUT)
     if me + 1 < size:
         draft.send(chain[me + 1], 0, Space.OUT, after=(ready,))
+    return draft.plan()
+
+
+def chain_reduce(rank: int, size: int, root: int, hosts: Sequence[int] | None) -> Plan:
+    """The chain of a broadcast backwards: each adds its data to what comes, and sends it on. For large data.
+
+    With many chunks in flight the time is that of one transfer: half of what a root that gathers parts needs, or less.
+    """
+    draft = Draft("reduce", "chain", rank, size, 1)
+    chain = _chain(size, root, hosts)
+    me = chain.index(rank)
+    src, ready = Space.IN, ()  # type: tuple[Space, tuple[int, ...]]
+    if me + 1 < size:
+        src = Space.TMP if me else Space.OUT  # only the root's OUT exists
+        ready = (draft.recv_reduce(chain[me + 1], 0, Space.IN, src),)
+    if me:
+        draft.send(chain[me - 1], 0, src, after=ready)
+    else:
+        draft.finish(0, Space.OUT, after=ready)
     return draft.plan()

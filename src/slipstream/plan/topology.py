@@ -19,7 +19,7 @@ class Network(NamedTuple):
     intra_alpha: float = 15e-6
     intra_beta: float = 1 / 5e9
     intra_overhead: float = 3e-6
-    inter_alpha: float = 50e-6
+    inter_alpha: float = 25e-6
     inter_beta: float = 1 / 1.25e9
     inter_overhead: float = 8e-6
     gamma: float = 1 / 6e9

@@ -102,8 +102,9 @@ class _Job:
 class Reducer:
     """Serves at ``bind``:``port`` (0: any) those who know ``secret`` (raw bytes) until `close`.
 
-    ``bind``: numeric addresses. `address` is the first (host, port) it listens on. ``congestion``: as
-    SLIPSTREAM_CONGESTION. A job's connections are encrypted if it wants that; with ``encrypt`` others are refused.
+    ``bind``: numeric addresses. `address` is the first (host, port) it listens on. ``congestion`` and ``dscp``: as
+    SLIPSTREAM_CONGESTION and SLIPSTREAM_DSCP. A job's connections are encrypted if it wants that; with ``encrypt``
+    others are refused.
     Raises OSError when it cannot listen there or use that.
     """
 
@@ -115,6 +116,7 @@ class Reducer:
         limits: Limits | None = None,
         *,
         congestion: str = "",
+        dscp: int = 0,
         encrypt: bool = False,
     ) -> None:
         if congestion:
@@ -123,7 +125,7 @@ class Reducer:
         self.draining = False
         self._bind = [bind] if isinstance(bind, str) else list(bind)
         self._secret = secret
-        self._congestion = congestion
+        self._congestion, self._dscp = congestion, dscp
         self._lock = threading.Lock()
         self._jobs: dict[_Job, threading.Thread] = {}
         self._totals: Counter[str] = Counter()  # of jobs that are over: works, bytes; registered, refused
@@ -237,7 +239,8 @@ class Reducer:
         name, secret = _core.reducer_session(request.job, self._secret, random)
         limits = self.limits
         link = _core.LinkOptions()
-        link.lanes, link.congestion, link.encrypt = request.lanes, self._congestion, encrypted
+        link.lanes, link.encrypt = request.lanes, encrypted
+        link.congestion, link.dscp = self._congestion, self._dscp
         server = _core.ReducerServer(
             request.workers,
             [shards.carriers(shard) for shard in range(shards.count)],

@@ -9,6 +9,7 @@ import gc
 import importlib
 import os
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,15 @@ from slipstream.bench import machine
 from slipstream.bench.collective.contenders import Contender, Place, need_of, open_contender
 from slipstream.bench.collective.meter import Meter
 from slipstream.bench.collective.task import MEMORY_FROM, Task
-from slipstream.bench.gathering import gather_objects
+from slipstream.bench.gathering import broadcast_object, gather_objects
 from slipstream.bench.jobs import channel
 from slipstream.bench.turns import agreed, start_message
 from slipstream.comm.rendezvous.rank_sources import find_placement
 
 __all__ = ["main"]
+
+_SETTLING_BYTES = 1 << 20  # to each other rank
+_SETTLING_SECONDS = 3.0
 
 
 def main() -> None:
@@ -46,6 +50,8 @@ def main() -> None:
     for contender in contenders:
         start["versions"].update(contender.versions)
     report({**start, "ranks": gather_objects({"memory": memory, "idle_cpu": idle})})
+    if not one_host and settings.lanes == "auto":
+        _settle()
     meter = Meter(task, contenders, _one_clock())
     for shape in task.shapes:
         report({"kind": "size"} | meter.measure(shape))
@@ -90,6 +96,16 @@ def _idle_cpu(seconds: float) -> float | None:
         slipstream.all_reduce(np.ones(count, dtype=np.float32))
     slipstream.barrier()
     return machine.idle_cpu(seconds)
+
+
+def _settle() -> None:
+    """Lets the links between hosts find out how many lanes they need (docs/tcp_links.md), which is no size's cost."""
+    data = np.ones((slipstream.size(), _SETTLING_BYTES // 4), dtype=np.float32)
+    taken = np.empty_like(data)
+    end = time.monotonic() + _SETTLING_SECONDS
+    while broadcast_object(time.monotonic() < end):
+        for _ in range(8):
+            slipstream.all_to_all(data, out=taken)
 
 
 def _one_clock() -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slipstream.base.dtypes import WireType
-from slipstream.plan.choose import MIXED_CHUNK, SPLIT_BYTES, TCP_CHUNK, Choice, estimate
+from slipstream.plan.choose import SPLIT_BYTES, Choice, estimate
+from slipstream.plan.costs import chunks_of
 from slipstream.plan.topology import Topology
 
 __all__ = ["FEW_LANES", "LEAST_BYTES", "Candidate", "Space", "Traffic", "Way", "is_tuned", "space_of"]
@@ -82,7 +83,7 @@ def space_of(choice: Choice, traffic: Traffic, topology: Topology, *, bits: bool
             for name in sorted(times, key=lambda n: times[n])
             if times[name] <= _FACTOR * min(times.values())
         ]
-        ways = [Way(name, MIXED_CHUNK if name.startswith("hierarchical") else TCP_CHUNK) for name in near]
+        ways = [Way(name, chunks_of(name)[-1]) for name in near]
         ways = [way for way in ways if way != start][:_MOST_WAYS]
     if choice.reducers and nbytes < SPLIT_BYTES:
         ways = []

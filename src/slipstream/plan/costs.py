@@ -1,0 +1,257 @@
+"""What algorithms cost: closed forms of the alpha-beta model (Thakur, Rabenseifner and Gropp 2005), for many chunks.
+
+The slowest resource counts. A chain, in which a rank waits until a chunk has passed all before it, wants small chunks;
+for all else more messages only cost. ``predict.virtual_time`` plays the plans themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from slipstream.plan.halving_doubling import power_of_two_below
+from slipstream.plan.shards import shard_count
+from slipstream.plan.topology import Network, Topology, members_of_hosts
+
+__all__ = ["MANY_HOSTS", "MIXED_CHUNK", "ONE_HOST", "TCP_CHUNK", "Cost", "Shape", "chunks_of", "shape_of"]
+
+MIXED_CHUNK = 128 << 10
+TCP_CHUNK = 256 << 10
+_CHAIN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10, TCP_CHUNK)
+# Far pairs cross the whole network at once; a ring only ever loads neighbours. Short messages fit into its queues.
+CONGESTION = 1.2
+QUEUED_BYTES = 64 << 10
+
+
+class Shape(NamedTuple):
+    """A topology in numbers: ``local`` ranks on the fullest host.
+
+    ``carried``: the shards of a rank of the emptiest host (`slipstream.plan.shards`). ``crossing``: the rounds of
+    doubling in which a rank has a partner on another host.
+    """
+
+    size: int
+    hosts: int
+    local: int
+    carried: int
+    crossing: int
+    network: Network
+
+    @property
+    def inner(self) -> float:
+        """Seconds of latency and overhead of a message within a host."""
+        return self.network.intra_alpha + self.network.intra_overhead
+
+    @property
+    def outer(self) -> float:
+        """Seconds of latency and overhead of a message over the slowest way there is."""
+        if self.hosts == 1:
+            return self.inner
+        return self.network.inter_alpha + self.network.inter_overhead
+
+    def all_pairs(self) -> float:
+        """Seconds in which every rank sends one empty message to every other."""
+        others = self.size - self.local
+        inner = (self.local - 1) * self.network.intra_overhead
+        return self.outer - self._overhead() + inner + others * self.network.inter_overhead
+
+    def _overhead(self) -> float:
+        return self.network.intra_overhead if self.hosts == 1 else self.network.inter_overhead
+
+    def transfer(self, rank_bytes: float, host_bytes: float, reduced: float = 0.0) -> float:
+        """Seconds of moving bytes, per rank within hosts and per host between them, and of reducing."""
+        intra = rank_bytes * self.network.intra_beta + reduced * self.network.gamma
+        inter = host_bytes * self.network.inter_beta if self.hosts > 1 else 0.0
+        return max(intra, inter)
+
+
+def _congestion(s: Shape, m: float) -> float:
+    """How many times as long bytes take if ranks far from each other send at once: parts of ``m`` for each rank."""
+    return CONGESTION if s.hosts > 1 and m / s.size > QUEUED_BYTES else 1.0
+
+
+Cost = Callable[[Shape, float, int], float]  # (shape, bytes, bytes of a chunk) -> seconds
+
+
+def _rounds(size: int) -> int:
+    return (size - 1).bit_length()
+
+
+def _doubling_latency(s: Shape) -> float:
+    """One exchange with each partner; folding adds two messages over the slowest way."""
+    rounds = _rounds(power_of_two_below(s.size))
+    folds = 0 if s.size == power_of_two_below(s.size) else 2
+    return (rounds - s.crossing) * s.inner + (s.crossing + folds) * s.outer
+
+
+def _recursive_doubling(s: Shape, m: float, chunk: int) -> float:
+    # Nothing is pipelined: a round is over when the whole buffer is there.
+    power = power_of_two_below(s.size)
+    rounds = _rounds(power) + (0 if power == s.size else 2)
+    outer = rounds if s.hosts > 1 else 0
+    data = rounds * m * (s.network.intra_beta + s.network.gamma) + outer * m * s.local * s.network.inter_beta
+    return _doubling_latency(s) + data
+
+
+def _halving_doubling(s: Shape, m: float, chunk: int) -> float:
+    power = power_of_two_below(s.size)
+    moved = 2 * m * (power - 1) / power + (0 if power == s.size else 2 * m)
+    crossing = moved if s.local == 1 else 2 * m * s.local
+    folds = 0 if power == s.size else 2 * s.outer  # once, not in each direction
+    return 2 * _doubling_latency(s) - folds + _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+
+
+def _ring(s: Shape, m: float, chunk: int) -> float:
+    moved = 2 * m * (s.size - 1) / s.size
+    return 2 * (s.size - 1) * s.outer + s.transfer(moved, moved, moved / 2)
+
+
+def _direct(s: Shape, m: float, chunk: int) -> float:
+    moved = 2 * m * (s.size - 1) / s.size
+    crossing = 2 * m * s.local * (s.size - s.local) / s.size
+    return 2 * s.all_pairs() + _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+
+
+def _within(s: Shape) -> float:
+    """Latency of what the ranks of a host send each other before, and after."""
+    return 2 * (s.inner + (s.local - 1) * s.network.intra_overhead)
+
+
+def _round_of_shards(s: Shape) -> float:
+    return s.outer + (s.carried - 1) * s.network.inter_overhead
+
+
+def _hierarchical(s: Shape, m: float, chunk: int) -> float:
+    within, across = 2 * m * (s.local - 1) / s.local, 2 * m * (s.hosts - 1) / s.hosts
+    return _within(s) + 2 * (s.hosts - 1) * _round_of_shards(s) + s.transfer(within, across, within / 2)
+
+
+def _hierarchical_halving(s: Shape, m: float, chunk: int) -> float:
+    within = 2 * m * (s.local - 1) / s.local
+    power = power_of_two_below(s.hosts)
+    across = 2 * m * (power - 1) / power + (0 if power == s.hosts else 2 * m)
+    rounds = 2 * _rounds(power) + (0 if power == s.hosts else 2)
+    return (
+        _within(s) + rounds * _round_of_shards(s) + _congestion(s, m) * s.transfer(within, across, within / 2)
+    )
+
+
+def _ring_half(s: Shape, m: float, chunk: int) -> float:
+    return _ring(s, m, chunk) / 2
+
+
+def _bruck(s: Shape, m: float, chunk: int) -> float:
+    # Far pairs, and what a rank has received is sent on: each rank of a host moves nearly all of it over the network.
+    moved = m * (s.size - 1) / s.size
+    return _rounds(s.size) * s.outer + _congestion(s, m) * s.transfer(moved, moved * s.local)
+
+
+def _direct_half(s: Shape, m: float, chunk: int) -> float:
+    return _direct(s, m, chunk) / 2
+
+
+def _direct_broadcast(s: Shape, m: float, chunk: int) -> float:
+    return s.all_pairs() + s.transfer(m, m * (s.size - s.local))
+
+
+def _rooted(s: Shape, alone: float, moved: float, messages: float) -> float:
+    """What counts of a collective with a root, in which most ranks go on before it is over, so that calls overlap.
+
+    The mean of the time that it takes ``alone``, and of that for which it keeps the busiest port: ``moved`` bytes in so
+    many messages.
+    """
+    overhead = s.network.intra_overhead if s.hosts == 1 else s.network.inter_overhead
+    return (alone + s.transfer(moved, moved) + messages * overhead) / 2
+
+
+def _binomial(s: Shape, m: float, chunk: int) -> float:
+    rounds = _rounds(s.size)
+    crossing = min(rounds, s.crossing + rounds - _rounds(power_of_two_below(s.size))) if s.hosts > 1 else 0
+    latency = (rounds - crossing) * s.inner + crossing * s.outer
+    alone = latency + s.transfer(m * rounds, m * crossing, m * rounds)
+    return _rooted(s, alone, m * crossing, rounds)
+
+
+def _chain(s: Shape, m: float, chunk: int) -> float:
+    # The last rank starts when the first chunk has passed all others.
+    n, part = s.network, min(m, float(chunk))
+    messages = m / part if part else 1.0
+    across = (s.hosts - 1) * (s.outer + part * n.inter_beta)
+    within = (s.size - s.hosts) * (s.inner + part * n.intra_beta)
+    overhead = n.inter_overhead if s.hosts > 1 else n.intra_overhead
+    alone = across + within + s.transfer(m - part, m - part) + (messages - 1) * overhead
+    return _rooted(s, alone, m, messages)
+
+
+def _chain_reduce(s: Shape, m: float, chunk: int) -> float:
+    return _chain(s, m, chunk) + (s.size - 1) * min(m, chunk) * s.network.gamma / 2
+
+
+def _halving_gather(s: Shape, m: float, chunk: int) -> float:
+    power = power_of_two_below(s.size)
+    folded = 0.0 if power == s.size else m
+    moved = 2 * m * (power - 1) / power + folded
+    crossing = moved if s.local == 1 else 2 * m * s.local
+    folds = s.outer if folded else 0.0  # only on the way to the root
+    bytes_alone = _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+    return _rooted(s, 2 * _doubling_latency(s) - 3 * folds + bytes_alone, moved, 2 * _rounds(power))
+
+
+def _scatter_gather(s: Shape, m: float, chunk: int) -> float:
+    moved = 2 * m * (s.size - 1) / s.size
+    # What the root receives comes one by one.
+    alone = _direct_half(s, m, chunk) + s.all_pairs() + s.transfer(moved / 2, moved / 2)
+    return _rooted(s, alone, moved, 2 * (s.size - 1))
+
+
+# On one host `direct` stands for all large data: rings and trees are for networks. But to reduce to one rank it was
+# measured to be slower than a tree at every size: what is reduced for others goes through scratch memory.
+ONE_HOST: dict[str, dict[str, Cost]] = {
+    "all_reduce": {"recursive_doubling": _recursive_doubling, "direct": _direct},
+    "reduce_scatter": {"direct": _direct_half},
+    "all_gather": {"direct": _direct_half},
+    "broadcast": {"direct": _direct_broadcast},
+    "reduce": {"binomial": _binomial},
+    "gather": {"linear": _direct_half},
+    "scatter": {"linear": _direct_half},
+    "all_to_all": {"pairwise": _direct_half},
+}
+MANY_HOSTS: dict[str, dict[str, Cost]] = ONE_HOST | {
+    "reduce": {
+        "binomial": _binomial,
+        "scatter_gather": _scatter_gather,
+        "halving_gather": _halving_gather,
+        "chain": _chain_reduce,
+    },
+    "all_reduce": {
+        "recursive_doubling": _recursive_doubling,
+        "direct": _direct,
+        "ring": _ring,
+        "halving_doubling": _halving_doubling,
+        "hierarchical": _hierarchical,
+        "hierarchical_halving": _hierarchical_halving,
+    },
+    "reduce_scatter": {"direct": _direct_half, "ring": _ring_half},
+    "all_gather": {"direct": _direct_half, "ring": _ring_half, "bruck": _bruck},
+    "broadcast": {"binomial": _binomial, "chain": _chain},
+}
+
+
+def shape_of(topology: Topology) -> Shape:
+    """A topology in numbers."""
+    sizes = [len(members) for members in members_of_hosts(topology.size, topology.hosts)]
+    carried = -(-shard_count(sizes) // min(sizes))
+    return Shape(topology.size, len(sizes), max(sizes), carried, _crossing(topology.hosts), topology.network)
+
+
+def _crossing(hosts: Sequence[int]) -> int:
+    power = power_of_two_below(len(hosts))
+    rounds = range(_rounds(power))
+    return sum(any(hosts[rank] != hosts[rank ^ (1 << k)] for rank in range(power)) for k in rounds)
+
+
+def chunks_of(algorithm: str) -> tuple[int, ...]:
+    """The sizes of chunks that an algorithm between hosts may have, in bytes."""
+    if algorithm == "chain":
+        return _CHAIN_CHUNKS
+    return (MIXED_CHUNK,) if algorithm.startswith("hierarchical") else (TCP_CHUNK,)
