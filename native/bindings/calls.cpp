@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "base/huge_pages.h"
+#include "base/reserve.h"
 #include "bindings/begun.h"
 #include "bindings/board_call.h"
 #include "bindings/call_request.h"
@@ -259,6 +260,8 @@ void bind_calls(nb::module_& m, SessionClass& session) {
   m.def("address_of", &address_of, nb::arg("array"), "The address of a C-contiguous NumPy array's memory.");
   m.def("prefer_huge_pages", &prefer_huge_pages, nb::arg("address"), nb::arg("bytes"),
         "Hints that untouched memory of this process should be in huge pages, which the kernel clears faster.");
+  m.def("reserve", &reserve, nb::arg("address"), nb::arg("bytes"), nb::call_guard<WithoutGil>(),
+        "Has the system give all pages of shared memory now; an error if it cannot.");
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),

@@ -370,7 +370,7 @@ void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, con
   const Step& step = plan_.steps()[index];
   const Geometry::Extent to = geometry_.piece(step.dst, step, frame.chunk, frame.piece);
   std::byte* there = operator_.lands(step) ? memory_.at(step.dst, to.offset) : nullptr;
-  const std::byte* data = private_sends_.bytes_of(link, payload, there);
+  const std::byte* data = private_sends_.bytes_of(link, payload, there, past_cache_ && step.last);
   if (data == nullptr && payload.size > 0) return;  // its sender has failed or left: this never completes
   operator_.absorb(step, frame.chunk, frame.piece, data, payload.size);
   if (link != nullptr && !link->intact(payload)) return;  // as above

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/kernels.h"
 #include "transport/process_memory.h"
 
 namespace slipstream {
@@ -10,6 +11,8 @@ namespace {
 
 // From here on the caches do not hold what both ends move, and one copy is cheaper than two.
 constexpr uint64_t kLeastBytes = 4 << 20;
+// Of a fetch by way of this core's cache.
+constexpr uint32_t kPart = 128 << 10;
 
 struct Traffic {
   uint64_t out = 0;
@@ -39,7 +42,7 @@ bool pays(const Plan& plan, const Traffic& traffic, const std::byte* data, uint6
 
 bool PrivateSends::lends(const Request& request, const Geometry& geometry, const Fabric& fabric) {
   const Plan& plan = *request.plan;
-  if (request.signature.reduces || is_windowed(request)) return false;
+  if (is_windowed(request)) return false;
   if (geometry.largest_block() * geometry.element_bytes() <= kEagerBytes) return false;
   SingleCopy most = SingleCopy::off;
   for (const Plan::Peer& peer : plan.peers())
@@ -53,18 +56,35 @@ bool PrivateSends::lends(const Request& request, const Geometry& geometry, const
     const uint64_t bytes = geometry.elements(space) * geometry.element_bytes();
     if (data == nullptr || bytes == 0) continue;
     if (!others_can_read(data, bytes)) return false;
-    if (most == SingleCopy::automatic && space == Space::in && !pays(plan, traffic, data, bytes)) return false;
+    const bool is_read = space == Space::in || request.signature.reduces;
+    if (most == SingleCopy::automatic && is_read && !pays(plan, traffic, data, bytes)) return false;
   }
   return true;
 }
 
-const std::byte* PrivateSends::bytes_of(Link* link, const Payload& payload, std::byte* dst) {
+const std::byte* PrivateSends::bytes_of(Link* link, const Payload& payload, std::byte* dst, bool past_cache) {
   if (payload.remote == 0) return payload.data;
-  if (dst == nullptr) {
-    fetched_.resize(std::max<size_t>(fetched_.size(), payload.size));
-    dst = fetched_.data();
+  if (link == nullptr) return nullptr;
+  if (dst != nullptr && past_cache) return fetch_past_cache(*link, payload, dst) ? dst : nullptr;
+  if (dst == nullptr) dst = room(payload.size);
+  return link->fetch(payload, dst) ? dst : nullptr;
+}
+
+bool PrivateSends::fetch_past_cache(Link& link, const Payload& payload, std::byte* dst) {
+  std::byte* near = room(kPart);
+  for (uint32_t done = 0; done < payload.size; done += kPart) {
+    Payload part = payload;
+    part.remote += done;
+    part.size = std::min(payload.size - done, kPart);
+    if (!link.fetch(part, near)) return false;
+    copy_past_cache(dst + done, near, part.size);
   }
-  return link != nullptr && link->fetch(payload, dst) ? dst : nullptr;
+  return true;
+}
+
+std::byte* PrivateSends::room(size_t bytes) {
+  fetched_.resize(std::max(fetched_.size(), bytes));
+  return fetched_.data();
 }
 
 }  // namespace slipstream

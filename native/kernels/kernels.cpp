@@ -201,14 +201,16 @@ void copy_past_cache(void* dst, const void* src, size_t bytes) {
 }
 
 size_t last_level_cache() {
-  // sysconf(_SC_LEVEL3_CACHE_SIZE) counts the caches of all sockets on some virtual machines.
+  // sysconf(_SC_LEVEL3_CACHE_SIZE) counts the caches of all sockets on some virtual machines. What the system says of
+  // one cache may be that of a whole socket, too, of whose cores a virtual machine has a few.
   static const size_t bytes = [] {
+    constexpr size_t kMost = size_t{128} << 20;
     size_t kib = 0;
     if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re")) {
       if (std::fscanf(file, "%zuK", &kib) != 1) kib = 0;
       std::fclose(file);
     }
-    return kib != 0 ? kib << 10 : size_t{32} << 20;
+    return kib != 0 ? std::min(kib << 10, kMost) : size_t{32} << 20;
   }();
   return bytes;
 }

@@ -70,7 +70,8 @@ void copy(void* dst, const void* src, size_t bytes);
 // Other threads see what was written as they see that of copy().
 void copy_past_cache(void* dst, const void* src, size_t bytes);
 
-// Bytes of the last-level cache of this machine; 32 MiB if it does not say.
+// Bytes of the last-level cache of this machine that its ranks may count on: 128 MiB at most; 32 MiB if it does not
+// say.
 size_t last_level_cache();
 
 }  // namespace slipstream

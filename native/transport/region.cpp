@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/reserve.h"
 
 namespace slipstream {
 
@@ -143,6 +144,7 @@ Arena::Buffer Arena::take(size_t bytes) {
     fresh_left_ = region;
   }
   std::byte* data = fresh_;
+  reserve(reinterpret_cast<uintptr_t>(data), size);
   fresh_ += size;
   fresh_left_ -= size;
   return {data, size};

@@ -76,6 +76,29 @@ def movements() -> None:
     slipstream.shutdown()
 
 
+def sums() -> None:
+    """Reductions read the peers' private memory, too: in place and apart, more ranks than one may ask at a time."""
+    slipstream.init()
+    rank, n = slipstream.rank(), slipstream.size()
+    met()
+    before = sum(link.single_copied for link in slipstream.link_statistics())
+    for size in ((1 << 20) - 5, (3 << 20) + 4097):
+        every = [data(r, size).astype(np.int32) for r in range(n)]
+        total = np.sum(every, axis=0, dtype=np.int32)
+        mine = every[rank].copy()
+        same("all_reduce", slipstream.all_reduce(mine), total)
+        same("the source is untouched", mine, every[rank])
+        same("all_reduce in place", slipstream.all_reduce(mine, out=mine), total)
+        rows = np.concatenate([data(rank + p, size) for p in range(n)]).astype(np.int32)
+        part = np.sum([data(r + rank, size) for r in range(n)], axis=0, dtype=np.int32)
+        same("reduce_scatter", slipstream.reduce_scatter(rows), part)
+        floats = every[rank].astype(np.float32)
+        mean = slipstream.all_reduce(floats, op="avg")
+        np.testing.assert_allclose(mean, np.mean(every, axis=0), rtol=1e-6)
+    print(json.dumps(sum(link.single_copied for link in slipstream.link_statistics()) - before), flush=True)
+    slipstream.shutdown()
+
+
 def ends_at_a_page() -> None:
     """The last byte that is sent is the last one that is mapped."""
     slipstream.init()

@@ -16,6 +16,10 @@ SCRIPT = Path(__file__).with_name("single_copy_rank.py")
 ON = {"SLIPSTREAM_SINGLE_COPY": "on"}
 
 
+def numbers(rank: ranks.Rank) -> list[int]:
+    return [int(line) for line in rank.text().splitlines() if line.isdecimal()]
+
+
 def lines(rank: ranks.Rank) -> list[Any]:
     return [json.loads(line) for line in rank.text().splitlines() if line.startswith(("{", "["))]
 
@@ -46,6 +50,17 @@ def test_all_that_moves_is_right(n: int, choice: str) -> None:
             else:
                 assert possible
             assert (copied > 0) == (possible and choice != "auto") or choice == "auto"
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("choice", ["on", "auto", "off"])
+def test_sums_are_right(n: int, choice: str) -> None:
+    with ranks.started(SCRIPT, n, args=["sums"], env={"SLIPSTREAM_SINGLE_COPY": choice}) as job:
+        for rank in job:
+            rank.process.wait(120)
+            assert rank.process.returncode == 0, rank.text()
+            (copied,) = numbers(rank)
+            assert choice == "auto" or (copied > 0) == (choice == "on"), copied
 
 
 def test_the_last_byte_may_be_the_last_that_is_mapped() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+
+from slipstream.base.control_groups import control_groups, text_of
 
 __all__ = ["cpu_quota", "format_cpus", "parse_cpus"]
 
@@ -43,43 +45,18 @@ def cpu_quota(root: str | os.PathLike[str] = "/") -> float | None:
 
     The least of its group's limit and those above (``cpu.max``, or ``cpu.cfs_quota_us`` of version 1).
     """
-    limits = [limit for group in _control_groups(os.fspath(root)) if (limit := _limit_of(group)) is not None]
+    limits = [limit for group in control_groups("cpu", root) if (limit := _limit_of(group)) is not None]
     return min(limits, default=None)
 
 
-def _control_groups(root: str) -> Iterator[str]:
-    """The folders of this process's control groups that may limit its processors, and those above them."""
-    for line in _text(os.path.join(root, "proc/self/cgroup")).splitlines():
-        match = re.fullmatch(r"\d+:([^:]*):(.*)", line)
-        if match is None:
-            continue
-        controllers, path = match.groups()
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = os.path.join(root, "sys/fs/cgroup", "cpu" if controllers else "")
-        yield group
-        for name in path.split("/"):
-            if name:
-                group = os.path.join(group, name)
-                yield group
-
-
 def _limit_of(group: str) -> float | None:
-    quota, _, period = _text(os.path.join(group, "cpu.max")).partition(" ")
+    quota, _, period = text_of(os.path.join(group, "cpu.max")).partition(" ")
     if not period:
         quota, period = (
-            _text(os.path.join(group, "cpu.cfs_quota_us")),
-            _text(os.path.join(group, "cpu.cfs_period_us")),
+            text_of(os.path.join(group, "cpu.cfs_quota_us")),
+            text_of(os.path.join(group, "cpu.cfs_period_us")),
         )
     try:
         return int(quota) / int(period) if int(quota) > 0 else None
     except (ValueError, ZeroDivisionError):  # "max", or no such file
         return None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from slipstream.base.dtypes import DType, from_numpy, lone_field
 from slipstream.comm.collectives.copies_back import await_memory
+from slipstream.comm.collectives.reserving import reserve
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group, check_group
@@ -156,8 +157,9 @@ def empty(
 
     ``shape``: its dimensions, or one number. ``dtype``: anything that NumPy makes a dtype of, default float32.
     ``group``: whose job the memory belongs to, default the job of `slipstream.init`.
-    Each such array is a mapping of its own (4 KiB pages): use it for large, long-lived buffers. Raises ValueError
-    for a negative dimension, TypeError for a dtype that cannot be communicated.
+    Each such array is a mapping of its own (4 KiB pages): use it for large, long-lived buffers. All of its memory is
+    taken at once. Raises ValueError for a negative dimension, TypeError for a dtype that cannot be communicated,
+    MemoryError where the machine or its control group has not that much memory left.
 
     >>> x = slipstream.empty(3)
     >>> x[...] = 1
@@ -173,5 +175,6 @@ def empty(
     nbytes = int(np.prod(dims, dtype=np.int64)) * kind.itemsize
     session = job.current().session if group is None else group.session
     memory = session.allocate(max(nbytes, 1))
+    reserve(memory)
     array: NDArray[Any] = memory[:nbytes].view(kind).reshape(dims)
     return array
