@@ -70,7 +70,6 @@ __all__ = [
 _POINT_TO_POINT_CHUNK = 256 << 10
 _MOST_REQUESTS = 64  # that a plan keeps
 _Copy: TypeAlias = "tuple[int, int, int] | None"
-_Quick: TypeAlias = "tuple[str, int, int, int] | None"
 _AVG = int(Op.AVG)
 
 
@@ -89,13 +88,14 @@ def _issue(
     *,
     copy_in: _Copy = None,
     copy_out: _Copy = None,
-    quick: _Quick = None,
+    quick: tuple[str, int, int, int] | None = None,
     **fields: Any,
 ) -> Work:
     """``quick``: as what `QuickCalls` is to know a new request. ``fields``: those that are not the plan's."""
     if OPEN:
-        copies = (copy_in, copy_out)
-        settle_tables(group, compiled.operation, itemsize(dtype), src, dst, count, copies, fields)
+        settle_tables(
+            group, compiled.operation, itemsize(dtype), src, dst, count, (copy_in, copy_out), fields
+        )
     key = (dtype, op, *fields.values())
     request = compiled.requests.get(key)
     if request is None:
@@ -186,14 +186,11 @@ def all_reduce(
 def _sum_request(
     group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes: int, tuned: bool
 ) -> _core.Request:
-    """``key``: dtype and op; then, if any matters, shape, scales, their digest, whether that is compared, the wire.
-
-    ``tuned``: each call is a step of the tuning.
-    """
+    """``key``: dtype and op; then, if any matters, shape, scales, their digest, whether that is compared, the wire."""
     fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
     if len(key) == 2:
         made = _kept(group, compiled, key, fields)
-        if not tuned:
+        if not tuned:  # else each call is a step of the tuning
             group.quick.add("all_reduce", nbytes.bit_length(), *key, made)
         return made
     shape, prescale, postscale, digest_of_both, compared, wire = key[2:]
@@ -259,10 +256,9 @@ def reduce_scatter(
         "divisor": group.size if op == _AVG else 1,
     }
     if prescale != 1.0 or postscale != 1.0:
-        fields["prescale"], fields["postscale"] = as_scales(prescale, postscale)
-        fields["one_scale"] = one_scale
-        if one_scale:
-            fields["extra"] ^= digest_of_scales(fields["prescale"], fields["postscale"])
+        scales = as_scales(prescale, postscale)
+        fields |= {"prescale": scales[0], "postscale": scales[1], "one_scale": one_scale}
+        fields["extra"] ^= digest_of_scales(*scales) if one_scale else 0
     code = wire_for(group, wire, dtype, op) if wire else WireType.EXACT
     fields["wire"] = code
     compiled = group.compiled_for(code, "reduce_scatter", total * size)
