@@ -174,13 +174,12 @@ def _binomial(s: Shape, m: float, chunk: int) -> float:
 
 def _chain(s: Shape, m: float, chunk: int) -> float:
     # The last rank starts when the first chunk has passed all others.
-    n, chunk = s.network, min(m, chunk)
-    messages = m / chunk if chunk else 1.0
-    hops = (s.hosts - 1) * (s.outer + chunk * n.inter_beta) + (s.size - s.hosts) * (
-        s.inner + chunk * n.intra_beta
-    )
+    n, part = s.network, min(m, float(chunk))
+    messages = m / part if part else 1.0
+    across = (s.hosts - 1) * (s.outer + part * n.inter_beta)
+    within = (s.size - s.hosts) * (s.inner + part * n.intra_beta)
     overhead = n.inter_overhead if s.hosts > 1 else n.intra_overhead
-    alone = hops + s.transfer(m - chunk, m - chunk) + (messages - 1) * overhead
+    alone = across + within + s.transfer(m - part, m - part) + (messages - 1) * overhead
     return _rooted(s, alone, m, messages)
 
 
