@@ -122,7 +122,8 @@ def test_other_collectives() -> None:
     for collective in ("reduce_scatter", "all_gather"):
         assert choose(collective, MIB, one).algorithm == "direct"
         assert choose(collective, 64 * MIB, many).algorithm == "ring"
-        assert choose(collective, 16, many).algorithm == "direct"
+    assert choose("reduce_scatter", 16, many).algorithm == "direct"
+    assert choose("all_gather", 16, many).algorithm == "bruck"
     assert choose("broadcast", 64 * MIB, one).algorithm == "direct"
     assert choose("broadcast", 64, many).algorithm == "binomial"
     assert choose("broadcast", 256 * MIB, many).algorithm == "chain"
