@@ -43,7 +43,6 @@ PAGES = {
     "collectives": lambda: collectives.page(newest("collectives", RESULTS)),
     "horovod-calls": lambda: horovod_calls.page(newest("horovod-calls", RESULTS)),
     "network": lambda: network.all_reduce_page(newest("all_reduce-lab", RESULTS)),
-    "collectives-lab": lambda: network.collectives_page(newest("lab-collectives", RESULTS)),
     "links": lambda: network.links_page(newest("links", RESULTS)),
     "train": lambda: network.train_page(
         {model: newest(f"train-{model}-lab", RESULTS) for model in ("resnet50", "bert-base")}
