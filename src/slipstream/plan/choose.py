@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from slipstream.base.dtypes import WireType, wire_share
-from slipstream.plan.costs import MANY_HOSTS, ONE_HOST, Shape, chunks_of, shape_of
+from slipstream.plan.costs import MANY_HOSTS, ONE_HOST, QUEUED_BYTES, Shape, chunks_of, shape_of
 from slipstream.plan.topology import Network, Topology
 
 __all__ = [
@@ -133,19 +133,19 @@ def _options(
     return {
         name: min((cost(shape, nbytes, chunk), chunk) for chunk in chunks_of(name))
         for name, cost in costs.items()
-        if _is_open(name, collective, shape, topology)
+        if _is_open(name, collective, nbytes, shape, topology)
         and (not wire or shape.hosts == 1 or carries(collective, name))
     }
 
 
-def _is_open(algorithm: str, collective: str, shape: Shape, topology: Topology) -> bool:
+def _is_open(algorithm: str, collective: str, nbytes: int, shape: Shape, topology: Topology) -> bool:
     """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden.
 
-    Ranks that share hosts do not all send to all: the port of a host would carry as much for each of them.
+    To all-reduce between hosts, all send to all only short messages, and only where each has a port of its own.
     """
     by_hosts = algorithm.startswith("hierarchical")
-    if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1 and shape.local > 1:
-        return False
+    if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1:
+        return shape.local == 1 and nbytes <= QUEUED_BYTES * shape.size
     if collective != "all_reduce" or shape.hosts == 1 or shape.local == 1:
         return not by_hosts
     return topology.hierarchy == "auto" or by_hosts == (topology.hierarchy == "on")
@@ -174,7 +174,7 @@ def choose(
         return own
     reason = f"{nbytes} bytes are split between reducers and a ring, as all from {SPLIT_BYTES} on"
     shape = shape_of(topology)
-    by_hosts = _is_open("hierarchical", collective, shape, topology)
+    by_hosts = _is_open("hierarchical", collective, nbytes, shape, topology)
     return Choice("hierarchical" if by_hosts else "ring", own.chunk_bytes, reason, reducers=True)
 
 

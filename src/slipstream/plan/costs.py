@@ -13,7 +13,17 @@ from slipstream.plan.halving_doubling import power_of_two_below
 from slipstream.plan.shards import shard_count
 from slipstream.plan.topology import Network, Topology, members_of_hosts
 
-__all__ = ["MANY_HOSTS", "MIXED_CHUNK", "ONE_HOST", "TCP_CHUNK", "Cost", "Shape", "chunks_of", "shape_of"]
+__all__ = [
+    "MANY_HOSTS",
+    "MIXED_CHUNK",
+    "ONE_HOST",
+    "QUEUED_BYTES",
+    "TCP_CHUNK",
+    "Cost",
+    "Shape",
+    "chunks_of",
+    "shape_of",
+]
 
 MIXED_CHUNK = 128 << 10
 TCP_CHUNK = 256 << 10
