@@ -90,7 +90,7 @@ _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _FINISHED_BY_ALL = frozenset({"recursive_doubling"})
 _SENDS_EACH_ITS_OWN = frozenset({"scatter", "all_to_all"})
 # On one host up to here a message costs more than its bytes, whatever the machine.
-_SMALL_ONONE_HOST = 32 << 10
+_SMALL_ON_ONE_HOST = 32 << 10
 # From so many ranks on, and up to so many bytes for each of them, the fewest messages are the quickest way if the ranks
 # share cores: a tree has 2 (n - 1) where recursive doubling has n log2(n), and so many has Bruck where `direct` has
 # n (n - 1).
@@ -207,7 +207,7 @@ def _on_one_host(collective: str, nbytes: int, topology: Topology) -> tuple[str,
     if name and topology.crowded and topology.size >= _CROWD and nbytes <= most * topology.size:
         return name, f"{reason}, {topology.size} ranks on fewer cores"
     if collective == "all_reduce":
-        return ("recursive_doubling" if nbytes <= _SMALL_ONONE_HOST else "direct"), reason
+        return ("recursive_doubling" if nbytes <= _SMALL_ON_ONE_HOST else "direct"), reason
     return next(iter(ONE_HOST[collective])), "the way of one host"
 
 
