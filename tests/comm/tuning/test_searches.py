@@ -36,11 +36,11 @@ def milliseconds(lanes: dict[int, float], candidate: Candidate) -> float:
 
 
 def one_lane_best(candidate: Candidate) -> float:
-    return milliseconds({1: 0.39, 2: 0.47, 4: 0.5, 8: 0.54, 16: 0.58, 32: 0.65}, candidate)
+    return milliseconds({1: 0.39, 2: 0.47, 4: 0.5, 8: 0.54, 16: 0.58, 32: 0.65, 64: 0.8}, candidate)
 
 
 def all_lanes_alike(candidate: Candidate) -> float:
-    return milliseconds(dict.fromkeys((1, 2, 4, 8, 16, 32), 4.0), candidate)
+    return milliseconds(dict.fromkeys((1, 2, 4, 8, 16, 32, 64), 4.0), candidate)
 
 
 def many_lanes_best(candidate: Candidate) -> float:
@@ -48,11 +48,11 @@ def many_lanes_best(candidate: Candidate) -> float:
 
 
 def defaults_best(candidate: Candidate) -> float:
-    return milliseconds({1: 1.3, 2: 1.0, 4: 1.1, 8: 1.2, 16: 1.3, 32: 1.5}, candidate)
+    return milliseconds({1: 1.3, 2: 1.0, 4: 1.1, 8: 1.2, 16: 1.3, 32: 1.5, 64: 2.0}, candidate)
 
 
 def one_path_left(candidate: Candidate) -> float:
-    return milliseconds({1: 6.0, 2: 6.0, 4: 6.6, 8: 7.2, 16: 7.8, 32: 9.0}, candidate)
+    return milliseconds({1: 6.0, 2: 6.0, 4: 6.6, 8: 7.2, 16: 7.8, 32: 9.0, 64: 12.0}, candidate)
 
 
 NETWORKS = (one_lane_best, all_lanes_alike, many_lanes_best, defaults_best)
@@ -169,7 +169,7 @@ def best(network: Network) -> float:
     return min(
         network(Candidate(SimpleNamespace(algorithm=name, chunk_bytes=start.chunk_bytes), lanes))  # type: ignore[arg-type]
         for name in names
-        for lanes in (0, 1, 2, 4, 8, 16, 32)
+        for lanes in (0, 1, 2, 4, 8, 16, 32, 64)
     )
 
 
