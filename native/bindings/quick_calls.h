@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -33,6 +34,9 @@ class QuickCalls {
   // Null: there is none. Another thread may clear the table meanwhile.
   Found find(Kind kind, uint64_t size, int dtype, int which) const;
 
+  // What a barrier reduces, of this group alone: works of other groups may run on no memory of it.
+  std::byte* token() const { return &token_; }
+
   // Runs it to its end.
   void run(const CallRequest& request, std::byte* src, std::byte* dst, uint64_t count, const Kept& keep,
            double timeout = 0) const;
@@ -47,6 +51,7 @@ class QuickCalls {
 
   std::shared_ptr<Session> session_;
   std::unordered_map<uint64_t, Found> requests_;
+  mutable std::byte token_{};
 };
 
 }  // namespace slipstream

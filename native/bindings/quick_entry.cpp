@@ -40,11 +40,11 @@ PyObject* attribute_of(PyObject* object, PyObject* name) {
 }
 
 // Of the operations of one call: they count as begun by it when all have begun.
-class Block {
+class OneCall {
  public:
-  Block() : outer_(enter_call().outer) {}
-  ~Block() { close_block(outer_, complete_); }
-  Block(const Block&) = delete;
+  OneCall() : outer_(enter_call().outer) {}
+  ~OneCall() { close_block(outer_, complete_); }
+  OneCall(const OneCall&) = delete;
   void complete() { complete_ = true; }
 
  private:
@@ -133,10 +133,9 @@ PyObject* QuickEntry::run(const Given& given) const {
   if (!owner.is_valid()) return nullptr;
   const QuickCalls* const calls = nb::inst_ptr<QuickCalls>(owner);
   if (kind_ == Kind::barrier) {
-    static std::byte token{};
     const auto request = calls->find(kind_, 0, 0, 0);
     if (!request) return nullptr;
-    calls->run(*request, &token, &token, 1, {});
+    calls->run(*request, calls->token(), calls->token(), 1, {owner});
     return Py_NewRef(Py_None);
   }
   const auto x = ArrayView::of(given.x);
@@ -171,7 +170,7 @@ PyObject* QuickEntry::all_gather(const QuickCalls& calls, const Given& given, co
     const auto out = ArrayView::of(given.out);
     if (!out->writable() || out->dtype() != x.dtype() || out->dimensions() != 1 || x.overlaps(*out)) return nullptr;
   }
-  Block block;
+  OneCall whole;
   const std::vector<int64_t> head{static_cast<int64_t>(x.elements()), 1, static_cast<int64_t>(x.dtype()), 0};
   const nb::object told =
       tell(calls.session(), *request, head, reinterpret_cast<uintptr_t>(x.begin()), {x.bytes()}, true, {});
@@ -182,7 +181,7 @@ PyObject* QuickEntry::all_gather(const QuickCalls& calls, const Given& given, co
                               given.out != nullptr ? given.out : none, told.ptr()};
     result = or_stop([&] { return PyObject_Vectorcall(rest_.ptr(), args, std::size(args), nullptr); });
   }
-  if (result != nullptr) block.complete();
+  if (result != nullptr) whole.complete();
   return result;
 }
 

@@ -218,8 +218,10 @@ def copy_back(
         return any(_uses(tensor, begin, end, memory) for tensor in tensors)
 
     def copy_wherever() -> None:
-        with torch.inference_mode():  # another thread may make the copy, which is in no such mode
+        # Another thread may make the copy, which is not in the mode that such tensors need.
+        needed = any(tensor.is_inference() for tensor in tensors)
+        with torch.inference_mode(needed or torch.is_inference_mode_enabled()):
             copy()
 
-    any_inference = any(tensor.is_inference() for tensor in tensors)
-    return CopyBack(work, group, channel, name, overlaps, copy_wherever if any_inference else copy)
+    # Nothing more here: where a signal's handler raises before there is a CopyBack, the copy is not made.
+    return CopyBack(work, group, channel, name, overlaps, copy_wherever)

@@ -105,7 +105,7 @@ class Negotiator:
         waits for it at once, and it may be run in here. ValueError while another of its kind and name is not done;
         RuntimeError while this rank has joined: the others go on without it.
         """
-        _check_not_joined(self.joined, request)
+        _check_not_joined(self._group, self.joined, request)
         key = request.key if request.has_name else unnamed(next(self._numbers))
         call = Negotiated(self, request, start, part, key)
         before = self._calls.get(key)
@@ -475,8 +475,9 @@ def negotiator_of(group: Group) -> Negotiator:
         return found
 
 
-def _check_not_joined(join: Negotiated | None, request: Request) -> None:
+def _check_not_joined(group: Group, join: Negotiated | None, request: Request) -> None:
     if join is not None and not join.decided():
+        group.session.check()  # a join that failed has ended it
         raise RuntimeError(
             f"{request.title} was called while another thread of this rank waits in join, or the code that a signal's "
             "handler has interrupted: the other ranks go on without it. Call join after all operations"

@@ -301,12 +301,16 @@ class _Resets:
     def check_progress(self, skip_sync: bool) -> bool:
         """Whether no rank needs `State.sync`: each one says whether it does without.
 
-        Raises _NoProgress on all ranks if no rank was lost, and none has committed anything since the last reset.
+        Raises _NoProgress on all ranks if no rank was lost, none has committed anything since the last reset, and none
+        has called for this one.
         """
         if self._cause is None:
             return skip_sync
         commits, before = self._state._commits, self._commits
-        moved = _comm.size() < self._size or commits > before
+        called_for = isinstance(
+            self._cause, HostsUpdatedInterrupt
+        )  # other ranks may call for it right after this one
+        moved = called_for or _comm.size() < self._size or commits > before
         some_moved, some_sync = arrays.all_reduce(np.array([moved, not skip_sync]), Op.MAX)
         if not some_moved:
             raise _NoProgress(self._cause)
