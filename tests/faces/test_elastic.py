@@ -100,7 +100,9 @@ def test_a_rank_dies_while_callbacks_of_the_others_wait_for_it() -> None:
 def test_a_rank_that_goes_back_takes_the_others_along(what: str, who: str) -> None:
     """Those that do without a sync have one where the others do not."""
     found = outcomes(3, {"every": 3, "events": {rank: ["1.4", what] for rank in who}})
-    check_trained(found, [3], every_sample=what == "raise")
+    sizes = found[0]["sizes"]  # a rank may call for a job of its own right after another one has
+    assert sizes in [[3] * resets for resets in range(1, len(who) + 1)]
+    check_trained(found, sizes, every_sample=what == "raise")
 
 
 def test_an_error_that_comes_again_without_progress_is_raised() -> None:
