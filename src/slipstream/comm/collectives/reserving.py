@@ -18,7 +18,7 @@ def reserve(memory: NDArray[np.uint8]) -> None:
     """Take all pages of an array that `Session.allocate` has made.
 
     The kernel would end this process, or another one, when a page is touched that it cannot give. Raises MemoryError
-    where there is not enough left for the array, InternalError where the kernel refuses it.
+    where there is not enough left for the array, SlipstreamError where the kernel refuses it.
     """
     total = memory.nbytes
     address = _core.address_of(memory)

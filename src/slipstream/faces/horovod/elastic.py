@@ -307,9 +307,8 @@ class _Resets:
         if self._cause is None:
             return skip_sync
         commits, before = self._state._commits, self._commits
-        called_for = isinstance(
-            self._cause, HostsUpdatedInterrupt
-        )  # other ranks may call for it right after this one
+        # Other ranks may call for another one right after this one has.
+        called_for = isinstance(self._cause, HostsUpdatedInterrupt)
         moved = called_for or _comm.size() < self._size or commits > before
         some_moved, some_sync = arrays.all_reduce(np.array([moved, not skip_sync]), Op.MAX)
         if not some_moved:
