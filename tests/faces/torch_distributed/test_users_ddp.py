@@ -331,7 +331,7 @@ def join_check(divide_by_initial: bool) -> None:
 
 @pytest.mark.parametrize("divide_by_initial", [True, False])
 def test_join_with_uneven_inputs(c10d: Any, divide_by_initial: bool) -> None:
-    c10d(join_check, divide_by_initial, size=3, patience=40)
+    c10d(join_check, divide_by_initial, size=3)
 
 
 def join_throws_check() -> str:

@@ -183,8 +183,8 @@ def late_check() -> tuple[str, float]:
     if dist.get_rank() == 1:
         store().get("timed out")
         return "", 0.0
+    ddp = DDP(torch.nn.Linear(4, 4), init_sync=False)  # imports a lot: half a minute on a busy machine
     begin = time.monotonic()
-    ddp = DDP(torch.nn.Linear(4, 4), init_sync=False)
     with pytest.raises(RuntimeError, match=r"(?i)timed out|timeout") as caught:
         ddp(torch.ones(1, 4)).sum().backward()
     store().set("timed out", "yes")
@@ -198,8 +198,8 @@ def late_pair_check() -> tuple[str, float]:
 
 
 def test_a_peer_that_does_not_come_is_a_time_out(c10d: Any) -> None:
-    text, seconds = c10d(late_pair_check, timeout=3.0, fresh=True, patience=40)[0]
-    assert 2.5 < seconds < 40, (text, seconds)
+    text, seconds = c10d(late_pair_check, timeout=3.0, fresh=True)[0]
+    assert 2.5 < seconds < 60, (text, seconds)
 
 
 def leaving_check(name: str) -> None:
@@ -231,4 +231,4 @@ def leaving_check(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["broadcast", "scatter", "send", "reduce", "gather"])
 def test_what_a_rank_sent_before_it_left_still_arrives(c10d: Any, name: str) -> None:
-    c10d(leaving_check, name, fresh=True, patience=40)
+    c10d(leaving_check, name, fresh=True)
