@@ -165,7 +165,7 @@ def test_what_the_program_records_and_what_it_negotiates(tmp_path: Path) -> None
 
 def test_details_of_a_call_are_no_part_of_its_kind() -> None:
     call = {"kind": "work", "begin": 0, "end": 1000, "direction": "", "name": b"", "dtype": "f32", "bytes": 4}
-    call |= {"ranks": 2, "peer": -1, "error": 0}
+    call |= {"ranks": 2, "peer": -1, "error": 0, "wire": ""}
     for shown, operation, algorithm in (
         ("broadcast/binomial[shape=10x64]", "broadcast/binomial", {"algorithm": "binomial"}),
         ("broadcast[shape=10x64]/binomial", "broadcast/binomial", {"algorithm": "binomial"}),

@@ -5,10 +5,10 @@
 in common (ValueError). This rank's block of all_gather and gather may lie in its place in ``dst``, and that of scatter
 in its place in ``src``; reduce_scatter and all_to_all do not work in place. ``keep`` holds objects that must live until
 the work is done: whatever owns the memory at these addresses. It does so for synchronous calls too: an exception of a
-signal handler (KeyboardInterrupt, say) may end the call, but not the work. ``timeout``: seconds the operation may take,
-0 for the session's limit. Ranks whose scales differ get Mismatch, unless ``one_scale`` is False on all of them: then a
-prescale is the rank's own. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
-finished work.
+signal handler (KeyboardInterrupt, say) may end the call, but not the work. Where a copy of the result is to follow,
+`CopyBack.keeping` says what to keep. ``timeout``: seconds the operation may take, 0 for the session's limit. Ranks
+whose scales differ get Mismatch, unless ``one_scale`` is False on all of them: then a prescale is the rank's own.
+``sync=True`` runs the operation in the calling thread, which is quicker, and returns a finished work.
 
 ``wire``: what float32 data travels as between hosts, a code or name of `WireType`; None: as it is. Sums are formed in
 float32 all the same, and every rank gets the same bits, ranks of one host included. It changes nothing in a group
@@ -169,12 +169,14 @@ def all_reduce(
     compiled = None if code else group.plans.get(("all_reduce", nbytes.bit_length(), 0))
     compiled = compiled or group.compiled_for(code, "all_reduce", nbytes)
     tuner = compiled.tuned_by
-    if tuner is not None:
-        compiled, begun = tuner.begin(), time.monotonic()
     key: tuple[Any, ...] = (dtype, op)
     if code or len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         scales = as_scales(prescale, postscale)
         key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale, code)
+    if tuner is not None:
+        if key not in compiled.requests:  # raises what is wrong with the call: it must not count on this rank alone
+            _sum_request(group, compiled, key, nbytes, tuned=True)
+        compiled, begun = tuner.begin(), time.monotonic()
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes, tuner is not None)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, urgency=urgency)
