@@ -201,12 +201,14 @@ def test_steps_of_plans(tmp_path: Path) -> None:
     assert not named(load(tmp_path / "less0"), "plan")
 
 
-def test_steps_name_the_type_that_they_cast_to(tmp_path: Path) -> None:
+def test_operations_and_steps_name_the_type_that_they_cast_to(tmp_path: Path) -> None:
     run("casts", tmp_path / "{rank}", SLIPSTREAM_TIMELINE_DETAIL="steps", SLIPSTREAM_BOARD="off")
     for rank in range(2):
         events = load(tmp_path / str(rank))
         rows = rows_of(events)
         for name, wires in (("int8", {"int8"}), ("exact", {None})):
+            (whole,) = [event for event in named(events, "operation") if event["name"] == name]
+            assert {whole["args"].get("wire")} == wires
             travels = [
                 event["args"].get("wire")
                 for event in named(events, "plan")

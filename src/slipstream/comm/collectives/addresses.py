@@ -174,7 +174,9 @@ def all_reduce(
         scales = as_scales(prescale, postscale)
         key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale, code)
     if tuner is not None:
-        if key not in compiled.requests:  # raises what is wrong with the call: it must not count on this rank alone
+        if (
+            key not in compiled.requests
+        ):  # raises what is wrong with the call: it must not count on this rank alone
             _sum_request(group, compiled, key, nbytes, tuned=True)
         compiled, begun = tuner.begin(), time.monotonic()
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes, tuner is not None)
