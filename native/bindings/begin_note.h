@@ -12,22 +12,21 @@ class BeginNote {
  public:
   BeginNote(nanobind::dict notes, nanobind::object key) : notes_(std::move(notes)), key_(std::move(key)) {}
 
-  // The note among what a call keeps: that itself, or the first of a tuple of such. Null if there is none.
+  // The note that is first in the tuple that a call keeps, or in a tuple that is first there. Null if there is none.
   static BeginNote* in(nanobind::handle keep) {
-    while (keep.is_valid() && PyTuple_CheckExact(keep.ptr()) && PyTuple_GET_SIZE(keep.ptr()) > 0)
-      keep = PyTuple_GET_ITEM(keep.ptr(), 0);
-    return keep.is_valid() && nanobind::isinstance<BeginNote>(keep) ? nanobind::inst_ptr<BeginNote>(keep) : nullptr;
+    if (!PyTuple_CheckExact(keep.ptr())) return nullptr;
+    while (PyTuple_CheckExact(keep.ptr()) && PyTuple_GET_SIZE(keep.ptr()) > 0) keep = PyTuple_GET_ITEM(keep.ptr(), 0);
+    return nanobind::isinstance<BeginNote>(keep) ? nanobind::inst_ptr<BeginNote>(keep) : nullptr;
   }
 
   // The operation has begun. No code of Python runs in here: the key is known by its identity.
   void make(nanobind::handle work) {
-    const nanobind::object key = std::move(key_);
-    if (key.is_valid() && PyDict_SetItem(notes_.ptr(), key.ptr(), work.ptr()) != 0) throw nanobind::python_error();
+    const nanobind::object notes = std::move(notes_), key = std::move(key_);
+    if (key.is_valid() && PyDict_SetItem(notes.ptr(), key.ptr(), work.ptr()) != 0) throw nanobind::python_error();
   }
 
  private:
-  nanobind::dict notes_;
-  nanobind::object key_;
+  nanobind::object notes_, key_;
 };
 
 }  // namespace slipstream
