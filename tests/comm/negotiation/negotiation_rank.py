@@ -402,8 +402,13 @@ def joins() -> None:
         if RANK != SIZE - 1:
             time.sleep(1.5 * limit)  # it is about time
             works = [submit(f"from {RANK}", value=1.0)]
-            while SIZE > 2 and not negotiator_of(WORLD)._rounds.pause:
-                time.sleep(0.01)  # a poll of rounds in which nobody tells anything
+            if RANK > 0:
+                slipstream.recv(np.zeros(1), 0)
+            elif SIZE > 2:
+                while not negotiator_of(WORLD)._rounds.pause:
+                    time.sleep(0.01)  # a poll of rounds in which nobody tells anything
+                for other in range(1, SIZE - 1):
+                    slipstream.send(np.zeros(1), other)
             works += [submit(f"from {other}", value=1.0) for other in range(SIZE - 1) if other != RANK]
             for work in works:
                 check("", work, SIZE - 1.0)
