@@ -22,13 +22,12 @@ import numpy as np
 
 from slipstream.base import recording
 from slipstream.base.dtypes import Op, name_of
-from slipstream.base.errors import Mismatch, SlipstreamError
+from slipstream.base.errors import SlipstreamError
 from slipstream.base.log import Log
-from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import arrays
-from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
+from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement, check_compressions, check_values
+from slipstream.gradients.agreement import check_agreement, check_arguments, check_compressions, check_values
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
 from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, in_order, missing, places_of
 from slipstream.gradients.policy import Policy, as_it_acts
@@ -397,7 +396,7 @@ class GradientExchange:
         check_compressions(str(self._policy.of_all(group)), ways, described, group)
         self._policy.tell_of_no_effect(group)
         parameters = [self._travelling(one, group) for one in asked]
-        self._check_arguments(group)
+        check_arguments(self._overlaps, self.passes, group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         places = arrays.all_reduce(places_of(self._order, self._count), Op.MAX, group=group)
         self._sparse = [index for index, flag in enumerate(flags) if flag]
@@ -430,25 +429,6 @@ class GradientExchange:
                 len(after),
                 facts["percent_hidden_after"],
                 facts["percent_hidden_before"],
-            )
-
-    def _check_arguments(self, group: Group) -> None:
-        mine = np.array([[self._overlaps, self.passes]], dtype=np.int64)
-        overlaps, passes = np.asarray(arrays.all_gather(mine, group=group)).T.tolist()
-        if len(set(overlaps)) > 1:
-            ranks = [rank for rank, one in zip(group.ranks, overlaps, strict=True) if one]
-            raise found_by_all(
-                Mismatch(
-                    f"overlap_forward is given on rank{'s' if len(ranks) > 1 else ''} {format_spans(ranks)} alone: "
-                    "give it on all ranks, or on none"
-                )
-            )
-        if len(set(passes)) > 1:
-            raise found_by_all(
-                Mismatch(
-                    f"backward_passes_per_step differs between ranks: {_sides(group.ranks, passes)}. Give all ranks "
-                    "the same"
-                )
             )
 
     def _asked(self, index: int, group: Group) -> Parameter:
@@ -507,17 +487,6 @@ class GradientExchange:
 
 def _drop(_: list[int]) -> None:
     """Takes gradients that nobody wants."""
-
-
-def _sides(ranks: Sequence[int], values: Sequence[int]) -> str:
-    """Which value each rank has: "1 on ranks 0-2, 4 on rank 3"."""
-    found: dict[int, list[int]] = {}
-    for rank, value in zip(ranks, values, strict=True):
-        found.setdefault(value, []).append(rank)
-    return ", ".join(
-        f"{value} on rank{'s' if len(here) > 1 else ''} {format_spans(sorted(here))}"
-        for value, here in found.items()
-    )
 
 
 def _label(parameters: Sequence[Parameter]) -> str:
