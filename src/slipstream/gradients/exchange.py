@@ -361,8 +361,8 @@ class GradientExchange:
         """After the first backward: agree on the order and on which gradients are sparse, and cut the
         buckets.
         """
-        self._line.agree()
-        group = self._line.own()
+        self._line.take_reducers()
+        group = self._line.group()
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         described = self._gradients.describe()
         check_agreement("optimise", described, group)
@@ -384,7 +384,7 @@ class GradientExchange:
 
         The gradients of this step stay where they are, in the memory of the buckets that there were.
         """
-        group = self._line.own()
+        group = self._line.group()
         places = arrays.all_reduce(self._watch.places, Op.MAX, group=group)
         self._watch.agreed()
         before, after = self._parts(), self._recut(places)
@@ -459,7 +459,7 @@ class GradientExchange:
         """Launches buckets in order, as far as they are full."""
         buckets = self._buckets or []
         while self._next < len(buckets) and not buckets[self._next].waiting:
-            bucket, group = buckets[self._next], self._line.of_buckets()
+            bucket, group = buckets[self._next], self._line.group()
             with Together(group, _EXCHANGE):
                 self._reductions[bucket].start(group, self._next if self._overlaps else 0)
                 self._next += 1
