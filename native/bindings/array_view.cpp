@@ -26,8 +26,8 @@ std::optional<DType> dtype_of(int number) {
   return std::nullopt;
 }
 
-// What is known of NumPy. No function's static variables: while one is made, Python may switch threads, and another thread
-// would wait for it with Python's lock. Never freed: they outlive every module.
+// What is known of NumPy. No function's static variables: while one is made, Python may switch threads, and another
+// thread would wait for it with Python's lock. Never freed: they outlive every module.
 PyObject* array_type = nullptr;
 PyObject* empty_function = nullptr;
 

@@ -196,8 +196,8 @@ void destroy(PyObject* self) {
 }
 
 #ifdef Py_LIMITED_API
-// Never freed. Known from the start: what an import runs may switch threads, which must not be while a function's static
-// variable is made (array_view.cpp).
+// Never freed. Known from the start: what an import runs may switch threads, which must not be while a function's
+// static variable is made (array_view.cpp).
 PyObject* method_type = nullptr;
 #endif
 

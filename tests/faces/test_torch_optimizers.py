@@ -15,7 +15,9 @@ import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
 
 STEPS = 6
-Used = Callable[[int, int], list[int]]  # of a rank and a step: the optimizers that get gradients, the first one last
+Used = Callable[
+    [int, int], list[int]
+]  # of a rank and a step: the optimizers that get gradients, the first one last
 
 
 def parameters(count: int) -> list[Any]:
@@ -33,7 +35,9 @@ def backward(params: list[Any], used: list[int]) -> None:
         torch.stack([(params[i] * 100.0**i).sum() for i in used]).sum().backward()
 
 
-def train(used: Used, optimizers: list[Any], params: list[Any], between: Callable[[], None] = lambda: None) -> None:
+def train(
+    used: Used, optimizers: list[Any], params: list[Any], between: Callable[[], None] = lambda: None
+) -> None:
     """Each gradient of parameter i is 100 to the power of i: a parameter ends where these lead it, and nothing else."""
     ends = [0.0] * len(params)
     for step in range(STEPS):
@@ -120,6 +124,8 @@ def test_on_two_ranks(two: Any, check: Any) -> None:
     two(check)
 
 
-@pytest.mark.parametrize("check", [check_turned, check_join], ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    "check", [check_turned, check_join], ids=lambda check: check.__name__.removeprefix("check_")
+)
 def test_on_three_ranks(three: Any, check: Any) -> None:
     three(check)

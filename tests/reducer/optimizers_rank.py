@@ -35,7 +35,9 @@ def lacks(rank: int, step: int) -> bool:
 def train(optimizers: list[Any], params: list[Any], calls: bool = False) -> None:
     ends = [0.0, 0.0]
     for step in range(STEPS):
-        used = [i for i in range(len(params)) if i or not lacks(hvd.rank(), step)][::-1]  # the last one comes first
+        used = [i for i in range(len(params)) if i or not lacks(hvd.rank(), step)][
+            ::-1
+        ]  # the last one comes first
         for optimizer in optimizers:
             optimizer.zero_grad()
         if used:

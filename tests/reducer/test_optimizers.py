@@ -1,4 +1,4 @@
-"""Optimizers of the Horovod API beside a reducer, which serves one of them: what else is called does not mix with it."""
+"""Optimizers of the Horovod API beside a reducer, which serves one of them: nothing mixes with it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Ranks match what they start on a group by its order. Buckets are launched in backward, or at the end of the step if a
 rank has no gradient for one: where two optimizers share a backward pass, their buckets come in an order that differs
-between ranks, and so do a bucket and what the program calls by itself. So each exchange has a group of its own. Reducers
-serve one group of a job: that of the first exchange, from its first buckets on, in place of the program's.
+between ranks, and so do a bucket and what the program calls by itself. So each exchange has a group of its own.
+Reducers serve one group of a job: that of the first exchange, from its first buckets on, in place of the program's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Line"]
 
 
 class Line:
-    """``program``: gives the program's group, and is asked anew each time; ``number``: of the exchange on that group."""
+    """``program``: gives the program's group, and is asked anew each time; ``number``: of the exchange there."""
 
     def __init__(self, program: Callable[[], Group], number: int) -> None:
         self._program = program
