@@ -29,6 +29,7 @@ from slipstream.comm.collectives.interruption import Together, abort_interrupted
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement, check_arguments, check_compressions, check_values
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
+from slipstream.gradients.lines import Line
 from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, in_order, missing, places_of
 from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
@@ -148,13 +149,14 @@ class GradientExchange:
         self._lock = threading.RLock()
         self._amid = False  # a thread is amid a part of a step
         self._story = StepStory()
-        turns_of(group()).add(self)
+        self._line = Line(group, turns_of(group()).add(self))
         gradients.watch(_ready(self))
 
     def detach(self) -> None:
         """Takes no more notice of backward."""
         self.settle()
         self._gradients.detach()
+        self._line.end()
 
     def set_passes(self, passes: int) -> None:
         """From now on ``passes`` backward passes make a gradient."""
@@ -385,7 +387,8 @@ class GradientExchange:
         """After the first backward: agree on the order and on which gradients are sparse, and cut the
         buckets.
         """
-        group = self._group()
+        self._line.take_reducers()
+        group = self._line.group()
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         described = self._gradients.describe()
         check_agreement("optimise", described, group)
@@ -408,7 +411,7 @@ class GradientExchange:
 
         The gradients of this step stay where they are, in the memory of the buckets that there were.
         """
-        group = self._group()
+        group = self._line.group()
         places = arrays.all_reduce(self._watch.places, Op.MAX, group=group)
         self._watch.agreed()
         before, after = self._parts(), self._recut(places)
@@ -472,7 +475,7 @@ class GradientExchange:
         """Launches buckets in order, as far as they are full."""
         buckets = self._buckets or []
         while self._next < len(buckets) and not buckets[self._next].waiting:
-            bucket, group = buckets[self._next], self._group()
+            bucket, group = buckets[self._next], self._line.group()
             with Together(group, _EXCHANGE):
                 self._reductions[bucket].start(group, self._next if self._overlaps else 0)
                 self._next += 1
