@@ -6,6 +6,7 @@
     python benchmarks/network.py collectives     # all ten collectives on those hosts, gloo beside: four minutes
     python benchmarks/network.py train           # training steps on those hosts: six minutes
     python benchmarks/network.py links --save    # keep the records and plots, and renew the page
+    python benchmarks/network.py collectives --save --only gather,scatter    # put these into today's record
 
 Every part is a `slipstream` command, which is printed. Ends with code 1 if a result was wrong or a command failed.
 """
@@ -13,6 +14,8 @@ Every part is a `slipstream` command, which is printed. Ends with code 1 if a re
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import statistics
 import subprocess
 import sys
@@ -26,7 +29,7 @@ import collectives as tables
 from slipstream.bench.collective.catalogue import COLLECTIVES
 from slipstream.bench.judgements import judgement_table
 from slipstream.bench.page import render, renew
-from slipstream.bench.record import head, keep, origin
+from slipstream.bench.record import head, keep, origin, path_of
 from slipstream.bench.shell import WrongResult, bench_record
 from slipstream.bench.table import grid
 from slipstream.lab import Lab
@@ -49,6 +52,7 @@ _REPEATS = 5
 _SIZES = "4K,64K,1M,4M,16M,64M"
 _ALL_SIZES = "4,4K,64K,1M,16M"
 _LAB = ("--hosts", "4", "--rate", "500mbit")
+_COLLECTIVES = "lab-collectives"
 _MODELS = {"resnet50": "0.35s", "bert-base": "0.57s"}
 
 
@@ -123,19 +127,56 @@ def all_reduce_page(record: dict[str, Any]) -> str:
     return f"{render([record])}\n\n![bandwidth over size](plots/all_reduce-4-hosts-500mbit.svg)"
 
 
-def collectives(save: bool) -> None:
-    """Every collective on 4 hosts at 500 Mbit/s, with gloo."""
-    arguments = ["-np", "4", "--against", "gloo", "--sizes", _ALL_SIZES, "--repeats", "9"]
-    record = tables.summary([_bench([name, *arguments], None) for name in COLLECTIVES]) | {"lab": _LAB}
+def collectives(save: bool, only: Sequence[str] = tuple(COLLECTIVES)) -> None:
+    """Collectives on 4 hosts at 500 Mbit/s, with gloo; all of them, unless ``only`` some are to be measured."""
+    record: dict[str, Any] | None = None
+    for name in only:
+        sizes = () if name == "barrier" else ("--sizes", _ALL_SIZES)
+        measured = _bench([name, "-np", "4", "--against", "gloo", *sizes, "--repeats", "9"], None)
+        found = tables.summary([measured]) | {"lab": list(_LAB)}
+        found["runs"] = [{"collectives": [name], "load_1min": found["machine"]["load_1min"]}]
+        path = path_of(found, _COLLECTIVES, _RESULTS)
+        if record is None and path.exists() and set(only) != set(COLLECTIVES):
+            record = json.loads(path.read_text(encoding="utf-8"))
+        record = found if record is None else joined(record, found)
+        if save:  # what has been measured stays if a later one fails
+            keep(record, _COLLECTIVES, _RESULTS)
+            renew(_DOCUMENT, "collectives-lab", collectives_page(record))
+    assert record is not None
     print(collectives_page(record))
-    if save:
-        keep(record, "lab-collectives", _RESULTS)
-        renew(_DOCUMENT, "collectives-lab", collectives_page(record))
+
+
+def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The record ``old`` with the rows of ``new`` in place of those of the same collectives, and both runs named.
+
+    ValueError if they were measured on other days, machines, versions or labs, as one page speaks of one of each.
+    """
+    for what in ("date", "versions", "repeats", "lab"):
+        if old[what] != new[what]:
+            raise ValueError(f"there is a record of another {what}: {old[what]}, not {new[what]}")
+    ours, theirs = ({**one["machine"], "load_1min": None} for one in (old, new))
+    if ours != theirs:
+        raise ValueError(f"there is a record of another machine: {ours}, not {theirs}")
+    again = {row["collective"] for row in new["rows"]}
+    rows = [row for row in old["rows"] if row["collective"] not in again] + new["rows"]
+    runs = [
+        {**run, "collectives": kept}
+        for run in old["runs"]
+        if (kept := [name for name in run["collectives"] if name not in again])
+    ]
+    return {**old, "rows": sorted(rows, key=_place), "runs": runs + new["runs"]}
+
+
+def _place(row: dict[str, Any]) -> int:
+    """Where its collective stands in the table; rows of one collective keep their order."""
+    return list(COLLECTIVES).index(row["collective"])
 
 
 def collectives_page(record: dict[str, Any]) -> str:
     """What docs/benchmarks.md says of a record of all collectives."""
     about = f"{origin(record)}; medians of {record['repeats']} batches."
+    loads = ", ".join(f"{'/'.join(run['collectives'])} {run['load_1min']}" for run in record["runs"])
+    about += f" One command for each collective, one after another; load before each: {loads}."
     judged = judgement_table(tables.slower_than_gloo(record))
     return f"{about}\n\n{tables.table(record['rows'])}\n\n{judged}"
 
@@ -180,14 +221,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--save", action="store_true", help="keep the records and plots, renew docs/benchmarks.md"
     )
+    parser.add_argument("--only", default="", help="the collectives of the part `collectives` to measure (all)")
     given = parser.parse_args(arguments)
+    only = [name for name in given.only.split(",") if name] or list(COLLECTIVES)
+    if wrong := sorted(set(only) - set(COLLECTIVES)):
+        parser.error(f"--only: there is no {', '.join(wrong)}")
+    parts = {**_PARTS, "collectives": functools.partial(collectives, only=only)}
     unknown = sorted(set(given.parts) - set(_PARTS))
     if unknown:
         parser.error(f"no part {', '.join(unknown)}: expected some of {', '.join(_PARTS)}")
     for name in given.parts or _PARTS:
         try:
-            _PARTS[name](given.save)
-        except (WrongResult, subprocess.CalledProcessError) as error:
+            parts[name](given.save)
+        except (WrongResult, subprocess.CalledProcessError, ValueError) as error:
             print(f"network: {name}: {error}", file=sys.stderr)
             return 1
     return 0

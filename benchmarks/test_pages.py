@@ -41,6 +41,7 @@ PAGES = {
         [newest("all_reduce-np2", RESULTS), newest("all_reduce-np4", RESULTS)]
     ),
     "collectives": lambda: collectives.page(newest("collectives", RESULTS)),
+    "collectives-lab": lambda: network.collectives_page(newest("lab-collectives", RESULTS)),
     "horovod-calls": lambda: horovod_calls.page(newest("horovod-calls", RESULTS)),
     "network": lambda: network.all_reduce_page(newest("all_reduce-lab", RESULTS)),
     "links": lambda: network.links_page(newest("links", RESULTS)),

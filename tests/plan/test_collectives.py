@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan.reference import ALGORITHMS, POSTSCALE, integers, make, plans_of
+from slipstream.plan.double_tree import depth
 from slipstream.plan.order import prove
 from slipstream.plan.registry import REDUCING, algorithms, build
 from slipstream.plan.simulate import bytes_per_rank, equal_cut, simulate
@@ -137,7 +139,7 @@ def test_folded_ranks_send_their_data_once(size: int) -> None:
 @pytest.mark.parametrize("size", range(2, 17))
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
-    [("broadcast", a) for a in algorithms("broadcast")] + [("reduce", "binomial"), ("reduce", "chain")],
+    [("broadcast", a) for a in algorithms("broadcast")] + [("reduce", "binomial"), ("reduce", "chain"), ("reduce", "double_tree")],
 )
 def test_trees_carry_the_data_once_to_each_rank(collective: str, algorithm: str, size: int) -> None:
     for root in range(size):
@@ -165,9 +167,49 @@ def test_halving_gather_moves_few_bytes_through_its_root(size: int) -> None:
             assert bytes_per_rank(plan, nbytes) <= 1.5 * nbytes
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("size", range(2, 66))
+def test_no_port_of_a_double_tree_carries_the_data_twice(collective: str, size: int) -> None:
+    for root in (0, size // 2):
+        plans = plans_of(collective, "double_tree", size, root)
+        inwards, outwards = Counter[int](), Counter[int]()
+        for plan in plans:
+            for step in plan.steps:
+                if step.kind == Kind.SEND:
+                    outwards[plan.rank] += step.count
+                    inwards[step.peer] += step.count
+        # Of two halves; a root has no more to do than others.
+        assert max(inwards.values()) <= 2 and max(outwards.values()) <= 2
+
+
+@pytest.mark.parametrize("size", range(2, 66))
+def test_a_double_tree_is_as_deep_as_its_cost_says(size: int) -> None:
+    plans = plans_of("broadcast", "double_tree", size)
+    for half in (0, 1):
+        depths = {0: 0}
+        while len(depths) < size:
+            for plan in plans:
+                for step in plan.steps:
+                    if step.kind == Kind.SEND and step.block == half and plan.rank in depths:
+                        depths[step.peer] = depths[plan.rank] + 1
+        assert max(depths.values()) <= depth(size)
+
+
+@given(hosts=topologies())
+def test_a_double_tree_enters_each_host_once_for_each_half(hosts: tuple[int, ...]) -> None:
+    plans = plans_of("broadcast", "double_tree", len(hosts), hosts=hosts)
+    entered = Counter(
+        (hosts[step.peer], step.block)
+        for plan in plans
+        for step in plan.steps
+        if step.kind == Kind.SEND and hosts[step.peer] != hosts[plan.rank]
+    )
+    assert entered == {(host, half): 1 for host in set(hosts) - {hosts[0]} for half in (0, 1)}
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("algorithm", ["chain", "halving_gather"])
+@pytest.mark.parametrize("algorithm", ["chain", "halving_gather", "double_tree"])
 def test_reductions_to_one_of_many_ranks(algorithm: str, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 64), "size")
     root = data.draw(st.integers(0, size - 1), "root")

@@ -50,7 +50,7 @@ def follow(job: Job, settings: Settings) -> None:
 
         answers = Answers(job, recorder.snapshot)
         job.when_left(answers.close)
-    if settings.top and answers is not None:
+    if settings.top and answers is not None and job.membership.local_rank == 0:
         from slipstream.observe import metrics_jobs
 
         path = metrics_jobs.announce(job)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from slipstream.base.errors import Refused
 from slipstream.base.files import kernel_text
+from slipstream.base.log import Log
 from slipstream.comm.membership.job import Job
 from slipstream.comm.membership.meeting import MeetingPlace
 from slipstream.comm.rendezvous.secret import private_directory, write_private
@@ -27,7 +27,7 @@ __all__ = ["Entry", "announce", "directory", "found_jobs"]
 
 _MOST_BYTES = 4 << 20  # of a file
 
-_log = logging.getLogger("slipstream")
+_log = Log("slipstream")
 
 
 @dataclass(frozen=True)

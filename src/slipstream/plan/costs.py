@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from slipstream.plan.double_tree import depth
 from slipstream.plan.halving_doubling import power_of_two_below
 from slipstream.plan.shards import shard_count
 from slipstream.plan.topology import Network, Topology, members_of_hosts
@@ -31,6 +32,7 @@ _CHAIN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10, TCP_CHUNK)
 # Far pairs cross the whole network at once; a ring only ever loads neighbours. Short messages fit into its queues.
 CONGESTION = 1.2
 QUEUED_BYTES = 64 << 10
+_TURNS = 2.0  # what a port of a double tree waits for others, as `predict.virtual_time` finds with many chunks
 
 
 class Shape(NamedTuple):
@@ -197,6 +199,20 @@ def _chain_reduce(s: Shape, m: float, chunk: int) -> float:
     return _chain(s, m, chunk) + (s.size - 1) * min(m, chunk) * s.network.gamma / 2
 
 
+def _double_tree(s: Shape, m: float, chunk: int) -> float:
+    # Each rank of a tree sends a chunk twice before the next one. Then the two trees take turns at each port.
+    n, part = s.network, min(m / 2, float(chunk))
+    messages = m / part if part else 2.0
+    across = depth(s.hosts) * (s.outer + 2 * part * n.inter_beta)
+    within = (s.local - 1) * (s.inner + part * n.intra_beta)
+    alone = across + within + _TURNS * s.transfer(m - 2 * part, m - 2 * part) + (messages - 2) * n.inter_overhead
+    return _rooted(s, alone, _TURNS * m, messages)
+
+
+def _double_tree_reduce(s: Shape, m: float, chunk: int) -> float:
+    return _double_tree(s, m, chunk) + depth(s.hosts) * min(m, 2 * chunk) * s.network.gamma / 2
+
+
 def _halving_gather(s: Shape, m: float, chunk: int) -> float:
     power = power_of_two_below(s.size)
     folded = 0.0 if power == s.size else m
@@ -232,6 +248,7 @@ MANY_HOSTS: dict[str, dict[str, Cost]] = ONE_HOST | {
         "scatter_gather": _scatter_gather,
         "halving_gather": _halving_gather,
         "chain": _chain_reduce,
+        "double_tree": _double_tree_reduce,
     },
     "all_reduce": {
         "recursive_doubling": _recursive_doubling,
@@ -243,7 +260,7 @@ MANY_HOSTS: dict[str, dict[str, Cost]] = ONE_HOST | {
     },
     "reduce_scatter": {"direct": _direct_half, "ring": _ring_half},
     "all_gather": {"direct": _direct_half, "ring": _ring_half, "bruck": _bruck},
-    "broadcast": {"binomial": _binomial, "chain": _chain},
+    "broadcast": {"binomial": _binomial, "chain": _chain, "double_tree": _double_tree},
 }
 
 
@@ -262,6 +279,6 @@ def _crossing(hosts: Sequence[int]) -> int:
 
 def chunks_of(algorithm: str) -> tuple[int, ...]:
     """The sizes of chunks that an algorithm between hosts may have, in bytes."""
-    if algorithm == "chain":
+    if algorithm in ("chain", "double_tree"):
         return _CHAIN_CHUNKS
     return (MIXED_CHUNK,) if algorithm.startswith("hierarchical") else (TCP_CHUNK,)

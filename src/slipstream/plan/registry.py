@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slipstream.plan import bruck, direct, halving_doubling, hierarchical, ring, tree
+from slipstream.plan import bruck, direct, double_tree, halving_doubling, hierarchical, ring, tree
 from slipstream.plan.steps import Draft, Plan, Space
 
 __all__ = ["REDUCING", "ROOTED", "Builder", "algorithms", "build", "collectives", "register"]
@@ -43,12 +43,14 @@ _BUILDERS: dict[str, dict[str, Builder]] = {
         "direct": lambda rank, size, root, hosts: direct.broadcast(rank, size, root),
         "binomial": lambda rank, size, root, hosts: tree.broadcast(rank, size, root),
         "chain": lambda rank, size, root, hosts: ring.chain_broadcast(rank, size, root, hosts),
+        "double_tree": lambda rank, size, root, hosts: double_tree.broadcast(rank, size, root, hosts),
     },
     "reduce": {
         "binomial": lambda rank, size, root, hosts: tree.reduce(rank, size, root),
         "scatter_gather": lambda rank, size, root, hosts: direct.scatter_gather_reduce(rank, size, root),
         "halving_gather": lambda rank, size, root, hosts: halving_doubling.reduce(rank, size, root),
         "chain": lambda rank, size, root, hosts: ring.chain_reduce(rank, size, root, hosts),
+        "double_tree": lambda rank, size, root, hosts: double_tree.reduce(rank, size, root, hosts),
     },
     "gather": {"linear": lambda rank, size, root, hosts: direct.gather(rank, size, root)},
     "scatter": {"linear": lambda rank, size, root, hosts: direct.scatter(rank, size, root)},

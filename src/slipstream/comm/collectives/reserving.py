@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.base.free_memory import free_memory
 
 __all__ = ["reserve"]
 
@@ -29,6 +28,8 @@ def reserve(memory: NDArray[np.uint8]) -> None:
 
 
 def _check(total: int, taken: int) -> None:
+    from slipstream.base.free_memory import free_memory  # few arrays are so large
+
     free = free_memory()
     if free is not None and free.nbytes < total - taken:
         raise MemoryError(

@@ -23,7 +23,6 @@ from slipstream.base.spans import format_spans
 from slipstream.base.training import saved_bytes
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
-from slipstream.comm.tuning.candidates import Traffic, is_tuned
 from slipstream.plan.choose import Choice, carries, choose
 from slipstream.plan.registry import build
 from slipstream.plan.steps import Kind, Space
@@ -203,12 +202,20 @@ class Group:
         reducers = self.job.reducers.for_choices(self)
         choice = choose(collective, (1 << magnitude) >> 1, self.topology, reducers, wire)
         tuning = self.job.tuning
-        if tuning is not None and is_tuned(collective, magnitude, self.topology):
-            self._tuning = self._tuning or self._start_tuning(tuning)
-            tuner = self._tuning.start(Traffic(magnitude, wire), choice)
-            compiled: Compiled = replace(tuner.compiled, tuned_by=tuner)
-            return compiled
-        return self._compile_choice(collective, choice, root)
+        tuned = tuning and self._tune(tuning, collective, magnitude, wire, choice)
+        return tuned or self._compile_choice(collective, choice, root)
+
+    def _tune(
+        self, tuning: JobTuning, collective: str, magnitude: int, wire: WireType, choice: Choice
+    ) -> Compiled | None:
+        from slipstream.comm.tuning.candidates import Traffic, is_tuned  # few jobs tune
+
+        if not is_tuned(collective, magnitude, self.topology):
+            return None
+        self._tuning = self._tuning or self._start_tuning(tuning)
+        tuner = self._tuning.start(Traffic(magnitude, wire), choice)
+        compiled: Compiled = replace(tuner.compiled, tuned_by=tuner)
+        return compiled
 
     def _compile_choice(self, collective: str, choice: Choice, root: int = 0) -> Compiled:
         if not choice.reducers:

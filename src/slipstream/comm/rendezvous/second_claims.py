@@ -6,16 +6,17 @@ Later it is likely that somebody began another job at the same place: that must 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
+
+from slipstream.base.log import Log
 
 __all__ = ["DOUBT_SECONDS", "SecondClaims"]
 
 DOUBT_SECONDS = 30.0  # after the first rank had met all others
 _MOST_LOGGED = 16
 
-_log = logging.getLogger("slipstream.store")
+_log = Log("slipstream.store")
 
 
 class SecondClaims:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import heapq
-import logging
 import math
 import os
 import selectors
@@ -28,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from slipstream.base.errors import Refused
+from slipstream.base.log import Log
 from slipstream.comm.rendezvous import admission, handshake
 from slipstream.comm.rendezvous.listening import listen_all
 from slipstream.comm.rendezvous.requests import HEADER
@@ -37,7 +37,7 @@ __all__ = ["Quota", "Server", "Service"]
 
 _READ = 1 << 20
 
-_log = logging.getLogger("slipstream.store")
+_log = Log("slipstream.store")
 
 
 class Quota:
