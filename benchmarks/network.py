@@ -221,7 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--save", action="store_true", help="keep the records and plots, renew docs/benchmarks.md"
     )
-    parser.add_argument("--only", default="", help="the collectives of the part `collectives` to measure (all)")
+    parser.add_argument(
+        "--only", default="", help="the collectives of the part `collectives` to measure (all)"
+    )
     given = parser.parse_args(arguments)
     only = [name for name in given.only.split(",") if name] or list(COLLECTIVES)
     if wrong := sorted(set(only) - set(COLLECTIVES)):

@@ -15,6 +15,7 @@ from slipstream.plan.simulate import equal_cut
 from slipstream.plan.steps import Plan
 
 ALGORITHMS = [(collective, name) for collective in collectives() for name in algorithms(collective)]
+NOT_IN_PLACE = ("pairwise", "rounds")
 BY_HOSTS = ("hierarchical", "hierarchical_halving")
 POSTSCALE = 3
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import slipstream
 from plan.reference import plans_of
 from slipstream.plan.choose import SPLIT_BYTES, Network, Reducers, SmallCosts, Topology, choose, estimate
+from slipstream.plan.costs import shape_of
+from slipstream.plan.double_tree import depth
 from slipstream.plan.predict import virtual_time
 from slipstream.plan.registry import algorithms, build, collectives
 from slipstream.plan.topology import by_host
@@ -115,6 +117,36 @@ def test_a_chain_has_smaller_chunks_the_longer_it_is_and_the_less_it_carries() -
 
     assert [chunk(4, nbytes * MIB) for nbytes in (1, 4, 16, 1024)] == [64, 128, 256, 256]
     assert [chunk(hosts, 16 * MIB) for hosts in (4, 16, 64)] == [256, 128, 64]
+
+
+def test_many_hosts_share_medium_data_by_two_trees() -> None:
+    """From 8 hosts on, where a tree would send the whole several times, and a chain takes long to fill."""
+    for hosts, least, most in ((8, 64, 128), (16, 64, 256), (64, 64, 2048)):
+        there = topology(*[1] * hosts)
+        for nbytes in (least * KIB, most * KIB):
+            assert choose("broadcast", nbytes, there).algorithm == "double_tree"
+        assert choose("broadcast", 16 * KIB, there).algorithm == "binomial"
+        assert choose("broadcast", 4 * most * KIB, there).algorithm == "chain"
+
+
+@pytest.mark.parametrize("hosts", [8, 16, 32, 64])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_what_a_double_tree_costs_is_near_the_virtual_clock(collective: str, hosts: int) -> None:
+    """And it gains more than a tenth there, as it would not be worth a plan otherwise."""
+    there, nbytes = topology(*[1] * hosts), 64 * KIB
+
+    def played(algorithm: str, chunk: int) -> float:
+        return virtual_time(plans_of(collective, algorithm, hosts), nbytes, there, chunk)
+
+    alone = played("double_tree", 16 * KIB)
+    others = min(played("binomial", 256 * KIB), played("chain", 16 * KIB))
+    assert alone < 0.9 * others
+    shape = shape_of(there)
+    parts = (
+        depth(hosts) * (shape.outer + 32 * KIB * there.network.inter_beta)
+        + 32 * KIB * there.network.inter_beta
+    )
+    assert alone == pytest.approx(parts, rel=0.35)
 
 
 def test_other_collectives() -> None:

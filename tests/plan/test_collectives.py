@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan.reference import ALGORITHMS, POSTSCALE, integers, make, plans_of
+from plan.reference import ALGORITHMS, NOT_IN_PLACE, POSTSCALE, integers, make, plans_of
 from slipstream.plan.double_tree import depth
 from slipstream.plan.order import prove
 from slipstream.plan.registry import REDUCING, algorithms, build
@@ -40,7 +40,7 @@ def test_collective(collective: str, algorithm: str, data: st.DataObject) -> Non
     root = data.draw(st.integers(0, size - 1), "root")
     chunks = data.draw(st.integers(1, 5), "chunks")
     reads = data.draw(st.sampled_from(["early", "late", "mixed"]), "reads")
-    in_place = data.draw(st.booleans(), "in place") and algorithm != "pairwise"
+    in_place = data.draw(st.booleans(), "in place") and algorithm not in NOT_IN_PLACE
     seed = data.draw(st.integers(0, 2**32 - 1), "seed")
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, data.draw(st.sampled_from([1, 2, 9]), "largest") + 1, (size, size))
@@ -112,9 +112,33 @@ def test_bytes_sent_are_the_published_ones(size: int) -> None:
         ("all_gather", "direct", share(size - 1, size, nbytes)),
         ("all_to_all", "pairwise", share(size - 1, size, nbytes)),
         ("all_to_all", "pairwise_in_place", share(size - 1, size, nbytes)),
+        ("all_to_all", "rounds", share(size - 1, size, nbytes)),
     ]:
         for plan in plans_of(collective, algorithm, size):
             assert bytes_per_rank(plan, nbytes) == expected, (collective, algorithm, plan.rank)
+
+
+@pytest.mark.parametrize("size", range(2, 17))
+def test_in_rounds_each_rank_has_one_sender_at_a_time(size: int) -> None:
+    """A round ends when all its messages are there; in each, every rank sends once and receives once."""
+    plans = plans_of("all_to_all", "rounds", size)
+    done: list[set[int]] = [{0} for _ in plans]  # the copy of the own block
+    for _ in range(size - 1):
+        free = [
+            (rank, index, plan.steps[index].peer)
+            for rank, plan in enumerate(plans)
+            for index in range(1, len(plan.steps))
+            if plan.steps[index].kind == Kind.SEND
+            and index not in done[rank]
+            and done[rank] >= set(plan.steps[index].after)
+        ]
+        assert sorted(rank for rank, _, _ in free) == sorted(peer for _, _, peer in free) == list(range(size))
+        for rank, index, peer in free:
+            done[rank].add(index)
+            done[peer].add(
+                next(i for i, s in enumerate(plans[peer].steps) if s.kind == Kind.RECV and s.peer == rank)
+            )
+    assert [len(one) for one in done] == [len(plan.steps) for plan in plans]
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
@@ -139,7 +163,8 @@ def test_folded_ranks_send_their_data_once(size: int) -> None:
 @pytest.mark.parametrize("size", range(2, 17))
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
-    [("broadcast", a) for a in algorithms("broadcast")] + [("reduce", "binomial"), ("reduce", "chain"), ("reduce", "double_tree")],
+    [("broadcast", a) for a in algorithms("broadcast")]
+    + [("reduce", "binomial"), ("reduce", "chain"), ("reduce", "double_tree")],
 )
 def test_trees_carry_the_data_once_to_each_rank(collective: str, algorithm: str, size: int) -> None:
     for root in range(size):
@@ -179,7 +204,8 @@ def test_no_port_of_a_double_tree_carries_the_data_twice(collective: str, size: 
                     outwards[plan.rank] += step.count
                     inwards[step.peer] += step.count
         # Of two halves; a root has no more to do than others.
-        assert max(inwards.values()) <= 2 and max(outwards.values()) <= 2
+        assert max(inwards.values()) <= 2
+        assert max(outwards.values()) <= 2
 
 
 @pytest.mark.parametrize("size", range(2, 66))

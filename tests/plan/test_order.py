@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plan.reference import ALGORITHMS, BY_HOSTS, plans_of, roots_of
+from plan.reference import ALGORITHMS, BY_HOSTS, NOT_IN_PLACE, plans_of, roots_of
 from slipstream.plan.hierarchical import within_host
 from slipstream.plan.order import PlanError, prove
 from slipstream.plan.shards import shards_of
@@ -22,7 +22,7 @@ def test_every_order_is_right(collective: str, algorithm: str) -> None:
     for size in range(1, 17):
         for root in roots_of(collective, size):
             prove(plans_of(collective, algorithm, size, root), in_place=False)
-            if algorithm != "pairwise":
+            if algorithm not in NOT_IN_PLACE:
                 prove(plans_of(collective, algorithm, size, root), in_place=True)
 
 
@@ -132,9 +132,10 @@ def test_a_missing_wait_is_a_race(write: Callable[[Draft, int], None]) -> None:
         run_some_orders(of_two(write), in_place=False, reads="mixed")
 
 
-def test_pairwise_is_not_for_one_memory() -> None:
+@pytest.mark.parametrize("algorithm", NOT_IN_PLACE)
+def test_pairwise_is_not_for_one_memory(algorithm: str) -> None:
     with pytest.raises(PlanError, match="race"):
-        prove(plans_of("all_to_all", "pairwise", 2), in_place=True)
+        prove(plans_of("all_to_all", algorithm, 3), in_place=True)
 
 
 def test_every_wait_of_recursive_doubling_is_needed() -> None:

@@ -32,7 +32,9 @@ _CHAIN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10, TCP_CHUNK)
 # Far pairs cross the whole network at once; a ring only ever loads neighbours. Short messages fit into its queues.
 CONGESTION = 1.2
 QUEUED_BYTES = 64 << 10
-_TURNS = 2.0  # what a port of a double tree waits for others, as `predict.virtual_time` finds with many chunks
+_TURNS = (
+    2.0  # what a port of a double tree waits for others, as `predict.virtual_time` finds with many chunks
+)
 
 
 class Shape(NamedTuple):
@@ -205,7 +207,9 @@ def _double_tree(s: Shape, m: float, chunk: int) -> float:
     messages = m / part if part else 2.0
     across = depth(s.hosts) * (s.outer + 2 * part * n.inter_beta)
     within = (s.local - 1) * (s.inner + part * n.intra_beta)
-    alone = across + within + _TURNS * s.transfer(m - 2 * part, m - 2 * part) + (messages - 2) * n.inter_overhead
+    alone = (
+        across + within + _TURNS * s.transfer(m - 2 * part, m - 2 * part) + (messages - 2) * n.inter_overhead
+    )
     return _rooted(s, alone, _TURNS * m, messages)
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "all_to_all_in_place",
+    "all_to_all_in_rounds",
     "broadcast",
     "gather",
     "reduce_pass",
@@ -158,6 +159,23 @@ def all_to_all(rank: int, size: int) -> Plan:
         to, source = (rank + k) % size, (rank - k) % size
         draft.send(to, to, Space.IN)
         draft.recv(source, source, Space.OUT)
+    return draft.plan()
+
+
+def all_to_all_in_rounds(rank: int, size: int) -> Plan:
+    """Pairwise all-to-all in which a chunk goes to the next rank once that of the rank before has come.
+
+    So in every round each rank sends to one other and receives from one other: no port has several senders, whose
+    packets would not fit into the queues before it. The bytes are those of ``all_to_all``; n-2 more messages are waited
+    for. As there, IN and OUT must not share memory.
+    """
+    draft = Draft("all_to_all", "rounds", rank, size, size)
+    draft.copy(rank, Space.IN, Space.OUT)
+    after: tuple[int, ...] = ()
+    for k in range(1, size):
+        to, source = (rank + k) % size, (rank - k) % size
+        draft.send(to, to, Space.IN, after=after)
+        after = (draft.recv(source, source, Space.OUT),)
     return draft.plan()
 
 

@@ -74,7 +74,9 @@ def broadcast(rank: int, size: int, root: int, hosts: Sequence[int] | None) -> P
     draft = Draft("broadcast", "double_tree", rank, size, 2)
     places = _places(rank, size, root, hosts)
     ready = [
-        draft.copy(half, Space.IN, Space.OUT) if place.parent is None else draft.recv(place.parent, half, Space.OUT)
+        draft.copy(half, Space.IN, Space.OUT)
+        if place.parent is None
+        else draft.recv(place.parent, half, Space.OUT)
         for half, place in enumerate(places)
     ]
     for half, place in enumerate(places):

@@ -56,6 +56,7 @@ _BUILDERS: dict[str, dict[str, Builder]] = {
     "scatter": {"linear": lambda rank, size, root, hosts: direct.scatter(rank, size, root)},
     "all_to_all": {
         "pairwise": lambda rank, size, root, hosts: direct.all_to_all(rank, size),
+        "rounds": lambda rank, size, root, hosts: direct.all_to_all_in_rounds(rank, size),
         "pairwise_in_place": lambda rank, size, root, hosts: direct.all_to_all_in_place(rank, size),
     },
 }
