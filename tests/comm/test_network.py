@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from slipstream.comm.measuring.network import Measured, classified
-from slipstream.plan.topology import Network
+from slipstream.comm.measuring.network import Measured, _ping, classified
+from slipstream.plan.order import prove
+from slipstream.plan.steps import Kind
+from slipstream.plan.topology import Network, members_of_hosts
 
 ETHERNET = Network().inter_alpha
 
@@ -28,6 +32,19 @@ def test_classes(mbit: float, latency: float, taken_for: float, alpha: float) ->
     found = classified(Measured(mbit * 1e6 / 8, latency))
     assert 8e-6 / found.inter_beta == pytest.approx(taken_for)
     assert found.inter_alpha == pytest.approx(alpha)
+
+
+@given(places=st.lists(st.integers(0, 5), min_size=2, max_size=12))
+def test_one_rank_of_each_host_asks_or_answers(places: list[int]) -> None:
+    leaders = [members[0] for members in members_of_hosts(len(places), places)]
+    if len(leaders) < 2:
+        return
+    plans = [_ping(rank, len(places), leaders) for rank in range(len(places))]
+    prove(plans, in_place=False)
+    asking = {plan.rank for plan in plans if plan.steps[0].kind == Kind.SEND}
+    talking = {plan.rank for plan in plans if any(step.peer >= 0 for step in plan.steps)}
+    assert talking == set(leaders)
+    assert len(asking) == -(-len(leaders) // 2)
 
 
 def test_ten_gigabit_ethernet_is_what_is_taken_for_granted() -> None:

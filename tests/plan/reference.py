@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.plan.direct import QUEUED_BYTES, beginnings
 from slipstream.plan.registry import ROOTED, algorithms, build, collectives
 from slipstream.plan.simulate import equal_cut
 from slipstream.plan.steps import Plan
@@ -67,10 +68,12 @@ def make(
     whole = table(counts)
     if collective == "all_to_all":
         parts = [[integers(rng, int(n)) for n in row] for row in sizes]
+        in_parts = blocks == 2 * size  # short beginnings, of which there is a rest
+        cut = (lambda offsets: list(beginnings(offsets, QUEUED_BYTES // 2))) if in_parts else list
         return Case(
             [np.concatenate(row) for row in parts],
-            [table([len(part) for part in row]) for row in parts],
-            [table([len(row[rank]) for row in parts]) for rank in range(size)],
+            [cut(table([len(part) for part in row])) for row in parts],
+            [cut(table([len(row[rank]) for row in parts])) for rank in range(size)],
             [np.concatenate([row[rank] for row in parts]) for rank in range(size)],
         )
     if collective in ("all_gather", "gather"):

@@ -143,9 +143,11 @@ def _is_open(algorithm: str, collective: str, nbytes: int, shape: Shape, topolog
     """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden.
 
     To all-reduce between hosts, all send to all only short messages, and only where each has a port of its own. Short
-    messages are not split between two trees.
+    messages are not split between two trees. Rounds leave a port idle where several ranks share it.
     """
     by_hosts = algorithm.startswith("hierarchical")
+    if algorithm == "rounds":
+        return shape.local == 1 and shape.hosts > 2
     if algorithm == "double_tree":
         return nbytes >= _SPLIT_BETWEEN_TREES
     if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1:

@@ -6,9 +6,11 @@ for all else more messages only cost. ``predict.virtual_time`` plays the plans t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from slipstream.plan.direct import QUEUED_BYTES
 from slipstream.plan.double_tree import depth
 from slipstream.plan.halving_doubling import power_of_two_below
 from slipstream.plan.shards import shard_count
@@ -31,7 +33,6 @@ TCP_CHUNK = 256 << 10
 _CHAIN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10, TCP_CHUNK)
 # Far pairs cross the whole network at once; a ring only ever loads neighbours. Short messages fit into its queues.
 CONGESTION = 1.2
-QUEUED_BYTES = 64 << 10
 _TURNS = (
     2.0  # what a port of a double tree waits for others, as `predict.virtual_time` finds with many chunks
 )
@@ -164,18 +165,28 @@ def _direct_half(s: Shape, m: float, chunk: int) -> float:
     return _direct(s, m, chunk) / 2
 
 
+def _in_rounds(s: Shape, m: float, chunk: int) -> float:
+    # Beyond what queues hold, a rank waits for all but two of the others once before its last chunks.
+    waits = max(0, s.size - 3) * s.outer if m / s.size > QUEUED_BYTES else 0.0
+    moved = m * (s.size - 1) / s.size
+    return s.all_pairs() + waits + s.transfer(moved, moved)
+
+
 def _direct_broadcast(s: Shape, m: float, chunk: int) -> float:
     return s.all_pairs() + s.transfer(m, m * (s.size - s.local))
 
 
-def _rooted(s: Shape, alone: float, moved: float, messages: float) -> float:
+def _rooted(s: Shape, m: float, alone: float, moved: float, messages: float) -> float:
     """What counts of a collective with a root, in which most ranks go on before it is over, so that calls overlap.
 
-    The mean of the time that it takes ``alone``, and of that for which it keeps the busiest port: ``moved`` bytes in so
-    many messages.
+    The geometric mean of the time that it takes ``alone``, and of that for which it keeps the busiest port: ``moved``
+    bytes in so many messages. So an algorithm that is twice as slow in one of the two makes up for that if it is more
+    than twice as fast in the other. Of what is so short that no port is ever busy, only the former counts.
     """
     overhead = s.network.intra_overhead if s.hosts == 1 else s.network.inter_overhead
-    return (alone + s.transfer(moved, moved) + messages * overhead) / 2
+    if s.transfer(m, m) < overhead:
+        return alone
+    return math.sqrt(alone * (s.transfer(moved, moved) + messages * overhead))
 
 
 def _binomial(s: Shape, m: float, chunk: int) -> float:
@@ -183,7 +194,7 @@ def _binomial(s: Shape, m: float, chunk: int) -> float:
     crossing = min(rounds, s.crossing + rounds - _rounds(power_of_two_below(s.size))) if s.hosts > 1 else 0
     latency = (rounds - crossing) * s.inner + crossing * s.outer
     alone = latency + s.transfer(m * rounds, m * crossing, m * rounds)
-    return _rooted(s, alone, m * crossing, rounds)
+    return _rooted(s, m, alone, m * crossing, rounds)
 
 
 def _chain(s: Shape, m: float, chunk: int) -> float:
@@ -194,7 +205,7 @@ def _chain(s: Shape, m: float, chunk: int) -> float:
     within = (s.size - s.hosts) * (s.inner + part * n.intra_beta)
     overhead = n.inter_overhead if s.hosts > 1 else n.intra_overhead
     alone = across + within + s.transfer(m - part, m - part) + (messages - 1) * overhead
-    return _rooted(s, alone, m, messages)
+    return _rooted(s, m, alone, m, messages)
 
 
 def _chain_reduce(s: Shape, m: float, chunk: int) -> float:
@@ -210,7 +221,7 @@ def _double_tree(s: Shape, m: float, chunk: int) -> float:
     alone = (
         across + within + _TURNS * s.transfer(m - 2 * part, m - 2 * part) + (messages - 2) * n.inter_overhead
     )
-    return _rooted(s, alone, _TURNS * m, messages)
+    return _rooted(s, m, alone, _TURNS * m, messages)
 
 
 def _double_tree_reduce(s: Shape, m: float, chunk: int) -> float:
@@ -224,14 +235,14 @@ def _halving_gather(s: Shape, m: float, chunk: int) -> float:
     crossing = moved if s.local == 1 else 2 * m * s.local
     folds = s.outer if folded else 0.0  # only on the way to the root
     bytes_alone = _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
-    return _rooted(s, 2 * _doubling_latency(s) - 3 * folds + bytes_alone, moved, 2 * _rounds(power))
+    return _rooted(s, m, 2 * _doubling_latency(s) - 3 * folds + bytes_alone, moved, 2 * _rounds(power))
 
 
 def _scatter_gather(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (s.size - 1) / s.size
     # What the root receives comes one by one.
     alone = _direct_half(s, m, chunk) + s.all_pairs() + s.transfer(moved / 2, moved / 2)
-    return _rooted(s, alone, moved, 2 * (s.size - 1))
+    return _rooted(s, m, alone, moved, 2 * (s.size - 1))
 
 
 # On one host `direct` stands for all large data: rings and trees are for networks. But to reduce to one rank it was
@@ -265,6 +276,7 @@ MANY_HOSTS: dict[str, dict[str, Cost]] = ONE_HOST | {
     "reduce_scatter": {"direct": _direct_half, "ring": _ring_half},
     "all_gather": {"direct": _direct_half, "ring": _ring_half, "bruck": _bruck},
     "broadcast": {"binomial": _binomial, "chain": _chain, "double_tree": _double_tree},
+    "all_to_all": {"rounds": _in_rounds, "pairwise": _direct_half},
 }
 
 
@@ -285,4 +297,6 @@ def chunks_of(algorithm: str) -> tuple[int, ...]:
     """The sizes of chunks that an algorithm between hosts may have, in bytes."""
     if algorithm in ("chain", "double_tree"):
         return _CHAIN_CHUNKS
+    if algorithm == "rounds":
+        return (QUEUED_BYTES,)
     return (MIXED_CHUNK,) if algorithm.startswith("hierarchical") else (TCP_CHUNK,)

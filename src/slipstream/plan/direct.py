@@ -7,16 +7,19 @@ in the order r-1, r-2, ..., so that what an owner needs first is what each rank 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
 
 from slipstream.plan.steps import Draft, Plan, Space
 
 __all__ = [
+    "QUEUED_BYTES",
     "all_gather",
     "all_gather_pass",
     "all_reduce",
     "all_to_all",
     "all_to_all_in_place",
     "all_to_all_in_rounds",
+    "beginnings",
     "broadcast",
     "gather",
     "reduce_pass",
@@ -24,6 +27,9 @@ __all__ = [
     "scatter",
     "scatter_gather_reduce",
 ]
+
+QUEUED_BYTES = 64 << 10  # of each sender, which the queues of a network are taken to hold
+_SENDERS = 2  # that a port may have at a time: one keeps it busy while another one begins
 
 Shards = Sequence[tuple[int, int]]  # (first block, count) of what each member owns
 
@@ -163,20 +169,37 @@ def all_to_all(rank: int, size: int) -> Plan:
 
 
 def all_to_all_in_rounds(rank: int, size: int) -> Plan:
-    """Pairwise all-to-all in which a chunk goes to the next rank once that of the rank before has come.
+    """Pairwise all-to-all for one rank on each host: a port has two senders at most beyond what queues can hold.
 
-    So in every round each rank sends to one other and receives from one other: no port has several senders, whose
-    packets would not fit into the queues before it. The bytes are those of ``all_to_all``; n-2 more messages are waited
-    for. As there, IN and OUT must not share memory.
+    Blocks 2p and 2p + 1 are the beginning of what rank p gets (`beginnings`), and the rest. Beginnings go at once.
+    A chunk of the rest goes to the next rank when that of the rank two places before has come. Where all send all they
+    have at once, n-1 senders fill the queue before a port, and packets are lost. As in ``all_to_all``, IN and OUT must
+    not share memory.
     """
-    draft = Draft("all_to_all", "rounds", rank, size, size)
-    draft.copy(rank, Space.IN, Space.OUT)
-    after: tuple[int, ...] = ()
-    for k in range(1, size):
+    draft = Draft("all_to_all", "rounds", rank, size, 2 * size)
+    draft.copy(2 * rank, Space.IN, Space.OUT, count=2)
+    turns = range(1, size)
+    for k in turns:
+        draft.send((rank + k) % size, 2 * ((rank + k) % size), Space.IN)
+        draft.recv((rank - k) % size, 2 * ((rank - k) % size), Space.OUT)
+    came: list[int] = []
+    for k in turns:
         to, source = (rank + k) % size, (rank - k) % size
-        draft.send(to, to, Space.IN, after=after)
-        after = (draft.recv(source, source, Space.OUT),)
+        draft.send(
+            to, 2 * to + 1, Space.IN, after=came[k - 1 - _SENDERS : k - _SENDERS] if k > _SENDERS else ()
+        )
+        came.append(draft.recv(source, 2 * source + 1, Space.OUT))
     return draft.plan()
+
+
+def beginnings(offsets: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The offsets of `all_to_all_in_rounds`: each block between two of ``offsets``, in elements, in its two parts.
+
+    Both ends of a message compute them of the size of its block alone.
+    """
+    most = QUEUED_BYTES // itemsize
+    halves = ((begin, min(begin + most, end)) for begin, end in pairwise(offsets))
+    return (*chain.from_iterable(halves), offsets[-1])
 
 
 def all_to_all_in_place(rank: int, size: int) -> Plan:

@@ -49,6 +49,7 @@ from slipstream.comm.collectives.signatures import (
 from slipstream.comm.collectives.wires import wire_for
 from slipstream.comm.collectives.work import DONE, Received, Work
 from slipstream.comm.membership.group import Compiled, Group
+from slipstream.plan.direct import beginnings
 
 __all__ = [
     "all_gather",
@@ -495,10 +496,14 @@ def all_to_all(
         raise ValueError("send_counts and recv_counts disagree about this rank's own block")
     code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
     sent = (sum(send_counts) - send_counts[group.rank]) * size
+    # ranks may hold different totals, so nothing that depends on the size may choose the plan
+    compiled = group.compiled_for(code, "all_to_all", 1 << 20, sent)
+    tables = offsets_of(send_counts), offsets_of(recv_counts)
+    if compiled.operation == "all_to_all/rounds":
+        tables = beginnings(tables[0], size), beginnings(tables[1], size)
     return _issue(
         group,
-        # ranks may hold different totals, so nothing that depends on the size may choose the plan
-        group.compiled_for(code, "all_to_all", 1 << 20, sent),
+        compiled,
         dtype,
         -1,
         src,
@@ -508,8 +513,8 @@ def all_to_all(
         sync,
         name,
         timeout,
-        in_offsets=offsets_of(send_counts),
-        out_offsets=offsets_of(recv_counts),
+        in_offsets=tables[0],
+        out_offsets=tables[1],
         wire=code,
     )
 

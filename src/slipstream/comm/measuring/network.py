@@ -11,12 +11,15 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slipstream import _core
-from slipstream.base.dtypes import DType
+from slipstream.base.dtypes import DType, Op
 from slipstream.comm.measuring.clocks import clock_offset
-from slipstream.comm.measuring.runs import Runs, compiled, fresh_memory
-from slipstream.plan.steps import Draft, Plan, Space
-from slipstream.plan.topology import Network, by_host, numbered
+from slipstream.comm.measuring.runs import Runs, compiled, fresh_memory, seconds_of
+from slipstream.plan.steps import Draft, Kind, Plan, Space
+from slipstream.plan.topology import Network, by_host, members_of_hosts, numbered
 
 __all__ = ["Measured", "classified", "measure"]
 
@@ -29,7 +32,7 @@ _NEAR = 100e-6  # seconds that a message takes in one place, the processors at b
 
 
 class Measured(NamedTuple):
-    """``rate``: bytes a second of a host's port; ``latency``: seconds until a short message has come.
+    """``rate``: bytes a second of a host's port; ``latency``: seconds until a short message has come, see `_latency`.
 
     ``clock``: see `clock_offset`. It is this rank's own; the others are the same on all ranks.
     """
@@ -65,9 +68,28 @@ def measure(session: _core.Session, group: _core.Group, hosts: Sequence[str]) ->
         nbytes *= 4
     few, all_ = (seconds(n, _LARGE_TURNS) for n in (nbytes // 4, nbytes))
     rate = 0.75 * nbytes / max(all_ - few, all_ / 2)
-    latency = seconds(1, _SMALL_TURNS)
+    latency = _latency(runs, group.rank, places, source[:1], target[:1])
     clock = clock_offset(runs, group.rank)
     return Measured(rate, latency, 0 if hosts[group.rank] == hosts[0] else clock)
+
+
+def _latency(
+    runs: Runs, rank: int, places: Sequence[int], source: NDArray[np.uint8], target: NDArray[np.uint8]
+) -> float:
+    """Half of the shortest time in which a message comes back, of the pair of hosts for which that is longest.
+
+    Only two ranks have a part in it, and the one that answers cannot be early. What all ranks do at once tells of their
+    processors too: where several share one, a near network would be taken for a far one.
+    """
+    plan = _ping(rank, len(places), [members[0] for members in members_of_hosts(len(places), places)])
+    there_and_back = compiled(plan)
+
+    def turn() -> float:
+        return seconds_of(lambda: runs.run(there_and_back, source, target, DType.U8, -1, "all_to_all"))
+
+    mine = min(turn() for _ in range(_SMALL_TURNS)) / 2
+    asks = plan.steps[0].kind == Kind.SEND
+    return float(runs.agree(np.array([mine if asks else 0.0]), Op.MAX)[0])
 
 
 def classified(measured: Measured) -> Network:
@@ -76,6 +98,25 @@ def classified(measured: Measured) -> Network:
     steps = round(math.log10(max(measured.latency, _NEAR) / _NEAR))
     alpha = _NEAR * 10.0**steps if steps else Network().inter_alpha
     return Network()._replace(inter_beta=8 / 10.0**power, inter_alpha=alpha)
+
+
+def _ping(rank: int, size: int, leaders: Sequence[int]) -> Plan:
+    """Of each two hosts the first rank of one sends to that of the other, and back; a last host has the first for that.
+
+    Ranks that ask have a SEND for their first step.
+    """
+    draft = Draft("all_to_all", "ping", rank, size, 1)
+    for at in range(0, len(leaders), 2):
+        asks, answers = leaders[at], leaders[(at + 1) % len(leaders)]
+        if rank == asks:
+            draft.send(answers, 0, Space.IN)
+            draft.recv(answers, 0, Space.OUT)
+        elif rank == answers:
+            came = draft.recv(asks, 0, Space.TMP)
+            draft.send(asks, 0, Space.TMP, after=(came,))
+    if rank not in leaders:
+        draft.copy(0, Space.IN, Space.OUT)
+    return draft.plan()
 
 
 def _shift(rank: int, order: Sequence[int]) -> Plan:
