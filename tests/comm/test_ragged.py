@@ -23,6 +23,14 @@ def test_values_are_right_at_every_size(n: int, transport: str) -> None:
     ranks.run(SCRIPT, n, transport=transport, args=["values"])
 
 
+@pytest.mark.parametrize("n", [3, 6])
+def test_long_blocks_travel_in_rounds_between_hosts(n: int) -> None:
+    hosts = {
+        rank: {"SLIPSTREAM_HOST_ID": f"pretended-{rank}", "SLIPSTREAM_INTERFACE": "lo"} for rank in range(n)
+    }
+    ranks.run(SCRIPT, n, transport="tcp", args=["rounds"], envs=hosts)
+
+
 def test_more_ranks_than_send_to_each_other_at_once() -> None:
     ranks.run(SCRIPT, 17, args=["values"])
 
