@@ -19,6 +19,7 @@ import collectives
 import ddp
 import lanes
 import many_ranks
+import network
 import overhead
 import protection
 import targets
@@ -196,3 +197,36 @@ def test_collectives_that_are_slower_are_named() -> None:
     alone = row("barrier", 4, 1, 0.1)
     del alone["ratio"]["gloo"]
     assert [one.met for one in collectives.judge({"rows": [alone]})] == [False]  # nothing is said of gloo
+
+
+def test_collectives_of_a_lab_may_be_measured_one_by_one() -> None:
+    machine = {"cpu": "one", "cores": 2, "load_1min": 0.1}
+
+    def record(name: str, ratio: float, load: float, **other: Any) -> dict[str, Any]:
+        row = {"collective": name, "ranks": 4, "bytes": 4, "ratio": {"gloo": {"value": ratio}}}
+        return {
+            "date": "2026-11-26",
+            "machine": machine | {"load_1min": load},
+            "versions": {"python": "3"},
+            "repeats": 9,
+            "lab": ["--hosts", "4"],
+            "rows": [row],
+            "runs": [{"collectives": [name], "load_1min": load}],
+        } | other
+
+    both = network.joined(record("gather", 0.9, 0.1), record("all_reduce", 2.0, 0.2))
+    assert [row["collective"] for row in both["rows"]] == ["all_reduce", "gather"]
+    again = network.joined(both, record("gather", 1.1, 0.3))
+    assert [row["ratio"]["gloo"]["value"] for row in again["rows"]] == [2.0, 1.1]
+    assert [(run["collectives"], run["load_1min"]) for run in again["runs"]] == [
+        (["all_reduce"], 0.2),
+        (["gather"], 0.3),
+    ]
+    for other in (
+        {"date": "2026-11-27"},
+        {"versions": {}},
+        {"machine": machine | {"cores": 4}},
+        {"repeats": 5},
+    ):
+        with pytest.raises(ValueError, match="record of another"):
+            network.joined(both, record("gather", 1.0, 0.1, **other))
