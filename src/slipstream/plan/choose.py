@@ -35,6 +35,7 @@ MOVED_CHUNK = 512 << 10
 MOVED_CHUNKS = 64
 # Where each peer is sent other bytes, so much shared memory holds two chunks for each of them.
 MOVED_STAGED = 4 << 20
+_HOSTS_OF_TREES = 8  # over fewer, a chain is as soon full as two trees
 _SPLIT_BETWEEN_TREES = 32 << 10  # of fewer bytes two halves cost more than they save
 SPLIT_BYTES = 32 << 10  # all-reduces of so many and more are split between reducers and a ring of the workers
 SMALL_SIZES = (64, 16 << 10)  # bytes of what is measured with reducers
@@ -142,14 +143,14 @@ def _options(
 def _is_open(algorithm: str, collective: str, nbytes: int, shape: Shape, topology: Topology) -> bool:
     """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden.
 
-    To all-reduce between hosts, all send to all only short messages, and only where each has a port of its own. Short
-    messages are not split between two trees. Rounds leave a port idle where several ranks share it.
+    To all-reduce between hosts, all send to all only short messages, and only where each has a port of its own. What is
+    short, or for few hosts, is not split between two trees. Rounds leave a port idle where several ranks share it.
     """
     by_hosts = algorithm.startswith("hierarchical")
     if algorithm == "rounds":
         return shape.local == 1 and shape.hosts > 2
     if algorithm == "double_tree":
-        return nbytes >= _SPLIT_BETWEEN_TREES
+        return nbytes >= _SPLIT_BETWEEN_TREES and shape.hosts >= _HOSTS_OF_TREES
     if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1:
         return shape.local == 1 and nbytes <= QUEUED_BYTES * shape.size
     if collective != "all_reduce" or shape.hosts == 1 or shape.local == 1:
