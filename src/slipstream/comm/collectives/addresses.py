@@ -38,6 +38,7 @@ from slipstream.comm.collectives.overlaps import (
     offsets_of,
     offsets_of_one,
     place_of,
+    tables_of,
 )
 from slipstream.comm.collectives.signatures import (
     as_scales,
@@ -49,7 +50,6 @@ from slipstream.comm.collectives.signatures import (
 from slipstream.comm.collectives.wires import wire_for
 from slipstream.comm.collectives.work import DONE, Received, Work
 from slipstream.comm.membership.group import Compiled, Group
-from slipstream.plan.direct import beginnings
 
 __all__ = [
     "all_gather",
@@ -498,25 +498,8 @@ def all_to_all(
     sent = (sum(send_counts) - send_counts[group.rank]) * size
     # ranks may hold different totals, so nothing that depends on the size may choose the plan
     compiled = group.compiled_for(code, "all_to_all", 1 << 20, sent)
-    tables = offsets_of(send_counts), offsets_of(recv_counts)
-    if compiled.operation == "all_to_all/rounds":
-        tables = beginnings(tables[0], size), beginnings(tables[1], size)
-    return _issue(
-        group,
-        compiled,
-        dtype,
-        -1,
-        src,
-        dst,
-        0,
-        keep,
-        sync,
-        name,
-        timeout,
-        in_offsets=tables[0],
-        out_offsets=tables[1],
-        wire=code,
-    )
+    tables = tables_of(compiled.operation, send_counts, recv_counts, size)
+    return _issue(group, compiled, dtype, -1, src, dst, 0, keep, sync, name, timeout, **tables, wire=code)
 
 
 def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeout: float = 0.0) -> Work:

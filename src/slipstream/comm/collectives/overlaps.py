@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from slipstream.base.dtypes import itemsize
 from slipstream.comm.membership.group import Group
+from slipstream.plan.direct import beginnings
 
 __all__ = [
     "check_apart",
@@ -16,6 +17,7 @@ __all__ = [
     "offsets_of",
     "offsets_of_one",
     "place_of",
+    "tables_of",
 ]
 
 
@@ -27,6 +29,16 @@ def place_of(counts: Sequence[int], rank: int, dtype: int) -> tuple[int, int]:
 def offsets_of(counts: Sequence[int]) -> tuple[int, ...]:
     """The table of a buffer that holds all ranks' blocks, in elements."""
     return (0, *accumulate(counts))
+
+
+def tables_of(
+    operation: str, send_counts: Sequence[int], recv_counts: Sequence[int], element: int
+) -> dict[str, tuple[int, ...]]:
+    """The tables of both buffers of an all-to-all, as its plan cuts the blocks. ``element``: bytes of one."""
+    tables = {"in_offsets": offsets_of(send_counts), "out_offsets": offsets_of(recv_counts)}
+    if operation == "all_to_all/rounds":
+        return {name: beginnings(table, element) for name, table in tables.items()}
+    return tables
 
 
 def offsets_of_one(counts: Sequence[int], rank: int) -> tuple[int, ...]:
