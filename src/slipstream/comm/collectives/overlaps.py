@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 from slipstream.base.dtypes import itemsize
 from slipstream.comm.membership.group import Group
@@ -33,7 +34,7 @@ def offsets_of(counts: Sequence[int]) -> tuple[int, ...]:
 
 def tables_of(
     operation: str, send_counts: Sequence[int], recv_counts: Sequence[int], element: int
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, Any]:
     """The tables of both buffers of an all-to-all, as its plan cuts the blocks. ``element``: bytes of one."""
     tables = {"in_offsets": offsets_of(send_counts), "out_offsets": offsets_of(recv_counts)}
     if operation == "all_to_all/rounds":
