@@ -73,14 +73,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=1, help="how many times the 1797 images, with noise (1)")
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="how many times the 1797 images, with noise (1)"
+    )
     given = parser.parse_args()
     slipstream.init()
     took: dict[str, list[float]] = {"slipstream": [], "sockets": []}
     for _ in range(given.turns):
         for name, way in (("slipstream", over_slipstream), ("sockets", over_sockets)):
             seconds, model = way(given.rounds, given.repeat)
-            digest = np.frombuffer(hashlib.sha256(model.split("\nparameters:")[0].encode()).digest(), np.uint8)
+            digest = np.frombuffer(
+                hashlib.sha256(model.split("\nparameters:")[0].encode()).digest(), np.uint8
+            )
             if len(np.unique(slipstream.all_gather(digest[None]), axis=0)) != 1:
                 raise RuntimeError(f"the ranks' models differ after training over {name}")
             took[name].append(float(slipstream.all_reduce(np.array([seconds]), "max")[0]))

@@ -84,7 +84,9 @@ def main(size: int, tensors: bool) -> None:
     slipstream.ray.register()
     slipstream.ray.register()  # does nothing
     actors = [Actor.remote() for _ in range(size)]
-    collective.create_collective_group(actors, size, list(range(size)), backend="slipstream", group_name="one")
+    collective.create_collective_group(
+        actors, size, list(range(size)), backend="slipstream", group_name="one"
+    )
     ray.get([actor.all.remote("one", as_array) for actor in actors])
     for _ in range(2):  # a name may come again; two groups at a time
         ray.get([actor.join.remote(size, rank, "two") for rank, actor in enumerate(reversed(actors))])

@@ -13,8 +13,8 @@ from comm import ranks
 pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
-import slipstream  # noqa: E402
-import slipstream.lightgbm  # noqa: E402
+import slipstream
+import slipstream.lightgbm
 
 SCRIPT = Path(__file__).parent / "lightgbm_rank.py"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "lightgbm_digits.py"

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray.util.collective.backend_registry")
 
-import slipstream.ray  # noqa: E402
+import slipstream.ray
 
 SCRIPT = Path(__file__).parent / "ray_actors.py"
 

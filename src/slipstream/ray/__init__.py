@@ -8,5 +8,7 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "ray":
         raise
-    text = "slipstream.ray needs a Ray that takes back ends for its collective groups: pip install 'ray>=2.55'"
+    text = (
+        "slipstream.ray needs a Ray that takes back ends for its collective groups: pip install 'ray>=2.56'"
+    )
     raise ModuleNotFoundError(text, name="ray") from None

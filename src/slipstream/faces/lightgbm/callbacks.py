@@ -116,7 +116,9 @@ class Callbacks:
         begin = 0
         for place, size in zip((_INT32 * blocks).from_address(starts), sizes, strict=True):
             if place != begin:
-                raise ValueError(f"slipstream cannot take LightGBM's blocks: one begins at {place}, not {begin}")
+                raise ValueError(
+                    f"slipstream cannot take LightGBM's blocks: one begins at {place}, not {begin}"
+                )
             begin += size
         return sizes
 

@@ -79,7 +79,8 @@ class SlipstreamGroup(BaseGroup):  # type: ignore[misc]
 
     def broadcast(self, tensor: list[Any], broadcast_options: Any = BroadcastOptions) -> None:
         """Gives all actors the root's tensor, in place."""
-        comm.broadcast(_one(tensor), broadcast_options.root_rank, group=self._group)
+        x = _one(tensor)
+        comm.broadcast(x, broadcast_options.root_rank, out=x, group=self._group)
 
     def allgather(
         self, tensor_list: list[list[Any]], tensor: list[Any], allgather_options: Any = AllGatherOptions
@@ -91,12 +92,17 @@ class SlipstreamGroup(BaseGroup):  # type: ignore[misc]
             _copy(found, out)
 
     def reducescatter(
-        self, tensor: list[Any], tensor_list: list[list[Any]], reducescatter_options: Any = ReduceScatterOptions
+        self,
+        tensor: list[Any],
+        tensor_list: list[list[Any]],
+        reducescatter_options: Any = ReduceScatterOptions,
     ) -> None:
         """The tensor becomes the reduction of those that the ranks have for this one in their lists."""
         parts = _one(tensor_list)
         if any(part.shape != parts[0].shape for part in parts):
-            raise ValueError(f"the tensors to reduce have different shapes: {[tuple(p.shape) for p in parts]}")
+            raise ValueError(
+                f"the tensors to reduce have different shapes: {[tuple(p.shape) for p in parts]}"
+            )
         stacked = np.stack([np.asarray(part) for part in parts])
         op = _OPS[reducescatter_options.reduceOp]
         _copy(comm.reduce_scatter(stacked, op, group=self._group)[0], _one(tensor))
@@ -138,4 +144,6 @@ def _copy(found: Any, out: Any) -> None:
         np.copyto(out, np.asarray(found))
     else:
         target = cast(Any, out)
-        target.copy_(found if hasattr(found, "device") and hasattr(found, "dim") else target.new_tensor(found))
+        target.copy_(
+            found if hasattr(found, "device") and hasattr(found, "dim") else target.new_tensor(found)
+        )
