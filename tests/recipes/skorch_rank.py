@@ -1,28 +1,26 @@
-"""skorch by accelerate: `slipstream run --replace gloo`."""
+"""skorch with its module in DistributedDataParallel, over `init_process_group("slipstream")`."""
 
-import numpy as np
 import torch
-from accelerate import Accelerator
+import torch.distributed as dist
 from ranks_agree import check, data
 from skorch import NeuralNetRegressor
-from skorch.hf import AccelerateMixin
 
 
-class Net(AccelerateMixin, NeuralNetRegressor):
-    """skorch's way to use accelerate."""
+class Net(NeuralNetRegressor):
+    """Averages gradients over the ranks."""
+
+    def initialize_module(self):
+        super().initialize_module()
+        self.module_ = torch.nn.parallel.DistributedDataParallel(self.module_)
+        return self
 
 
-x, y = (one.numpy().astype(np.float32) for one in data())
-net = Net(
-    torch.nn.Linear,
-    module__in_features=5,
-    module__out_features=1,
-    accelerator=Accelerator(cpu=True),
-    lr=0.1,
-    max_epochs=10,
-    batch_size=8,
-    train_split=None,
-    callbacks__print_log=None,
-)
-net.fit(x, y)
+dist.init_process_group("slipstream")
+torch.manual_seed(dist.get_rank())  # DDP makes the models one
+x, y = data()
+mine = slice(dist.get_rank(), None, dist.get_world_size())
+options = {"module__in_features": 5, "module__out_features": 1, "lr": 0.1, "max_epochs": 10}
+net = Net(torch.nn.Linear, **options, batch_size=8, train_split=None, verbose=0)
+net.fit(x[mine].numpy(), y[mine].numpy())
 check(net.module_, net.history[0, "train_loss"], net.history[-1, "train_loss"])
+dist.destroy_process_group()
