@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 GLOO = ("--replace", "gloo")
 
 
-def outcome(command: list[str], folder: Path) -> str:
+def outcome(command: list[str]) -> str:
     """What it prints; AssertionError with that if it fails."""
     done = subprocess.run(
         command,
@@ -23,11 +23,10 @@ def outcome(command: list[str], folder: Path) -> str:
         text=True,
         env={
             **os.environ,
-            "TORCH_EXTENSIONS_DIR": str(folder),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
         },
-        timeout=800,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout
@@ -35,7 +34,6 @@ def outcome(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # DeepSpeed compiles
 @pytest.mark.parametrize(
     ("library", "options"),
     [
@@ -47,16 +45,16 @@ def outcome(command: list[str], folder: Path) -> str:
         ("deepspeed", ()),
     ],
 )
-def test_two_ranks_train(library: str, options: tuple[str, ...], tmp_path: Path) -> None:
+def test_two_ranks_train(library: str, options: tuple[str, ...]) -> None:
     pytest.importorskip(library)
     if library == "transformers":
         pytest.importorskip("accelerate")
     script = HERE / f"{library}_rank.py"
     command = [sys.executable, "-m", "slipstream", "run", "-np", "2", "--no-prefix", *options, "--"]
-    assert outcome([*command, sys.executable, str(script)], tmp_path).splitlines().count("ok") == 2
+    assert outcome([*command, sys.executable, str(script)]).splitlines().count("ok") == 2
 
 
 @pytest.mark.slow
-def test_ray_train(tmp_path: Path) -> None:
+def test_ray_train() -> None:
     pytest.importorskip("ray.train.torch")
-    assert "\nok\nok\n" in outcome([sys.executable, str(HERE / "ray_train_driver.py")], tmp_path)
+    assert "\nok\nok\n" in outcome([sys.executable, str(HERE / "ray_train_driver.py")])
