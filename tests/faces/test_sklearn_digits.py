@@ -15,10 +15,10 @@ pytest.importorskip("sklearn")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sklearn_digits.py"
 # `partial_fit` counts steps: equal models on all ranks are what the averages leave, not what it makes.
 EQUAL = f"""
-import runpy, sys
-sys.argv = ["example", "--passes", "3"]
+import runpy
 made = runpy.run_path({str(EXAMPLE)!r})
 import numpy, slipstream
+slipstream.init()
 from sklearn.linear_model import SGDClassifier
 x = numpy.random.default_rng(slipstream.rank()).normal(size=(40, 5))
 model = SGDClassifier(random_state=0).partial_fit(x, x[:, 0] > 0, classes=[False, True])
