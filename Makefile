@@ -69,6 +69,26 @@ test: build native-test test-tools  ## native tests and Python tests, without th
 test-all: build native-test all-test-tools  ## every test, the slow ones too
 	@$(PYTEST) -m "slow or not slow"
 
+# MXNet 1.9.1 has wheels for every Python 3, but needs NumPy 1, which has none for Python 3.13 and later.
+MXNET := .venv-mxnet
+NUMPY_1 := $(shell "$(PYTHON)" -c 'import sys; print(int(sys.version_info < (3, 13)))' 2>/dev/null)
+
+$(MXNET)/package.stamp: $(VENV)/package.stamp constraints.txt
+	@"$(PYTHON)" -m venv $(MXNET)
+	@$(MXNET)/bin/python -m pip install -qq "numpy<2" "scikit-learn<1.8" requests graphviz click pytest pytest-timeout pytest-xdist hypothesis
+	@$(MXNET)/bin/python -m pip install -qq --no-deps mxnet==1.9.1
+	@$(PIP) wheel -qq --no-build-isolation --no-deps -w build/for-mxnet .
+	@$(MXNET)/bin/python -m pip install -qq --no-deps --force-reinstall build/for-mxnet/slipstream-*.whl
+	@touch $@
+
+.PHONY: test-mxnet
+test-mxnet: $(if $(filter 1,$(NUMPY_1)),$(MXNET)/package.stamp)  ## the tests of slipstream.mxnet, in .venv-mxnet
+ifeq ($(NUMPY_1),1)
+	@$(MXNET)/bin/python -m pytest -q tests/faces/test_mxnet.py
+else
+	@echo "skipped: MXNet 1.9 needs NumPy 1, which has no wheels for the Python of $(PYTHON)"
+endif
+
 lint: venv  ## ruff, mypy, clang-format and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -116,4 +136,4 @@ wheel: venv  ## build a manylinux wheel into dist/ and check it
 	@$(BIN)/python .ci/wheel.py dist $(FOR)
 
 clean:  ## remove what was built, and .venv
-	rm -rf build dist $(VENV)
+	rm -rf build dist $(VENV) $(MXNET)

@@ -39,7 +39,7 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
-    {"torch"},
+    {"torch", "lightgbm", "ray", "mxnet"},
     {"launch"},
     {"lab", "bench"},
     {"cli"},
@@ -55,11 +55,14 @@ ROOMS = {
         {"collectives"},
         {"negotiation"},
     ],
-    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed"}],
+    "faces": [
+        {"horovod", "torch_steps", "torch_tensors"},
+        {"torch", "torch_distributed", "lightgbm", "ray", "mxnet"},
+    ],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}
-FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
+FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet", "lightgbm", "ray"}
 WITHOUT_FRAMEWORK = {
     *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "faces.horovod"),
     *("launch", "lab", "cli"),

@@ -10,6 +10,7 @@ NB_MODULE(_core, m) {
   slipstream::bind_errors(m);
   slipstream::bind_guarded_calls(m);
   slipstream::bind_kernels(m);
+  slipstream::bind_lightgbm(m);
   slipstream::bind_options(m);
   slipstream::bind_session(m);
   slipstream::bind_quick_calls(m);

@@ -28,7 +28,14 @@ _TIMELINE = ("start_timeline", "stop_timeline")
 _RECORDING = ("timeline_mark", "timeline_span")
 _STEPS = ("mark_step",)
 _OPS = ("SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
-_SUBMODULES = ("bench", "lab", "torch")  # of the public interface, imported by those who use them
+_SUBMODULES = (
+    "bench",
+    "lab",
+    "lightgbm",
+    "mxnet",
+    "ray",
+    "torch",
+)  # of the public interface, imported by those who use them
 # What other libraries call it, where that does not look like our name.
 _ELSEWHERE = {
     "allgatherv": "all_gather",

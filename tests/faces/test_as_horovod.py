@@ -85,7 +85,10 @@ def test_names_are_where_programs_look(horovod: Any) -> None:
 
 
 def test_every_module_of_the_table_loads_and_has_what_it_lists(horovod: Any) -> None:
+    absent = () if importlib.util.find_spec("mxnet") else ("horovod.mxnet",)  # `make test-mxnet` has it
     for module, names in MODULES.items():
+        if module.startswith(absent):
+            continue
         found = importlib.import_module(module)
         assert set(names.others) >= {name for name in found.__all__ if name not in _public(names.of)}
         missing = {f"{module}.{name}" for name in (*found.__all__, *names.others) if not hasattr(found, name)}

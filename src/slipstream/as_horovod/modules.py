@@ -22,6 +22,7 @@ def _from(module: str, names: str) -> dict[str, str]:
 
 
 _TORCH, _ELASTIC = "slipstream.torch", "slipstream.torch.elastic"
+_MXNET = "slipstream.mxnet"
 _JOB = "slipstream.faces.horovod.job"
 _STATES = "slipstream.faces.horovod.elastic"
 _HANDLERS = "slipstream.faces.torch.state_handlers"
@@ -67,6 +68,10 @@ MODULES: dict[str, Names] = {
     "horovod.torch.elastic": Names((_ELASTIC,), _from(_STATES, "run_fn") | _from(_TORCH, "init shutdown")),
     "horovod.torch.elastic.state": Names((_HANDLERS,), _from(_ELASTIC, "ElasticSampler TorchState")),
     "horovod.torch.elastic.sampler": Names(others=_from(_ELASTIC, "ElasticSampler")),
+    "horovod.mxnet": Names((_MXNET,)),
+    "horovod.mxnet.mpi_ops": Names((_MXNET,)),
+    "horovod.mxnet.functions": Names(others=_from(_MXNET, "allgather_object broadcast_object")),
+    "horovod.mxnet.compression": Names(others=_from(_MXNET, "Compression")),
     "horovod.common": Names(),
     "horovod.common.basics": Names(others=_from(f"{_OURS}.basics", "HorovodBasics")),
     "horovod.common.elastic": Names(

@@ -16,7 +16,6 @@ FACES: dict[str, str] = {
     "tensorflow": _NUMPY.format("the tensors' NumPy arrays"),
     "keras": _NUMPY.format("NumPy arrays"),
     "_keras": _NUMPY.format("NumPy arrays"),
-    "mxnet": _NUMPY.format("the arrays' asnumpy()"),
     "ray": _START,
     "spark": f"write the data to files by Spark, and {_START}",
     "data": "use torch.utils.data.DataLoader with num_workers=1 or more, which loads beside the training",

@@ -1,0 +1,7 @@
+"""LightGBM on slipstream (public path: `slipstream.lightgbm`)."""
+
+from __future__ import annotations
+
+from slipstream.faces.lightgbm.network import network
+
+__all__ = ["network"]

@@ -1,0 +1,180 @@
+"""Horovod's `DistributedTrainer`, `DistributedOptimizer` and `broadcast_parameters` for MXNet.
+
+MXNet computes gradients in threads of its own, the last layer's first. So they are taken from the last to the first:
+each is under way while MXNet still computes those before it.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mxnet
+
+from slipstream import comm
+from slipstream.comm.collectives.interruption import Together
+from slipstream.comm.collectives.work import Work
+from slipstream.faces.horovod.job import size
+from slipstream.faces.horovod.process_sets import global_process_set
+from slipstream.faces.horovod.reduce_ops import Sum
+from slipstream.faces.mxnet.compression import Compression
+from slipstream.faces.mxnet.operations import broadcast_, start_allreduce
+
+__all__ = ["DistributedOptimizer", "DistributedTrainer", "broadcast_parameters", "sum_all"]
+
+
+def sum_all(gradients: Sequence[tuple[str, Any]], prescale: float) -> None:
+    """Sums arrays over all ranks, in place: name and array of each, in the order in which layers use them."""
+    group = comm.world()
+    works: list[Work] = []
+    with Together(group, "a step"):
+        for name, gradient in reversed(gradients):
+            works.append(start_allreduce(gradient, True, Sum, name, prescale, 1.0, group)[0])
+        for work in works:
+            work.wait()
+
+
+class DistributedOptimizer(mxnet.optimizer.Optimizer):  # type: ignore[misc]
+    """Wraps an optimizer of MXNet: each update averages the gradients over all ranks before.
+
+    For `Module.fit` and updaters; Gluon's programs take `DistributedTrainer`. ``gradient_predivide_factor``: gradients
+    are divided by it before the sum, and by size()/factor after it. ``num_groups`` is accepted and changes nothing.
+    Every rank updates the same parameters in the same order.
+
+    >>> optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.1))
+    """
+
+    def __init__(
+        self, optimizer: Any, gradient_predivide_factor: float = 1.0, num_groups: int = 0
+    ) -> None:  # not that of the base: all that is not here is the wrapped one's
+        self._optimizer = optimizer
+        self._optimizer.rescale_grad *= gradient_predivide_factor / size()
+        self._gradient_predivide_factor = gradient_predivide_factor
+
+    def __getattr__(self, item: str) -> Any:
+        return getattr(self.__dict__["_optimizer"], item)
+
+    def _sum(self, index: Any, grad: Any) -> None:
+        if size() == 1:
+            return
+        several = isinstance(index, list | tuple)
+        pairs = list(zip(index, grad, strict=True)) if several else [(index, grad)]
+        sum_all([(f"gradient.{i}", one) for i, one in pairs], 1.0 / self._gradient_predivide_factor)
+
+    def create_state(self, index: Any, weight: Any) -> Any:
+        """The wrapped optimizer's state of a parameter."""
+        return self._optimizer.create_state(index, weight)
+
+    def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        """The same for parameters of half precision."""
+        return self._optimizer.create_state_multi_precision(index, weight)
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Averages the gradients, and has the wrapped optimizer update."""
+        self._sum(index, grad)
+        self._optimizer.update(index, weight, grad, state)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """The same for parameters of half precision."""
+        self._sum(index, grad)
+        self._optimizer.update_multi_precision(index, weight, grad, state)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Sets the wrapped optimizer's."""
+        self._optimizer.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult: Any) -> None:
+        """Sets the wrapped optimizer's."""
+        self._optimizer.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: Any) -> None:
+        """Sets the wrapped optimizer's."""
+        self._optimizer.set_wd_mult(args_wd_mult)
+
+
+class DistributedTrainer(mxnet.gluon.Trainer):  # type: ignore[misc]
+    """Gluon's `Trainer` whose `step` averages the gradients over all ranks.
+
+    Parameters as of `Trainer`; ``compression``: `Compression.none` or `Compression.fp16`;
+    ``gradient_predivide_factor`` as in `DistributedOptimizer`; ``prefix``: a part of the operations' names, which tells
+    several trainers apart; ``num_groups`` is accepted and changes nothing. ``step(batch_size)`` takes the batch of one
+    rank. Gradients are dense.
+
+    >>> trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: Mapping[str, Any] | None = None,
+        compression: Any = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        num_groups: int = 0,
+    ) -> None:
+        if isinstance(optimizer, DistributedOptimizer):
+            optimizer = optimizer._optimizer
+            optimizer.rescale_grad /= gradient_predivide_factor / size()
+            warnings.warn(
+                "DistributedTrainer takes the optimizer that DistributedOptimizer wraps", stacklevel=2
+            )
+        super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
+        self._scale *= gradient_predivide_factor / size()
+        self._compression = compression
+        self._gradient_predivide_factor = gradient_predivide_factor
+        self._prefix = prefix or ""
+
+    def _allreduce_grads(self) -> None:
+        """Gluon calls it in `step`, and as `allreduce_grads`."""
+        if size() == 1:
+            return
+        sent = []
+        for i, param in enumerate(self._params):
+            if param.grad_req != "null":
+                gradient = param.list_grad()[0]
+                sent.append((f"{self._prefix}{i}", gradient, *self._compression.compress(gradient)))
+        scale = 1.0 / self._gradient_predivide_factor
+        sum_all([(f"gradient.{name}", compressed) for name, _, compressed, _ in sent], scale)
+        for _, gradient, compressed, context in sent:
+            if compressed is not gradient:
+                gradient[:] = self._compression.decompress(compressed, context)
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
+    """Gives all ranks the parameters of ``root_rank``: a dict of arrays, or what ``net.collect_params()`` gives.
+
+    Parameters whose shape is not known yet are broadcast when MXNet has initialised them, which all ranks must come
+    to. ``prefix``: a part of the operations' names. Raises ValueError for other ``params``.
+
+    >>> hvd.broadcast_parameters(net.collect_params(), root_rank=0)
+    """
+    if not isinstance(params, dict | mxnet.gluon.ParameterDict):
+        raise ValueError(
+            f"params must be a dict of arrays or parameters, or a ParameterDict, not {type(params).__name__}"
+        )
+    if size() == 1:
+        return
+    for name, value in sorted(params.items()):
+        label = f"parameter.{prefix or ''}{name}"
+        if not isinstance(value, mxnet.gluon.Parameter):
+            broadcast_(value, root_rank, label)
+            continue
+        try:
+            array = value.data()
+        except mxnet.gluon.parameter.DeferredInitializationError:
+            _broadcast_later(value, root_rank, label)
+        else:
+            broadcast_(array, root_rank, label)
+
+
+def _broadcast_later(param: Any, root_rank: int, label: str) -> None:
+    initialise = param._init_impl
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialise(*args, **kwargs)
+        broadcast_(self.data(), root_rank, label, process_set=global_process_set)
+
+    param._init_impl = types.MethodType(wrapped, param)
