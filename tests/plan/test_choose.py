@@ -121,7 +121,7 @@ def test_a_chain_has_smaller_chunks_the_longer_it_is_and_the_less_it_carries() -
 
 def test_many_hosts_share_medium_data_by_two_trees() -> None:
     """From 8 hosts on, where a tree would send the whole several times, and a chain takes long to fill."""
-    for hosts, least, most in ((8, 32, 512), (16, 32, 2048)):
+    for hosts, least, most in ((8, 256, 512), (16, 256, 2048)):
         there = topology(*[1] * hosts)
         for nbytes in (least * KIB, most * KIB):
             assert choose("broadcast", nbytes, there).algorithm == "double_tree"

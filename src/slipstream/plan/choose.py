@@ -36,7 +36,7 @@ MOVED_CHUNKS = 64
 # Where each peer is sent other bytes, so much shared memory holds two chunks for each of them.
 MOVED_STAGED = 4 << 20
 _HOSTS_OF_TREES = 8  # over fewer, a chain is as soon full as two trees
-_SPLIT_BETWEEN_TREES = 32 << 10  # of fewer bytes two halves cost more than they save
+_SPLIT_BETWEEN_TREES = 256 << 10  # of fewer bytes chains were faster in labs of 8 and 16 hosts
 SPLIT_BYTES = 32 << 10  # all-reduces of so many and more are split between reducers and a ring of the workers
 SMALL_SIZES = (64, 16 << 10)  # bytes of what is measured with reducers
 REDUCER_CHUNK = 16 << 10  # of an all-reduce that stands in for another collective
@@ -144,11 +144,12 @@ def _is_open(algorithm: str, collective: str, nbytes: int, shape: Shape, topolog
     """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden.
 
     To all-reduce between hosts, all send to all only short messages, and only where each has a port of its own. What is
-    short, or for few hosts, is not split between two trees. Rounds leave a port idle where several ranks share it.
+    short, or for few hosts, is not split between two trees. Rounds leave a port idle where several ranks share it, and
+    gain nothing for blocks that the queue of a port holds.
     """
     by_hosts = algorithm.startswith("hierarchical")
     if algorithm == "rounds":
-        return shape.local == 1 and shape.hosts > 2
+        return shape.local == 1 and shape.hosts > 2 and nbytes > QUEUED_BYTES * shape.size
     if algorithm == "double_tree":
         return nbytes >= _SPLIT_BETWEEN_TREES and shape.hosts >= _HOSTS_OF_TREES
     if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1:
