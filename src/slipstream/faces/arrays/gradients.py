@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slipstream.base.dtypes import name_of
@@ -27,7 +27,7 @@ from slipstream.gradients.policy import Policy
 from slipstream.gradients.reductions import check_sums
 from slipstream.gradients.wires import check_unscaled
 
-__all__ = ["Terms", "is_alone", "reduce_gradients"]
+__all__ = ["Terms", "groups_of", "is_alone", "names_of", "reduce_gradients"]
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -56,6 +56,31 @@ class Terms:
         if self.op != Adasum and self.way is not None and not isinstance(self.way, Cast):
             check_sums(self.way, engine_op(self.op))
             check_unscaled(self.way, 1.0 / self.predivide)
+
+    def with_groups(self, groups: Groups) -> Terms:
+        """The same, with these groups."""
+        return self if groups == self.groups else replace(self, groups=groups)
+
+
+def names_of(variables: Iterable[Any]) -> list[str]:
+    """What variables are called; "" for each if that does not tell them apart: Keras has many a "kernel"."""
+    names = [str(getattr(one, "path", None) or getattr(one, "name", "")) for one in variables]
+    return names if all(names) and len(set(names)) == len(names) else [""] * len(names)
+
+
+def groups_of(groups: Any, variables: Sequence[Any]) -> Groups:
+    """A number of groups, or lists of variables, as numbers of the variables; parts of about one length for a number.
+
+    Variables of the groups that are not among ``variables`` are left out.
+    """
+    if not groups or not variables:
+        return ()
+    if not isinstance(groups, list | tuple):
+        count = min(int(groups), len(variables))
+        ends = [number * len(variables) // count for number in range(count + 1)]
+        return tuple(tuple(range(low, high)) for low, high in zip(ends, ends[1:], strict=False))
+    number_of = {id(one): number for number, one in enumerate(variables)}
+    return tuple(tuple(number_of[id(one)] for one in group if id(one) in number_of) for group in groups)
 
 
 def is_alone(process_set: ProcessSet) -> bool:

@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from slipstream.base.errors import SlipstreamError
+from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array, is_aligned, new_array
-from slipstream.faces.tensorflow.failures import as_framework_error, keep
+from slipstream.faces.tensorflow.failures import as_framework_error
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
 
@@ -90,11 +91,8 @@ def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Ou
 
 def _in_graph(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
     def call(*given: Any) -> list[Array]:
-        try:
+        with keeping():
             return list(work(*[np.asarray(one) for one in given]))
-        except SlipstreamError as error:
-            keep(error)
-            raise
 
     found = tf.numpy_function(call, list(inputs), [dtype for dtype, _ in outputs])
     found = [found] if not isinstance(found, list | tuple) else list(found)

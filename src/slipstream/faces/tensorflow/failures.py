@@ -1,7 +1,6 @@
 """Errors of the job as TensorFlow's programs expect them: both ours and one of `tf.errors`.
 
-In a graph TensorFlow makes an error of its own of the text. The last one of the job is kept, so that elastic training
-knows what has failed.
+In a graph TensorFlow makes an error of its own of the text (`slipstream.faces.arrays.kept`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from slipstream.base.errors import Mismatch, SlipstreamError
-from slipstream.comm.membership.failures import retold
 
-__all__ = ["as_framework_error", "keep", "of_graph"]
-
-_kept: list[SlipstreamError] = []
+__all__ = ["as_framework_error"]
 
 
 @functools.cache
@@ -44,16 +40,3 @@ def as_framework_error(error: SlipstreamError) -> SlipstreamError:
 
 def _code_of(error: Any) -> int:
     return int(tf.errors.FAILED_PRECONDITION if isinstance(error, Mismatch) else tf.errors.UNAVAILABLE)
-
-
-def keep(error: SlipstreamError) -> None:
-    """Keeps the error that a graph is about to fail with."""
-    _kept[:] = [error]
-
-
-def of_graph(error: BaseException) -> SlipstreamError | None:
-    """The job's error behind one that a graph has raised; None if it has another cause."""
-    if isinstance(error, SlipstreamError):
-        return error
-    found = next((one for one in _kept if str(one) in str(error)), None)
-    return None if found is None else retold(found, str(found))  # type: ignore[return-value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,6 +46,16 @@ class GradientReducer:
         self._groups = groups
         self.process_set = process_set
 
+    @classmethod
+    def of(
+        cls, terms: Terms, compressor: AnyCompression | None, sparse_as_dense: bool, groups: Any
+    ) -> GradientReducer:
+        """One from what the arguments have become."""
+        made = cls.__new__(cls)
+        made._terms, made._compressor, made.process_set = terms, compressor, terms.process_set
+        made._sparse_as_dense, made._groups = sparse_as_dense, groups
+        return made
+
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The reduced gradients of ``variables``; those that are None stay so. Every rank of the set calls it."""
         results = list(grads)
@@ -71,14 +81,8 @@ class GradientReducer:
         if self._compressor is not None:
             small = [self._compressor.compress(one) for one in grads]
             grads, contexts = [one for one, _ in small], [ctx for _, ctx in small]
-        names = _names_of(variables)
-        terms = Terms(
-            self._terms.op,
-            self._terms.predivide,
-            self._terms.way,
-            _as_numbers(self._groups, variables),
-            self.process_set,
-        )
+        names = gradients.names_of(variables)
+        terms = self._terms.with_groups(gradients.groups_of(self._groups, variables))
 
         def work(*arrays: Any) -> list[Any]:
             return gradients.reduce_gradients(arrays, names, terms)
@@ -92,21 +96,3 @@ class GradientReducer:
 
 def _is_sparse(grad: Any) -> bool:
     return isinstance(grad, tf.IndexedSlices)
-
-
-def _names_of(variables: Iterable[Any]) -> list[str]:
-    """What the variables are called; "" for each if they are not told apart so: Keras has many a "kernel"."""
-    names = [str(getattr(one, "path", None) or getattr(one, "name", "")) for one in variables]
-    return names if all(names) and len(set(names)) == len(names) else [""] * len(names)
-
-
-def _as_numbers(groups: Any, variables: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """``groups`` as the numbers of the variables; of a number of groups, parts of about the same length."""
-    if groups is None:
-        return ()
-    if not isinstance(groups, list | tuple):
-        count = min(int(groups), len(variables))
-        ends = [number * len(variables) // count for number in range(count + 1)]
-        return tuple(tuple(range(low, high)) for low, high in zip(ends, ends[1:], strict=False))
-    number_of = {id(one): number for number, one in enumerate(variables)}
-    return tuple(tuple(number_of[id(one)] for one in group if id(one) in number_of) for group in groups)
