@@ -46,6 +46,19 @@ REACHED = {
     "horovod.torch.elastic.state": "TorchState ElasticSampler StateHandler ModelStateHandler OptimizerStateHandler "
     "SamplerStateHandler get_handler_registry set_handler_registry",
     "horovod.torch.elastic.sampler": "ElasticSampler",
+    "horovod.tensorflow": "init rank size allreduce DistributedGradientTape DistributedOptimizer Compression keras "
+    "broadcast_variables BroadcastGlobalVariablesHook SyncBatchNormalization elastic _executing_eagerly size_op",
+    "horovod.tensorflow.mpi_ops": "init rank size allgather alltoall broadcast join rank_op Average _basics "
+    "handle_average_backwards_compatibility",
+    "horovod.tensorflow.functions": "broadcast_object broadcast_object_fn broadcast_variables allgather_object",
+    "horovod.tensorflow.compression": "Compression Compressor NoneCompressor FP16Compressor",
+    "horovod.tensorflow.elastic": "run TensorFlowState TensorFlowKerasState",
+    "horovod.tensorflow.keras": "init DistributedOptimizer callbacks elastic load_model allreduce",
+    "horovod.tensorflow.keras.callbacks": "BroadcastGlobalVariablesCallback MetricAverageCallback",
+    "horovod.tensorflow.keras.elastic": "run KerasState CommitStateCallback",
+    "horovod.keras": "init rank DistributedOptimizer PartialDistributedOptimizer callbacks elastic load_model broadcast",
+    "horovod.keras.callbacks": "LearningRateWarmupCallback LearningRateScheduleCallback BestModelCheckpoint",
+    "horovod.keras.elastic": "run KerasState UpdateBatchStateCallback UpdateEpochStateCallback",
     "horovod.common.basics": "HorovodBasics",
     "horovod.common.elastic": "State ObjectState run_fn HorovodInternalError HostsUpdatedInterrupt",
     "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError "
@@ -118,7 +131,7 @@ def test_version_checks_pass(horovod: Any) -> None:
     assert [int(part) for part in horovod.__version__.split(".")] >= [0, 28]
 
 
-@pytest.mark.parametrize("name", [*GONE, "horovod.tensorflow.keras.callbacks", "horovod.ray.runner"])
+@pytest.mark.parametrize("name", [*GONE, "horovod.mxnet.mpi_ops", "horovod.ray.runner"])
 def test_what_is_not_there_yet_says_what_to_use(horovod: Any, name: str) -> None:
     with pytest.raises(ImportError, match=r"horovod\.\w+: slipstream, .* does not have it yet\. Meanwhile: "):
         importlib.import_module(name)
@@ -142,7 +155,7 @@ def test_what_never_was_is_not_found(horovod: Any) -> None:
         ("horovod.torch", "no_such_name", r"\(horovod\.torch\) lists what it has"),
         ("horovod.torch.mpi_ops", "_allreduce_async", "did you mean allreduce_async"),
         ("horovod.torch.mpi_ops", "mpi_lib", "no such library"),
-        ("horovod.torch", "tensorflow", "Meanwhile: use slipstream.all_reduce"),
+        ("horovod.torch", "mxnet", "Meanwhile: use slipstream.all_reduce"),
         ("horovod.common.process_sets", "_temp_process_set_object", "hvd.add_process_set"),
         ("horovod.common.util", "no_such_name", "lists what it has"),
         ("horovod.common.elastic", "TorchState", r"horovod\.torch\.elastic.* has it"),
@@ -175,7 +188,8 @@ def test_small_tools(horovod: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tools.split_list([1, 2, 3, 4, 5], 2) == [[1, 2, 3], [4, 5]]
     assert [tools.num_rank_is_power_2(n) for n in (0, 1, 3, 4)] == [False, True, False, True]
     assert tools.extension_available("torch")
-    assert not tools.extension_available("tensorflow")
+    assert tools.extension_available("tensorflow") == (importlib.util.find_spec("tensorflow") is not None)
+    assert not tools.extension_available("mxnet")
     assert tools.gpu_available("torch") == torch.cuda.is_available()
     tools.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "file", "mpi_lib_v2")
     with pytest.raises(ImportError, match="slipstream has no mxnet here"):

@@ -13,9 +13,7 @@ _START = "start the ranks by slipstream run -H HOST:SLOTS,... or call a function
 
 # Packages below `horovod`.
 FACES: dict[str, str] = {
-    "tensorflow": _NUMPY.format("the tensors' NumPy arrays"),
-    "keras": _NUMPY.format("NumPy arrays"),
-    "_keras": _NUMPY.format("NumPy arrays"),
+    "_keras": "use horovod.keras, which is for Keras 3",
     "mxnet": _NUMPY.format("the arrays' asnumpy()"),
     "ray": _START,
     "spark": f"write the data to files by Spark, and {_START}",
