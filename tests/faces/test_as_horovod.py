@@ -56,7 +56,8 @@ REACHED = {
     "horovod.tensorflow.keras": "init DistributedOptimizer callbacks elastic load_model allreduce",
     "horovod.tensorflow.keras.callbacks": "BroadcastGlobalVariablesCallback MetricAverageCallback",
     "horovod.tensorflow.keras.elastic": "run KerasState CommitStateCallback",
-    "horovod.keras": "init rank DistributedOptimizer PartialDistributedOptimizer callbacks elastic load_model broadcast",
+    "horovod.keras": "init rank DistributedOptimizer PartialDistributedOptimizer callbacks elastic load_model "
+    "broadcast",
     "horovod.keras.callbacks": "LearningRateWarmupCallback LearningRateScheduleCallback BestModelCheckpoint",
     "horovod.keras.elastic": "run KerasState UpdateBatchStateCallback UpdateEpochStateCallback",
     "horovod.common.basics": "HorovodBasics",
@@ -85,9 +86,18 @@ def horovod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, _Finder)]
 
 
+def _can_load(module: str) -> bool:
+    needs = {"horovod.tensorflow": "tensorflow", "horovod.keras": "keras"}
+    return all(
+        importlib.util.find_spec(framework) is not None
+        for name, framework in needs.items()
+        if f"{module}.".startswith(f"{name}.")
+    )
+
+
 def test_names_are_where_programs_look(horovod: Any) -> None:
     missing = set()
-    for module, names in REACHED.items():
+    for module, names in ((one, REACHED[one]) for one in REACHED if _can_load(one)):
         try:
             found = importlib.import_module(module)
         except ImportError:
@@ -98,7 +108,7 @@ def test_names_are_where_programs_look(horovod: Any) -> None:
 
 
 def test_every_module_of_the_table_loads_and_has_what_it_lists(horovod: Any) -> None:
-    for module, names in MODULES.items():
+    for module, names in ((one, MODULES[one]) for one in MODULES if _can_load(one)):
         found = importlib.import_module(module)
         assert set(names.others) >= {name for name in found.__all__ if name not in _public(names.of)}
         missing = {f"{module}.{name}" for name in (*found.__all__, *names.others) if not hasattr(found, name)}

@@ -35,5 +35,7 @@ else:  # to a type checker a name that is not there is an error
         if name in _LATER:
             return importlib.import_module(f"slipstream.tensorflow.{name}")
         if name == "SyncBatchNormalization":  # it needs Keras
-            return importlib.import_module("slipstream.faces.tensorflow.sync_batch_norm").SyncBatchNormalization
+            return importlib.import_module(
+                "slipstream.faces.tensorflow.sync_batch_norm"
+            ).SyncBatchNormalization
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint(name, __all__)}")

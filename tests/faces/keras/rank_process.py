@@ -17,7 +17,7 @@ elif os.environ["KERAS_BACKEND"] == "torch":
 
     torch.set_num_threads(1)
 
-import slipstream.keras as hvd  # noqa: E402
+import slipstream.keras as hvd
 
 
 def run(request: tuple[str, str, tuple[Any, ...]]) -> Any:

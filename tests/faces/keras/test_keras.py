@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("keras")
+keras = pytest.importorskip("keras")
+
+import slipstream.keras as hvd  # noqa: E402
 
 EXAMPLES, BATCH, STEPS = 48, 12, 4  # BATCH: of all ranks together
 
@@ -20,10 +24,14 @@ def data() -> tuple[Any, Any]:
 
 
 def train(
-    optimizer: Any, share: tuple[int, int], callbacks: Any = (), seed: int = 0, epochs: int = 2, **compile: Any
+    optimizer: Any,
+    share: tuple[int, int],
+    callbacks: Any = (),
+    seed: int = 0,
+    epochs: int = 2,
+    **compile: Any,
 ) -> Any:
     """A model after some epochs on this share (number, of how many) of each batch; and what ``fit`` tells."""
-    import keras
 
     keras.utils.set_random_seed(seed)
     x, y = data()
@@ -34,29 +42,28 @@ def train(
     )
     model.compile(optimizer, loss="mse", metrics=["mae"], **compile)
     told = model.fit(
-        x[mine], y[mine], batch_size=BATCH // of, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks)
+        x[mine],
+        y[mine],
+        batch_size=BATCH // of,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(callbacks),
     )
     return model, told.history
 
 
 def weights(model: Any) -> list[Any]:
-    import keras
-
     return [np.asarray(keras.ops.convert_to_numpy(one)) for one in model.trainable_weights]
 
 
 def assert_equal_on_all(model: Any, where: object = "") -> None:
-    import slipstream.keras as hvd
-
     mine = [one.tobytes() for one in weights(model)]
     assert all(one == mine for one in hvd.allgather_object(mine)), where
 
 
 def check_same_as_one() -> None:
     """Ranks begin with weights of their own: the callback gives them those of rank 0."""
-    import keras
-    import slipstream.keras as hvd
-
     rank, size = hvd.rank(), hvd.size()
     jit: list[dict[str, Any]] = [{"run_eagerly": True}, {}]
     if keras.config.backend() == "jax":
@@ -75,9 +82,6 @@ def check_same_as_one() -> None:
 
 def check_kinds() -> None:
     """Accumulation, EMA, compression, groups: equal weights on all ranks."""
-    import keras
-    import slipstream.keras as hvd
-
     share = hvd.rank(), hvd.size()
     kinds: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"backward_passes_per_step": 2}),
@@ -97,9 +101,6 @@ def check_kinds() -> None:
 
 def check_accumulation() -> None:
     """The sum of two passes, or their mean."""
-    import keras
-    import slipstream.keras as hvd
-
     share = hvd.rank(), hvd.size()
     mean = keras.optimizers.SGD(0.02, gradient_accumulation_steps=2)
     want, _ = train(mean, (0, 1))
@@ -114,9 +115,6 @@ def check_accumulation() -> None:
 
 def check_mixed_precision() -> None:
     """One rank's gradients overflow: all ranks skip the step, and stay equal."""
-    import keras
-    import slipstream.keras as hvd
-
     keras.config.set_dtype_policy("mixed_float16")
     try:
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.02), initial_scale=2.0**40)
@@ -140,9 +138,6 @@ def check_mixed_precision() -> None:
 
 
 def check_operations() -> None:
-    import keras
-    import slipstream.keras as hvd
-
     rank, size = hvd.rank(), hvd.size()
     assert hvd.allreduce(1.0 + rank, op=hvd.Sum) == sum(range(1, size + 1))
     assert hvd.allreduce(np.full(3, 1.0 + rank)).tolist() == [(size + 1) / 2] * 3
@@ -157,9 +152,6 @@ def check_operations() -> None:
 
 
 def check_mistakes() -> None:
-    import keras
-    import slipstream.keras as hvd
-
     once = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(ValueError, match="wrapped already"):
         hvd.DistributedOptimizer(once)
@@ -172,9 +164,6 @@ def check_mistakes() -> None:
 
 
 def check_rates() -> None:
-    import keras
-    import slipstream.keras as hvd
-
     rank, size = hvd.rank(), hvd.size()
     seen: list[float] = []
 
@@ -194,16 +183,11 @@ def check_rates() -> None:
 
 
 def check_partial() -> None:
-    import keras
-    import slipstream.keras as hvd
-
     rank, size = hvd.rank(), hvd.size()
     keras.utils.set_random_seed(0)
     shared, own = keras.layers.Dense(3), keras.layers.Dense(2)
     model = keras.Sequential([keras.Input((5,)), shared, own])
-    model.compile(
-        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=own), loss="mse"
-    )
+    model.compile(hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=own), loss="mse")
     x, y = data()
     model.fit(x[rank::size], y[rank::size], batch_size=4, epochs=1, verbose=0)
     kernels = hvd.allgather_object([keras.ops.convert_to_numpy(one.kernel).tolist() for one in (shared, own)])
@@ -212,9 +196,6 @@ def check_partial() -> None:
 
 
 def check_saving(folder: str) -> None:
-    import keras
-    import slipstream.keras as hvd
-
     share = hvd.rank(), hvd.size()
     model, _ = train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.05)), share)
     file = f"{folder}/{hvd.rank()}.keras"
@@ -233,9 +214,6 @@ def check_saving(folder: str) -> None:
 
 
 def check_elastic_state() -> None:
-    import keras
-    import slipstream.keras as hvd
-
     elastic = hvd.elastic
     model, _ = train(keras.optimizers.SGD(0.1), (hvd.rank(), hvd.size()), seed=hvd.rank())
     state = elastic.KerasState(model, epoch=0, batch=0)
@@ -251,7 +229,12 @@ def check_elastic_state() -> None:
     for one, other in zip(weights(model), before, strict=True):
         np.testing.assert_array_equal(one, other)
     model.fit(
-        x, y, batch_size=BATCH, epochs=1, verbose=0, callbacks=[*callbacks, elastic.CommitStateCallback(state, 2)]
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=1,
+        verbose=0,
+        callbacks=[*callbacks, elastic.CommitStateCallback(state, 2)],
     )
     after = [one.copy() for one in weights(model)]
     state.restore()
@@ -261,11 +244,6 @@ def check_elastic_state() -> None:
 
 def check_lost() -> None:
     """A rank that is killed amid ``fit``: the others raise, and the text names it."""
-    import os
-    import signal
-
-    import keras
-    import slipstream.keras as hvd
 
     class Die(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -273,7 +251,9 @@ def check_lost() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(Exception, match="rank 1"):
-        train(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), (hvd.rank(), hvd.size()), [Die()], epochs=500)
+        train(
+            hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), (hvd.rank(), hvd.size()), [Die()], epochs=500
+        )
 
 
 CHECKS = [

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
+
+import slipstream  # noqa: E402
+import slipstream.tensorflow as hvd  # noqa: E402
 
 
 def train(wrap: Any, in_graph: bool, rank: int, size: int, steps: int = 5) -> list[Any]:
     """Weights of a small model after some steps of SGD on this rank's share of 12 examples."""
-    import tensorflow as tf
-
     generator = np.random.default_rng(0)
     x = generator.normal(size=(12, 4)).astype(np.float32)[rank::size]
     y = generator.normal(size=(12, 2)).astype(np.float32)[rank::size]
@@ -33,8 +34,6 @@ def train(wrap: Any, in_graph: bool, rank: int, size: int, steps: int = 5) -> li
 
 
 def check_tape() -> None:
-    import slipstream.tensorflow as hvd
-
     want = train(lambda tape: tape, False, 0, 1)
     variants: list[dict[str, Any]] = [
         {},
@@ -53,14 +52,13 @@ def check_tape() -> None:
             )
             for one, other in zip(got, want, strict=True):
                 loose = "compression" in options
-                np.testing.assert_allclose(one, other, rtol=0.05 if loose else 1e-4, atol=0.02 if loose else 1e-5)
+                np.testing.assert_allclose(
+                    one, other, rtol=0.05 if loose else 1e-4, atol=0.02 if loose else 1e-5
+                )
             assert all(np.array_equal(got[0], one) for one in hvd.allgather_object(got[0])), options
 
 
 def check_own_compressor() -> None:
-    import slipstream.tensorflow as hvd
-    import tensorflow as tf
-
     class Halves(hvd.Compressor):
         @staticmethod
         def compress(tensor: Any) -> Any:
@@ -79,9 +77,6 @@ def check_own_compressor() -> None:
 
 def check_sources() -> None:
     """One source, dicts, None, and sources that stay on their rank."""
-    import slipstream.tensorflow as hvd
-    import tensorflow as tf
-
     rank, size = hvd.rank(), hvd.size()
     a, b, c = tf.Variable(1.0), tf.Variable(2.0), tf.Variable(3.0)
     mean = (size + 1) / 2
@@ -109,9 +104,6 @@ def check_sources() -> None:
 
 
 def check_sparse() -> None:
-    import slipstream.tensorflow as hvd
-    import tensorflow as tf
-
     rank, size = hvd.rank(), hvd.size()
     table = tf.Variable(tf.ones([size + 1, 2]))
     want = np.zeros((size + 1, 2))
@@ -133,10 +125,6 @@ def check_sparse() -> None:
 
 
 def check_different_sources() -> None:
-    import slipstream
-    import slipstream.tensorflow as hvd
-    import tensorflow as tf
-
     x = tf.Variable(tf.ones([3 + hvd.rank()]))
     with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
         y = tf.reduce_sum(x)
@@ -145,9 +133,6 @@ def check_different_sources() -> None:
 
 
 def check_sessions() -> None:
-    import slipstream.tensorflow as hvd
-    import tensorflow as tf
-
     v1 = tf.compat.v1
     with tf.Graph().as_default():
         x = v1.get_variable("x", initializer=tf.constant([1.0 + hvd.rank()]))
@@ -170,9 +155,6 @@ def check_sessions() -> None:
 
 
 def check_states() -> None:
-    import slipstream.tensorflow as hvd
-    import tensorflow as tf
-
     x = tf.Variable([float(hvd.rank())])
     state = hvd.elastic.TensorFlowState([x], batch=hvd.rank())
     state.sync()
@@ -196,9 +178,6 @@ def check_states() -> None:
 
 
 def check_sync_batch_norm() -> None:
-    import slipstream.tensorflow as hvd
-    import tensorflow as tf
-
     rank, size = hvd.rank(), hvd.size()
     x = np.random.default_rng(1).normal(size=(4 * size, 3)).astype(np.float32)
     whole, part = tf.keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from slipstream.base.dtypes import WireType, as_wire, name_of
 from slipstream.base.misspelt import did_you_mean
 from slipstream.comm.collectives.wires import wire_of_job
-from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, PowerSGD, TopK, Way, Wire
 from slipstream.comm.membership.group import Group
+from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, PowerSGD, TopK, Way, Wire
 
 __all__ = [
     "AnyCompression",

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from slipstream.base.dtypes import name_of
@@ -78,7 +79,7 @@ def groups_of(groups: Any, variables: Sequence[Any]) -> Groups:
     if not isinstance(groups, list | tuple):
         count = min(int(groups), len(variables))
         ends = [number * len(variables) // count for number in range(count + 1)]
-        return tuple(tuple(range(low, high)) for low, high in zip(ends, ends[1:], strict=False))
+        return tuple(tuple(range(low, high)) for low, high in pairwise(ends))
     number_of = {id(one): number for number, one in enumerate(variables)}
     return tuple(tuple(number_of[id(one)] for one in group if id(one) in number_of) for group in groups)
 

@@ -100,7 +100,9 @@ def start_grouped_all_reduce(
                 results[pack[0]] = part.result
             else:
                 flat, views = _side_by_side(chosen)
-                text = f"{label or 'grouped_allreduce'} of shapes {_listed([_by(one.shape) for one in chosen])}"
+                text = (
+                    f"{label or 'grouped_allreduce'} of shapes {_listed([_by(one.shape) for one in chosen])}"
+                )
                 part = start_all_reduce(flat, text, op, prescale, postscale, process_set, out=flat)
                 for index, view in zip(pack, views, strict=True):
                     results[index] = view

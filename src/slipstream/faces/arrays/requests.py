@@ -35,7 +35,13 @@ _MOST_KEPT = 4096
 _SHARING = frozenset((DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I64))
 _COMPLEX = (DType.C64, DType.C128)
 # What the parts of facts are called where they differ.
-_SUM = ("data types", "{} tensor shapes", "reduce operations", "prescale or postscale factors", "wire types|exact")
+_SUM = (
+    "data types",
+    "{} tensor shapes",
+    "reduce operations",
+    "prescale or postscale factors",
+    "wire types|exact",
+)
 _ROOTED = ("data types", "{} tensor shapes", "{} root ranks")
 _ROWS = ("data types", "{} tensor shapes")
 

@@ -18,8 +18,8 @@ from slipstream._core import address_of
 from slipstream.base.dtypes import DType, WireType
 from slipstream.comm.collectives.copies_back import OPEN, await_memory
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.negotiated import DONE, Pending
 from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.negotiated import DONE, Pending
 from slipstream.comm.negotiation.order import MOST_SHARED
 from slipstream.faces.arrays.movement import (
     check_splits,

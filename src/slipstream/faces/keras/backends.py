@@ -25,7 +25,9 @@ def run(work: Work, tensors: Sequence[Any]) -> list[Any]:
     """What ``work`` makes of the arrays of ``tensors``: as many, of the same shapes and dtypes, as tensors."""
     backend = keras.config.backend()
     if backend not in _RUNS:
-        raise RuntimeError(f"slipstream has no face for Keras's back end {backend!r}: use one of {', '.join(_RUNS)}")
+        raise RuntimeError(
+            f"slipstream has no face for Keras's back end {backend!r}: use one of {', '.join(_RUNS)}"
+        )
     return _RUNS[backend](work, tensors)
 
 
@@ -75,4 +77,6 @@ def to_array(value: Any) -> Array:
 
 def variable_arrays(variables: Sequence[Any]) -> list[Array]:
     """The values of variables."""
-    return [to_array(one.value if hasattr(one, "value") and not callable(one.value) else one) for one in variables]
+    return [
+        to_array(one.value if hasattr(one, "value") and not callable(one.value) else one) for one in variables
+    ]

@@ -33,8 +33,8 @@ def allreduce(
     """Reduces a value over all ranks; returns a NumPy array.
 
     ``value``: a number, a list, an array, a tensor or a variable, of the same shape and dtype on all ranks. ``op``:
-    Average (the default), Sum, Min, Max, Product or Adasum; ``average`` is its deprecated forerunner. Raises Mismatch if
-    the ranks' shapes, dtypes or operations differ, another SlipstreamError if the operation fails.
+    Average (the default), Sum, Min, Max, Product or Adasum; ``average`` is its deprecated forerunner. Raises Mismatch
+    if the ranks' shapes, dtypes or operations differ, another SlipstreamError if the operation fails.
 
     >>> float(hvd.allreduce(1.0 + hvd.rank()))
     1.5
@@ -78,8 +78,8 @@ def reducescatter(
     >>> hvd.reducescatter([1.0, 2.0])  # on rank 0
     array([1.])
     """
-    found = starting.reduce_scatter(to_array(value), name, op, 1.0, 1.0, process_set).wait()
-    return found  # type: ignore[no-any-return]
+    pending = starting.reduce_scatter(to_array(value), name, op, 1.0, 1.0, process_set)
+    return pending.wait()  # type: ignore[no-any-return]
 
 
 @_whole

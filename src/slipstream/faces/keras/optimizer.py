@@ -30,7 +30,12 @@ class _Reducer:
     """Reduces the gradients of an optimizer."""
 
     def __init__(
-        self, terms: Terms, compressor: AnyCompression | None, sparse_as_dense: bool, groups: Any, factor: float
+        self,
+        terms: Terms,
+        compressor: AnyCompression | None,
+        sparse_as_dense: bool,
+        groups: Any,
+        factor: float,
     ) -> None:
         self.terms = terms
         self._compressor = compressor
@@ -66,9 +71,7 @@ class _Reducer:
 
     def _by_tensorflow(self, grads: list[Any], variables: list[Any]) -> list[Any]:
         found = importlib.import_module("slipstream.faces.tensorflow.gradients")
-        reducer = found.GradientReducer.of(
-            self.terms, self._compressor, self._sparse_as_dense, self._groups
-        )
+        reducer = found.GradientReducer.of(self.terms, self._compressor, self._sparse_as_dense, self._groups)
         reduced: list[Any] = reducer(grads, variables)
         return reduced
 

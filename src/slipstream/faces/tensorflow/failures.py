@@ -17,7 +17,9 @@ __all__ = ["as_framework_error"]
 
 @functools.cache
 def _class_of(kind: type[SlipstreamError]) -> Any:
-    of_framework = tf.errors.FailedPreconditionError if issubclass(kind, Mismatch) else tf.errors.UnavailableError
+    of_framework = (
+        tf.errors.FailedPreconditionError if issubclass(kind, Mismatch) else tf.errors.UnavailableError
+    )
 
     def text(self: Any) -> str:
         return str(self.args[0])

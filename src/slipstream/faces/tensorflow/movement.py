@@ -114,7 +114,7 @@ def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSe
         return starting.grouped_all_gather(arrays, name, process_set).wait()
 
     def gradient(*dys: Any) -> Any:
-        rows = [tf.shape(one)[:1] if one.shape.rank != 0 else tf.constant([0]) for one in inputs]
+        rows = [tf.shape(one)[:1] if one.shape.rank != 0 else tf.constant([1]) for one in inputs]
         shapes = [(dy.dtype, one.shape) for dy, one in zip(dys, inputs, strict=True)]
 
         def back(*arrays: Any) -> list[Any]:
@@ -129,12 +129,9 @@ def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSe
 def _own_rows(dys: Sequence[Any], rows: Sequence[int], process_set: ProcessSet) -> list[Any]:
     """The averages of all ranks' gradients of what was gathered: of each the rows that this rank had brought."""
     reduced = starting.grouped_all_reduce(dys, None, Average, 1.0, 1.0, process_set).wait()
-    own = np.array([[max(count, 1) if dy.ndim == 1 and not count else count] for dy, count in zip(dys, rows)])
-    everyone = starting.all_gather(own.reshape(1, -1), None, process_set).wait()
+    everyone = starting.all_gather(np.array([rows]), None, process_set).wait()
     starts = everyone[: process_set.group.rank].sum(0).tolist()
-    return [
-        np.array(one[start : start + count]) for one, start, count in zip(reduced, starts, own[:, 0].tolist())
-    ]
+    return [one[start : start + count] for one, start, count in zip(reduced, starts, rows, strict=True)]
 
 
 @whole_call

@@ -46,7 +46,9 @@ class _Distributed:
             found[i] = one
         if self._slipstream_scale:
             size = self._slipstream.process_set.size() or 1
-            found = [scaled(one, size) if is_local else one for one, is_local in zip(found, local, strict=True)]
+            found = [
+                scaled(one, size) if is_local else one for one, is_local in zip(found, local, strict=True)
+            ]
         if not isinstance(sources, list | tuple | dict):
             return found[0]
         return tf.nest.pack_sequence_as(sources, found)
