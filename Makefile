@@ -94,7 +94,7 @@ test-frameworks: build  ## the tests of the faces of TensorFlow, Keras and JAX, 
 	  else echo "skipped: TensorFlow, Keras and JAX have releases for Python 3.11 to 3.13, not for $(BIN)/python"; fi
 
 frameworks-tests: $(FRAMEWORKS)/package.stamp
-	@PATH="$(CURDIR)/$(FRAMEWORKS)/bin:$$PATH" $(FRAMEWORKS)/bin/python -m pytest -q $(FRAMEWORK_TESTS)
+	@PATH="$(CURDIR)/$(FRAMEWORKS)/bin:$$PATH" $(FRAMEWORKS)/bin/python -m pytest -q -m "slow or not slow" $(FRAMEWORK_TESTS)
 
 lint: venv  ## ruff, mypy, clang-format and the import contracts
 	@$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import tensorflow as tf
 from slipstream.faces.arrays.compression import AnyCompression, Compression
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
-from slipstream.faces.tensorflow.gradients import GradientReducer
+from slipstream.faces.tensorflow.gradients import ReduceGradients
 from slipstream.faces.tensorflow.sessions import wrap_session_optimizer
 
 __all__ = ["DistributedOptimizer"]
@@ -56,7 +56,7 @@ def DistributedOptimizer(
             raise ValueError(
                 "backward_passes_per_step is for optimizers of Keras, not for those of tf.compat.v1.train"
             )
-        return wrap_session_optimizer(optimizer, name, GradientReducer(**shared))
+        return wrap_session_optimizer(optimizer, name, ReduceGradients(**shared))
     of_keras = importlib.import_module("slipstream.keras")
     return of_keras.DistributedOptimizer(
         optimizer,

@@ -25,8 +25,8 @@ def load_model(
     ``custom_optimizers``: classes of optimizers that Keras does not know, ``custom_objects`` others, by name.
     ``compression``: of the optimizer. Further keywords go to Keras.
 
-    >>> model.save("model.keras")
-    >>> model = hvd.load_model("model.keras")
+    >>> model.save(f"model-{hvd.rank()}.keras")
+    >>> model = hvd.load_model(f"model-{hvd.rank()}.keras")
     """
     known = {one.__name__: one for one in custom_optimizers or ()} | dict(custom_objects or {})
     model = keras.saving.load_model(filepath, custom_objects=known, **kwargs)

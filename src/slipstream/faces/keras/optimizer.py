@@ -26,7 +26,7 @@ __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "is_distribute
 _LossScale = keras.optimizers.LossScaleOptimizer
 
 
-class _Reducer:
+class _Reduce:
     """Reduces the gradients of an optimizer."""
 
     def __init__(
@@ -50,15 +50,15 @@ class _Reducer:
         if not is_alone(self.terms.process_set):
             self._reduce_into(results, variables)
         if self._factor != 1.0:
-            results = [None if one is None else one * self._factor for one in results]
+            results = [_times(one, self._factor) for one in results]
         return results
 
     def _reduce_into(self, results: list[Any], variables: Sequence[Any]) -> None:
         size = self.terms.process_set.size() or 1
         here = [id(one) in self.local for one in variables]
         for i, is_local in enumerate(here):
-            if is_local and self.scale_local and results[i] is not None:
-                results[i] = results[i] / size
+            if is_local and self.scale_local:
+                results[i] = _times(results[i], 1.0 / size)
         shared = [i for i, one in enumerate(results) if one is not None and not here[i]]
         given = [results[i] for i in shared]
         chosen = [variables[i] for i in shared]
@@ -71,8 +71,8 @@ class _Reducer:
 
     def _by_tensorflow(self, grads: list[Any], variables: list[Any]) -> list[Any]:
         found = importlib.import_module("slipstream.faces.tensorflow.gradients")
-        reducer = found.GradientReducer.of(self.terms, self._compressor, self._sparse_as_dense, self._groups)
-        reduced: list[Any] = reducer(grads, variables)
+        reduce = found.ReduceGradients.of(self.terms, self._compressor, self._sparse_as_dense, self._groups)
+        reduced: list[Any] = reduce(grads, variables)
         return reduced
 
     def _by_arrays(self, grads: list[Any], variables: list[Any]) -> list[Any]:
@@ -94,10 +94,19 @@ class _Reducer:
         return [self._compressor.decompress(one, ctx) for one, ctx in zip(found, contexts, strict=True)]
 
 
+def _times(grad: Any, factor: float) -> Any:
+    """A gradient, or tf.IndexedSlices, or None, times a factor."""
+    if grad is None:
+        return None
+    if hasattr(grad, "indices") and hasattr(grad, "dense_shape"):
+        return type(grad)(grad.values * factor, grad.indices, grad.dense_shape)
+    return grad * factor
+
+
 class _Distributed:
     """Comes before the user's optimizer class in the classes made by `DistributedOptimizer`."""
 
-    _slipstream: _Reducer
+    _slipstream: _Reduce
     _slipstream_above: bool  # the optimizer around this one reduces
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
@@ -157,8 +166,8 @@ def _made_around(init: Any) -> Any:
 _LossScale.__init__ = _made_around(_LossScale.__init__)
 
 
-def _give(optimizer: Any, reducer: _Reducer) -> None:
-    optimizer.__dict__.update({"_slipstream": reducer, "_slipstream_above": False})
+def _give(optimizer: Any, reduce: _Reduce) -> None:
+    optimizer.__dict__.update({"_slipstream": reduce, "_slipstream_above": False})
 
 
 def DistributedOptimizer(
@@ -212,9 +221,9 @@ def DistributedOptimizer(
     groups = num_groups or None if groups is None else groups
     wrapped = object.__new__(_class_of(type(optimizer)))
     object.__setattr__(wrapped, "__dict__", optimizer.__dict__)
-    reducer = _Reducer(terms, compressor, sparse_as_dense, groups, factor)
-    reducer.scale_local = scale_local_gradients
-    _give(wrapped, reducer)
+    reduce = _Reduce(terms, compressor, sparse_as_dense, groups, factor)
+    reduce.scale_local = scale_local_gradients
+    _give(wrapped, reduce)
     return wrapped
 
 

@@ -17,10 +17,10 @@ from slipstream.faces.horovod.reduce_ops import Adasum, Average
 from slipstream.faces.tensorflow.bridge import run
 from slipstream.faces.tensorflow.reductions import grouped_allreduce
 
-__all__ = ["GradientReducer"]
+__all__ = ["ReduceGradients"]
 
 
-class GradientReducer:
+class ReduceGradients:
     """Reduces lists of gradients, as the arguments of `DistributedOptimizer` say; ValueError if they do not fit."""
 
     def __init__(
@@ -49,7 +49,7 @@ class GradientReducer:
     @classmethod
     def of(
         cls, terms: Terms, compressor: AnyCompression | None, sparse_as_dense: bool, groups: Any
-    ) -> GradientReducer:
+    ) -> ReduceGradients:
         """One from what the arguments have become."""
         made = cls.__new__(cls)
         made._terms, made._compressor, made.process_set = terms, compressor, terms.process_set

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from slipstream.faces.tensorflow.gradients import GradientReducer
+from slipstream.faces.tensorflow.gradients import ReduceGradients
 from slipstream.faces.tensorflow.movement import broadcast_variables
 
 __all__ = ["BroadcastGlobalVariablesHook", "broadcast_global_variables", "wrap_session_optimizer"]
@@ -54,16 +54,16 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
 class _Distributed(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """An optimizer of TensorFlow 1 whose gradients are reduced in ``compute_gradients``."""
 
-    def __init__(self, optimizer: Any, name: str, reducer: GradientReducer) -> None:
+    def __init__(self, optimizer: Any, name: str, reduce: ReduceGradients) -> None:
         super().__init__(name=name, use_locking=False)
         self._optimizer = optimizer
-        self._reducer = reducer
+        self._reduce = reduce
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Pairs of reduced gradient and variable; arguments are those of the wrapped optimizer."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         grads, variables = [one for one, _ in pairs], [one for _, one in pairs]
-        return list(zip(self._reducer(grads, variables), variables, strict=True))
+        return list(zip(self._reduce(grads, variables), variables, strict=True))
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """That of the wrapped optimizer."""
@@ -82,6 +82,6 @@ class _Distributed(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return self._optimizer.variables(*args, **kwargs)
 
 
-def wrap_session_optimizer(optimizer: Any, name: str | None, reducer: GradientReducer) -> Any:
+def wrap_session_optimizer(optimizer: Any, name: str | None, reduce: ReduceGradients) -> Any:
     """An optimizer of tf.compat.v1.train that reduces gradients before it applies them."""
-    return _Distributed(optimizer, name or f"Distributed{type(optimizer).__name__}", reducer)
+    return _Distributed(optimizer, name or f"Distributed{type(optimizer).__name__}", reduce)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from slipstream.faces.arrays.compression import AnyCompression, Compression
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
-from slipstream.faces.tensorflow.gradients import GradientReducer
+from slipstream.faces.tensorflow.gradients import ReduceGradients
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape", "local_ids", "scaled"]
 
@@ -19,7 +19,7 @@ __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape", "local_i
 class _Distributed:
     """Comes before the user's class in the classes made by `DistributedGradientTape`."""
 
-    _slipstream: GradientReducer
+    _slipstream: ReduceGradients
     _slipstream_local: set[int]
     _slipstream_scale: bool
 
@@ -122,7 +122,7 @@ def DistributedGradientTape(
     """
     wrapped = object.__new__(_class_of(type(gradtape)))
     wrapped.__dict__ = gradtape.__dict__
-    wrapped._slipstream = GradientReducer(
+    wrapped._slipstream = ReduceGradients(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         op=op,
