@@ -87,7 +87,8 @@ MODULES: dict[str, Names] = {
     "horovod.tensorflow.mpi_ops": Names(
         (_TENSORFLOW,),
         {"handle_average_backwards_compatibility": "slipstream.faces.horovod.reduce_ops:choose_op"}
-        | {"_basics": f"{_OURS}.basics:BASICS"},
+        | {"_basics": f"{_OURS}.basics:BASICS"}
+        | _BATCH_NORM,
     ),
     "horovod.tensorflow.functions": Names(
         others=_from(
