@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ tf = pytest.importorskip("tensorflow")
 
 import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
+from slipstream.faces.tensorflow.failures import as_framework_error  # noqa: E402
 
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
 INTEGERS = ["uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"]
@@ -279,3 +281,19 @@ def test_process_set(three: Any) -> None:
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_a_rank_that_is_killed(two: Any, in_graph: bool) -> None:
     two(check_lost, in_graph, dying=[1])
+
+
+def test_errors_are_both_and_can_be_pickled() -> None:
+    lost = as_framework_error(slipstream.PeerLost("rank 3 is gone", 3, "host-3"))
+    assert isinstance(lost, slipstream.PeerLost)
+    assert isinstance(lost, tf.errors.UnavailableError)
+    assert (str(lost), lost.rank, lost.host, lost.message) == (
+        "rank 3 is gone",
+        3,
+        "host-3",
+        "rank 3 is gone",
+    )
+    assert as_framework_error(lost) is lost
+    again = pickle.loads(pickle.dumps(lost))
+    assert type(again) is slipstream.PeerLost
+    assert str(again) == "rank 3 is gone"

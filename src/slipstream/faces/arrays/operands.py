@@ -29,7 +29,8 @@ def new_array(shape: Sequence[int], dtype: Any) -> Array:
     nbytes = prod(shape) * kind.itemsize
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     begin = -address_of(raw) % ALIGNMENT
-    return raw[begin : begin + nbytes].view(kind).reshape(shape)
+    array: Array = raw[begin : begin + nbytes].view(kind).reshape(shape)
+    return array
 
 
 def is_aligned(array: Array) -> bool:

@@ -5,7 +5,6 @@ In a graph TensorFlow makes an error of its own of the text (`slipstream.faces.a
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -15,30 +14,37 @@ from slipstream.base.errors import Mismatch, SlipstreamError
 __all__ = ["as_framework_error"]
 
 
-@functools.cache
+_classes: dict[type[SlipstreamError], Any] = {}
+
+
 def _class_of(kind: type[SlipstreamError]) -> Any:
-    of_framework = (
-        tf.errors.FailedPreconditionError if issubclass(kind, Mismatch) else tf.errors.UnavailableError
-    )
+    found = _classes.get(kind)
+    if found is None:
+        errors = tf.errors
+        of_framework = (
+            errors.FailedPreconditionError if issubclass(kind, Mismatch) else errors.UnavailableError
+        )
+        members = {
+            "__module__": kind.__module__,
+            "__str__": lambda self: str(self.args[0]),
+            "__reduce__": lambda self: (kind, self.args),  # other processes may have no TensorFlow
+        }
+        found = _classes[kind] = type(kind.__name__, (kind, of_framework), members)
+    return found
 
-    def text(self: Any) -> str:
-        return str(self.args[0])
 
-    members = {"__module__": kind.__module__, "__str__": text, "__reduce__": SlipstreamError.__reduce__}
-    return type(kind.__name__, (kind, of_framework), members)
-
-
-def as_framework_error(error: SlipstreamError) -> SlipstreamError:
+def as_framework_error(error: SlipstreamError) -> Any:
     """The same error, which is one of `tf.errors` too: FailedPrecondition for a Mismatch, else Unavailable."""
     if isinstance(error, tf.errors.OpError):
         return error
-    found: Any = _class_of(type(error)).__new__(_class_of(type(error)))
+    kind = _class_of(type(error))
+    found = kind.__new__(kind)
     found.__dict__.update(error.__dict__)
     found.args = error.args
     found._message, found._node_def, found._op = str(error), None, None
-    found._error_code, found._experimental_payloads = _code_of(found), {}
-    return found  # type: ignore[no-any-return]
+    found._error_code, found._experimental_payloads = _code_of(error), {}
+    return found
 
 
-def _code_of(error: Any) -> int:
+def _code_of(error: SlipstreamError) -> int:
     return int(tf.errors.FAILED_PRECONDITION if isinstance(error, Mismatch) else tf.errors.UNAVAILABLE)
