@@ -1,7 +1,6 @@
 """Runs Horovod's own tests of its TensorFlow and Keras APIs on slipstream: `horovod_suite.py` with other files.
 
-CHECKOUT is a source tree of Horovod. TensorFlow and Keras 3 must be installed. The table in docs/tensorflow.md is what
-this printed.
+CHECKOUT is a source tree of Horovod. TensorFlow and Keras 3 must be installed.
 """
 
 from __future__ import annotations
