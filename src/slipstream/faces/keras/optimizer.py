@@ -135,7 +135,7 @@ class _DistributedLossScale(_Distributed):
 
 
 @functools.cache
-def _class_of(kind: type) -> Any:
+def _class_of(kind: Any) -> Any:
     first = _DistributedLossScale if issubclass(kind, _LossScale) else _Distributed
     # The names are the user's class's, so that a model that is saved can be loaded without slipstream.
     return type(kind.__name__, (first, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
@@ -258,7 +258,8 @@ def PartialDistributedOptimizer(
     layers = list(layers) if isinstance(layers, list | tuple | set) else [layers]
     if not all(isinstance(one, keras.layers.Layer) for one in layers):
         raise ValueError("All local layers must be of keras.layers.Layer type.")
-    wrapped = DistributedOptimizer(optimizer, *args, scale_local_gradients=scale_local_gradients, **kwargs)
+    wrapped = DistributedOptimizer(optimizer, *args, **kwargs)
+    wrapped._slipstream.scale_local = scale_local_gradients
     for layer in layers:
         for variable in layer.trainable_weights:
             wrapped.register_local_var(variable)

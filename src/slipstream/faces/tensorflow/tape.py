@@ -80,7 +80,7 @@ def scaled(grad: Any, size: int) -> Any:
 
 
 @functools.cache
-def _class_of(kind: type) -> Any:
+def _class_of(kind: Any) -> Any:
     return type(kind.__name__, (_Distributed, kind), {})
 
 
