@@ -88,6 +88,32 @@ ifeq ($(NUMPY_1),1)
 else
 	@echo "skipped: MXNet 1.9 needs NumPy 1, which has no wheels for the Python of $(PYTHON)"
 endif
+# The faces of other frameworks have an environment of their own: it takes gigabytes, so `make test` does without.
+FRAMEWORKS := .venv-frameworks
+FRAMEWORK_TESTS := $(wildcard tests/faces/tensorflow tests/faces/keras tests/faces/jax) tests/faces/test_as_horovod.py
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+$(FRAMEWORKS)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py
+	@echo "installing TensorFlow, Keras, JAX and PyTorch into $(FRAMEWORKS)"
+	@$(BIN)/python -m venv $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/python -m pip install -qq -c constraints.txt "$(TORCH)"
+	@$(BIN)/python .ci/requirements.py torch,tensorflow,keras,jax,test > $(FRAMEWORKS)/requirements.txt
+	@$(FRAMEWORKS)/bin/python -m pip install -qq -c constraints.txt -r $(FRAMEWORKS)/requirements.txt
+	@touch $@
+
+$(FRAMEWORKS)/package.stamp: $(VENV)/package.stamp $(FRAMEWORKS)/dependencies.stamp
+	@rm -rf build/frameworks
+	@$(PIP) wheel -qq --no-build-isolation --no-deps -w build/frameworks .
+	@$(FRAMEWORKS)/bin/python -m pip install -qq --no-deps --force-reinstall build/frameworks/*.whl
+	@touch $@
+
+.PHONY: test-frameworks frameworks-tests
+test-frameworks: build  ## the tests of the faces of TensorFlow, Keras and JAX, in an environment of their own
+	@if $(BIN)/python -c '$(FITS)'; then $(MAKE) --no-print-directory frameworks-tests; \
+	  else echo "skipped: TensorFlow, Keras and JAX have releases for Python 3.11 to 3.13, not for $(BIN)/python"; fi
+
+frameworks-tests: $(FRAMEWORKS)/package.stamp
+	@PATH="$(CURDIR)/$(FRAMEWORKS)/bin:$$PATH" $(FRAMEWORKS)/bin/python -m pytest -q -m "slow or not slow" $(FRAMEWORK_TESTS)
 
 lint: venv  ## ruff, mypy, clang-format and the import contracts
 	@$(BIN)/ruff check .
@@ -136,4 +162,4 @@ wheel: venv  ## build a manylinux wheel into dist/ and check it
 	@$(BIN)/python .ci/wheel.py dist $(FOR)
 
 clean:  ## remove what was built, and .venv
-	rm -rf build dist $(VENV) $(MXNET)
+	rm -rf build dist $(VENV) $(FRAMEWORKS) $(MXNET)

@@ -39,7 +39,8 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
-    {"torch", "lightgbm", "ray", "mxnet"},
+    {"torch", "keras", "lightgbm", "ray", "mxnet"},
+    {"tensorflow"},
     {"launch"},
     {"lab", "bench"},
     {"cli"},
@@ -57,14 +58,15 @@ ROOMS = {
     ],
     "faces": [
         {"horovod", "torch_steps", "torch_tensors"},
-        {"torch", "torch_distributed", "lightgbm", "ray", "mxnet"},
+        {"arrays"},
+        {"torch", "torch_distributed", "tensorflow", "keras", "lightgbm", "ray", "mxnet"},
     ],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet", "lightgbm", "ray"}
 WITHOUT_FRAMEWORK = {
-    *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "faces.horovod"),
+    *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "faces.horovod", "faces.arrays"),
     *("launch", "lab", "cli"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
@@ -210,7 +212,8 @@ def test_every_room_has_its_place(package: str) -> None:
 
 
 def test_what_faces_share_loads_no_framework() -> None:
-    shared = [PACKAGE / "gradients", PACKAGE / "staging", PACKAGE / "faces" / "horovod"]
+    faces = PACKAGE / "faces"
+    shared = [PACKAGE / "gradients", PACKAGE / "staging", faces / "horovod", faces / "arrays"]
     names = [
         ".".join(("slipstream", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
         for folder in shared
@@ -276,6 +279,12 @@ def test_native_rule(folder: str, line: str, good: bool) -> None:
         ("faces.torch.state", "from slipstream.faces.horovod.job import rank", True),
         ("faces.torch.state", "from slipstream.faces.torch_distributed import group", False),
         ("faces.torch.state", "import slipstream.torch", False),
+        ("faces.arrays.starting", "import tensorflow", False),
+        ("faces.horovod.job", "from slipstream.faces.arrays import starting", False),
+        ("faces.keras.optimizer", "from slipstream.faces.arrays import starting", True),
+        ("faces.keras.optimizer", "from slipstream.faces.tensorflow import bridge", False),
+        ("tensorflow.elastic", "from slipstream.keras import elastic", True),
+        ("keras.elastic", "from slipstream.tensorflow import elastic", False),
         ("torch.elastic", "from slipstream.torch import allreduce", True),
         ("torch.elastic", "from slipstream.launch import hosts", False),
     ],

@@ -38,6 +38,14 @@ def names_for(module: ModuleType) -> dict[str, Any]:
     if module.__name__.startswith("slipstream.torch"):
         known["torch"] = importlib.import_module("torch")
         known["hvd"] = importlib.import_module("slipstream.torch")
+    for name, framework, known_as in (("tensorflow", "tensorflow", "tf"), ("keras", "keras", "keras")):
+        if module.__name__.startswith(f"slipstream.{name}"):
+            known[known_as] = importlib.import_module(framework)
+            known["hvd"] = importlib.import_module(f"slipstream.{name}")
+    if module.__name__ == "slipstream.keras":
+        keras = known["keras"]
+        known["model"] = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        known["model"].compile("sgd", "mse")
     if module.__name__ == "slipstream.lab":
         known |= vars(module)
     return known
@@ -59,8 +67,8 @@ if __name__ == "__main__":
     import slipstream
 
     target = importlib.import_module(sys.argv[1])
-    in_hvd = sys.argv[1].startswith("slipstream.torch")
-    (importlib.import_module("slipstream.torch") if in_hvd else slipstream).init()
+    face = ".".join(sys.argv[1].split(".")[:2])
+    (importlib.import_module(face) if face != "slipstream.lab" else slipstream).init()
     code = run_examples(target, slipstream.rank(), sys.argv[2:])
     sys.stdout.flush()
     slipstream.barrier()

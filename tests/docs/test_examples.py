@@ -1,4 +1,4 @@
-"""Every public function of `slipstream`, `slipstream.torch` and `slipstream.lab` has an example, which is run."""
+"""Every public function of `slipstream`, its faces and `slipstream.lab` has an example, which is run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ OUTSIDE_A_JOB = {"run"}  # it starts a job
 NO_EXAMPLE = {"LaneStatistics", "LinkStatistics", "Op"}  # what `link_statistics` returns
 
 
-@pytest.mark.parametrize(
-    "module", ["slipstream", "slipstream.torch", "slipstream.torch.elastic", "slipstream.lab"]
-)
+FRAMEWORKS = ["slipstream.torch", "slipstream.torch.elastic", "slipstream.tensorflow", "slipstream.keras"]
+
+
+@pytest.mark.parametrize("module", ["slipstream", *FRAMEWORKS, "slipstream.lab"])
 def test_everything_public_has_an_example(module: str) -> None:
-    if module.startswith("slipstream.torch"):
-        pytest.importorskip("torch")
+    if module in FRAMEWORKS:
+        pytest.importorskip(module.split(".")[1])
     found = objects(importlib.import_module(module))
     assert len(found) > 3
     missing = [
@@ -34,10 +35,10 @@ def test_everything_public_has_an_example(module: str) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("module", ["slipstream", "slipstream.torch", "slipstream.torch.elastic"])
+@pytest.mark.parametrize("module", ["slipstream", *FRAMEWORKS])
 def test_examples_print_what_they_show(module: str, tmp_path: Path) -> None:
-    if module.startswith("slipstream.torch"):
-        pytest.importorskip("torch")
+    if module in FRAMEWORKS:
+        pytest.importorskip(module.split(".")[1])
     names = [name for name, _ in objects(importlib.import_module(module)) if name not in OUTSIDE_A_JOB]
     command = f"slipstream run -np 2 -- python {RANK} {module} {' '.join(names)}"
     code, output = Stage(tmp_path, None).run(command)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
-from faces.conftest import Ranks  # noqa: E402
+from faces.rank_jobs import Ranks  # noqa: E402
 from slipstream.faces.horovod.elastic import HostsUpdatedInterrupt, ObjectState  # noqa: E402
 from slipstream.faces.torch import state_handlers  # noqa: E402
 

@@ -39,7 +39,7 @@ __all__ = [
 T = TypeVar("T")
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
-_FACES = ("torch",)
+_FACES = ("tensorflow", "torch")
 
 
 class HorovodVersionMismatchError(ImportError):
@@ -85,7 +85,10 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether tensors of this framework may live on a GPU here."""
     if not extension_available(ext_base_name):
         return False
-    return bool(importlib.import_module(ext_base_name).cuda.is_available())
+    framework = importlib.import_module(ext_base_name)
+    if ext_base_name == "tensorflow":
+        return bool(framework.config.list_physical_devices("GPU"))
+    return bool(framework.cuda.is_available())
 
 
 def gloo_built(verbose: bool = False) -> bool:

@@ -28,6 +28,17 @@ _STATES = "slipstream.faces.horovod.elastic"
 _HANDLERS = "slipstream.faces.torch.state_handlers"
 _BUILT = "slipstream.as_horovod.built"
 _OURS = "slipstream.as_horovod"
+_TENSORFLOW, _KERAS = "slipstream.tensorflow", "slipstream.keras"
+_KERAS_CALLBACKS, _KERAS_ELASTIC = f"{_KERAS}.callbacks", f"{_KERAS}.elastic"
+_EAGERLY = {"_executing_eagerly": "tensorflow:executing_eagerly"}
+_BATCH_NORM = _from("slipstream.faces.tensorflow.sync_batch_norm", "SyncBatchNormalization")
+
+# `horovod.keras` and `horovod.tensorflow.keras` are one and the same.
+_KERAS_MODULES = {
+    f"{package}{name}": names
+    for package in ("horovod.keras", "horovod.tensorflow.keras")
+    for name, names in (("", (_KERAS,)), (".callbacks", (_KERAS_CALLBACKS,)), (".elastic", (_KERAS_ELASTIC,)))
+}
 
 MODULES: dict[str, Names] = {
     "horovod": Names(others=_from(f"{_OURS}.running", "run")),
@@ -72,6 +83,32 @@ MODULES: dict[str, Names] = {
     "horovod.mxnet.mpi_ops": Names((_MXNET,)),
     "horovod.mxnet.functions": Names(others=_from(_MXNET, "allgather_object broadcast_object")),
     "horovod.mxnet.compression": Names(others=_from(_MXNET, "Compression")),
+    "horovod.tensorflow": Names(
+        (_TENSORFLOW,),
+        _EAGERLY
+        | _BATCH_NORM
+        | {"handle_average_backwards_compatibility": "slipstream.faces.horovod.reduce_ops:choose_op"},
+    ),
+    "horovod.tensorflow.mpi_ops": Names(
+        (_TENSORFLOW,),
+        {"handle_average_backwards_compatibility": "slipstream.faces.horovod.reduce_ops:choose_op"}
+        | {"_basics": f"{_OURS}.basics:BASICS"}
+        | _BATCH_NORM,
+    ),
+    "horovod.tensorflow.functions": Names(
+        others=_from(
+            _TENSORFLOW,
+            "allgather_object broadcast_object broadcast_object_fn broadcast_variables",
+        )
+    ),
+    "horovod.tensorflow.compression": Names(
+        others=_from(_TENSORFLOW, "Compression Compressor")
+        | _from("slipstream.faces.arrays.compression", "NoneCompressor FP16Compressor")
+    ),
+    "horovod.tensorflow.sync_batch_norm": Names(others=_BATCH_NORM),
+    "horovod.tensorflow.util": Names(others=_EAGERLY | {"_cache": "functools:cache"}),
+    "horovod.tensorflow.elastic": Names((f"{_TENSORFLOW}.elastic",)),
+    **{name: Names(of) for name, of in _KERAS_MODULES.items()},
     "horovod.common": Names(),
     "horovod.common.basics": Names(others=_from(f"{_OURS}.basics", "HorovodBasics")),
     "horovod.common.elastic": Names(

@@ -25,6 +25,9 @@ _FAILED_BEFORE = "the job has failed before: "  # so the engine begins
 _NOT_THE_CALLER = (
     "slipstream",
     "torch",
+    "tensorflow",
+    "keras",
+    "jax",
     "numpy",
     "contextlib",
     "typing_extensions",

@@ -8,14 +8,11 @@ from slipstream.base.misspelt import did_you_mean
 
 __all__ = ["FACES", "hint"]
 
-_NUMPY = "use slipstream.all_reduce and its like with {}, or train in PyTorch"
 _START = "start the ranks by slipstream run -H HOST:SLOTS,... or call a function by slipstream.run"
 
 # Packages below `horovod`.
 FACES: dict[str, str] = {
-    "tensorflow": _NUMPY.format("the tensors' NumPy arrays"),
-    "keras": _NUMPY.format("NumPy arrays"),
-    "_keras": _NUMPY.format("NumPy arrays"),
+    "_keras": "use horovod.keras, which is for Keras 3",
     "ray": _START,
     "spark": f"write the data to files by Spark, and {_START}",
     "data": "use torch.utils.data.DataLoader with num_workers=1 or more, which loads beside the training",

@@ -169,17 +169,21 @@ def settle(memory: Memory, group: Group, kind: str) -> None:
 _in_flight: InFlight[Named] = InFlight()  # without a name
 
 
-_kinds: dict[str, Callable[[Request, Group], Pending]] = {}
+_kinds: dict[tuple[str, str], Callable[[Request, Group], Pending]] = {}
 
 
-def may_take_part(kinds: Sequence[str], begin: Callable[[Request, Group], Pending]) -> None:
-    """A face of a framework: ``begin`` starts operations of these kinds on ranks that have joined."""
-    _kinds.update(dict.fromkeys(kinds, begin))
+def may_take_part(kinds: Sequence[str], begin: Callable[[Request, Group], Pending], of: str = "") -> None:
+    """A face of a framework: ``begin`` starts operations of these kinds on ranks that have joined.
+
+    ``of``: the word, and a space, that the forms of its requests begin with; a program may use two faces at a time.
+    """
+    _kinds.update(dict.fromkeys(((kind, of) for kind in kinds), begin))
 
 
 def take_part(request: Request, group: Group) -> Pending:
     """Starts what other ranks have called, without data of this rank."""
-    return _kinds[request.kind](request, group)
+    of, space, _ = request.form.partition(" ")
+    return _kinds[request.kind, of if space else ""](request, group)
 
 
 _numbers = itertools.count()

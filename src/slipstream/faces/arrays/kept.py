@@ -1,0 +1,31 @@
+"""The last error of the job that a compiled function was left with: frameworks pass on its text alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership.failures import retold
+
+__all__ = ["keeping", "of_compiled"]
+
+_kept: list[SlipstreamError] = []
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+    """Within it an error of the job is kept, and goes on."""
+    try:
+        yield
+    except SlipstreamError as error:
+        _kept[:] = [retold(error, str(error))]  # without the traceback, which knows the program's objects
+        raise
+
+
+def of_compiled(error: BaseException) -> SlipstreamError | None:
+    """The job's error behind one that a compiled function has raised; None if that has another cause."""
+    if isinstance(error, SlipstreamError):
+        return error
+    text = str(error)
+    return next((one for one in _kept if str(one) in text), None)

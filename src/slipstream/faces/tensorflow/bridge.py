@@ -1,0 +1,101 @@
+"""Between TensorFlow's tensors and NumPy arrays, without copies where there is a way.
+
+An eager tensor on the CPU shows its memory as an array, and takes over that of an aligned array by DLPack. In a graph
+`tf.numpy_function` does both. It is stateful, so operations of one graph run in the order of the program, on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from slipstream.base.errors import SlipstreamError
+from slipstream.faces.arrays.kept import keeping
+from slipstream.faces.arrays.operands import Array, is_aligned, new_array
+from slipstream.faces.tensorflow.failures import as_framework_error
+
+__all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
+
+Outputs = Sequence[tuple[Any, Any]]
+"""The dtype and the static shape of each result."""
+
+try:  # what tells whether a tape listens costs nothing; to be asked for a gradient in vain costs 50 us
+    from tensorflow.python.eager.record import could_possibly_record as may_record
+except ImportError:  # of another release
+
+    def may_record() -> bool:
+        """Whether somebody may ask for a gradient."""
+        return True
+
+
+_executing_eagerly = tf.executing_eagerly
+_from_dlpack = tf.experimental.dlpack.from_dlpack
+
+
+def is_eager(tensor: Any) -> bool:
+    """Whether the tensor has its value now, and is used now."""
+    return _executing_eagerly() and hasattr(tensor, "_numpy")
+
+
+def as_tensor(value: Any) -> Any:
+    """``value`` as a dense tensor; what a `tf.Variable` holds."""
+    if isinstance(value, tf.Tensor):
+        return value
+    if isinstance(value, tf.IndexedSlices | tf.SparseTensor):
+        raise TypeError(f"a dense tensor is needed, not {type(value).__name__}: use tf.convert_to_tensor")
+    return tf.convert_to_tensor(value)
+
+
+def to_array(tensor: Any) -> Array:
+    """The memory of an eager tensor, read only."""
+    found = tensor._numpy()
+    return found if type(found) is np.ndarray else np.asarray(found)
+
+
+def to_tensor(array: Array, like: Any = None) -> Any:
+    """A tensor that takes over an array which nobody writes to any more; on the device of ``like``."""
+    if not is_aligned(array):
+        copy = new_array(array.shape, array.dtype)
+        copy[...] = array
+        array = copy
+    kind = array.dtype.kind
+    if kind in "fiu" or (kind == "c"):
+        tensor = _from_dlpack(array.__dlpack__())
+    elif array.dtype.itemsize == 2 and array.dtype.name == "bfloat16":
+        tensor = tf.bitcast(_from_dlpack(array.view(np.uint16).__dlpack__()), tf.bfloat16)
+    else:
+        tensor = tf.convert_to_tensor(array)
+    if like is not None and not like.device.endswith("CPU:0") and "GPU" in like.device:
+        with tf.device(like.device):
+            return tf.identity(tensor)
+    return tensor
+
+
+def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
+    """What ``work`` makes of the arrays of ``inputs``, as tensors: now, or whenever the graph runs.
+
+    Errors of the job are raised as `as_framework_error` says; in a graph as tf.errors.UnknownError with their text.
+    """
+    if all(map(is_eager, inputs)) and _executing_eagerly():
+        try:
+            results = work(*map(to_array, inputs))
+        except SlipstreamError as error:
+            raise as_framework_error(error) from None
+        like = inputs[0] if inputs else None
+        return [to_tensor(one, like) for one in results]
+    return _in_graph(work, inputs, outputs)
+
+
+def _in_graph(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
+    def call(*given: Any) -> list[Array]:
+        with keeping():
+            return list(work(*[np.asarray(one) for one in given]))
+
+    found = tf.numpy_function(call, list(inputs), [dtype for dtype, _ in outputs])
+    found = [found] if not isinstance(found, list | tuple) else list(found)
+    for tensor, (_, shape) in zip(found, outputs, strict=False):
+        tensor.set_shape(shape)
+    return found

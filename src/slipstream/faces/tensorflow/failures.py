@@ -1,0 +1,50 @@
+"""Errors of the job as TensorFlow's programs expect them: both ours and one of `tf.errors`.
+
+In a graph TensorFlow makes an error of its own of the text (`slipstream.faces.arrays.kept`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from slipstream.base.errors import Mismatch, SlipstreamError
+
+__all__ = ["as_framework_error"]
+
+
+_classes: dict[type[SlipstreamError], Any] = {}
+
+
+def _class_of(kind: type[SlipstreamError]) -> Any:
+    found = _classes.get(kind)
+    if found is None:
+        errors = tf.errors
+        of_framework = (
+            errors.FailedPreconditionError if issubclass(kind, Mismatch) else errors.UnavailableError
+        )
+        members = {
+            "__module__": kind.__module__,
+            "__str__": lambda self: str(self.args[0]),
+            "__reduce__": lambda self: (kind, self.args),  # other processes may have no TensorFlow
+        }
+        found = _classes[kind] = type(kind.__name__, (kind, of_framework), members)
+    return found
+
+
+def as_framework_error(error: SlipstreamError) -> Any:
+    """The same error, which is one of `tf.errors` too: FailedPrecondition for a Mismatch, else Unavailable."""
+    if isinstance(error, tf.errors.OpError):
+        return error
+    kind = _class_of(type(error))
+    found = kind.__new__(kind)
+    found.__dict__.update(error.__dict__)
+    found.args = error.args
+    found._message, found._node_def, found._op = str(error), None, None
+    found._error_code, found._experimental_payloads = _code_of(error), {}
+    return found
+
+
+def _code_of(error: SlipstreamError) -> int:
+    return int(tf.errors.FAILED_PRECONDITION if isinstance(error, Mismatch) else tf.errors.UNAVAILABLE)

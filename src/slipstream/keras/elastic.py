@@ -1,0 +1,23 @@
+"""Elastic training of Keras models."""
+
+from __future__ import annotations
+
+from slipstream.faces.horovod.elastic import HostsUpdatedInterrupt, ObjectState, State
+from slipstream.faces.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
+
+__all__ = [
+    "CommitStateCallback",
+    "HostsUpdatedInterrupt",
+    "KerasState",
+    "ObjectState",
+    "State",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

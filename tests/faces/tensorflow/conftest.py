@@ -1,0 +1,41 @@
+"""Ranks with TensorFlow: processes that stay, since its import takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faces.rank_jobs import Ranks
+
+WORKER = Path(__file__).with_name("rank_process.py")
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(scope="session")
+def tensorflow_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Ranks]]:
+    """Jobs by size, each started when first used."""
+    folder = tmp_path_factory.mktemp("tensorflow")
+    found = {size: Ranks(size, folder, worker=WORKER, environment=QUIET) for size in (2, 3)}
+    yield found
+    for ranks in found.values():
+        ranks.stop()
+
+
+@pytest.fixture(params=[2, 3])
+def ranks(tensorflow_jobs: dict[int, Ranks], request: pytest.FixtureRequest) -> Ranks:
+    """A job of two ranks, and one of three."""
+    return tensorflow_jobs[request.param]
+
+
+@pytest.fixture
+def two(tensorflow_jobs: dict[int, Ranks]) -> Ranks:
+    """A job of two ranks."""
+    return tensorflow_jobs[2]
+
+
+@pytest.fixture
+def three(tensorflow_jobs: dict[int, Ranks]) -> Ranks:
+    """A job of three ranks."""
+    return tensorflow_jobs[3]
