@@ -168,12 +168,19 @@ bool Runner::run(WorkPtr work, Time deadline) {
 bool Runner::wait(Work& work, Time deadline) {
   while (!work.done()) {
     let_guests_in();
-    const std::unique_lock lock(drive_, std::try_to_lock);
-    if (!lock.owns_lock()) return work.sleep_until_done(deadline);
+    std::unique_lock lock(drive_, std::defer_lock);
+    if (!take_over(lock)) return work.sleep_until_done(deadline);
     bell_.disarm();
     if (drive_for(work, deadline) || now() >= deadline) break;
   }
   return work.done();
+}
+
+bool Runner::take_over(std::unique_lock<std::mutex>& lock) {
+  if (lock.try_lock()) return true;
+  if (caller_drives_.load()) return false;
+  enter(lock, [this] { caller_drives_.store(true); });
+  return true;
 }
 
 void Runner::let_guests_in() {

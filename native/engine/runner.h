@@ -44,13 +44,7 @@ class Runner {
   template <class F>
   void as_driver(F f) {
     std::unique_lock lock(drive_, std::try_to_lock);
-    if (!lock.owns_lock()) {
-      guests_.fetch_add(1);
-      bell_.ring_always();
-      lock.lock();
-      guests_.fetch_sub(1);
-      guests_.notify_all();
-    }
+    if (!lock.owns_lock()) enter(lock, [] {});
     const DefaultFloatState state;
     const HandOver after{*this};
     f();
@@ -91,8 +85,22 @@ class Runner {
   void idle_watch(Time until);
   void park();
   void unpark();
-  // Without the lock: lets those in who want to be the driver for a moment.
+  // Without the lock: lets those in who want to be the driver.
   void let_guests_in();
+  // Gets the lock from whoever drives, and then calls `first` before others can want it.
+  template <class F>
+  void enter(std::unique_lock<std::mutex>& lock, F first) {
+    guests_.fetch_add(1);
+    bell_.ring_always();
+    lock.lock();
+    first();
+    guests_.fetch_sub(1);
+    guests_.notify_all();
+  }
+  // A caller that waits gets the lock from the engine thread: that one sleeps whenever nothing has arrived, and a peer
+  // that it waits for would have to wake it for each chunk. False if another caller drives, who looks again and again
+  // as well.
+  bool take_over(std::unique_lock<std::mutex>& lock);
   // With the lock held: drives until `work` is done, the deadline passes or a guest comes, then hands over.
   bool drive_for(Work& work, Time deadline);
   // With the lock held: what is left to do wakes the engine thread, and so does what comes later. The driver may have
@@ -106,7 +114,7 @@ class Runner {
   Clock::duration spin_;
   std::vector<int> cpus_;
   std::mutex drive_;
-  std::atomic<int> guests_{0};  // threads in as_driver() that have not got the lock yet
+  std::atomic<int> guests_{0};  // threads in enter() that have not got the lock yet
   std::thread thread_;
   std::atomic<bool> stop_{false};
 

@@ -1,9 +1,5 @@
 #include "kernels/kernels.h"
 
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -181,23 +177,7 @@ void copy(void* dst, const void* src, size_t bytes) {
 }
 
 void copy_past_cache(void* dst, const void* src, size_t bytes) {
-#if defined(__x86_64__)
-  constexpr size_t kLine = 64;
-  auto* to = static_cast<std::byte*>(dst);
-  const auto* from = static_cast<const std::byte*>(src);
-  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
-  copy(to, from, head);
-  size_t done = head;
-  for (; done + kLine <= bytes; done += kLine) {
-    __m128i part[4];
-    for (int i = 0; i < 4; ++i) part[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + done) + i);
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to + done) + i, part[i]);
-  }
-  _mm_sfence();  // such stores are in no order with others
-  copy(to + done, from + done, bytes - done);
-#else
-  copy(dst, src, bytes);
-#endif
+  if (bytes != 0) table().copy_past_cache(dst, src, bytes);
 }
 
 size_t last_level_cache() {

@@ -8,6 +8,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "kernels/table.h"
 
 // dst may be a or b, and then iterations are still independent; without this, vectorised loops would be guarded by
@@ -27,6 +31,7 @@ namespace {
 #include "kernels/block_int8.inl"
 #include "kernels/convert.inl"
 #include "kernels/wire.inl"
+#include "kernels/past_cache.inl"
 #include "kernels/table.inl"
 // clang-format on
 

@@ -26,6 +26,7 @@ struct Table {
   void (*encode[kWireTypes - 1])(void* dst, const void* src, size_t count);
   void (*decode[kWireTypes - 1])(void* dst, const void* src, size_t count);
   void (*decode_add[kWireTypes - 1])(void* dst, const void* own, const void* src, size_t count);
+  void (*copy_past_cache)(void* dst, const void* src, size_t bytes);
 };
 
 enum class Level : uint8_t { baseline = 0, avx2 = 1, avx512 = 2 };

@@ -46,5 +46,6 @@ constexpr Table make_table() {
   fill_integer<uint64_t>(table, DType::u64);
   fill_blocks(table);
   fill_wires(table);
+  table.copy_past_cache = copy_past_cache;
   return table;
 }
