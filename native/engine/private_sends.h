@@ -15,8 +15,9 @@ namespace slipstream {
 
 class PrivateSends {
  public:
-  PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric)
-      : lends_(lends(request, geometry, fabric)) {}
+  // `here`: ranks of this host that take part.
+  PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here)
+      : lends_(lends(request, geometry, fabric, here)) {}
 
   // Whether a bulk send over this link may lie in private memory.
   bool over(const Link& link) const { return lends_ && link.single_copy() != SingleCopy::off; }
@@ -27,7 +28,7 @@ class PrivateSends {
   const std::byte* bytes_of(Link* link, const Payload& payload, std::byte* dst, bool past_cache);
 
  private:
-  static bool lends(const Request& request, const Geometry& geometry, const Fabric& fabric);
+  static bool lends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here);
 
   bool fetch_past_cache(Link& link, const Payload& payload, std::byte* dst);
   // Memory of its own, of so many bytes.

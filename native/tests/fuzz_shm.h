@@ -109,17 +109,18 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     size_t body = sizeof(frame);
     if (kind == 1) body += std::min<size_t>(frame.length, 32 << 10);
     if (kind == 2 || kind == 7) body += sizeof(uint64_t);
-    if (kind == 5) body = 2 * sizeof(uint64_t);
+    if (kind == 5) body = sizeof(PrivateReads::Mark) + PrivateReads::kProbe;
     if (kind == 6) body = 0;
     if (input.chance(16)) body = input.value<uint16_t>();
     std::byte* place = ring_.reserve(kind, kind == 3 ? value >> 32 : value, body);
     if (place == nullptr) return;
     std::memset(place, 0, body);
     std::memcpy(place, &frame, std::min(body, sizeof(frame)));
-    if (kind == 5 && body == sizeof(own_number_) * 2 &&
+    if (kind == 5 && body > sizeof(PrivateReads::Mark) &&
         input.chance(2)) {  // a mark that is true: this process is both ends
-      const uint64_t mark[] = {reinterpret_cast<uintptr_t>(&own_number_), own_number_};
-      std::memcpy(place, mark, sizeof(mark));
+      const PrivateReads::Mark mark{reinterpret_cast<uintptr_t>(&own_number_), own_number_,
+                                    reinterpret_cast<uintptr_t>(bulk_.data()), input.below(2)};
+      std::memcpy(place, &mark, sizeof(mark));
     } else if (kind == 7 && body == sizeof(frame) + sizeof(uint64_t) && input.chance(2)) {
       const auto address = reinterpret_cast<uintptr_t>(bulk_.data());
       std::memcpy(place + sizeof(frame), &address, sizeof(address));

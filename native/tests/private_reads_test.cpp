@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -46,7 +47,7 @@ class Pages {
 
 bool both_read(ShmRank& a, ShmRank& b) {
   const auto reads = [](ShmRank& rank) { return rank.ups.at(0)->single_copy() != SingleCopy::off; };
-  for (ShmRank* rank : {&a, &b}) rank->transport.set_single_copy(SingleCopy::automatic);
+  for (ShmRank* rank : {&a, &b}) rank->transport.set_single_copy(SingleCopy::always);
   return connect(a, b, 1) && run({&a, &b}, [&] { return reads(a) && reads(b); });
 }
 
@@ -156,18 +157,66 @@ TEST(where_one_end_may_not_read_neither_is_read) {
 
 TEST(a_mark_that_is_not_there_is_not_believed) {
   Socket socket;
-  PrivateReads ours(SingleCopy::automatic), theirs(SingleCopy::automatic), off(SingleCopy::off);
+  const auto ours = [] { return PrivateReads(SingleCopy::always); };
+  PrivateReads theirs(SingleCopy::always), off(SingleCopy::off);
   PrivateReads::Mark mark = *theirs.mark();
-  CHECK_EQ(ours.meet(socket.ours, mark), 0);
-  CHECK_EQ(ours.meet(socket.ours, {mark.address, mark.number + 1}), ESRCH);
-  CHECK_EQ(ours.meet(socket.ours, {8, mark.number}), EFAULT);
-  CHECK_EQ(off.meet(socket.ours, mark), PrivateReads::kOff);
+  CHECK_EQ(ours().meet(socket.ours, mark, theirs.probe()), 0);
+  CHECK_EQ(ours().meet(socket.ours, {mark.address, mark.number + 1, mark.probe, 0}, theirs.probe()), ESRCH);
+  CHECK_EQ(ours().meet(socket.ours, {8, mark.number, mark.probe, 0}, theirs.probe()), EFAULT);
+  CHECK_EQ(off.meet(socket.ours, mark, theirs.probe()), PrivateReads::kOff);
   CHECK(!off.mark());
-  CHECK(ours.answered(EPERM).find("Operation not permitted") != std::string::npos);
-  CHECK(ours.allowed() == SingleCopy::off);
-  CHECK_EQ(ours.answered(PrivateReads::kOff), std::string("its SLIPSTREAM_SINGLE_COPY is off"));
-  CHECK_EQ(ours.answered(0), std::string());
-  CHECK(ours.allowed() == SingleCopy::automatic);
+  CHECK(theirs.answered(EPERM).find("Operation not permitted") != std::string::npos);
+  CHECK(theirs.allowed() == SingleCopy::off);
+  CHECK_EQ(theirs.answered(PrivateReads::kOff), std::string("its SLIPSTREAM_SINGLE_COPY is off"));
+  CHECK_EQ(theirs.answered(0), std::string());
+  CHECK(theirs.allowed() == SingleCopy::always);
+}
+
+TEST(marks_of_other_cores_decide_whether_reads_pay) {
+  Socket socket;
+  constexpr uint64_t kElsewhere = ~uint64_t{0};
+  PrivateReads ours(SingleCopy::automatic), theirs(SingleCopy::automatic);
+  const auto meet = [&](uint64_t probe, uint64_t core) {
+    PrivateReads::Mark mark = *theirs.mark();
+    if (probe != 0) mark.probe = probe;
+    mark.core = core;
+    return ours.meet(socket.ours, mark, theirs.probe());
+  };
+  CHECK_EQ(meet(8, kElsewhere), EFAULT);
+  for (int i = 1; i < PrivateReads::kCounting; ++i) CHECK_EQ(meet(0, kElsewhere), PrivateReads::kAgain);
+  CHECK_EQ(theirs.answered(PrivateReads::kAgain), std::string());
+  CHECK(theirs.allowed() == SingleCopy::off);
+  const int answer = meet(0, kElsewhere);
+  CHECK(answer == 0 || answer == PrivateReads::kDear);
+  CHECK_EQ(theirs.answered(PrivateReads::kDear), std::string("that takes longer here"));
+  CHECK(theirs.allowed() == SingleCopy::off);
+  theirs.answered(0);
+  CHECK(theirs.allowed() == SingleCopy::automatic);
+  using std::chrono::nanoseconds;
+  CHECK_EQ(PrivateReads::judge(nanoseconds(1500), nanoseconds(1000)), 0);
+  CHECK_EQ(PrivateReads::judge(nanoseconds(1501), nanoseconds(1000)), PrivateReads::kDear);
+}
+
+TEST(marks_of_one_core_end) {
+  Socket socket;
+  cpu_set_t before, one;
+  CHECK_EQ(::sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<size_t>(::sched_getcpu()), &one);
+  CHECK_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
+  PrivateReads ours(SingleCopy::automatic), theirs(SingleCopy::automatic);
+  for (int i = 1; i <= PrivateReads::kMost; ++i)
+    CHECK_EQ(ours.meet(socket.ours, *theirs.mark(), theirs.probe()),
+             i < PrivateReads::kMost ? PrivateReads::kAgain : PrivateReads::kDear);
+  CHECK_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+TEST(who_measures_comes_to_an_answer) {
+  ShmRank a(0), b(1);
+  for (ShmRank* rank : {&a, &b}) rank->transport.set_single_copy(SingleCopy::automatic);
+  CHECK(connect(a, b, 1));
+  for (int i = 0; i < 3 * PrivateReads::kMost; ++i) run({&a, &b}, [] { return false; }, 0.0001);
+  CHECK(a.downs.empty() && b.downs.empty());
 }
 
 TEST(a_kernel_that_forbids_it_leaves_copies_in_shared_memory) {
@@ -253,7 +302,7 @@ class Other {
     std::vector<Fd> fds;
     const Fd from(carrier[0]), unused(carrier[1]);
     while (DescriptorChannel::read(from, message, fds) == DescriptorChannel::Read::nothing) ::usleep(1000);
-    mark = {message.size, message.id};
+    mark = {message.size, message.id, 0, 0};
     ours = std::move(fds.at(0));
     theirs = std::move(fds.at(1));
   }
@@ -289,8 +338,8 @@ TEST(what_is_read_of_a_process_that_has_ended_does_not_count) {
   const auto address = reinterpret_cast<uintptr_t>(pages.data());
   {
     Other other(pages);
-    PrivateReads reads(SingleCopy::automatic);
-    CHECK_EQ(reads.meet(other.ours, other.mark), 0);
+    PrivateReads reads(SingleCopy::always);
+    CHECK_EQ(reads.meet(other.ours, other.mark, {}), 0);
     CHECK_EQ(reads.read(other.ours, address, into.data(), into.size()), 0);
     CHECK(into[0] == std::byte{42} && into[1] == pages.data()[1]);
     CHECK_EQ(reads.bytes(), into.size());
@@ -300,10 +349,10 @@ TEST(what_is_read_of_a_process_that_has_ended_does_not_count) {
   }
   {
     Other other(pages);
-    PrivateReads reads(SingleCopy::automatic);
-    CHECK_EQ(reads.meet(other.ours, other.mark), 0);
+    PrivateReads reads(SingleCopy::always);
+    CHECK_EQ(reads.meet(other.ours, other.mark, {}), 0);
     other.end();
     CHECK_EQ(reads.read(other.ours, address, into.data(), into.size()), ESRCH);
-    CHECK_EQ(PrivateReads(SingleCopy::automatic).meet(other.ours, other.mark), ESRCH);
+    CHECK_EQ(PrivateReads(SingleCopy::always).meet(other.ours, other.mark, {}), ESRCH);
   }
 }

@@ -47,7 +47,7 @@ def test_all_that_moves_is_right(n: int, choice: str) -> None:
         for peer, (possible, copied) in zip(others, links, strict=True):
             if choice == "off" or (choice == "mixed" and (rank % 2 or peer % 2)):
                 assert not possible
-            else:
+            elif choice != "auto":  # which measures whether it pays
                 assert possible
             assert (copied > 0) == (possible and choice != "auto") or choice == "auto"
 

@@ -88,7 +88,7 @@ constexpr const char* kNoDescriptors = "it has run out of file descriptors (ulim
 void say_if_twice(int rank, int peer, const std::string& why) {
   if (!why.empty())
     log_info(rank, "large data for rank " + std::to_string(peer) +
-                       " is copied twice: it cannot read this rank's memory (" + why + ")");
+                       " is copied twice: it does not read this rank's memory (" + why + ")");
 }
 
 // It has closed its end on purpose, or died: either way it copies nothing.
@@ -275,8 +275,14 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
   up_ = true;
   home_->links.look_at(*this);
   last_heard_ = now();
-  if (const auto mark = private_.mark()) push(kMark, 0, bytes_of(*mark));
+  send_mark();
   home_->events.up(*this);
+}
+
+// Many ranks have small rings, which the probes would fill with memory; they copy twice.
+void ShmLink::send_mark() {
+  if (home_->single_copy == SingleCopy::automatic && incoming_.bytes() < Ring::kMost) return;
+  if (const auto mark = private_.mark()) push(kMark, 0, bytes_of(*mark), private_.probe());
 }
 
 ShmLink::Received ShmLink::receive_message() {
@@ -430,14 +436,17 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
     }
     case kMark: {
       PrivateReads::Mark mark{};
-      if (!read_body(entry, body, mark)) return false;
+      if (bytes != sizeof(mark) + PrivateReads::kProbe) return false;
+      std::memcpy(&mark, body, sizeof(mark));
+      const int answer = private_.meet(socket_, mark, {body + sizeof(mark), PrivateReads::kProbe});
       incoming_.pop();
-      push(kAnswer, static_cast<uint64_t>(private_.meet(socket_, mark)));
+      push(kAnswer, static_cast<uint64_t>(answer));
       return true;
     }
     case kAnswer:
       incoming_.pop();
       say_if_twice(home_->identity.rank, peer_, private_.answered(entry.value));
+      if (entry.value == PrivateReads::kAgain && ++marks_ < PrivateReads::kMost) send_mark();
       return true;
     case kReleased: {
       incoming_.pop();

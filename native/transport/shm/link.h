@@ -94,6 +94,8 @@ class ShmLink final : public Link, private Handler {
   void accept_setup(const Message& message, std::vector<Fd> fds);
   // `ring`: bytes of each ring.
   void become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event);
+  // Asks whether the peer can read our memory.
+  void send_mark();
   void announce(const std::shared_ptr<const Region>& region);
   // The peer's region, or null; reads its announcement if that is still in the socket.
   std::shared_ptr<Mapping> find_region(uint32_t id);
@@ -134,6 +136,7 @@ class ShmLink final : public Link, private Handler {
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;
   PrivateReads private_;
+  int marks_ = 0;  // that the peer has asked for
 };
 
 // A connection to a rank's unix socket under way, or an errno.

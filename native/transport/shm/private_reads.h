@@ -3,6 +3,10 @@
 // Which process the other end is, the kernel says (SO_PEERCRED, a number in our own pid namespace). Whether it can be
 // read is tried: each end tells the other where a random number lies in its memory, and is told whether that was found.
 //
+// Whether it pays depends on the kernel and on the caches, so that is measured then, too: with each mark the owner
+// writes the same few pages into shared memory and into private memory, and the other end takes the time that it needs
+// to copy them from the one and from the other. A mark that both ends handle on one core tells nothing of that.
+//
 // What was read counts only if the other end lives afterwards: as long as a process has not been waited for, nobody
 // else gets its number. Its pidfd tells that it has ended, and its socket, which exec closes, that it runs another
 // program. Without pidfds (Linux before 5.3) nothing is read. Private to this folder.
@@ -14,8 +18,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "transport/link.h"
 
@@ -27,20 +34,33 @@ class PrivateReads {
   struct Mark {
     uint64_t address;
     uint64_t number;
+    uint64_t probe;  // where kProbe bytes lie that its owner has just written
+    uint64_t core;   // on which it has
   };
-  // What it answers: 0 if it can, else an errno; this one if it may not try.
+  static constexpr size_t kProbe = 24 << 10;  // two fit a small ring, wherever they begin
+  static constexpr int kCounting = 3;  // marks that decide
+  static constexpr int kMost = 32;     // marks
+  // What it answers: 0 if it can and that pays, else an errno or one of these: it may not try; it asks for another
+  // mark; it can, but that takes longer than to copy twice.
   static constexpr int kOff = ECANCELED;
+  static constexpr int kAgain = EAGAIN;
+  static constexpr int kDear = ETIME;
 
   explicit PrivateReads(SingleCopy choice);
   PrivateReads(const PrivateReads&) = delete;
 
-  // Null if neither end shall read. It is true as long as this object lives.
-  std::optional<Mark> mark() const;
-  // What to answer to the other end's mark; `socket` leads to it.
-  int meet(const Fd& socket, const Mark& mark);
-  // Its answer to ours. Returns why it cannot read our memory, for people; empty if it can.
+  // Null if neither end shall read. It is true as long as this object lives, its probe until there is another mark or an
+  // answer to it that is not kAgain.
+  std::optional<Mark> mark();
+  // The same bytes as in the probe of the mark, for shared memory.
+  std::span<const std::byte> probe() const { return probe_; }
+  // What to answer to the other end's mark; `socket` leads to it, `shared` are its probe's bytes in shared memory.
+  int meet(const Fd& socket, const Mark& mark, std::span<const std::byte> shared);
+  // Its answer to ours. Returns why it does not read our memory, for people; empty if it does, or asks for a mark.
   std::string answered(uint64_t answer);
-  // The choice that this was made with, once the other end has answered that it can; off before.
+  // What meet() answers, by the times that a private and a shared probe have taken.
+  static int judge(Clock::duration from_private, Clock::duration from_shared);
+  // The choice that this was made with, once the other end has answered that it does; off before.
   SingleCopy allowed() const { return other_reads_ ? choice_ : SingleCopy::off; }
   // Counts bytes that the other end was left to read.
   void lent(uint64_t bytes) { lent_ += bytes; }
@@ -53,8 +73,15 @@ class PrivateReads {
 
  private:
   bool ended(const Fd& socket) const;
+  int identify(const Fd& socket, const Mark& mark);
+  int measure(const Mark& mark, std::span<const std::byte> shared);
 
   SingleCopy choice_;
+  std::vector<std::byte> probe_;                           // of our mark
+  int met_ = 0;                                            // marks of the other end's
+  int counted_ = 0;                                        // of which so many were measured
+  Clock::duration from_private_ = Clock::duration::max();  // the least times
+  Clock::duration from_shared_ = Clock::duration::max();
   uint64_t number_ = 0;
   pid_t pid_ = 0;
   Fd process_;  // pidfd of the other end; none: it cannot be read

@@ -37,6 +37,8 @@ class Ring {
   // `data`: `bytes` bytes, for the entries.
   Ring(Shared* shared, std::byte* data, size_t bytes) : shared_(shared), data_(data), bytes_(bytes) {}
 
+  size_t bytes() const { return bytes_; }
+
   // Producer: space for an entry with `bytes` of body, or null if the ring is full. commit() publishes it.
   std::byte* reserve(uint32_t kind, uint64_t value, size_t bytes) {
     const size_t size = sizeof(EntryHeader) + bytes;

@@ -8,7 +8,7 @@ from functools import cache
 __all__ = ["HOROVOD", "PROTOCOL", "VERSIONS_DIFFER", "package_version"]
 
 # CMakeLists.txt reads this line. docs/architecture.md says which package speaks which version.
-PROTOCOL = 5
+PROTOCOL = 6
 
 # The last version of Horovod, whose interface slipstream has: programs compare it.
 HOROVOD = "0.28.1"

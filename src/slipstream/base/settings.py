@@ -254,9 +254,9 @@ class Settings:
     )
     single_copy: str = _setting(
         _one_of("auto", "on", "off"),
-        "off",
+        "auto",
         "whether ranks of one host read large data in each other's private memory, if the kernel allows it: auto, "
-        "where that can be cheaper than to copy it twice; on; off",
+        "where that is cheaper than to copy it twice, as measured when ranks meet; on; off",
     )
     checksum: str = _setting(
         _one_of("auto", "on", "off"),
