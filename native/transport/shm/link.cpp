@@ -31,6 +31,8 @@ enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
 constexpr double kCopySeconds = 0.005;
 // Until the socket says that a process has ended that could not be read: its memory goes first.
 constexpr double kEndSeconds = 1;
+constexpr double kMarkPause = 0.002;  // after a mark that told nothing, times their number ...
+constexpr int kLateMarks = 30;        // ... up to this
 constexpr uint64_t kBytesPerTurn = 1 << 20;  // that are fetched
 constexpr auto kLookAgain = std::chrono::microseconds(50);
 
@@ -210,7 +212,9 @@ void ShmLink::fail(Error error) {
 }
 
 Time ShmLink::tick(Time now) {
-  if (!open_ || (phase_ == Phase::up && !refusal_)) return Time::max();
+  if (!open_) return Time::max();
+  if (now >= mark_at_) send_mark();
+  if (phase_ == Phase::up && !refusal_) return mark_at_;
   if (now >= deadline_) {
     fail(refusal_ ? Error(refusal_) : not_up(peer_, why_, home_->connect_seconds));
     return Time::max();
@@ -281,6 +285,7 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
 
 // Many ranks have small rings, which the probes would fill with memory; they copy twice.
 void ShmLink::send_mark() {
+  mark_at_ = Time::max();
   if (home_->single_copy == SingleCopy::automatic && incoming_.bytes() < Ring::kMost) return;
   if (const auto mark = private_.mark()) push(kMark, 0, bytes_of(*mark), private_.probe());
 }
@@ -438,15 +443,16 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
       PrivateReads::Mark mark{};
       if (bytes != sizeof(mark) + PrivateReads::kProbe) return false;
       std::memcpy(&mark, body, sizeof(mark));
-      const int answer = private_.meet(socket_, mark, {body + sizeof(mark), PrivateReads::kProbe});
+      const uint64_t answer = private_.meet(socket_, mark, {body + sizeof(mark), PrivateReads::kProbe});
       incoming_.pop();
-      push(kAnswer, static_cast<uint64_t>(answer));
+      push(kAnswer, answer);
       return true;
     }
     case kAnswer:
       incoming_.pop();
       say_if_twice(home_->identity.rank, peer_, private_.answered(entry.value));
-      if (entry.value == PrivateReads::kAgain && ++marks_ < PrivateReads::kMost) send_mark();
+      if (entry.value == PrivateReads::kAgain) send_mark();
+      if (entry.value == PrivateReads::kLater) mark_at_ = now() + seconds(kMarkPause * std::min(++late_marks_, kLateMarks));
       return true;
     case kReleased: {
       incoming_.pop();

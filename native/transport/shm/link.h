@@ -136,7 +136,8 @@ class ShmLink final : public Link, private Handler {
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;
   PrivateReads private_;
-  int marks_ = 0;  // that the peer has asked for
+  Time mark_at_ = Time::max();  // when to send the next mark
+  int late_marks_ = 0;          // that the peer has asked for
 };
 
 // A connection to a rank's unix socket under way, or an errno.

@@ -5,7 +5,8 @@
 //
 // Whether it pays depends on the kernel and on the caches, so that is measured then, too: with each mark the owner
 // writes the same few pages into shared memory and into private memory, and the other end takes the time that it needs
-// to copy them from the one and from the other. A mark that both ends handle on one core tells nothing of that.
+// to copy the one, and the time that the kernel needs to copy the other. A mark that both ends handle on one core tells
+// nothing of that.
 //
 // What was read counts only if the other end lives afterwards: as long as a process has not been waited for, nobody
 // else gets its number. Its pidfd tells that it has ended, and its socket, which exec closes, that it runs another
@@ -38,28 +39,31 @@ class PrivateReads {
     uint64_t core;   // on which it has
   };
   static constexpr size_t kProbe = 24 << 10;  // two fit a small ring, wherever they begin
-  static constexpr int kCounting = 3;  // marks that decide
+  static constexpr int kCounting = 8;  // marks that decide
   static constexpr int kMost = 32;     // marks
   // What it answers: 0 if it can and that pays, else an errno or one of these: it may not try; it asks for another
-  // mark; it can, but that takes longer than to copy twice.
-  static constexpr int kOff = ECANCELED;
-  static constexpr int kAgain = EAGAIN;
-  static constexpr int kDear = ETIME;
+  // mark; it asks for one when the ranks may have changed their cores; it has asked in vain; it can, but that takes longer
+  // than to copy twice (with both times).
+  static constexpr uint64_t kOff = ECANCELED;
+  static constexpr uint64_t kAgain = EAGAIN;
+  static constexpr uint64_t kLater = EBUSY;
+  static constexpr uint64_t kAlone = ENODATA;
+  static constexpr uint64_t kDear = ETIME;
 
   explicit PrivateReads(SingleCopy choice);
   PrivateReads(const PrivateReads&) = delete;
 
   // Null if neither end shall read. It is true as long as this object lives, its probe until there is another mark or an
-  // answer to it that is not kAgain.
+  // answer to it that asks for none.
   std::optional<Mark> mark();
   // The same bytes as in the probe of the mark, for shared memory.
   std::span<const std::byte> probe() const { return probe_; }
   // What to answer to the other end's mark; `socket` leads to it, `shared` are its probe's bytes in shared memory.
-  int meet(const Fd& socket, const Mark& mark, std::span<const std::byte> shared);
+  uint64_t meet(const Fd& socket, const Mark& mark, std::span<const std::byte> shared);
   // Its answer to ours. Returns why it does not read our memory, for people; empty if it does, or asks for a mark.
   std::string answered(uint64_t answer);
   // What meet() answers, by the times that a private and a shared probe have taken.
-  static int judge(Clock::duration from_private, Clock::duration from_shared);
+  static uint64_t judge(Clock::duration from_private, Clock::duration from_shared);
   // The choice that this was made with, once the other end has answered that it does; off before.
   SingleCopy allowed() const { return other_reads_ ? choice_ : SingleCopy::off; }
   // Counts bytes that the other end was left to read.
