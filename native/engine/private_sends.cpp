@@ -11,9 +11,9 @@ namespace slipstream {
 
 namespace {
 
-// Measured with two ranks on two cores of a Xeon, time of one copy by the kernel over that of two by way of slots, where
-// both ranks send and where one does: 0.3 and 0.6 up to 1 MiB; up to 16 MiB 0.5 and 1.0 in huge pages, 0.7 and 1.4 in
-// small ones; 64 MiB, which caches do not hold, 0.95 and 1.6, 1.25 and 2.5.
+// Measured with two ranks on two cores of a Xeon, time of one copy by the kernel over that of two by way of slots,
+// where both ranks send and where one does: 0.3 and 0.6 up to 1 MiB; up to 16 MiB 0.5 and 1.0 in huge pages, 0.7
+// and 1.4 in small ones; 64 MiB, which caches do not hold, 0.95 and 1.6, 1.25 and 2.5.
 constexpr uint64_t kSmall = 1 << 20;
 constexpr uint64_t kInCaches = 16 << 20;
 // Of a fetch by way of this core's cache.
@@ -77,8 +77,7 @@ bool PrivateSends::lends(const Request& request, const Geometry& geometry, const
     if (data == nullptr || bytes == 0) continue;
     if (!others_can_read(data, bytes)) return false;
     const bool is_read = space == Space::in || request.signature.reduces;
-    if (most == SingleCopy::automatic && is_read && !pays(traffic, is_crowded(here), data, bytes))
-      return false;
+    if (most == SingleCopy::automatic && is_read && !pays(traffic, is_crowded(here), data, bytes)) return false;
   }
   return true;
 }

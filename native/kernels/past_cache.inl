@@ -1,7 +1,7 @@
 // Copies whose stores do not go through the caches. Part of level.inl.
 //
-// A store that fills a whole cache line leaves the core at once. Of narrower ones the processor gathers a line in one of
-// few buffers. While loads from another core's cache are under way, those are given up half filled, and such a copy
+// A store that fills a whole cache line leaves the core at once. Of narrower ones the processor gathers a line in one
+// of few buffers. While loads from another core's cache are under way, those are given up half filled, and such a copy
 // took up to twice as long as one with stores of 64 bytes (2 cores of a Xeon).
 
 #if defined(__AVX512F__)

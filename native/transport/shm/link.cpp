@@ -31,8 +31,8 @@ enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
 constexpr double kCopySeconds = 0.005;
 // Until the socket says that a process has ended that could not be read: its memory goes first.
 constexpr double kEndSeconds = 1;
-constexpr double kMarkPause = 0.002;  // after a mark that told nothing, times their number ...
-constexpr int kLateMarks = 30;        // ... up to this
+constexpr double kMarkPause = 0.002;         // after a mark that told nothing, times their number ...
+constexpr int kLateMarks = 30;               // ... up to this
 constexpr uint64_t kBytesPerTurn = 1 << 20;  // that are fetched
 constexpr auto kLookAgain = std::chrono::microseconds(50);
 
@@ -452,7 +452,8 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
       incoming_.pop();
       say_if_twice(home_->identity.rank, peer_, private_.answered(entry.value));
       if (entry.value == PrivateReads::kAgain) send_mark();
-      if (entry.value == PrivateReads::kLater) mark_at_ = now() + seconds(kMarkPause * std::min(++late_marks_, kLateMarks));
+      if (entry.value == PrivateReads::kLater)
+        mark_at_ = now() + seconds(kMarkPause * std::min(++late_marks_, kLateMarks));
       return true;
     case kReleased: {
       incoming_.pop();

@@ -39,11 +39,11 @@ class PrivateReads {
     uint64_t core;   // on which it has
   };
   static constexpr size_t kProbe = 24 << 10;  // two fit a small ring, wherever they begin
-  static constexpr int kCounting = 8;  // marks that decide
-  static constexpr int kMost = 32;     // marks
+  static constexpr int kCounting = 8;         // marks that decide
+  static constexpr int kMost = 32;            // marks
   // What it answers: 0 if it can and that pays, else an errno or one of these: it may not try; it asks for another
-  // mark; it asks for one when the ranks may have changed their cores; it has asked in vain; it can, but that takes longer
-  // than to copy twice (with both times).
+  // mark; it asks for one when the ranks may have changed their cores; it has asked in vain; it can, but that takes
+  // longer than to copy twice (with both times).
   static constexpr uint64_t kOff = ECANCELED;
   static constexpr uint64_t kAgain = EAGAIN;
   static constexpr uint64_t kLater = EBUSY;
@@ -53,8 +53,8 @@ class PrivateReads {
   explicit PrivateReads(SingleCopy choice);
   PrivateReads(const PrivateReads&) = delete;
 
-  // Null if neither end shall read. It is true as long as this object lives, its probe until there is another mark or an
-  // answer to it that asks for none.
+  // Null if neither end shall read. It is true as long as this object lives, its probe until there is another mark or
+  // an answer to it that asks for none.
   std::optional<Mark> mark();
   // The same bytes as in the probe of the mark, for shared memory.
   std::span<const std::byte> probe() const { return probe_; }
