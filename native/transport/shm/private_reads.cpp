@@ -44,7 +44,7 @@ std::optional<PrivateReads::Mark> PrivateReads::mark() {
 
 uint64_t PrivateReads::meet(const Fd& socket, const Mark& mark, std::span<const std::byte> shared) {
   if (choice_ == SingleCopy::off) return kOff;
-  ++met_;
+  met_ = std::min(met_ + 1, kMost);
   if (!process_)
     if (const int error = identify(socket, mark)) return static_cast<uint64_t>(error);
   if (choice_ == SingleCopy::always) return 0;
