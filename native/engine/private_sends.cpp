@@ -11,9 +11,9 @@ namespace slipstream {
 
 namespace {
 
-// Measured with two ranks on two cores of a Xeon, time of one copy by the kernel over that of two by way of slots,
-// where both ranks send and where one does: 0.3 and 0.6 up to 1 MiB; up to 16 MiB 0.5 and 1.0 in huge pages, 0.7
-// and 1.4 in small ones; 64 MiB, which caches do not hold, 0.95 and 1.6, 1.25 and 2.5.
+// Two processes on two cores of a Xeon, time of one copy by the kernel over that of two by way of slots, where both
+// send and where one does: 0.3 and 0.6 up to 1 MiB; up to 16 MiB 0.5 and 1.0 in huge pages, 0.7 and 1.4 in small ones;
+// 64 MiB, which caches do not hold, 0.95 and 1.6, 1.25 and 2.5.
 constexpr uint64_t kSmall = 1 << 20;
 constexpr uint64_t kInCaches = 16 << 20;
 // Of a fetch by way of this core's cache.
@@ -23,6 +23,8 @@ struct Traffic {
   uint64_t out = 0;  // what several peers get alike counts once
   uint64_t in = 0;
   bool is_multicast = false;
+  bool is_fresh = false;      // some of it another step has just written
+  bool is_all_of_it = false;  // this rank does nothing but give one of several blocks
 };
 
 Traffic traffic_of(const Plan& plan, const Geometry& geometry) {
@@ -33,7 +35,9 @@ Traffic traffic_of(const Plan& plan, const Geometry& geometry) {
     all.out += out;
     all.in += in;
     sends += peer.sends.size();
+    for (const uint32_t s : peer.sends) all.is_fresh |= plan.steps()[s].deps != 0;
   }
+  all.is_all_of_it = plan.blocks() > 1 && plan.steps().size() == sends;
   all.is_multicast = plan.batches() < sends;
   if (all.is_multicast) all.out = all.out * plan.batches() / sends;
   return all;
@@ -48,13 +52,18 @@ bool is_crowded(size_t ranks_here) {
 }
 
 // Of links whose peers read cheaply (PrivateReads::judge). What one rank sends, slots move at both ends at the same
-// time, if both ends have a core to themselves. A copy in a slot serves several peers.
-bool pays(const Traffic& traffic, bool is_crowded, const std::byte* data, uint64_t bytes) {
-  if (traffic.out <= kSmall) return true;
+// time, if both ends have a core to themselves. A copy in a slot serves several peers. All ratios are of times with and
+// without, two ranks on two cores of a Xeon, 1 and 4 MiB.
+bool pays(const Traffic& traffic, bool reduces, bool is_crowded, const std::byte* data, uint64_t bytes) {
   const bool in_caches = traffic.out <= kInCaches;
-  if (traffic.is_multicast) return in_caches && in_huge_pages(data, bytes);
   const bool at_both_ends = is_crowded || traffic.in >= traffic.out / 2;
-  if (in_caches && at_both_ends) return true;
+  // Sums read slots as they add (all_reduce 1.1).
+  if (reduces) return !in_caches && at_both_ends && !traffic.is_multicast && in_huge_pages(data, bytes);
+  if (traffic.is_fresh) return false;                     // it lies in this core's cache (broadcast 1.1)
+  if (traffic.is_all_of_it && !is_crowded) return false;  // its receiver has more to do (gather 1.3; scatter 0.75)
+  if (traffic.out <= kSmall) return true;
+  if (traffic.is_multicast) return in_caches && in_huge_pages(data, bytes);
+  if (in_caches && at_both_ends) return true;  // all_to_all 0.8, all_gather 0.95
   return (in_caches || at_both_ends) && in_huge_pages(data, bytes);
 }
 
@@ -77,7 +86,9 @@ bool PrivateSends::lends(const Request& request, const Geometry& geometry, const
     if (data == nullptr || bytes == 0) continue;
     if (!others_can_read(data, bytes)) return false;
     const bool is_read = space == Space::in || request.signature.reduces;
-    if (most == SingleCopy::automatic && is_read && !pays(traffic, is_crowded(here), data, bytes)) return false;
+    if (most == SingleCopy::automatic && is_read &&
+        !pays(traffic, request.signature.reduces, is_crowded(here), data, bytes))
+      return false;
   }
   return true;
 }
