@@ -1,6 +1,6 @@
 #include "engine/private_sends.h"
 
-#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -25,6 +25,7 @@ struct Traffic {
   bool is_multicast = false;
   bool is_fresh = false;      // some of it another step has just written
   bool is_all_of_it = false;  // this rank does nothing but give one of several blocks
+  bool has_copies = false;    // this rank copies, too
 };
 
 Traffic traffic_of(const Plan& plan, const Geometry& geometry) {
@@ -37,18 +38,17 @@ Traffic traffic_of(const Plan& plan, const Geometry& geometry) {
     sends += peer.sends.size();
     for (const uint32_t s : peer.sends) all.is_fresh |= plan.steps()[s].deps != 0;
   }
+  for (const Step& step : plan.steps()) all.has_copies |= step.kind == StepKind::copy;
   all.is_all_of_it = plan.blocks() > 1 && plan.steps().size() == sends;
   all.is_multicast = plan.batches() < sends;
   if (all.is_multicast) all.out = all.out * plan.batches() / sends;
   return all;
 }
 
+// By the cores of the host: each rank may be confined to one of them.
 bool is_crowded(size_t ranks_here) {
-  static const size_t cores = [] {
-    cpu_set_t allowed;
-    return ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? static_cast<size_t>(CPU_COUNT(&allowed)) : SIZE_MAX;
-  }();
-  return ranks_here > cores;
+  static const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  return static_cast<long>(ranks_here) > cores;
 }
 
 // Of links whose peers read cheaply (PrivateReads::judge). What one rank sends, slots move at both ends at the same
@@ -56,7 +56,7 @@ bool is_crowded(size_t ranks_here) {
 // without, two ranks on two cores of a Xeon, 1 and 4 MiB.
 bool pays(const Traffic& traffic, bool reduces, bool is_crowded, const std::byte* data, uint64_t bytes) {
   const bool in_caches = traffic.out <= kInCaches;
-  const bool at_both_ends = is_crowded || traffic.in >= traffic.out / 2;
+  const bool at_both_ends = is_crowded || traffic.has_copies || traffic.in >= traffic.out / 2;
   // Sums read slots as they add (all_reduce 1.1).
   if (reduces) return !in_caches && at_both_ends && !traffic.is_multicast && in_huge_pages(data, bytes);
   if (traffic.is_fresh) return false;                     // it lies in this core's cache (broadcast 1.1)
