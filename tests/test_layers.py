@@ -24,8 +24,9 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "boards": {"base", "kernels", "transport", "engine"},
     "session": {"base", "kernels", "transport", "engine", "boards"},
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
+    "xla": {"capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
-    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
+    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "xla", "reducers"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
