@@ -96,7 +96,9 @@ def main() -> None:
         for begin in range(0, len(order), args.batch_size):
             batch = order[begin : begin + args.batch_size]
             share = -(-len(batch) // size)
-            mine = np.resize(batch[rank::size] if len(batch) > rank else batch, share)  # one shape on all ranks
+            mine = np.resize(
+                batch[rank::size] if len(batch) > rank else batch, share
+            )  # one shape on all ranks
             weight = np.full(share, size / len(batch), args.dtype) * (
                 np.arange(share) < len(batch[rank::size])
             )

@@ -41,7 +41,7 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
-    {"torch"},
+    {"torch", "jax"},
     {"launch"},
     {"lab", "bench"},
     {"cli"},
@@ -57,7 +57,7 @@ ROOMS = {
         {"collectives"},
         {"negotiation"},
     ],
-    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed"}],
+    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed", "jax"}],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}

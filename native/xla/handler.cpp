@@ -148,11 +148,29 @@ slipstream_call plain(const int64_t* fields, int32_t collective) {
   return call;
 }
 
-// Appends the call on these buffers; either may be null. False if their type is none of the engine's.
-bool append(Calls& to, slipstream_call call, const Buffer* in, const Buffer* out, uint64_t ranks) {
+// Whether the arrays have the lengths that the operation has in a group of so many ranks: the function may have been
+// compiled in a job of another size.
+bool fit(int32_t collective, uint64_t in, uint64_t out, uint64_t ranks) {
+  switch (collective) {
+    case SLIPSTREAM_REDUCE_SCATTER:
+      return in == out * ranks;
+    case SLIPSTREAM_ALL_GATHER:
+      return out == in * ranks;
+    case SLIPSTREAM_ALL_TO_ALL:
+      return in == out && in % ranks == 0;
+    default:
+      return in == out;
+  }
+}
+
+// Appends the call on these buffers; either may be null. Returns what is wrong with them, or null.
+const char* append(Calls& to, slipstream_call call, const Buffer* in, const Buffer* out, uint64_t ranks) {
   const Buffer& one = in != nullptr ? *in : *out;
   call.dtype = dtype_of(one.dtype);
-  if (call.dtype < 0) return false;
+  if (call.dtype < 0) return "slipstream cannot communicate arrays of this dtype";
+  if (in != nullptr && out != nullptr &&
+      (in->dtype != out->dtype || !fit(call.collective, elements_of(*in), elements_of(*out), ranks)))
+    return "this function was compiled for a group of another size: compile it anew (jax.clear_caches())";
   call.src = in != nullptr ? in->data : nullptr;
   call.dst = out != nullptr ? out->data : nullptr;
   call.count = elements_of(call.collective == SLIPSTREAM_REDUCE_SCATTER ? *out : one);
@@ -160,36 +178,50 @@ bool append(Calls& to, slipstream_call call, const Buffer* in, const Buffer* out
   to.bytes += call.count * api().dtype_bytes(call.dtype);
   to.waits = to.waits || call.collective == SLIPSTREAM_SEND || call.collective == SLIPSTREAM_RECV;
   to.calls.push_back(call);
-  return true;
+  return nullptr;
 }
 
-bool read(const CallFrame& frame, const int64_t* fields, uint64_t ranks, Calls& found) {
+const char* read(const CallFrame& frame, const int64_t* fields, uint64_t ranks, Calls& found) {
   const int64_t in = fields[kArrays], out = frame.results.size - 1;
-  if (fields[kCollective] == SLIPSTREAM_BARRIER) {
-    found.calls.push_back(plain(fields, SLIPSTREAM_BARRIER));
-    return true;
-  }
-  const bool both = fields[kCollective] == kSendRecv;
   const auto collective = static_cast<int32_t>(fields[kCollective]);
+  if (collective == SLIPSTREAM_BARRIER) {
+    found.calls.push_back(plain(fields, collective));
+    return nullptr;
+  }
+  if (in != out && collective != SLIPSTREAM_SEND && collective != SLIPSTREAM_RECV)
+    return "an operation has not as many results as arrays";
   for (int64_t i = 0; i < std::max(in, out); ++i) {
     const Buffer* const src = i < in ? &buffer_at(frame.args, i) : nullptr;
     const Buffer* const dst = i < out ? &buffer_at(frame.results, i) : nullptr;
-    if (!both) {
-      if (!append(found, plain(fields, collective), src, dst, ranks)) return false;
-      continue;
+    const char* problem = nullptr;
+    if (fields[kCollective] != kSendRecv) {
+      problem = append(found, plain(fields, collective), src, dst, ranks);
+    } else {
+      slipstream_call receives = plain(fields, SLIPSTREAM_RECV);
+      receives.root = static_cast<int32_t>(fields[kSource]);
+      problem = append(found, plain(fields, SLIPSTREAM_SEND), src, nullptr, ranks);
+      if (problem == nullptr) problem = append(found, receives, nullptr, dst, ranks);
     }
-    slipstream_call receives = plain(fields, SLIPSTREAM_RECV);
-    receives.root = static_cast<int32_t>(fields[kSource]);
-    if (!append(found, plain(fields, SLIPSTREAM_SEND), src, nullptr, ranks)) return false;
-    if (!append(found, receives, nullptr, dst, ranks)) return false;
+    if (problem != nullptr) return problem;
   }
-  return true;
+  return nullptr;
 }
 
-Error* run(const CallFrame& frame, slipstream_group* group, const Calls& calls) {
-  for (const slipstream_call& call : calls.calls)
-    if (const int32_t status = api().run(group, &call); status != SLIPSTREAM_OK)
-      return error_of(*frame.api, code_of(status), api().last_error());
+// A failure goes by a future, too: JAX then raises the same class of error for few bytes as for many.
+Error* run(CallFrame& frame, slipstream_group* group, const Calls& calls) {
+  for (const slipstream_call& call : calls.calls) {
+    const int32_t status = api().run(group, &call);
+    if (status == SLIPSTREAM_OK) continue;
+    const std::string text = api().last_error();
+    auto* const pending = new Pending(*frame.api, 1);
+    if (Error* const problem = pending->problem()) {
+      delete pending;
+      return problem;
+    }
+    frame.future = pending->future();
+    pending->ended(status, text.c_str());
+    break;
+  }
   return nullptr;
 }
 
@@ -219,8 +251,9 @@ Error* executed(CallFrame& frame) {
   const GroupOf group(fields[kGroup]);
   if (group.status() != SLIPSTREAM_OK) return error_of(*frame.api, code_of(group.status()), api().last_error());
   Calls calls;
-  if (!read(frame, fields, static_cast<uint64_t>(api().group_size(group.get())), calls))
-    return error_of(*frame.api, kInvalidArgument, "slipstream cannot communicate arrays of this dtype");
+  const auto ranks = static_cast<uint64_t>(api().group_size(group.get()));
+  if (const char* const problem = read(frame, fields, ranks, calls); problem != nullptr)
+    return error_of(*frame.api, kInvalidArgument, problem);
   *static_cast<std::byte*>(buffer_at(frame.results, frame.results.size - 1).data) = std::byte{0};
   const bool at_once = !calls.waits && (calls.bytes <= kInline || calls.calls.empty());
   return at_once ? run(frame, group.get(), calls) : submit(frame, group.get(), calls);

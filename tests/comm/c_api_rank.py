@@ -92,7 +92,10 @@ def ragged(c: Caller, rank: int, n: int) -> None:
         got = np.zeros(sum(send), np.int64)
         c.call("all_to_all", source, got, counts=send, recv_counts=send, way=way)
         blocks_of = [
-            np.split(np.arange(sum(r + p + 1 for p in range(n))) + 1000 * r, np.cumsum([r + p + 1 for p in range(n)]))
+            np.split(
+                np.arange(sum(r + p + 1 for p in range(n))) + 1000 * r,
+                np.cumsum([r + p + 1 for p in range(n)]),
+            )
             for r in range(n)
         ]
         same("all_to_all", got, np.concatenate([blocks_of[r][rank] for r in range(n)]))

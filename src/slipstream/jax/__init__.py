@@ -8,5 +8,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("jax", "jaxlib"):
         raise
-    text = "slipstream.jax needs JAX: pip install jax optax, or pip install '.[jax]' in the clone of slipstream"
+    text = (
+        "slipstream.jax needs JAX: pip install jax optax, or pip install '.[jax]' in the clone of slipstream"
+    )
     raise ModuleNotFoundError(text, name=error.name) from None

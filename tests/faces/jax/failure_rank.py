@@ -1,6 +1,6 @@
 """One rank of the tests of failures under JAX.
 
-    failure_rank.py mismatch | dead | small-dead
+failure_rank.py mismatch | dead | small-dead
 """
 
 from __future__ import annotations

@@ -52,9 +52,13 @@ def dtypes(rank: int, n: int) -> None:
         *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int16"),
         *("int32", "int64", "uint8", "uint16", "uint32", "uint64", "complex64", "complex128", "bool"),
     ):
-        every = [(np.arange(5) % 2 + r).astype(jnp.dtype(dtype)) for r in range(n)]  # f8 has few whole numbers
+        every = [
+            (np.arange(5) % 2 + r).astype(jnp.dtype(dtype)) for r in range(n)
+        ]  # f8 has few whole numbers
         op = "bor" if dtype == "bool" else "sum"
-        expected = np.logical_or.reduce(every) if dtype == "bool" else sum(x.astype("complex128") for x in every)
+        expected = (
+            np.logical_or.reduce(every) if dtype == "bool" else sum(x.astype("complex128") for x in every)
+        )
         for f in both(lambda x, op=op: hvd.allreduce(x, op)):
             got = f(every[rank])
             assert got.dtype == jnp.dtype(dtype)

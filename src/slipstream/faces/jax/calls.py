@@ -49,7 +49,9 @@ _ALONG_DIM_0 = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL)
 class Spec:
     """All of an operation but its arrays. ``group``: its id, 0 for the world; ``size``: its ranks.
 
-    ``root``: or the rank that a message goes to, or comes from. ``results``: (shape, dtype) of what is received.
+    ``root``: or the rank that a message goes to, or comes from. ``source``: the rank that one comes from; of a broadcast,
+    whether this rank is the root. ``results``: (shape, dtype) of what is received. ``unused``: some rank does not use the
+    result, and takes part all the same.
     """
 
     kind: Kind
@@ -63,6 +65,7 @@ class Spec:
     prescale: float = 1.0
     postscale: float = 1.0
     results: tuple[tuple[tuple[int, ...], str], ...] = ()
+    unused: bool = False
 
     def fields(self, arrays: int) -> np.ndarray[Any, Any]:
         """What the native handler reads, in its order. ``arrays``: how many there are."""
@@ -121,6 +124,6 @@ def _call(spec: Spec, tokens: tuple[Any, ...], *arrays: Any) -> tuple[Any, ...]:
         _TARGET,
         [*results, jax.ShapeDtypeStruct((), jnp.uint8)],
         # Switches off XLA's quick way, so only where nothing else would keep the operation.
-        has_side_effect=spec.kind in (Kind.SEND, Kind.BARRIER),
+        has_side_effect=spec.unused or spec.kind in (Kind.SEND, Kind.BARRIER),
     )
     return tuple(call(*arrays, *tokens, call=spec.fields(len(arrays))))

@@ -45,7 +45,7 @@ def _transposed(spec: Spec, given: list[Any]) -> list[Any]:
     if spec.kind is Kind.ALL_GATHER:
         return run(replace(spec, kind=Kind.REDUCE_SCATTER, op=int(Op.SUM)))
     if spec.kind is Kind.BROADCAST:
-        sums = run(replace(spec, kind=Kind.ALL_REDUCE, op=int(Op.SUM), root=0))
+        sums = run(replace(spec, kind=Kind.ALL_REDUCE, op=int(Op.SUM), root=0, source=0, unused=True))
         return sums if spec.source else [jnp.zeros_like(x) for x in sums]
     if spec.kind is Kind.SEND_RECV:
         return run(replace(spec, root=spec.source, source=spec.root))

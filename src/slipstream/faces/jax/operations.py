@@ -191,9 +191,7 @@ def send(x: Any, dest: int, *, tag: int = 0, group: Group | None = None, after: 
     """
     members, group_id = _named(group)
     root = _rank_of(members, "dest", dest, other=True)
-    ordered(
-        Spec(Kind.SEND, members.size, group_id, root=root, tag=int(tag)), None, [jnp.asarray(x)], after
-    )
+    ordered(Spec(Kind.SEND, members.size, group_id, root=root, tag=int(tag)), None, [jnp.asarray(x)], after)
 
 
 def recv(like: Any, source: int, *, tag: int = 0, group: Group | None = None, after: Any = ()) -> Any:

@@ -13,7 +13,7 @@ from slipstream.faces.jax.operations import allreduce, broadcast
 __all__ = ["DistributedOptimizer", "broadcast_parameters"]
 
 
-def DistributedOptimizer(  # noqa: N802 - Horovod's name
+def DistributedOptimizer(
     optimizer: Any, *, op: Op | str = Op.AVG, wire: str | None = None, group: Group | None = None
 ) -> Any:
     """An optax optimizer whose updates are made from the gradients of all ranks.
