@@ -207,21 +207,10 @@ const char* read(const CallFrame& frame, const int64_t* fields, uint64_t ranks, 
   return nullptr;
 }
 
-// A failure goes by a future, too: JAX then raises the same class of error for few bytes as for many.
-Error* run(CallFrame& frame, slipstream_group* group, const Calls& calls) {
-  for (const slipstream_call& call : calls.calls) {
-    const int32_t status = api().run(group, &call);
-    if (status == SLIPSTREAM_OK) continue;
-    const std::string text = api().last_error();
-    auto* const pending = new Pending(*frame.api, 1);
-    if (Error* const problem = pending->problem()) {
-      delete pending;
-      return problem;
-    }
-    frame.future = pending->future();
-    pending->ended(status, text.c_str());
-    break;
-  }
+Error* run(const CallFrame& frame, slipstream_group* group, const Calls& calls) {
+  for (const slipstream_call& call : calls.calls)
+    if (const int32_t status = api().run(group, &call); status != SLIPSTREAM_OK)
+      return error_of(*frame.api, code_of(status), api().last_error());
   return nullptr;
 }
 

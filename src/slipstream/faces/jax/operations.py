@@ -84,7 +84,7 @@ def allreduce(
     of every rank's arrays, and of the result. ``wire``: what float32 travels as between hosts ("bf16", "f16", "f8",
     "int8"). ``group``: the ranks that take part, default all. ``after``: a tree of arrays that must be there before.
     Returns a tree like ``tree``. Raises ValueError or TypeError for arguments that do not fit; a SlipstreamError, or
-    JaxRuntimeError with its text inside `jit`, when the operation fails.
+    JaxRuntimeError or ValueError with its text inside `jit`, when the operation fails.
     """
     members, group_id = _named(group)
     spec = Spec(Kind.ALL_REDUCE, members.size, group_id, op=int(as_op(op)))

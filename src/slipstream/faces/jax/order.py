@@ -18,6 +18,7 @@ from slipstream.faces.jax.calls import Spec, called
 
 __all__ = ["ordered"]
 
+_OURS = ("ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "INVALID_ARGUMENT")  # as native/xla/handler.cpp has them
 _latest = threading.local()  # (state, token): of the latest operation that this thread has traced
 
 
@@ -35,7 +36,9 @@ def ordered(spec: Spec, differentiable: Any, arrays: list[Any], after: Any) -> l
         *results, token = function(spec, (*tokens, *jax.tree.leaves(after)), *arrays)
         if not _is_traced(token):
             jax.block_until_ready((results, token))
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # the latter of what ran in this thread
+        if not str(error).startswith(_OURS):
+            raise
         raise _of_job(error) from error
     _latest.pair = (state, token) if _is_traced(token) else None
     return results
