@@ -67,9 +67,11 @@ struct TraceEvent {
   Endpoint old_local;
   Endpoint new_local;
 
+  // Of a work or a step: "int8" if it travels so between hosts, or the chunk is cast to it, or from it; lives for ever.
+  const char* wire = "";
+
   // Of a step, beside `peer`, and `operation` and `name` of the work.
-  const char* verb = "";  // "send"; lives for ever, as `wire` does
-  const char* wire = "";  // "int8" if the chunk is cast to it, or from it
+  const char* verb = "";  // "send"; lives for ever
   uint32_t step = 0;
   uint64_t chunk = 0;
 };

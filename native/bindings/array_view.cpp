@@ -26,7 +26,11 @@ std::optional<DType> dtype_of(int number) {
   return std::nullopt;
 }
 
-// Never freed: they outlive every module.
+// What is known of NumPy. No function's static variables: while one is made, Python may switch threads, and another
+// thread would wait for it with Python's lock. Never freed: they outlive every module.
+PyObject* array_type = nullptr;
+PyObject* empty_function = nullptr;
+
 PyObject* of_numpy(const char* name) { return nb::object(nb::module_::import_("numpy").attr(name)).release().ptr(); }
 
 }  // namespace
@@ -44,10 +48,17 @@ bool ArrayView::is_as_described() {
          reinterpret_cast<const Descr*>(found.descr)->byteorder == nb::cast<std::string>(dtype.attr("byteorder"))[0];
 }
 
+void ArrayView::learn() {
+  if (array_type != nullptr) return;
+  PyObject* const empty = of_numpy("empty");
+  PyObject* const type = is_as_described() ? of_numpy("ndarray") : Py_NewRef(Py_None);  // which no type is
+  // From here on nothing runs Python, so another thread that has come here meanwhile does no harm.
+  empty_function = empty;
+  array_type = type;
+}
+
 std::optional<ArrayView> ArrayView::of(PyObject* array) {
-  static PyObject* const type = of_numpy("ndarray");
-  static const bool known = is_as_described();
-  if (!known || reinterpret_cast<PyObject*>(Py_TYPE(array)) != type) return std::nullopt;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(array)) != array_type) return std::nullopt;
   const auto* fields = reinterpret_cast<const Fields*>(array);
   const auto* descr = reinterpret_cast<const Descr*>(fields->descr);
   if (fields->nd > 1 || (fields->flags & kContiguous) == 0) return std::nullopt;
@@ -58,12 +69,11 @@ std::optional<ArrayView> ArrayView::of(PyObject* array) {
 }
 
 PyObject* ArrayView::empty(uint64_t elements, int dimensions) const {
-  static PyObject* const empty = of_numpy("empty");
   return or_stop([&] {
     PyObject* const shape = dimensions == 0 ? PyTuple_New(0) : PyLong_FromUnsignedLongLong(elements);
     if (shape == nullptr) return static_cast<PyObject*>(nullptr);
     PyObject* const args[] = {shape, fields_->descr};
-    PyObject* const made = PyObject_Vectorcall(empty, args, 2, nullptr);
+    PyObject* const made = PyObject_Vectorcall(empty_function, args, 2, nullptr);
     Py_DECREF(shape);
     return made;
   });

@@ -14,6 +14,9 @@ namespace slipstream {
 
 class ArrayView {
  public:
+  // Asks NumPy once what its arrays look like; before the first `of`. It runs Python.
+  static void learn();
+
   // Nothing unless it is a C-contiguous np.ndarray (no subclass) of a dtype in this machine's byte order that the
   // engine knows, with at most one dimension. To be called with Python's lock; the array outlives what is returned.
   static std::optional<ArrayView> of(PyObject* array);

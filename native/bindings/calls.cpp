@@ -12,6 +12,7 @@
 
 #include "base/huge_pages.h"
 #include "base/reserve.h"
+#include "bindings/begin_note.h"
 #include "bindings/begun.h"
 #include "bindings/board_call.h"
 #include "bindings/gil.h"
@@ -110,6 +111,14 @@ uintptr_t address_of(nb::handle array) {
   return address;
 }
 
+// Submits the handle's work, and notes it if that is wished for.
+nb::object submit(const std::shared_ptr<Session>& session, Handle handle, BeginNote* note) {
+  nb::object work = nb::cast(std::move(handle));
+  session->submit(nb::inst_ptr<Handle>(work)->shared_work());
+  if (note != nullptr) note->make(work);
+  return work;
+}
+
 // submit() and run(): the arguments are those of define_call().
 template <bool kRun>
 auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t src, uintptr_t dst,
@@ -124,6 +133,7 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   Request call = request.on_memory(at(src), at(dst), count, timeout, std::move(name));
   if (urgency < 0) throw Failure(Code::invalid, "an urgency is not negative");
   call.urgency = urgency;
+  [[maybe_unused]] BeginNote* const note = BeginNote::in(keep);  // lives as long as `keep`, which the handle has
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
   if (copy_in) {
     const auto [from, begin, bytes] = *copy_in;
@@ -136,14 +146,14 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   if constexpr (kRun) {
     handle.run();
   } else {
-    self->submit(handle.shared_work());
-    return handle;
+    return submit(self, std::move(handle), note);
   }
 }
 
 // A receive from whichever of the sources sends first: the plan of a receive from each, and its channel.
-Handle receive_any(const std::shared_ptr<Session>& self, const CallRequest& request, const std::vector<Source>& sources,
-                   uintptr_t dst, uint64_t count, double timeout, nb::object keep) {
+nb::object receive_any(const std::shared_ptr<Session>& self, const CallRequest& request,
+                       const std::vector<Source>& sources, uintptr_t dst, uint64_t count, double timeout,
+                       nb::object keep) {
   if (sources.empty()) throw Failure(Code::invalid, "a receive needs at least one source");
   Request call = request.on_memory(at(dst), at(dst), count, timeout);
   call.signature.other_side = -1;
@@ -154,9 +164,9 @@ Handle receive_any(const std::shared_ptr<Session>& self, const CallRequest& requ
   }
   drop_orphans();
   count_begun();
-  Handle handle(self, self->prepare(std::move(call), call.candidates.front().channel), std::move(keep));
-  self->submit(handle.shared_work());
-  return handle;
+  BeginNote* const note = BeginNote::in(keep);
+  const uint64_t channel = call.candidates.front().channel;
+  return submit(self, Handle(self, self->prepare(std::move(call), channel), std::move(keep)), note);
 }
 
 // Waits until no earlier work needs `bytes` at `address`, which the caller is about to read, or to write.
@@ -218,6 +228,13 @@ void bind_handles(nb::module_& m) {
       .def("waits", &Handle::waits, "For people: the operation, and the ranks that it waits for; empty if it is done.");
 }
 
+void bind_notes(nb::module_& m) {
+  nb::class_<BeginNote>(m, "BeginNote",
+                        "First in what `Session.submit` or `receive_any` keeps: notes[key] becomes the Work as it "
+                        "begins, before any code of Python runs.")
+      .def(nb::init<nb::dict, nb::object>(), nb::arg("notes"), nb::arg("key"));
+}
+
 void bind_requests(nb::module_& m) {
   nb::class_<CallRequest>(
       m, "Request",
@@ -235,6 +252,7 @@ void bind_requests(nb::module_& m) {
 
 void bind_calls(nb::module_& m, SessionClass& session) {
   bind_handles(m);
+  bind_notes(m);
   bind_requests(m);
   m.def(
       "orphans",

@@ -195,12 +195,17 @@ void destroy(PyObject* self) {
   Py_DECREF(type);
 }
 
+#ifdef Py_LIMITED_API
+// Never freed. Known from the start: what an import runs may switch threads, which must not be while a function's
+// static variable is made (array_view.cpp).
+PyObject* method_type = nullptr;
+#endif
+
 // As a method of an instance, like a function.
 PyObject* bind(PyObject* self, PyObject* instance, PyObject*) {
   if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
 #ifdef Py_LIMITED_API
-  static PyObject* const method = nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
-  return PyObject_CallFunctionObjArgs(method, self, instance, nullptr);
+  return PyObject_CallFunctionObjArgs(method_type, self, instance, nullptr);
 #else
   return PyMethod_New(self, instance);
 #endif
@@ -250,6 +255,9 @@ void bind_guarded_calls(nb::module_& m) {
   nb::object type = nb::steal(PyType_FromSpec(&kSpec));
   if (!type.is_valid()) nb::raise_python_error();
   m.attr("GuardedCall") = type;
+#ifdef Py_LIMITED_API
+  method_type = nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
+#endif
 }
 
 }  // namespace slipstream

@@ -92,6 +92,7 @@ nb::dict trace_event(const TraceEvent& event) {
     one["bytes"] = event.bytes;
     one["ranks"] = event.ranks;
     one["direction"] = directions[static_cast<int>(event.direction)];
+    one["wire"] = event.wire;
     one["error"] = event.error;
   } else if (event.kind == TraceEvent::Kind::span || event.kind == TraceEvent::Kind::mark) {
     one["track"] = event.operation.chars.data();

@@ -58,6 +58,7 @@ QuickEntry::QuickEntry(Kind kind, nb::object jobs, nb::object copies, nb::object
     : kind_(kind), jobs_(std::move(jobs)), copies_(std::move(copies)), op_(std::move(op)), rest_(std::move(rest)) {
   if (!PyDict_Check(jobs_.ptr()) || !PyDict_Check(copies_.ptr()))
     throw Failure(Code::invalid, "a quick entry needs dicts of jobs and copies");
+  ArrayView::learn();
 }
 
 // False if some argument is one that quick calls do not have.

@@ -34,6 +34,7 @@ TraceEvent event_of(const Work& work, const Error& error) {
   event.operation.set(request.signature.operation);
   event.name.set(request.signature.name);
   event.direction = direction_of(request);
+  if (request.signature.wire != WireType::exact) event.wire = name_of(request.signature.wire);
   if (event.direction != TraceEvent::Direction::none && work.peer() >= 0)
     event.peer = request.group->ranks[static_cast<size_t>(work.peer())];
   return event;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -12,6 +13,13 @@ from slipstream.comm.collectives.work import DONE
 from slipstream.comm.membership.group import Group
 
 GROUP = cast(Group, None)
+
+
+def known(overlaps: Callable[[int, int, object], bool], copy: Callable[[], None]) -> CopyBack:
+    """A copy back of an operation that is done."""
+    copy_back = CopyBack(GROUP, 0, "all_reduce", overlaps, copy)
+    copy_back.follow(DONE)
+    return copy_back
 
 
 def use(begin: int, end: int) -> str:
@@ -26,7 +34,7 @@ def use(begin: int, end: int) -> str:
         except RuntimeError as error:
             said.append(str(error))
 
-    copy_back = CopyBack(DONE, GROUP, 0, "all_reduce", lambda low, high, _: low < 200 and high > 100, copy)
+    copy_back = known(lambda low, high, _: low < 200 and high > 100, copy)
     thread = threading.Thread(target=copy_back.copy, daemon=True)
     try:
         thread.start()
@@ -51,7 +59,7 @@ def test_a_copy_that_cannot_be_made_is_an_error_for_who_waits_for_it_alone() -> 
     def copy() -> None:
         raise RuntimeError("no such memory")
 
-    copy_back = CopyBack(DONE, GROUP, 0, "all_reduce", lambda low, high, _: True, copy)
+    copy_back = known(lambda low, high, _: True, copy)
     settle(GROUP, 0, "broadcast", (0, 8, None))
     assert copy_back not in OPEN
     for _ in range(2):
@@ -67,7 +75,7 @@ def test_a_copy_that_a_handler_breaks_off_is_made_later() -> None:
         if len(made) == 1:
             raise KeyboardInterrupt
 
-    copy_back = CopyBack(DONE, GROUP, 0, "all_reduce", lambda low, high, _: True, copy)
+    copy_back = known(lambda low, high, _: True, copy)
     with pytest.raises(KeyboardInterrupt):
         copy_back()
     copy_back()

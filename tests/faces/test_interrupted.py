@@ -28,3 +28,11 @@ def test_an_interrupted_call_harms_neither_memory_nor_values(
 ) -> None:
     pytest.importorskip("torch")
     ranks.run(SCRIPT, 2, transport=transport, args=[str(tmp_path), str(int(number)), face])
+
+
+@pytest.mark.parametrize(("face", "size"), [("c10d", 2), ("hvd", 1)])
+def test_a_result_is_copied_back_wherever_its_call_was_broken_off(
+    tmp_path: Path, face: str, size: int
+) -> None:
+    pytest.importorskip("torch")
+    ranks.run(SCRIPT.with_name("copy_back_rank.py"), size, args=[face, str(tmp_path)], timeout=200)

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
+from comm.negotiation.locking import patient, until_locked  # noqa: E402
 from slipstream.base.errors import Mismatch  # noqa: E402
 from slipstream.comm.membership.group import world  # noqa: E402
 from slipstream.comm.negotiation.negotiator import negotiator_of  # noqa: E402
@@ -166,28 +167,26 @@ def check_process_sets() -> None:
 
 def check_steps_that_lock_the_order() -> None:
     """Every operation, again and again: small sums travel together, what else there is passes a gate."""
-    negotiator = negotiator_of(world())
-    for _ in range(60):
-        handles = {name: start() for name, start in every_operation().items()}
-        check_values({name: hvd.synchronize(handle) for name, handle in handles.items()})
-        if negotiator.locked:
-            break
-    for _ in range(5):
-        handles = {name: start() for name, start in every_operation().items()}
-        check_values({name: hvd.synchronize(handle) for name, handle in handles.items()})
     x = torch.full((2,), 3.0, dtype=torch.float16)
-    for _ in range(60):
+
+    def every() -> None:
+        handles = {name: start() for name, start in every_operation().items()}
+        check_values({name: hvd.synchronize(handle) for name, handle in handles.items()})
+
+    def others() -> None:
         assert hvd.allreduce_(x.clone(), name="half", op=hvd.Average).tolist() == [3, 3]
         assert hvd.allreduce(x.t(), name="not in place").tolist() == [3, 3]
         assert hvd.allreduce(torch.zeros(0), name="empty").numel() == 0
         large = torch.ones(100_000)
         hvd.allreduce_(large, name="large", op=hvd.Sum)
         assert (large == hvd.size()).all()
-    assert negotiator.locked
+
+    until_locked(every)
+    until_locked(others)
 
 
 def check_small_sums_travel_together() -> None:
-    """A hundred of a step need few operations of the engine, also in the first step."""
+    """A hundred of a step need few operations of the engine."""
     from slipstream.comm.negotiation import buffers
 
     count = [0]
@@ -197,18 +196,21 @@ def check_small_sums_travel_together() -> None:
         count[0] += 1
         return reduce(*args, **kwargs)
 
+    def step() -> None:
+        tensors = [torch.full((10,), float(i)) for i in range(100)]
+        handles = [hvd.allreduce_async_(x, name=f"{i}", op=hvd.Sum) for i, x in enumerate(tensors)]
+        for i, handle in enumerate(handles):
+            assert hvd.synchronize(handle).tolist() == [i * hvd.size()] * 10
+
+    until_locked(step)
     buffers.Buffer.reduce = counted  # type: ignore[method-assign]
     try:
-        for step in range(40):
-            count[0] = 0
-            tensors = [torch.full((10,), float(i)) for i in range(100)]
-            handles = [hvd.allreduce_async_(x, name=f"{i}", op=hvd.Sum) for i, x in enumerate(tensors)]
-            for i, handle in enumerate(handles):
-                assert hvd.synchronize(handle).tolist() == [i * hvd.size()] * 10, step
+        with patient():
+            step()
     finally:
         buffers.Buffer.reduce = reduce  # type: ignore[method-assign]
     assert negotiator_of(world()).locked
-    assert count[0] <= 20
+    assert count[0] <= 20, count
 
 
 CHECKS = [

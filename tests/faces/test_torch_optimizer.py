@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -308,6 +309,14 @@ def check_closure() -> None:
     assert_same_models(model, alone)
 
 
+def check_copies() -> None:
+    """A copy would not know the exchange: that is said where it is made."""
+    distributed = hvd.DistributedOptimizer(sgd(make_model()))
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"DistributedOptimizer \(SGD\) cannot be copied or pickled"):
+            make(distributed)
+
+
 def check_scheduler() -> None:
     """A scheduler made before wrapping steers the wrapped optimizer, also after a state was loaded."""
     model = make_model()
@@ -507,6 +516,7 @@ CHECKS = [
     check_overlap,
     check_clipping,
     check_closure,
+    check_copies,
     check_scheduler,
     check_sparse,
     check_mixed_dtypes,

@@ -289,6 +289,29 @@ def test_a_parameter_that_is_used_too_early_is_an_error(two: Any) -> None:
     two(check_stale)
 
 
+def check_handler() -> None:
+    """A signal's handler that looks at the optimizer amid its exchange gets an error, and the step goes on."""
+    model, optimizer, _ = train("sgd", overlapped=True)
+    gradients, said = optimizer._exchange._gradients, []
+    read = gradients.read
+
+    def reading(index: int) -> None:
+        with pytest.raises(RuntimeError) as caught:  # as a handler would, in the same thread
+            optimizer.state_dict()
+        said.append(str(caught.value))
+        read(index)
+
+    gradients.read = reading
+    optimizer.settle()
+    del gradients.read
+    assert "a signal's handler cannot use an optimizer while its thread exchanges" in said[0]
+    assert_same(model.state_dict(), train("sgd", overlapped=False)[0].state_dict())
+
+
+def test_a_handler_amid_the_exchange_does_not_wait_for_it(two: Any) -> None:
+    two(check_handler)
+
+
 def check_disagreement() -> None:
     model = make_model()
     options = {"overlap_forward": model} if hvd.rank() == 1 else {}

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
+from comm.negotiation.locking import patient, until_locked  # noqa: E402
 from slipstream.base.errors import Mismatch  # noqa: E402
 from slipstream.comm.membership.group import world  # noqa: E402
-from slipstream.comm.negotiation import locked  # noqa: E402
 from slipstream.comm.negotiation.negotiator import negotiator_of  # noqa: E402
 
 
@@ -109,7 +106,7 @@ def check_a_mismatch_in_a_locked_order() -> None:
     negotiator = negotiator_of(world())
     for count in (3, 200_000):
         until_locked(lambda count=count: hvd.allreduce(torch.ones(count)))  # type: ignore[misc]
-        with pytest.raises(Mismatch):
+        with patient(), pytest.raises(Mismatch):
             hvd.allreduce(torch.ones(count + (hvd.rank() == 1)))
         assert not negotiator.locked
         check_goes_on()
@@ -160,33 +157,6 @@ def check_duplicate_names() -> None:
     assert hvd.synchronize(first).tolist() == [hvd.size()] * 3
 
 
-@contextlib.contextmanager
-def patient() -> Iterator[None]:
-    """No rank leaves a locked order because a busy machine makes another one late."""
-    before = locked._PATIENCE, locked._LONG_PATIENCE
-    locked._PATIENCE = locked._LONG_PATIENCE = 5.0
-    try:
-        yield
-    finally:
-        locked._PATIENCE, locked._LONG_PATIENCE = before
-
-
-def until_locked(step: Callable[[], Any]) -> None:
-    """Steps, equally often on all ranks, until the order is locked and stays so."""
-    negotiator = negotiator_of(world())
-    with patient():
-        for _ in range(60):
-            for _ in range(20):
-                step()
-            rounds = negotiator.rounds
-            for _ in range(10):
-                step()
-            lasts = negotiator.locked and negotiator.rounds == rounds
-            if slipstream.all_reduce(np.array([lasts]), "min")[0]:
-                return
-    raise AssertionError("the order does not stay locked")
-
-
 def check_steps_lock_the_order() -> None:
     """One call again and again, several, blocking or not, small or not, and beside such as have names."""
     size, ones = hvd.size(), torch.ones(3)
@@ -233,7 +203,8 @@ def check_a_burst_travels_together() -> None:
     until_locked(burst)
     buffers.Buffer.reduce = counted  # type: ignore[method-assign]
     try:
-        burst()
+        with patient():
+            burst()
     finally:
         buffers.Buffer.reduce = reduce  # type: ignore[method-assign]
     assert count[0] <= 50, count  # not 100

@@ -13,10 +13,9 @@ torch = pytest.importorskip("torch")
 import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
 from comm import ranks  # noqa: E402
+from comm.negotiation.locking import until_locked  # noqa: E402
 from slipstream.base.dtypes import WireType  # noqa: E402
 from slipstream.base.errors import Mismatch  # noqa: E402
-from slipstream.comm.membership.group import world  # noqa: E402
-from slipstream.comm.negotiation.negotiator import negotiator_of  # noqa: E402
 from slipstream.faces.torch.requests import grouped_request, shares_request, sum_request  # noqa: E402
 
 ODD = 40_012  # elements; the rows of three ranks differ by one
@@ -180,7 +179,8 @@ def check_gradients() -> None:
 def check_repeated() -> None:
     """Steps that repeat lock their order, and go on by the wire."""
     small, large = numbers(hvd.rank(), SMALL), numbers(hvd.rank())
-    for _ in range(60):
+
+    def step() -> None:
         handles = [
             hvd.allreduce_async(large, name="large", op=hvd.Sum, compression=hvd.Compression.int8),
             hvd.allreduce_async(small, name="small", op=hvd.Sum, compression=hvd.Compression.int8),
@@ -188,7 +188,8 @@ def check_repeated() -> None:
         found = [hvd.synchronize(handle) for handle in handles]
         assert 0 < float((found[0].double() - summed()).abs().max()) <= float(summed().abs().max()) * 3 / 127
         torch.testing.assert_close(found[1].double(), summed(SMALL), rtol=1e-6, atol=1e-6)
-    assert negotiator_of(world()).locked
+
+    until_locked(step)
 
 
 def check_join() -> None:

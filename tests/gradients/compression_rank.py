@@ -3,6 +3,7 @@
 compression_rank.py references: values, bits, residuals, resume, accumulation, join, NaN; prints "compressed"
 compression_rank.py differ, "wires differ" or "exact differs": rank 1 has another compression; prints the error
 compression_rank.py "count differs": rank 1 has more parameters; prints the error
+compression_rank.py "no effect": a wire on one host
 """
 
 from __future__ import annotations
@@ -196,6 +197,15 @@ def check_mismatch(group: Group, policies: list[Policy]) -> None:
         print(error, flush=True)
 
 
+def check_no_effect(group: Group) -> None:
+    """Two optimizers and a single operation ask for the same wire."""
+    for _ in range(2):
+        arrays, reducing = made(group, Wire("int8"))
+        backward(arrays, gradients(0, 0), 0)
+        reducing.synchronize()
+    collectives.all_reduce(np.ones(3, np.float32), group=group, wire="int8")
+
+
 def compare_counts(group: Group) -> None:
     count = 2 + group.rank
     try:
@@ -209,6 +219,8 @@ def main() -> None:
     group = Group(job=entered)
     if sys.argv[1] == "count differs":
         compare_counts(group)
+    elif sys.argv[1] == "no effect":
+        check_no_effect(group)
     elif sys.argv[1] in DIFFERENT:
         check_mismatch(group, DIFFERENT[sys.argv[1]])
     else:

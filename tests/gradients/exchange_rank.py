@@ -1,7 +1,7 @@
 """One of three ranks whose framework is NumPy, in a job beside that of `slipstream.init`, which is never called.
 
 exchange_rank.py average: gradients of several steps are averaged; prints "averaged"
-exchange_rank.py differ: rank 1 has another shape; prints the error
+exchange_rank.py differ, or "passes differ": rank 1 has another shape, or number of passes; prints the error
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def check_passes(group: Group) -> None:
 def main() -> None:
     entered = job.enter()
     group = Group(job=entered)
-    if sys.argv[1] == "differ":
-        arrays = Arrays([np.zeros(2), np.zeros(4 if group.rank == 1 else 3)])
-        reducing = exchange(arrays, group)
+    if sys.argv[1] != "average":
+        odd = group.rank == 1
+        arrays = Arrays([np.zeros(2), np.zeros(4 if odd and sys.argv[1] == "differ" else 3)])
+        reducing = exchange(arrays, group, passes=2 if odd and sys.argv[1] == "passes differ" else 1)
         try:
             reducing.synchronize()
         except Mismatch as error:

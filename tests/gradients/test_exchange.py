@@ -47,6 +47,17 @@ def test_different_wires_are_named_also_on_one_host() -> None:
         )
 
 
+def test_a_wire_that_a_program_asks_for_on_one_host_is_said_to_have_no_effect_once() -> None:
+    first, second = ranks.run(SCRIPT.with_name("compression_rank.py"), 2, args=["no effect"], timeout=60)
+    assert first.count("rank 0: the wire int8, which the program asks for, has no effect") == 1, first
+    assert second == ""
+
+
+def test_different_numbers_of_backward_passes_are_named_on_all_ranks() -> None:
+    for text in ranks.run(SCRIPT, 3, args=["passes differ"], timeout=60):
+        assert "backward_passes_per_step differs between ranks: 1 on ranks 0, 2, 2 on rank 1." in text, text
+
+
 def test_a_gradient_that_is_exact_on_one_rank_alone_is_named() -> None:
     for text in ranks.run(SCRIPT.with_name("compression_rank.py"), 2, args=["exact differs"], timeout=60):
         assert "the compression of the gradient of p0 (80, 60) float32 differs between ranks: " in text, text

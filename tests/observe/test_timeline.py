@@ -165,7 +165,7 @@ def test_what_the_program_records_and_what_it_negotiates(tmp_path: Path) -> None
 
 def test_details_of_a_call_are_no_part_of_its_kind() -> None:
     call = {"kind": "work", "begin": 0, "end": 1000, "direction": "", "name": b"", "dtype": "f32", "bytes": 4}
-    call |= {"ranks": 2, "peer": -1, "error": 0}
+    call |= {"ranks": 2, "peer": -1, "error": 0, "wire": ""}
     for shown, operation, algorithm in (
         ("broadcast/binomial[shape=10x64]", "broadcast/binomial", {"algorithm": "binomial"}),
         ("broadcast[shape=10x64]/binomial", "broadcast/binomial", {"algorithm": "binomial"}),
@@ -201,12 +201,14 @@ def test_steps_of_plans(tmp_path: Path) -> None:
     assert not named(load(tmp_path / "less0"), "plan")
 
 
-def test_steps_name_the_type_that_they_cast_to(tmp_path: Path) -> None:
+def test_operations_and_steps_name_the_type_that_they_cast_to(tmp_path: Path) -> None:
     run("casts", tmp_path / "{rank}", SLIPSTREAM_TIMELINE_DETAIL="steps", SLIPSTREAM_BOARD="off")
     for rank in range(2):
         events = load(tmp_path / str(rank))
         rows = rows_of(events)
         for name, wires in (("int8", {"int8"}), ("exact", {None})):
+            (whole,) = [event for event in named(events, "operation") if event["name"] == name]
+            assert {whole["args"].get("wire")} == wires
             travels = [
                 event["args"].get("wire")
                 for event in named(events, "plan")

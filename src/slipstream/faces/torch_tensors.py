@@ -205,14 +205,13 @@ def await_tensor(
 
 
 def copy_back(
-    work: Any,
     group: Group,
     name: str,
     tensors: Sequence[torch.Tensor],
     copy: Callable[[], None],
     channel: int = 0,
 ) -> CopyBack:
-    """The copy of results to these tensors, which later operations on them wait for."""
+    """The copy of results to these tensors, which later operations on them wait for once its own has begun."""
 
     def overlaps(begin: int, end: int, memory: Any) -> bool:
         return any(_uses(tensor, begin, end, memory) for tensor in tensors)
@@ -223,5 +222,4 @@ def copy_back(
         with torch.inference_mode(needed or torch.is_inference_mode_enabled()):
             copy()
 
-    # Nothing more here: where a signal's handler raises before there is a CopyBack, the copy is not made.
-    return CopyBack(work, group, channel, name, overlaps, copy_wherever)
+    return CopyBack(group, channel, name, overlaps, copy_wherever)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -18,7 +18,7 @@ from slipstream.comm.collectives import addresses, arrays
 from slipstream.comm.collectives.interruption import found_by_all
 from slipstream.comm.membership.group import Group
 
-__all__ = ["check_agreement", "check_compressions", "check_values", "description"]
+__all__ = ["check_agreement", "check_arguments", "check_compressions", "check_values", "description"]
 
 _MOST_SHOWN = 5  # parameters in a text
 
@@ -113,20 +113,43 @@ def check_compressions(
         raise found_by_all(_of_parameters("compress", parameters, ranks))
     chosen = zip(*(one[len(one) // 2 :] for one in lists), strict=True)
     number, found = next((i, found) for i, found in enumerate(chosen) if len(set(found)) > 1)
-    ranks_of: dict[str, list[int]] = {}
-    for rank, way in zip(ranks, found, strict=True):
-        ranks_of.setdefault(way, []).append(rank)
-    sides = [
-        f"{way} on rank{'s' if len(here) > 1 else ''} {format_spans(sorted(here))}"
-        for way, here in ranks_of.items()
-    ]
     of = f" of the gradient of {described[number - 1]}" if number else ""
     raise found_by_all(
         Mismatch(
-            f"the compression{of} differs between ranks: {', '.join(sides)}. Give compression=, exact= and the "
+            f"the compression{of} differs between ranks: {_sides(ranks, found)}. Give compression=, exact= and the "
             '"wire" of parameter groups the same values on all ranks'
         )
     )
+
+
+def check_arguments(overlaps: bool, passes: int, group: Group) -> None:
+    """Compares what the ranks have been given beside their parameters. Every rank calls it.
+
+    ``overlaps``: whether steps overlap the next forward pass. ``passes``: backward passes in a step. Raises Mismatch
+    on all ranks alike if they differ.
+    """
+    mine = np.array([[overlaps, passes]], dtype=np.int64)
+    overlap, counts = np.asarray(arrays.all_gather(mine, group=group)).T.tolist()
+    if len(set(overlap)) > 1:
+        ranks = [rank for rank, one in zip(group.ranks, overlap, strict=True) if one]
+        text = f"overlap_forward is given on {_named(ranks)} alone: give it on all ranks, or on none"
+        raise found_by_all(Mismatch(text))
+    if len(set(counts)) > 1:
+        sides = _sides(group.ranks, counts)
+        text = f"backward_passes_per_step differs between ranks: {sides}. Give all ranks the same"
+        raise found_by_all(Mismatch(text))
+
+
+def _sides(ranks: Sequence[int], values: Iterable[object]) -> str:
+    """Which value each rank has: "1 on ranks 0-2, 4 on rank 3"."""
+    found: dict[object, list[int]] = {}
+    for rank, value in zip(ranks, values, strict=True):
+        found.setdefault(value, []).append(rank)
+    return ", ".join(f"{value} on {_named(sorted(here))}" for value, here in found.items())
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_spans(ranks)}"
 
 
 def _lists_that_differ(mine: Sequence[str], group: Group, name: str, timeout: float = 0.0) -> list[list[str]]:

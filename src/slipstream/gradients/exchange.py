@@ -16,20 +16,20 @@ import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from slipstream.base import recording
 from slipstream.base.dtypes import Op, name_of
-from slipstream.base.errors import Mismatch, SlipstreamError
+from slipstream.base.errors import SlipstreamError
 from slipstream.base.log import Log
-from slipstream.base.spans import format_spans
 from slipstream.comm.collectives import arrays
-from slipstream.comm.collectives.interruption import Together, abort_interrupted, found_by_all, guarded_call
+from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement, check_compressions, check_values
+from slipstream.gradients.agreement import check_agreement, check_arguments, check_compressions, check_values
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
+from slipstream.gradients.lines import Line
 from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, in_order, missing, places_of
 from slipstream.gradients.policy import Policy, as_it_acts
 from slipstream.gradients.reductions import Exact, Reduction, Terms
@@ -42,6 +42,8 @@ __all__ = ["GradientExchange", "Gradients"]
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _EXCHANGE = "the exchange of gradients"
 _MOST_SHOWN = 5  # parameters in the name of a bucket
@@ -144,15 +146,17 @@ class GradientExchange:
         self._sparse: list[int] = []
         self._next = 0
         self._full: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._amid = False  # a thread is amid a part of a step
         self._story = StepStory()
-        turns_of(group()).add(self)
+        self._line = Line(group, turns_of(group()).add(self))
         gradients.watch(_ready(self))
 
     def detach(self) -> None:
         """Takes no more notice of backward."""
         self.settle()
         self._gradients.detach()
+        self._line.end()
 
     def set_passes(self, passes: int) -> None:
         """From now on ``passes`` backward passes make a gradient."""
@@ -200,21 +204,37 @@ class GradientExchange:
         if self._unsettled:
             self._check_settled(index)
             self.settle()
+        self._alone(self._take_gradient, index)
+
+    def _alone(self, part: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Runs a part of a step, when no thread is amid one. RuntimeError if this one is: a signal's handler calls."""
         with self._lock:
-            if self._left[index] <= 0:
-                raise AssertionError(
-                    "Gradients were computed more than backward_passes_per_step times before call to step(). "
-                    "Increase backward_passes_per_step to accumulate gradients locally."
+            if self._amid:
+                raise RuntimeError(
+                    "a signal's handler cannot use an optimizer while its thread exchanges the optimizer's gradients: "
+                    "have the handler note the signal, and act on it after the step"
                 )
-            self.touched = True
-            self._story.gradient()
-            self._left[index] -= 1
-            if self._left[index]:
-                return
-            self._order.append(index)
-            if index in self._bucket_of:
-                self._fill(index)
-                self._launch()
+            self._amid = True
+            try:
+                return part(*args, **kwargs)
+            finally:
+                self._amid = False
+
+    def _take_gradient(self, index: int) -> None:
+        if self._left[index] <= 0:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to step(). "
+                "Increase backward_passes_per_step to accumulate gradients locally."
+            )
+        self.touched = True
+        self._story.gradient()
+        self._left[index] -= 1
+        if self._left[index]:
+            return
+        self._order.append(index)
+        if index in self._bucket_of:
+            self._fill(index)
+            self._launch()
 
     @_guarded
     def synchronize(self) -> None:
@@ -223,15 +243,17 @@ class GradientExchange:
         Raises SlipstreamError when a rank is lost, Mismatch when ranks have different parameters.
         """
         self.settle()
-        with self._lock:
-            try:
-                with Together(self._group(), _EXCHANGE):
-                    turn = self._begin_turn()
-                    again = self._complete()
-                    self._due = turn.wait() and not again
-                self._story.stepped()
-            finally:
-                self._begin()
+        self._alone(self._synchronize)
+
+    def _synchronize(self) -> None:
+        try:
+            with Together(self._group(), _EXCHANGE):
+                turn = self._begin_turn()
+                again = self._complete()
+                self._due = turn.wait() and not again
+            self._story.stepped()
+        finally:
+            self._begin()
 
     @property
     def unsettled(self) -> bool:
@@ -258,16 +280,19 @@ class GradientExchange:
         in_one_part = all(isinstance(reduction, Exact) for reduction in self._reductions.values())
         if self._buckets is None or self._due or self._sparse or not in_one_part:
             return False
-        with self._lock, Together(self._group(), _EXCHANGE):
+        self._alone(self._launch_step, take, self._buckets)
+        return True
+
+    def _launch_step(self, take: Callable[[list[int]], None], buckets: list[Bucket]) -> None:
+        with Together(self._group(), _EXCHANGE):
             self._turn = self._begin_turn()
             self._launch_rest()
             self._take = take
-            self._unsettled = self._buckets[::-1]
+            self._unsettled = buckets[::-1]
             self._gradients.drop()
             self._left = [self.passes] * self._count
             self.touched = False
             self._story.stepped()
-        return True
 
     @_guarded
     def settle(self, index: int | None = None) -> None:
@@ -275,24 +300,25 @@ class GradientExchange:
 
         Raises SlipstreamError when a rank is lost.
         """
-        if not self._unsettled:
-            return
+        if self._unsettled:
+            self._alone(self._settle, index)
+
+    def _settle(self, index: int | None) -> None:
         wanted = None if index is None else self._bucket_of.get(index)
-        with self._lock:
-            try:
-                for bucket in [one for one in self._unsettled if index is None or one is wanted]:
-                    self._complete_bucket(bucket)
-                    bucket.begin()
-                    self._unsettled.remove(bucket)
-                    self._take([place.parameter.index for place in bucket.places])
-                if not self._unsettled:
-                    assert self._turn is not None
-                    self._due = self._turn.wait()
-                    self._begin()
-            except SlipstreamError:
-                self._unsettled = []  # the job has failed: the step is lost, and another job begins with a new one
+        try:
+            for bucket in [one for one in self._unsettled if index is None or one is wanted]:
+                self._complete_bucket(bucket)
+                bucket.begin()
+                self._unsettled.remove(bucket)
+                self._take([place.parameter.index for place in bucket.places])
+            if not self._unsettled:
+                assert self._turn is not None
+                self._due = self._turn.wait()
                 self._begin()
-                raise
+        except SlipstreamError:
+            self._unsettled = []  # the job has failed: the step is lost, and another job begins with a new one
+            self._begin()
+            raise
 
     @_guarded
     def take_part(self, wish: bool) -> None:
@@ -302,13 +328,15 @@ class GradientExchange:
         """
         self.settle()
         self._gradients.drop()
-        with self._lock:
-            try:
-                with Together(self._group(), _EXCHANGE):
-                    again = self._complete()
-                    self._due = wish and not again
-            finally:
-                self._begin()
+        self._alone(self._complete_alone, wish)
+
+    def _complete_alone(self, wish: bool) -> None:
+        try:
+            with Together(self._group(), _EXCHANGE):
+                again = self._complete()
+                self._due = wish and not again
+        finally:
+            self._begin()
 
     def broken_off(self, error: BaseException) -> None:
         """What breaks the exchange off, from outside, would leave the other ranks with less than all gradients."""
@@ -359,7 +387,8 @@ class GradientExchange:
         """After the first backward: agree on the order and on which gradients are sparse, and cut the
         buckets.
         """
-        group = self._group()
+        self._line.take_reducers()
+        group = self._line.group()
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
         described = self._gradients.describe()
         check_agreement("optimise", described, group)
@@ -368,8 +397,9 @@ class GradientExchange:
         asked = [self._asked(index, group) for index in range(self._count)]
         ways = [f"{one.way} ({name_of(one.dtype)})" for one in asked]
         check_compressions(str(self._policy.of_all(group)), ways, described, group)
+        self._policy.tell_of_no_effect(group)
         parameters = [self._travelling(one, group) for one in asked]
-        self._check_overlap(group)
+        check_arguments(self._overlaps, self.passes, group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         places = arrays.all_reduce(places_of(self._order, self._count), Op.MAX, group=group)
         self._sparse = [index for index, flag in enumerate(flags) if flag]
@@ -381,7 +411,7 @@ class GradientExchange:
 
         The gradients of this step stay where they are, in the memory of the buckets that there were.
         """
-        group = self._group()
+        group = self._line.group()
         places = arrays.all_reduce(self._watch.places, Op.MAX, group=group)
         self._watch.agreed()
         before, after = self._parts(), self._recut(places)
@@ -402,17 +432,6 @@ class GradientExchange:
                 len(after),
                 facts["percent_hidden_after"],
                 facts["percent_hidden_before"],
-            )
-
-    def _check_overlap(self, group: Group) -> None:
-        overlaps = np.asarray(arrays.all_gather(np.array([self._overlaps]), group=group)).tolist()
-        if len(set(overlaps)) > 1:
-            ranks = [rank for rank, one in zip(group.ranks, overlaps, strict=True) if one]
-            raise found_by_all(
-                Mismatch(
-                    f"overlap_forward is given on rank{'s' if len(ranks) > 1 else ''} {format_spans(ranks)} alone: "
-                    "give it on all ranks, or on none"
-                )
             )
 
     def _asked(self, index: int, group: Group) -> Parameter:
@@ -456,7 +475,7 @@ class GradientExchange:
         """Launches buckets in order, as far as they are full."""
         buckets = self._buckets or []
         while self._next < len(buckets) and not buckets[self._next].waiting:
-            bucket, group = buckets[self._next], self._group()
+            bucket, group = buckets[self._next], self._line.group()
             with Together(group, _EXCHANGE):
                 self._reductions[bucket].start(group, self._next if self._overlaps else 0)
                 self._next += 1

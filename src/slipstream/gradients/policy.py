@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from slipstream.base.dtypes import DType, Op
+from slipstream.comm.collectives.wires import tell_of_no_effect
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.buckets import Parameter
 from slipstream.gradients.compression import BF16, EXACT, FP16, Cast, Way, Wire
@@ -58,6 +59,12 @@ class Policy:
         if not way.takes(parameter.dtype, parameter.shape) or self.exact(parameter):
             return EXACT
         return EXACT if isinstance(way, Wire) and op not in _SUMS else way
+
+    def tell_of_no_effect(self, group: Group) -> None:
+        """Warns of wires that the program asks for where they change nothing."""
+        for way in {self.way, *self.own.values()}:
+            if isinstance(way, Wire):
+                tell_of_no_effect(group, way.name)
 
     def way_of(self, parameter: Parameter, group: Group, op: int) -> Way:
         """The way that a gradient takes, as it acts in this group."""

@@ -67,9 +67,10 @@ class _Turns:
         self._group = group.beside("the turns of optimizers")
         self._exchanges: list[weakref.ref[TakesPart]] = []
 
-    def add(self, exchange: TakesPart) -> None:
-        """Takes note of a new one."""
+    def add(self, exchange: TakesPart) -> int:
+        """Takes note of a new one; returns its number, from 1."""
         self._exchanges.append(weakref.ref(exchange))
+        return len(self._exchanges)
 
     def begin(self, exchange: TakesPart, wish: bool = False) -> Turn:
         """Tells the others that it is this one's turn, and a ``wish``; the turn is to be waited for."""

@@ -171,6 +171,8 @@ def _operation(one: dict[str, Any]) -> Event:
         args["algorithm"] = algorithm
     if details:
         args["details"] = details
+    if one["wire"]:
+        args["wire"] = one["wire"]
     if one["peer"] >= 0:
         args["peer"] = one["peer"]
     if one["error"]:

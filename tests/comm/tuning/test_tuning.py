@@ -28,6 +28,11 @@ def test_calls_that_do_not_wait_for_other_ranks_do_not_with_tuning() -> None:
     ranks.run(SCRIPT, 2, transport="tcp", args=["bursts"], env=env, timeout=120)
 
 
+def test_a_call_with_wrong_arguments_does_not_count_on_its_rank() -> None:
+    env = {**ON, "SLIPSTREAM_TIMEOUT": "15"}
+    ranks.run(SCRIPT, 2, transport="tcp", args=["mistakes"], env=env, timeout=120)
+
+
 def test_a_rank_that_dies_in_the_search_is_named() -> None:
     ranks.run(SCRIPT, 3, transport="tcp", args=["dies"], env=ON, timeout=60)
 

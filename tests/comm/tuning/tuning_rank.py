@@ -7,6 +7,7 @@ tuning_rank.py lanes                the number of lanes changes while operations
 tuning_rank.py bursts               rank 0 begins twelve calls before rank 1 begins any, again and again
 tuning_rank.py wired                sums that travel as int8, beside exact ones; prints what was chosen for the former
 tuning_rank.py again                the network seems to be slower for long: the search begins again, and ends
+tuning_rank.py mistakes             rank 0 makes calls whose arguments are wrong, beside those of all ranks
 """
 
 from __future__ import annotations
@@ -154,7 +155,19 @@ def lanes() -> None:
             raise AssertionError(f"{wanted} lanes are wanted, there are {found}")
 
 
+def mistakes() -> None:
+    """A wrong call is as if it had not been: it does not count in the search of its rank alone."""
+    data = np.ones(LARGE, dtype=np.float32)
+    while not size_class(LARGE).settled:
+        if RANK == 0:
+            with pytest.raises(ValueError, match="not defined"):
+                slipstream.all_reduce(data, "band")
+        assert (slipstream.all_reduce(data) == SIZE).all()
+    agree(f"{size_class(LARGE).candidate}")
+
+
 CASES = {"dies": dies, "bits": bits, "again": again, "wired": wired, "bursts": bursts, "lanes": lanes}
+CASES["mistakes"] = mistakes
 if sys.argv[1] == "settles":
     settles(int(sys.argv[2]), int(sys.argv[3]))
 else:

@@ -10,6 +10,7 @@ from collections import deque
 from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.adasum import Vectors, adasum, averages_hosts
+from slipstream.comm.collectives.copies_back import CopyBack
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
@@ -84,11 +85,12 @@ class _Line:
             work.run(self._group)
 
 
-def start_adasum(group: Group, vectors: Vectors, name: str) -> AdasumWork:
+def start_adasum(group: Group, vectors: Vectors, name: str, landing: CopyBack | None = None) -> AdasumWork:
     """Starts `adasum` of the vectors, which are the operation's until it is done.
 
     ``name`` is what errors call it, and what the ranks compare: it says what the vectors are. All ranks of the group
-    start it, in one order with the group's other operations; ranks that do not get Mismatch.
+    start it, in one order with the group's other operations; ranks that do not get Mismatch. ``landing``: the copy of
+    the result.
 
     >>> start_adasum(group, vectors, "Adasum of float32 (2), (3)").wait()
     """
@@ -98,6 +100,8 @@ def start_adasum(group: Group, vectors: Vectors, name: str) -> AdasumWork:
     with Together(group, "Adasum"):
         work = AdasumWork(addresses.barrier(group, name=name), vectors, name)
         line.add(work)
+        if landing is not None:
+            landing.follow(work)
     return work
 
 

@@ -3,12 +3,11 @@
 ``src`` and ``dst`` are addresses of CPU memory, equal for an operation in place; counts are in elements; ``dtype`` and
 ``op`` are the codes of `slipstream.base.dtypes`. What is read and what is written must be the same memory or have none
 in common (ValueError). This rank's block of all_gather and gather may lie in its place in ``dst``, and that of scatter
-in its place in ``src``; reduce_scatter and all_to_all do not work in place. ``keep`` holds objects that must live until
-the work is done: whatever owns the memory at these addresses. It does so for synchronous calls too: an exception of a
-signal handler (KeyboardInterrupt, say) may end the call, but not the work. ``timeout``: seconds the operation may take,
-0 for the session's limit. Ranks whose scales differ get Mismatch, unless ``one_scale`` is False on all of them: then a
-prescale is the rank's own. ``sync=True`` runs the operation in the calling thread, which is quicker, and returns a
-finished work.
+in its place in ``src``; reduce_scatter and all_to_all do not work in place. ``keep`` holds what must live until the
+work is done, the owners of the memory, also if a signal handler's exception ends the call (`CopyBack.keeping`: where a
+copy follows). ``timeout``: seconds it may take, 0 for the session's limit. Ranks whose scales differ get Mismatch,
+unless ``one_scale`` is False on all of them: then a prescale is the rank's own. ``sync=True`` runs the operation in
+the calling thread, which is quicker, and returns a finished work.
 
 ``wire``: what float32 data travels as between hosts, a code or name of `WireType`; None: as it is. Sums are formed in
 float32 all the same, and every rank gets the same bits, ranks of one host included. It changes nothing in a group
@@ -149,12 +148,13 @@ def all_reduce(
     compiled = None if code else group.plans.get(("all_reduce", nbytes.bit_length(), 0))
     compiled = compiled or group.compiled_for(code, "all_reduce", nbytes)
     tuner = compiled.tuned_by
-    if tuner is not None:
-        compiled, begun = tuner.begin(), time.monotonic()
     key: tuple[Any, ...] = (dtype, op)
     if code or len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
         key = sum_key(dtype, op, shape, prescale, postscale, one_scale, code)
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes, tuner is not None)
+    if tuner is not None:  # not before: a call with wrong arguments would count on this rank alone
+        compiled, begun = tuner.begin(), time.monotonic()
+        request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes, True)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, urgency=urgency)
     if tuner is not None:

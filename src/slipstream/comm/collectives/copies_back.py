@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,28 +28,57 @@ __all__ = ["OPEN", "CopyBack", "any_source", "await_memory", "refusal", "settle"
 Overlaps = Callable[[int, int, Any], bool]
 
 
+class Pending(Protocol):
+    """An operation under way."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+
+    def wait(self) -> Any:
+        """Waits for its end; raises its error."""
+
+
 class CopyBack:
-    """A copy to come; calling it makes it, unless it has been made. ``work``: what it follows.
+    """A copy to come; calling it makes it, unless it has been made.
+
+    It exists before its operation begins: `keeping` has all others learn of it at that very moment. So an
+    exception of a signal's handler leaves no operation without its copy. Nothing else has to hold it from then on.
 
     ``overlaps(begin, end, memory)``: whether it writes to these addresses. ``memory`` is what the caller has there, if
     that does not use them all (a strided tensor), else None.
     """
 
-    __slots__ = ("_channel", "_copy", "_error", "_group", "_lock", "_name", "_work", "copies", "overlaps")
+    __slots__ = ("_channel", "_copy", "_counted", "_error", "_group", "_lock", "_name", "copies", "overlaps")
 
     def __init__(
-        self, work: Any, group: Group, channel: int, name: str, overlaps: Overlaps, copy: Callable[[], None]
+        self, group: Group, channel: int, name: str, overlaps: Overlaps, copy: Callable[[], None]
     ) -> None:
-        self._work = work
         self._group, self._channel, self._name = group, channel, name
         self.overlaps = overlaps
         self._copy: Callable[[], None] | None = copy
         self._error: Exception | None = None  # of a copy that cannot be made
         self._lock = threading.RLock()
         self.copies = False  # a thread, now; a signal's handler may call operations meanwhile
+        self._counted = False
         _sweep()
-        _core.note_copies(1)  # before it is there, and taken back after it has gone: never too low
-        OPEN[self] = None
+        self._counted = True  # for C's calls: from before it can be in OPEN until it is there no more
+        _core.note_copies(1)
+
+    def __del__(self) -> None:
+        self._uncount()
+
+    def _uncount(self) -> None:
+        if self._counted:
+            self._counted = False
+            _core.note_copies(-1)
+
+    def keeping(self, *kept: object) -> tuple[object, ...]:
+        """What the asynchronous call of `addresses` is to keep that begins the operation: this, and what it needs."""
+        return _core.BeginNote(OPEN, self), *kept
+
+    def follow(self, work: Pending) -> None:
+        """The operation, which is no single call of `addresses`, has begun."""
+        OPEN[self] = work
 
     def __call__(self) -> None:
         self._make()
@@ -76,13 +105,16 @@ class CopyBack:
         self._forget()
 
     def _forget(self) -> None:
-        if OPEN.pop(self, False) is None:
-            _core.note_copies(-1)
+        OPEN.pop(self, None)
+        self._uncount()
 
     def copy(self) -> None:
         """Waits for the operation, and makes the copy unless it failed. Errors of both are for who waits for it."""
+        work = OPEN.get(self)
+        if work is None:
+            return  # another thread has made it
         try:
-            self._work.wait()
+            work.wait()
         except SlipstreamError:
             self._forget()
         else:
@@ -90,8 +122,8 @@ class CopyBack:
 
     def done(self) -> bool:
         """Whether the operation is."""
-        done: bool = self._work.done()
-        return done
+        work = OPEN.get(self)
+        return work is None or work.done()
 
     def come_before(self, group: Group, channel: int, name: str) -> None:
         """Is over when this returns; ends the session if the call ``name`` may not wait for it."""
@@ -105,8 +137,8 @@ class CopyBack:
             self.copy()
 
 
-OPEN: dict[CopyBack, None] = {}
-"""Those that have not been made, in the order of their calls."""
+OPEN: dict[CopyBack, Pending] = {}
+"""Those that have not been made, in the order of their calls, and what each follows."""
 
 
 def settle(group: Group, channel: int, name: str, *memory: tuple[int, int, Any]) -> None:
@@ -207,7 +239,6 @@ def _copying() -> _core.Plan:
 
 def _forget_after_fork() -> None:
     _core.leak(dict(OPEN))
-    _core.note_copies(-len(OPEN))
     OPEN.clear()
 
 

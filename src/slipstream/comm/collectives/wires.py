@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from slipstream.base.dtypes import DType, Op, WireType, as_wire, name_of
+from slipstream.base.log import Log
 from slipstream.comm.membership.group import Group
 
-__all__ = ["LEAST_BYTES", "check_wire", "wire_for", "wire_of_job", "wire_of_sum"]
+__all__ = ["LEAST_BYTES", "check_wire", "tell_of_no_effect", "wire_for", "wire_of_job", "wire_of_sum"]
 
 LEAST_BYTES = 64 << 10
 """Of a tensor: a wire that is set for all operations of a kind leaves smaller ones as they are."""
 _SUMS = (Op.SUM, Op.AVG)
+
+_log = Log("slipstream")
+_told: set[str] = set()
 
 
 def check_wire(wire: int | str | None, dtype: int, op: int = -1) -> WireType:
@@ -26,7 +30,26 @@ def check_wire(wire: int | str | None, dtype: int, op: int = -1) -> WireType:
 def wire_for(group: Group, wire: int | str | None, dtype: int, op: int) -> WireType:
     """What the data of an operation of this group travels as."""
     found = check_wire(wire, dtype, op)
-    return found if group.spans_hosts else WireType.EXACT
+    if found and not group.spans_hosts:
+        tell_of_no_effect(group, found.name.lower())
+        return WireType.EXACT
+    return found
+
+
+def tell_of_no_effect(group: Group, wire: str) -> None:
+    """Warns, once and on one rank, of a wire that the program asks for where there is no network.
+
+    That of the job's setting is told as the job starts.
+    """
+    if group.spans_hosts or group.size == 1 or group.rank != 0:
+        return
+    if wire not in _told and wire != group.job.settings.wire:
+        _told.add(wire)
+        _log.warning(
+            "the wire %s, which the program asks for, has no effect: it acts between hosts, and all ranks share one "
+            "host",
+            wire,
+        )
 
 
 def wire_of_job(group: Group) -> WireType:

@@ -118,6 +118,7 @@ class Group:
             itertools.count()
         )  # operations so far: see `slipstream.comm.rendezvous.authentication`
         self._tuning: GroupTuning | None = None  # made with the first plan that is tuned
+        self._tunings = 0  # how many there have been before it
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -230,7 +231,7 @@ class Group:
 
         job = self.job
         reducers = len(job.reducers.known) if job.reducers.for_choices(self) else 0
-        native = self.beside("tuning").native
+        native = self.beside(f"tuning {self._tunings}").native
         return GroupTuning(tuning, self.session, native, self.topology, reducers, compile)
 
     def barrier_plan(self) -> Compiled:
@@ -249,6 +250,22 @@ class Group:
         if list(self.ranks) != list(range(self.job.size)):
             raise ValueError("only a group of all ranks in their order may use the job's reducers")
         self.job.reducers.serve(self)
+
+    def give_reducers(self, other: Group) -> None:
+        """Has ``other``'s reductions go through the reducers, and no longer this group's.
+
+        ``other``: of the same ranks. All ranks call this at the same place among the operations of both groups.
+        """
+        self.job.reducers.serve_instead(other)
+        for group in (self, other):
+            group._forget_plans()
+
+    def _forget_plans(self) -> None:
+        with self._lock:
+            self.plans, self._wired = {}, {}
+            self._tunings += self._tuning is not None
+            self._tuning = None
+            self.quick.clear()
 
     def compile_as(self, collective: str, algorithm: str, chunk_bytes: int, root: int = 0) -> Compiled:
         """Compiles a named algorithm, for tests and benchmarks."""

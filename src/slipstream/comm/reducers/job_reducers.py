@@ -105,6 +105,10 @@ class JobReducers:
             raise ValueError("one group of a job may use its reducers, and another one does")
         self._group = group
 
+    def serve_instead(self, group: Any) -> None:
+        """Has the reductions of ``group`` go through the reducers, and no longer those of another one."""
+        self._group = group
+
     def for_choices(self, group: object) -> Reducers | None:
         """What the choices of ``group`` depend on if reducers serve it; None if they do not."""
         serves = self.client is not None and self._serves_hosts and self._group is group

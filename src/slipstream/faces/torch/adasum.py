@@ -99,11 +99,12 @@ def _start(
         view.copy_(tensor.detach())
     if before != 1.0:
         flat.mul_(before)
-    work = start_adasum(group, vectors, f"{label}, factors {before!r} and {after!r}")
     results = list(tensors) if in_place else [_result(*one) for one in zip(tensors, views, strict=True)]
     finish: Callable[[], None] = _Finish(flat, after, results, views)
+    landing = None
     if in_place:
-        finish = copy_back(work, group, "allreduce", tensors, finish)
+        finish = landing = copy_back(group, "allreduce", tensors, finish)
+    work = start_adasum(group, vectors, f"{label}, factors {before!r} and {after!r}", landing)
     return PendingResult(work, results, finish)
 
 
@@ -112,9 +113,12 @@ def _result(tensor: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
 
 
 class _Finish:
-    """Scales what has been reduced, and copies it to where it belongs."""
+    """Scales what has been reduced, and copies it to where it belongs.
 
-    __slots__ = ("_factor", "_flat", "_targets", "_views")
+    If a signal's handler breaks it off, it can be called again.
+    """
+
+    __slots__ = ("_factor", "_flat", "_scaled", "_targets", "_views")
 
     def __init__(
         self,
@@ -125,13 +129,15 @@ class _Finish:
     ) -> None:
         self._flat = flat
         self._factor = factor
+        self._scaled: torch.Tensor | None = None
         self._targets = targets
         self._views = views
 
     def __call__(self) -> None:
         if self._factor != 1.0:
-            self._flat.mul_(self._factor)
-            self._factor = 1.0
+            if self._scaled is None:
+                self._scaled = self._flat * self._factor  # once: what has been reduced is overwritten next
+            self._flat.copy_(self._scaled)
         for target, view in zip(self._targets, self._views, strict=True):
             if target is not view:
                 write_back(target, view)

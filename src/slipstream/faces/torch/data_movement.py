@@ -203,12 +203,16 @@ def start_broadcast(
     else:
         buffer = new_tensor(tensor.shape, tensor.dtype)
         result = buffer if tensor.is_cpu else torch.empty_like(tensor)
+    keep: tuple[object, ...] = (source, buffer)
     if result is not buffer:
         target = result
 
         def finish() -> None:
             write_back(target, buffer)
 
+        if in_place:
+            finish = copy_back(group, "broadcast", [tensor], finish)
+            keep = finish.keeping(*keep)
     work = addresses.broadcast(
         group,
         source.data_ptr(),
@@ -218,12 +222,10 @@ def start_broadcast(
         root,
         name=label,
         shape=source.shape,
-        keep=(source, buffer),
+        keep=keep,
         sync=sync
         and (finish is None or not in_place),  # a call that is broken off leaves its copy to later ones
     )
-    if in_place and finish is not None:
-        finish = copy_back(work, group, "broadcast", [tensor], finish)
     return PendingResult(work, result, finish)
 
 

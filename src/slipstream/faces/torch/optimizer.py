@@ -104,6 +104,13 @@ class _Distributed:
         self._synchronized = False
         self._watch()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """TypeError, at the copy and not in its first step: a copy would not know the exchange of gradients."""
+        raise TypeError(
+            f"a DistributedOptimizer ({type(self).__name__}) cannot be copied or pickled: copy the model, make an "
+            "optimizer of the copy's parameters, load the state_dict() of this one into it, and wrap that on all ranks"
+        )
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated locally before gradients are reduced."""
         self.backward_passes_per_step = passes

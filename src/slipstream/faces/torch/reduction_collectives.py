@@ -13,6 +13,7 @@ import torch
 
 from slipstream.base.dtypes import WireType
 from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.copies_back import CopyBack
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.wires import wire_of_sum
 from slipstream.faces.horovod.handles import Grouped, PendingResult
@@ -65,9 +66,10 @@ def start_all_reduce(
     process_set: ProcessSet,
     wire: WireType = WireType.EXACT,
     sync: bool = False,
+    landing: CopyBack | None = None,
 ) -> PendingResult:
     """Starts (with ``sync``: runs) an all-reduce of one tensor; the result is ``tensor`` itself or a new one
-    of its shape. ``label``: what errors call it.
+    of its shape. ``label``: what errors call it. ``landing``: where the result of a plain ``tensor`` goes from there.
     """
     dtype = dtype_code(tensor)
     if op.__class__ is int and (0 <= op < 2 or 2 < op <= 5):
@@ -77,7 +79,7 @@ def start_all_reduce(
         return start_adasum_of(tensor, in_place, text, prescale, postscale, process_set)
     else:
         code = engine_op(op)
-    finish: Callable[[], None] | None = None
+    finish: Callable[[], None] | None = landing
     group = process_set.group
     plain = is_plain(tensor)
     if plain:
@@ -87,7 +89,9 @@ def start_all_reduce(
         await_tensor(group, "allreduce", tensor, writes=in_place)
         source = buffer = plain_copy(tensor)
         result = tensor if in_place else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        if in_place or not is_plain(result):
+        if in_place:
+            finish = landing = copy_back(group, "allreduce", [tensor], _Finish(tensor, buffer))
+        elif not is_plain(result):
             finish = _Finish(result, buffer)
         else:
             result = buffer
@@ -103,11 +107,9 @@ def start_all_reduce(
         prescale=factor_for(tensor.dtype, prescale),
         postscale=factor_for(tensor.dtype, postscale),
         wire=wire and wire_of_sum(wire, dtype, tensor.nbytes, code),
-        keep=(source, buffer),
-        sync=sync and (plain or not in_place),  # a call that is broken off leaves its copy to later ones
+        keep=(source, buffer) if landing is None else landing.keeping(source, buffer),
+        sync=sync and landing is None,  # a call that is broken off leaves its copy to later ones
     )
-    if in_place and not plain:
-        finish = copy_back(work, group, "allreduce", [tensor], _Finish(tensor, buffer))
     return PendingResult(work, result, finish)
 
 
@@ -158,11 +160,11 @@ def start_grouped_all_reduce(
                 results[index] = tensors[index] if in_place else view.view(tensors[index].shape)
             targets = [results[index] for index in pack]
             text = packed_label(label, [tensors[index].shape for index in pack])
-            part = start_all_reduce(flat, True, text, op, prescale, postscale, process_set)
+            landing = None
             if in_place:
-                unpack = _Unpack(targets, views)
-                part.finish = copy_back(part.work, process_set.group, "grouped_allreduce", targets, unpack)
-            parts.append(part)
+                landing = copy_back(process_set.group, "grouped_allreduce", targets, _Unpack(targets, views))
+            scales = prescale, postscale
+            parts.append(start_all_reduce(flat, True, text, op, *scales, process_set, landing=landing))
             packed.update(pack)
         for index, tensor in enumerate(tensors):
             if index not in packed:

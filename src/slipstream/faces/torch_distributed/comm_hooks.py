@@ -179,6 +179,7 @@ class DdpGradients:
         ways = [f"{self._policy.asked_of(one, group, int(Op.AVG))}" for one in parameters]
         of_all, limit = str(self._policy.of_all(group)), self._terms.timeout
         check_compressions(of_all, ways, described, group, limit, _COMPARISON)
+        self._policy.tell_of_no_effect(group)
 
     def _layout(self, bucket: Any, buffer: torch.Tensor) -> _Layout:
         """Kept while DDP keeps the bucket; it makes new ones after the first step."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from slipstream.comm.collectives.copies_back import CopyBack
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import devices, operations
@@ -66,15 +67,17 @@ class OperationStarter:
         # A call that a signal's handler breaks off while it waits leaves its copy to later calls: see `copy_back`.
         waits_here = synchronous and (finish is None or self.alone)
         addresses = src.data_ptr() if src is not None else 0, dst.data_ptr() if dst is not None else 0
-        running = call.issue(*addresses, call.sent, call.received, (src, dst), waits_here)
+        landed: CopyBack | None = None
+        keep: tuple[object, ...] = (src, dst)
+        if finish is not None and not waits_here:
+            channel = 0 if call.ends is None else self.members.channel(*call.ends)
+            landed = copy_back(self.members, call.name, operation.tensors, finish, channel)
+            keep = landed.keeping(src, dst)
+        running = call.issue(*addresses, call.sent, call.received, keep, waits_here)
         if waits_here:
             if finish is not None:
                 finish()
             return FinishedWork(operation.tensors)
-        landed: Any = None
-        if finish is not None:
-            channel = 0 if call.ends is None else self.members.channel(*call.ends)
-            landed = copy_back(running, self.members, call.name, operation.tensors, finish, channel)
         work = PendingWork(running, operation.tensors, landed)
         if synchronous:
             work.wait()

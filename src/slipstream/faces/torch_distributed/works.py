@@ -118,7 +118,7 @@ class PendingWork(_Work):
         self._finishes = finish is not None
         self._error: BaseException | None = None
         self._future: torch.futures.Future[Any] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may wait for it, too
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the operation is done; raises its error, or Timeout when ``timeout`` passes first."""

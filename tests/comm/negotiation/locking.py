@@ -1,0 +1,41 @@
+"""What a test needs that wants a locked order, on a machine that other processes keep busy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import slipstream
+from slipstream.comm.negotiation import locked, negotiator
+
+_PATIENCE = 30.0  # seconds
+
+
+@contextlib.contextmanager
+def patient() -> Iterator[None]:
+    """No rank leaves a locked order, or cuts it, because the machine makes another one late, or this one."""
+    before = locked._PATIENCE, locked._LONG_PATIENCE, negotiator._GAP
+    locked._PATIENCE = locked._LONG_PATIENCE = negotiator._GAP = _PATIENCE
+    try:
+        yield
+    finally:
+        locked._PATIENCE, locked._LONG_PATIENCE, negotiator._GAP = before
+
+
+def until_locked(step: Callable[[], Any]) -> None:
+    """Steps, equally often on all ranks, until the order is locked on all of them and stays so."""
+    mine = negotiator.negotiator_of(slipstream.world())
+    with patient():
+        for _ in range(10):  # an order that was of no use takes longer
+            for _ in range(20):
+                step()
+            rounds = mine.rounds
+            for _ in range(10):
+                step()
+            lasts = mine.locked and mine.rounds == rounds
+            if slipstream.all_reduce(np.array([lasts]), "min")[0]:
+                return
+    raise AssertionError("the order does not stay locked")
