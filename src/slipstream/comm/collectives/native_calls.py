@@ -243,13 +243,14 @@ def _saved(wire: WireType, nbytes: int) -> int:
 def _sum(group: Group, nbytes: int, key: tuple[Any, ...], wire: WireType) -> tuple[Any, ...]:
     compiled = group.compiled_for(wire, "all_reduce", nbytes)
     tuner, watcher = compiled.tuned_by, None
-    if tuner is not None:
+    request = compiled.requests.get(key) or kept(group, compiled, key, of_sum(group, key))
+    if tuner is not None:  # not before: a call with wrong arguments would count on this rank alone
         compiled, begun = tuner.begin(), time.monotonic()
+        request = compiled.requests.get(key) or kept(group, compiled, key, of_sum(group, key))
 
         def watcher(work: _core.Work | None) -> None:
             tuner.ran(begun, work)
 
-    request = compiled.requests.get(key) or kept(group, compiled, key, of_sum(group, key))
     return request, -1, None, _saved(wire, nbytes), tuner is None, watcher
 
 
