@@ -23,9 +23,11 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "engine": {"base", "kernels", "transport"},
     "boards": {"base", "kernels", "transport", "engine"},
     "session": {"base", "kernels", "transport", "engine", "boards"},
+    "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
+    "xla": {"capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
-    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"},
-    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"},
+    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "xla", "reducers"},
+    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
 TRANSPORTS = {"tcp", "shm", "memory"}
@@ -39,7 +41,7 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
-    {"torch", "keras", "lightgbm", "ray", "mxnet"},
+    {"torch", "keras", "jax", "lightgbm", "ray", "mxnet"},
     {"tensorflow"},
     {"launch"},
     {"lab", "bench"},
@@ -59,7 +61,7 @@ ROOMS = {
     "faces": [
         {"horovod", "torch_steps", "torch_tensors"},
         {"arrays"},
-        {"torch", "torch_distributed", "tensorflow", "keras", "lightgbm", "ray", "mxnet"},
+        {"torch", "torch_distributed", "tensorflow", "keras", "jax", "lightgbm", "ray", "mxnet"},
     ],
 }
 # what the modules beside the packages import when they are loaded

@@ -14,9 +14,9 @@
 
 #include "bindings/begun.h"
 #include "bindings/board_call.h"
-#include "bindings/call_request.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
+#include "boards/call_request.h"
 
 namespace nb = nanobind;
 

@@ -35,6 +35,7 @@ MOVED_CHUNK = 512 << 10
 MOVED_CHUNKS = 64
 # Where each peer is sent other bytes, so much shared memory holds two chunks for each of them.
 MOVED_STAGED = 4 << 20
+_HOSTS_OF_ROUNDS = 8  # fewer senders seldom fill the queue before a port
 _HOSTS_OF_TREES = 8  # over fewer, a chain is as soon full as two trees
 _SPLIT_BETWEEN_TREES = 256 << 10  # of fewer bytes chains were faster in labs of 8 and 16 hosts
 SPLIT_BYTES = 32 << 10  # all-reduces of so many and more are split between reducers and a ring of the workers
@@ -144,12 +145,11 @@ def _is_open(algorithm: str, collective: str, nbytes: int, shape: Shape, topolog
     """Whether an algorithm may be chosen: those by hosts need ranks that share some, and may be forced or forbidden.
 
     To all-reduce between hosts, all send to all only short messages, and only where each has a port of its own. What is
-    short, or for few hosts, is not split between two trees. Rounds leave a port idle where several ranks share it, and
-    gain nothing for blocks that the queue of a port holds.
+    short, or for few hosts, is not split between two trees. Rounds leave a port idle where several ranks share it.
     """
     by_hosts = algorithm.startswith("hierarchical")
     if algorithm == "rounds":
-        return shape.local == 1 and shape.hosts > 2 and nbytes > QUEUED_BYTES * shape.size
+        return shape.local == 1 and shape.hosts >= _HOSTS_OF_ROUNDS
     if algorithm == "double_tree":
         return nbytes >= _SPLIT_BETWEEN_TREES and shape.hosts >= _HOSTS_OF_TREES
     if collective == "all_reduce" and algorithm == "direct" and shape.hosts > 1:

@@ -166,9 +166,10 @@ def _direct_half(s: Shape, m: float, chunk: int) -> float:
 
 
 def _in_rounds(s: Shape, m: float, chunk: int) -> float:
-    # A rank waits for all but two of the others once before its last chunks.
+    # Beyond what queues hold, a rank waits for all but two of the others once before its last chunks.
+    waits = max(0, s.size - 3) * s.outer if m / s.size > QUEUED_BYTES else 0.0
     moved = m * (s.size - 1) / s.size
-    return s.all_pairs() + max(0, s.size - 3) * s.outer + s.transfer(moved, moved)
+    return s.all_pairs() + waits + s.transfer(moved, moved)
 
 
 def _direct_broadcast(s: Shape, m: float, chunk: int) -> float:

@@ -48,7 +48,7 @@ class CopyBack:
     that does not use them all (a strided tensor), else None.
     """
 
-    __slots__ = ("_channel", "_copy", "_error", "_group", "_lock", "_name", "copies", "overlaps")
+    __slots__ = ("_channel", "_copy", "_counted", "_error", "_group", "_lock", "_name", "copies", "overlaps")
 
     def __init__(
         self, group: Group, channel: int, name: str, overlaps: Overlaps, copy: Callable[[], None]
@@ -59,7 +59,18 @@ class CopyBack:
         self._error: Exception | None = None  # of a copy that cannot be made
         self._lock = threading.RLock()
         self.copies = False  # a thread, now; a signal's handler may call operations meanwhile
+        self._counted = False
         _sweep()
+        self._counted = True  # for C's calls: from before it can be in OPEN until it is there no more
+        _core.note_copies(1)
+
+    def __del__(self) -> None:
+        self._uncount()
+
+    def _uncount(self) -> None:
+        if self._counted:
+            self._counted = False
+            _core.note_copies(-1)
 
     def keeping(self, *kept: object) -> tuple[object, ...]:
         """What the asynchronous call of `addresses` is to keep that begins the operation: this, and what it needs."""
@@ -91,7 +102,11 @@ class CopyBack:
                 self._copy, self._error = None, error.with_traceback(None)
             finally:
                 self.copies = False
+        self._forget()
+
+    def _forget(self) -> None:
         OPEN.pop(self, None)
+        self._uncount()
 
     def copy(self) -> None:
         """Waits for the operation, and makes the copy unless it failed. Errors of both are for who waits for it."""
@@ -101,7 +116,7 @@ class CopyBack:
         try:
             work.wait()
         except SlipstreamError:
-            OPEN.pop(self, None)
+            self._forget()
         else:
             self._make()
 
