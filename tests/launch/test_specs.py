@@ -25,7 +25,7 @@ def specs(
 ) -> JobSpecs:
     local = {one.host: one.host == HERE for one in options.placed}
     names = {host: f"name of {host}" for host in local}
-    return JobSpecs(options, settings or Settings(), local, names, store, 29500, SECRET)
+    return JobSpecs(options, settings or Settings(), local, names, store, 29500, 29501, SECRET)
 
 
 def env_of(given: JobSpecs, host: str, **reducers: str) -> dict[str, str]:
