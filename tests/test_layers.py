@@ -23,9 +23,10 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "engine": {"base", "kernels", "transport"},
     "boards": {"base", "kernels", "transport", "engine"},
     "session": {"base", "kernels", "transport", "engine", "boards"},
+    "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
-    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"},
-    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"},
+    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
+    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
 TRANSPORTS = {"tcp", "shm", "memory"}

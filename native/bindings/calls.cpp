@@ -14,10 +14,10 @@
 #include "base/reserve.h"
 #include "bindings/begun.h"
 #include "bindings/board_call.h"
-#include "bindings/call_request.h"
 #include "bindings/gil.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
+#include "boards/call_request.h"
 
 namespace nb = nanobind;
 
@@ -95,16 +95,7 @@ void make_request(CallRequest* self, std::shared_ptr<Group> group, std::shared_p
   new (self) CallRequest(std::move(r));
 }
 
-// A call on memory: `count` elements, where there are no tables.
-Request on_memory(const Request& request, uintptr_t src, uintptr_t dst, uint64_t count, double timeout) {
-  Request r = request;
-  r.signature.count = count;
-  r.spaces[0].data = reinterpret_cast<std::byte*>(src);
-  r.spaces[1].data = reinterpret_cast<std::byte*>(dst);
-  for (Layout& space : r.spaces) space.count = count;
-  r.timeout_seconds = timeout;
-  return r;
-}
+std::byte* at(uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // Where the memory of a C-contiguous array begins. NumPy's own way takes ten times as long; it is for dtypes that have
 // no buffer.
@@ -127,24 +118,20 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   drop_orphans();
   count_begun();
   if constexpr (kRun) {
-    const BoardCall call{
-        request, request.form, reinterpret_cast<std::byte*>(src), reinterpret_cast<std::byte*>(dst), count,
-        name,    timeout};
+    const BoardCall call{request, request.form, at(src), at(dst), count, name, timeout};
     if (!copy_in && !copy_out && !request.ragged && run_on_board(self, call, {keep})) return;
   }
-  Request call = on_memory(request, src, dst, count, timeout);
-  call.signature.name = std::move(name);
+  Request call = request.on_memory(at(src), at(dst), count, timeout, std::move(name));
   if (urgency < 0) throw Failure(Code::invalid, "an urgency is not negative");
   call.urgency = urgency;
   Handle handle(self, self->prepare(std::move(call), request.channel), std::move(keep));
   if (copy_in) {
     const auto [from, begin, bytes] = *copy_in;
-    handle.work().copy_in = {reinterpret_cast<std::byte*>(src) + begin, reinterpret_cast<const std::byte*>(from),
-                             bytes};
+    handle.work().copy_in = {at(src) + begin, at(from), bytes};
   }
   if (copy_out) {
     const auto [to, begin, bytes] = *copy_out;
-    handle.work().copy_out = {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(dst) + begin, bytes};
+    handle.work().copy_out = {at(to), at(dst) + begin, bytes};
   }
   if constexpr (kRun) {
     handle.run();
@@ -158,7 +145,7 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
 Handle receive_any(const std::shared_ptr<Session>& self, const CallRequest& request, const std::vector<Source>& sources,
                    uintptr_t dst, uint64_t count, double timeout, nb::object keep) {
   if (sources.empty()) throw Failure(Code::invalid, "a receive needs at least one source");
-  Request call = on_memory(request, dst, dst, count, timeout);
+  Request call = request.on_memory(at(dst), at(dst), count, timeout);
   call.signature.other_side = -1;
   for (const auto& [plan, channel] : sources) {
     if (plan->peers().size() != 1 || plan->blocks() != 1)
@@ -175,7 +162,7 @@ Handle receive_any(const std::shared_ptr<Session>& self, const CallRequest& requ
 // Waits until no earlier work needs `bytes` at `address`, which the caller is about to read, or to write.
 void await_memory(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t address, uint64_t bytes,
                   bool writes, double timeout) {
-  Request call = on_memory(request, writes ? 0 : address, writes ? address : 0, bytes, timeout);
+  Request call = request.on_memory(at(writes ? 0 : address), at(writes ? address : 0), bytes, timeout);
   call.only_waits = true;
   Handle handle(self, self->prepare(std::move(call), request.channel), nb::none());
   handle.work().traced = {};

@@ -5,6 +5,7 @@
 
 namespace slipstream {
 
+void bind_c_api(nanobind::module_& m);  // after bind_session()
 void bind_completions(nanobind::module_& m);  // after bind_session()
 void bind_errors(nanobind::module_& m);
 void bind_guarded_calls(nanobind::module_& m);

@@ -42,12 +42,7 @@ void QuickCalls::run(const CallRequest& request, std::byte* src, std::byte* dst,
   count_begun();
   const BoardCall call{request, request.form, src, dst, count, no_name, timeout};
   if (run_on_board(session_, call, keep)) return;
-  Request by_messages = request;
-  by_messages.signature.count = count;
-  by_messages.spaces[0].data = src;
-  by_messages.spaces[1].data = dst;
-  for (Layout& space : by_messages.spaces) space.count = count;
-  by_messages.timeout_seconds = timeout;
+  Request by_messages = request.on_memory(src, dst, count, timeout);
   Handle(session_, session_->prepare(std::move(by_messages), request.channel), keep.all()).run();
 }
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "bindings/board_call.h"
-#include "bindings/call_request.h"
+#include "boards/call_request.h"
 #include "session/session.h"
 
 namespace slipstream {

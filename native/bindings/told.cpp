@@ -14,7 +14,7 @@
 
 #include "bindings/begun.h"
 #include "bindings/board_call.h"
-#include "bindings/call_request.h"
+#include "boards/call_request.h"
 #include "bindings/handle.h"
 #include "bindings/session.h"
 

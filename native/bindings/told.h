@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/call_request.h"
+#include "boards/call_request.h"
 #include "session/session.h"
 
 namespace slipstream {

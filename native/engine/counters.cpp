@@ -73,14 +73,17 @@ void Counters::end(const Work& work, bool well) {
   const Time since{Clock::duration(open_since_.load(std::memory_order_relaxed))};
   if (open_.fetch_sub(1, std::memory_order_relaxed) == 1) add(busy_, work.finished - since);
   if (!well) return;
-  const Request& request = work.request;
-  const uint64_t bytes = bytes_counted(request, request.spaces[0].count);
+  count(work.request, work.request.spaces[0].count, work.finished - work.called);
+}
+
+void Counters::count(const Request& request, uint64_t count, Clock::duration time) {
+  const uint64_t bytes = bytes_counted(request, count);
   Sums& found = sums(table_, request.collective, bytes);
   found.count.fetch_add(1, std::memory_order_relaxed);
   found.bytes.fetch_add(bytes, std::memory_order_relaxed);
   found.bus_bytes.fetch_add(bus_bytes(request.collective, bytes, request.group->ranks.size()),
                             std::memory_order_relaxed);
-  add(found.nanoseconds, work.finished - work.called);
+  add(found.nanoseconds, time);
 }
 
 void Counters::count_quick(const Request& request, uint64_t count, Clock::duration time) {

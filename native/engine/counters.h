@@ -56,6 +56,8 @@ class Counters {
   static constexpr int kSample = 64;
   bool times_next() { return ++samples_ % kSample == 0; }
   void count_quick(const Request& request, uint64_t count, Clock::duration time);
+  // The same, timed, by any thread.
+  void count_beside(const Request& request, uint64_t elements, Clock::duration time) { count(request, elements, time); }
 
   // A caller has waited, but for threads of the library's own (in_background).
   void add_wait(Clock::duration time) {
@@ -94,6 +96,7 @@ class Counters {
     if (ns > 0) counter.fetch_add(static_cast<uint64_t>(ns), std::memory_order_relaxed);
   }
   static Sums& sums(Table& table, CollectiveKind collective, uint64_t bytes);
+  void count(const Request& request, uint64_t count, Clock::duration time);
 
   Table table_{};
   Table quick_{};  // written with Python's lock alone

@@ -116,6 +116,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   Trace& trace() { return trace_; }
 
   Error failure() const { return engine_.failure(); }
+  // Any thread. It has failed, or was closed.
+  bool ended() const { return closed_.load(std::memory_order_relaxed) || engine_.failure(); }
   // Fails the session on all linked ranks.
   void abort(const std::string& why);
   // The same, where this rank is the one that the others lose: "rank 1 (host a) <what>".

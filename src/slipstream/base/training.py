@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 
 __all__ = [
+    "also_saved",
     "future_began",
     "future_ended",
     "future_wait",
@@ -28,6 +29,7 @@ _explicit = False
 _lock = threading.Lock()
 _began, _ended, _under_way = 0, 0, 0  # futures: nanoseconds of the last one's begin and end, and how many
 _saved = 0
+_also_saved: list[Callable[[], int]] = []
 
 
 def observe_steps(listener: Callable[[], None]) -> None:
@@ -109,7 +111,12 @@ def saved_bytes(count: int = 0) -> int:
     """Bytes that shorter number formats on the wire have saved so far, of one rank; ``count`` more from now on."""
     global _saved
     _saved += count
-    return _saved
+    return _saved + sum(saved() for saved in _also_saved)
+
+
+def also_saved(saved: Callable[[], int]) -> None:
+    """``saved()`` tells how many bytes operations have saved that this module does not hear of."""
+    _also_saved.append(saved)
 
 
 def _forget_after_fork() -> None:

@@ -36,16 +36,23 @@ from slipstream.comm.collectives.overlaps import (
     check_counts,
     check_gather,
     check_scatter,
-    offsets_of,
-    offsets_of_one,
     place_of,
 )
-from slipstream.comm.collectives.signatures import (
-    as_scales,
-    detailed,
-    digest,
-    digest_of_scales,
-    shape_to_compare,
+from slipstream.comm.collectives.requests import (
+    POINT_TO_POINT_CHUNK,
+    kept,
+    of_all_gather,
+    of_all_to_all,
+    of_barrier,
+    of_broadcast,
+    of_gather,
+    of_message,
+    of_reduce,
+    of_reduce_scatter,
+    of_scatter,
+    of_sum,
+    request_of,
+    sum_key,
 )
 from slipstream.comm.collectives.wires import wire_for
 from slipstream.comm.collectives.work import DONE, Received, Work
@@ -67,10 +74,7 @@ __all__ = [
     "send",
 ]
 
-_POINT_TO_POINT_CHUNK = 256 << 10
-_MOST_REQUESTS = 64  # that a plan keeps
 _Copy: TypeAlias = "tuple[int, int, int] | None"
-_AVG = int(Op.AVG)
 
 
 def _issue(
@@ -99,36 +103,12 @@ def _issue(
     key = (dtype, op, *fields.values())
     request = compiled.requests.get(key)
     if request is None:
-        request = _kept(group, compiled, key, fields)
+        request = kept(group, compiled, key, fields)
         if quick is not None:
             group.quick.add(*quick, request)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, copy_in, copy_out)
     return DONE if native is None else Work(native)
-
-
-def _request(group: Group, compiled: Compiled, dtype: int, op: int, **fields: Any) -> _core.Request:
-    details = {name: fields.pop(name) for name in ("shape", "counts", "of") if name in fields}
-    scales = {name: fields[name] for name in ("prescale", "postscale") if name in fields}
-    if not fields.pop("one_scale", True):  # what the operation says of itself is compared
-        scales.clear()
-    operation = detailed(compiled.operation, ranks=group.unsorted, **details, **scales)
-    return _core.Request(
-        group=group.native,
-        plan=compiled.native,
-        operation=operation,
-        dtype=dtype,
-        op=op,
-        chunk_bytes=compiled.chunk_bytes,
-        **fields,
-    )
-
-
-def _kept(group: Group, compiled: Compiled, key: tuple[Any, ...], fields: dict[str, Any]) -> _core.Request:
-    """Makes the request of ``key``, which begins with dtype and op, and keeps it for calls like this one."""
-    if len(compiled.requests) >= _MOST_REQUESTS:
-        compiled.requests.clear()
-    return compiled.requests.setdefault(key, _request(group, compiled, key[0], key[1], **fields))
 
 
 def check_root(group: Group, root: int) -> None:
@@ -173,8 +153,7 @@ def all_reduce(
         compiled, begun = tuner.begin(), time.monotonic()
     key: tuple[Any, ...] = (dtype, op)
     if code or len(shape) > 1 or prescale != 1.0 or postscale != 1.0:
-        scales = as_scales(prescale, postscale)
-        key += (shape_to_compare(shape), *scales, digest_of_scales(*scales), one_scale, code)
+        key = sum_key(dtype, op, shape, prescale, postscale, one_scale, code)
     request = compiled.requests.get(key) or _sum_request(group, compiled, key, nbytes, tuner is not None)
     call = group.session.run if sync else group.session.submit
     native = call(request, src, dst, count, name or "", timeout, keep, urgency=urgency)
@@ -186,17 +165,11 @@ def all_reduce(
 def _sum_request(
     group: Group, compiled: Compiled, key: tuple[Any, ...], nbytes: int, tuned: bool
 ) -> _core.Request:
-    """``key``: dtype and op; then, if any matters, shape, scales, their digest, whether that is compared, the wire."""
-    fields: dict[str, Any] = {"divisor": group.size if key[1] == _AVG else 1}
-    if len(key) == 2:
-        made = _kept(group, compiled, key, fields)
-        if not tuned:  # else each call is a step of the tuning
-            group.quick.add("all_reduce", nbytes.bit_length(), *key, made)
-        return made
-    shape, prescale, postscale, digest_of_both, compared, wire = key[2:]
-    fields |= {"shape": shape, "prescale": prescale, "postscale": postscale, "wire": wire}
-    fields |= {"extra": digest_of_both if compared else 0, "one_scale": compared}
-    return _kept(group, compiled, key, fields)
+    """``key``: that of `sum_key`."""
+    made = kept(group, compiled, key, of_sum(group, key))
+    if len(key) == 2 and not tuned:  # else each call is a step of the tuning
+        group.quick.add("all_reduce", nbytes.bit_length(), *key, made)
+    return made
 
 
 def _unite(
@@ -205,7 +178,6 @@ def _unite(
     part: NDArray[np.uint8],
     mine: tuple[int, int, int] | None,
     dst: int,
-    root: int,
     keep: Any,
     sync: bool,
     name: str | None,
@@ -215,9 +187,9 @@ def _unite(
     """dst = the bytes of all ranks' parts; where one has its own, the others have zeros. For few bytes.
 
     ``mine``: from where, and to which byte of ``part``, how many bytes are copied when the work begins. ``details``:
-    those of `detailed`, and ``extra``.
+    the fields.
     """
-    fields: dict[str, Any] = {"root": root, "copy_in": mine, **details}
+    fields = {**details, "copy_in": mine}
     address = part.ctypes.data
     return _issue(group, way, DType.U8, Op.BOR, address, dst, part.size, keep, sync, name, timeout, **fields)
 
@@ -249,27 +221,16 @@ def reduce_scatter(
     total, size = sum(counts), itemsize(dtype)
     if src != dst or counts[group.rank] != total:
         check_apart("reduce_scatter", src, total * size, dst, counts[group.rank] * size)
-    fields: dict[str, Any] = {
-        "shape": shape_to_compare(shape),
-        "counts": tuple(counts),
-        "extra": digest(tuple(counts)),
-        "divisor": group.size if op == _AVG else 1,
-    }
-    if prescale != 1.0 or postscale != 1.0:
-        scales = as_scales(prescale, postscale)
-        fields |= {"prescale": scales[0], "postscale": scales[1], "one_scale": one_scale}
-        fields["extra"] ^= digest_of_scales(*scales) if one_scale else 0
     code = wire_for(group, wire, dtype, op) if wire else WireType.EXACT
-    fields["wire"] = code
-    compiled = group.compiled_for(code, "reduce_scatter", total * size)
+    compiled, fields = of_reduce_scatter(
+        group, tuple(counts), dtype, op, shape, prescale, postscale, one_scale, code
+    )
     if compiled.reducers:
         whole = np.empty(total * size, dtype=np.uint8)  # the reduction, of which dst gets this rank's block
         fields["copy_out"] = (dst, sum(counts[: group.rank]) * size, counts[group.rank] * size)
         dst, keep = whole.ctypes.data, (keep, whole)
-    else:
-        fields["in_offsets"], fields["out_offsets"] = offsets_of(counts), offsets_of_one(counts, group.rank)
-        if even and not code and "prescale" not in fields and not fields["shape"]:
-            fields["quick"] = "reduce_scatter", total, dtype, op
+    elif even and not code and "prescale" not in fields and not fields["shape"]:
+        fields["quick"] = "reduce_scatter", total, dtype, op
     return _issue(group, compiled, dtype, op, src, dst, total, keep, sync, name, timeout, **fields)
 
 
@@ -291,30 +252,12 @@ def all_gather(
     total = sum(counts)
     check_gather("all_gather", group, src, dst, counts, dtype)
     code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
-    compiled = group.compiled_for(code, "all_gather", total * itemsize(dtype))
+    compiled, fields = of_all_gather(group, tuple(counts), dtype, code)
     if compiled.reducers:
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
-        details = {"counts": tuple(counts), "of": dtype, "extra": digest(tuple(counts))}
         mine, keep = (src, *place_of(counts, group.rank, dtype)), (keep, parts)
-        return _unite(group, compiled, parts, mine, dst, -1, keep, sync, name, timeout, **details)
-    return _issue(
-        group,
-        compiled,
-        dtype,
-        -1,
-        src,
-        dst,
-        total,
-        keep,
-        sync,
-        name,
-        timeout,
-        in_offsets=offsets_of_one(counts, group.rank),
-        out_offsets=offsets_of(counts),
-        counts=tuple(counts),
-        extra=digest(tuple(counts)),
-        wire=code,
-    )
+        return _unite(group, compiled, parts, mine, dst, keep, sync, name, timeout, **fields)
+    return _issue(group, compiled, dtype, -1, src, dst, total, keep, sync, name, timeout, **fields)
 
 
 def broadcast(
@@ -336,13 +279,11 @@ def broadcast(
     nbytes = count * itemsize(dtype)
     if src != dst:
         check_apart("broadcast", src, nbytes, dst, nbytes)
-    compiled = group.compiled("broadcast", nbytes, root)
+    compiled, fields = of_broadcast(group, nbytes, dtype, root, shape)
     if compiled.reducers:
         part = np.zeros(nbytes, dtype=np.uint8)
         mine = (src, 0, nbytes) if group.rank == root else None
-        details = {"shape": shape_to_compare(shape), "of": dtype}
-        return _unite(group, compiled, part, mine, dst, root, (keep, part), sync, name, timeout, **details)
-    fields: dict[str, Any] = {"root": root, "shape": shape_to_compare(shape)}
+        return _unite(group, compiled, part, mine, dst, (keep, part), sync, name, timeout, **fields)
     quick = None if fields["shape"] else ("broadcast", nbytes.bit_length(), dtype, root)
     return _issue(
         group, compiled, dtype, -1, src, dst, count, keep, sync, name, timeout, quick=quick, **fields
@@ -369,29 +310,11 @@ def reduce(
 ) -> Work:
     """dst on the root = reduction of every rank's src; on other ranks dst is scratch of the same size."""
     check_root(group, root)
-    scales = as_scales(prescale, postscale)
+    nbytes = count * itemsize(dtype)
     if src != dst:
-        check_apart("reduce", src, count * itemsize(dtype), dst, count * itemsize(dtype))
-    return _issue(
-        group,
-        group.compiled("reduce", count * itemsize(dtype), root),
-        dtype,
-        op,
-        src,
-        dst,
-        count,
-        keep,
-        sync,
-        name,
-        timeout,
-        root=root,
-        shape=shape_to_compare(shape),
-        prescale=scales[0],
-        postscale=scales[1],
-        divisor=group.size if op == _AVG else 1,
-        extra=digest_of_scales(*scales) if one_scale else 0,
-        one_scale=one_scale,
-    )
+        check_apart("reduce", src, nbytes, dst, nbytes)
+    compiled, fields = of_reduce(group, nbytes, op, root, shape, prescale, postscale, one_scale)
+    return _issue(group, compiled, dtype, op, src, dst, count, keep, sync, name, timeout, **fields)
 
 
 def gather(
@@ -410,27 +333,10 @@ def gather(
     """dst on the root = every rank's src, one after another; rank r sends ``counts[r]`` elements."""
     check_root(group, root)
     check_counts(group, counts, "counts")
-    total = sum(counts)
     if group.rank == root:
         check_gather("gather", group, src, dst, counts, dtype)
-    return _issue(
-        group,
-        group.compiled("gather", total * itemsize(dtype), root),
-        dtype,
-        -1,
-        src,
-        dst,
-        total,
-        keep,
-        sync,
-        name,
-        timeout,
-        root=root,
-        in_offsets=offsets_of_one(counts, group.rank),
-        out_offsets=offsets_of(counts) if group.rank == root else (0,) * (group.size + 1),
-        counts=tuple(counts),
-        extra=digest(tuple(counts)),
-    )
+    compiled, fields = of_gather(group, tuple(counts), dtype, root)
+    return _issue(group, compiled, dtype, -1, src, dst, sum(counts), keep, sync, name, timeout, **fields)
 
 
 def scatter(
@@ -449,27 +355,10 @@ def scatter(
     """dst = this rank's block of the root's src, ``counts[r]`` elements for rank r."""
     check_root(group, root)
     check_counts(group, counts, "counts")
-    total = sum(counts)
     if group.rank == root:
         check_scatter(group, src, dst, counts, dtype)
-    return _issue(
-        group,
-        group.compiled("scatter", total * itemsize(dtype), root),
-        dtype,
-        -1,
-        src,
-        dst,
-        total,
-        keep,
-        sync,
-        name,
-        timeout,
-        root=root,
-        in_offsets=offsets_of(counts) if group.rank == root else (0,) * (group.size + 1),
-        out_offsets=offsets_of_one(counts, group.rank),
-        counts=tuple(counts),
-        extra=digest(tuple(counts)),
-    )
+    compiled, fields = of_scatter(group, tuple(counts), dtype, root)
+    return _issue(group, compiled, dtype, -1, src, dst, sum(counts), keep, sync, name, timeout, **fields)
 
 
 def all_to_all(
@@ -494,32 +383,16 @@ def all_to_all(
     if send_counts[group.rank] != recv_counts[group.rank]:
         raise ValueError("send_counts and recv_counts disagree about this rank's own block")
     code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
-    sent = (sum(send_counts) - send_counts[group.rank]) * size
-    return _issue(
-        group,
-        # ranks may hold different totals, so nothing that depends on the size may choose the plan
-        group.compiled_for(code, "all_to_all", 1 << 20, sent),
-        dtype,
-        -1,
-        src,
-        dst,
-        0,
-        keep,
-        sync,
-        name,
-        timeout,
-        in_offsets=offsets_of(send_counts),
-        out_offsets=offsets_of(recv_counts),
-        wire=code,
-    )
+    compiled, fields = of_all_to_all(group, send_counts, recv_counts, dtype, code)
+    return _issue(group, compiled, dtype, -1, src, dst, 0, keep, sync, name, timeout, **fields)
 
 
 def barrier(group: Group, *, name: str | None = None, sync: bool = False, timeout: float = 0.0) -> Work:
     """Done once every rank of the group has called it."""
-    way = group.plans.get(("barrier", 1, 0)) or group.barrier_plan()
+    way, dtype, op = of_barrier(group)
     address = address_of(group.token)
     quick = "barrier", 0, 0, 0
-    return _issue(group, way, DType.U8, Op.BOR, address, address, 1, group, sync, name, timeout, quick=quick)
+    return _issue(group, way, dtype, op, address, address, 1, group, sync, name, timeout, quick=quick)
 
 
 def send(
@@ -573,8 +446,8 @@ def recv_any(
         raise ValueError("cannot recv: the group has no other rank")
     settle(group, any_source(group, tag), "recv", (dst, count * itemsize(dtype), None))
     sources = [rank for rank in range(group.size) if rank != group.rank]
-    compiled = [group.point_to_point("recv", source, _POINT_TO_POINT_CHUNK) for source in sources]
-    request = _request(group, compiled[0], dtype, -1, extra=tag & 0xFFFFFFFF)
+    compiled = [group.point_to_point("recv", source, POINT_TO_POINT_CHUNK) for source in sources]
+    request = request_of(group, compiled[0], dtype, -1, extra=tag & 0xFFFFFFFF)
     channels = [group.channel(source, group.rank, tag) for source in sources]
     ways = [(way.native, channel) for way, channel in zip(compiled, channels, strict=True)]
     return Received(group.session.receive_any(request, ways, dst, count, timeout, keep))
@@ -592,9 +465,5 @@ def _point_to_point(
     sync: bool,
     timeout: float,
 ) -> Work:
-    if not 0 <= peer < group.size or peer == group.rank:
-        raise ValueError(f"cannot {kind}: {peer} is not another rank of a group of {group.size}")
-    ends = (group.rank, peer) if kind == "send" else (peer, group.rank)
-    plan = group.point_to_point(kind, peer, _POINT_TO_POINT_CHUNK)
-    fields: dict[str, Any] = {"extra": tag & 0xFFFFFFFF, "channel": group.channel(*ends, tag)}
+    plan, fields = of_message(group, kind, peer, tag)
     return _issue(group, plan, dtype, -1, address, address, count, keep, sync, None, timeout, **fields)

@@ -48,6 +48,7 @@ class CopyBack:
         self._lock = threading.RLock()
         self.copies = False  # a thread, now; a signal's handler may call operations meanwhile
         _sweep()
+        _core.note_copies(1)  # before it is there, and taken back after it has gone: never too low
         OPEN[self] = None
 
     def __call__(self) -> None:
@@ -72,14 +73,18 @@ class CopyBack:
                 self._copy, self._error = None, error.with_traceback(None)
             finally:
                 self.copies = False
-        OPEN.pop(self, None)
+        self._forget()
+
+    def _forget(self) -> None:
+        if OPEN.pop(self, False) is None:
+            _core.note_copies(-1)
 
     def copy(self) -> None:
         """Waits for the operation, and makes the copy unless it failed. Errors of both are for who waits for it."""
         try:
             self._work.wait()
         except SlipstreamError:
-            OPEN.pop(self, None)
+            self._forget()
         else:
             self._make()
 
@@ -202,6 +207,7 @@ def _copying() -> _core.Plan:
 
 def _forget_after_fork() -> None:
     _core.leak(dict(OPEN))
+    _core.note_copies(-len(OPEN))
     OPEN.clear()
 
 

@@ -269,6 +269,7 @@ class Group:
             self._wired = {key: plan for key, plan in self._wired.items() if key[0] != collective}
             self._forced[collective] = Choice(algorithm, chunk_bytes, "the program asks for it", reducers)
             self.quick.clear()
+            _core.c_forget_kept(self.id)
 
     def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
         """The one-step plan of a send to, or a receive from, ``peer``."""

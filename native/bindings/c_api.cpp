@@ -1,0 +1,184 @@
+// The C table as a capsule, and what it asks of Python (slipstream.comm.collectives.native_calls).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/gil.h"
+#include "bindings/handle.h"
+#include "bindings/module.h"
+#include "capi/handle.h"
+#include "capi/table.h"
+
+namespace nb = nanobind;
+
+extern "C" __attribute__((visibility("default"))) const slipstream_api* slipstream_get_api(uint32_t version) {
+  return slipstream::capi::table(version);
+}
+
+namespace slipstream {
+
+namespace {
+
+using capi::Answer;
+using capi::Ask;
+using capi::Prepared;
+using capi::Range;
+
+// Python's lock, in whichever thread C has called. Refused where the interpreter is not there, or ends.
+class WithGil {
+ public:
+  WithGil() {
+    if (Py_IsInitialized() == 0 || finalizing())
+      throw Failure(Code::aborted, "the Python interpreter of this process ends, and with it the job");
+    or_stop([this] { state_ = PyGILState_Ensure(); });
+  }
+  ~WithGil() { PyGILState_Release(state_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  PyGILState_STATE state_{};
+};
+
+// What native_calls tells of an error: (code, rank, host, text). Nothing else has four parts.
+[[noreturn]] void throw_told(const nb::tuple& told) {
+  Error error;
+  const int code = nb::cast<int>(told[0]);
+  error.code = code > 0 && code <= static_cast<int>(Code::internal) ? static_cast<Code>(code) : Code::internal;
+  error.rank = nb::cast<int>(told[1]);
+  error.host = nb::cast<std::string>(nb::str(told[2]));
+  error.text = nb::cast<std::string>(nb::str(told[3]));
+  throw Failure(std::move(error));
+}
+
+// Calls Python. Throws Failure for whatever goes wrong there. Python's lock is held.
+nb::object called(nb::handle function, const nb::tuple& args) {
+  PyObject* const result = or_stop([&] { return PyObject_CallObject(function.ptr(), args.ptr()); });
+  if (result == nullptr) {
+    const nb::python_error error;
+    throw Failure(Code::internal, error.what());
+  }
+  nb::object owned = nb::steal(result);
+  if (nb::isinstance<nb::tuple>(owned) && nb::len(owned) == 4) throw_told(nb::cast<nb::tuple>(owned));
+  return owned;
+}
+
+nb::object table_of(const uint64_t* counts, size_t ranks) {
+  if (counts == nullptr) return nb::none();
+  nb::list found;
+  for (size_t r = 0; r < ranks; ++r) found.append(counts[r]);
+  return found;
+}
+
+// Gives a reference back, with the lock. In a process that ends, the object stays.
+void drop(nb::object object) noexcept {
+  PyObject* const owned = object.release().ptr();
+  if (owned == nullptr) return;
+  try {
+    const WithGil lock;
+    or_stop([&] { Py_DECREF(owned); });
+  } catch (const Failure&) {
+  }
+}
+
+class PythonWatcher final : public capi::Watcher {
+ public:
+  explicit PythonWatcher(nb::object ran) : ran_(std::move(ran)) {}
+  ~PythonWatcher() override { drop(std::move(ran_)); }
+  void ran(const std::shared_ptr<Session>& session, const WorkPtr& work) override {
+    const WithGil lock;
+    nb::object handle = work ? nb::cast(Handle(session, work, nb::none())) : nb::none();
+    called(ran_, nb::make_tuple(std::move(handle)));
+  }
+
+ private:
+  nb::object ran_;
+};
+
+class PythonMaker final : public capi::Maker {
+ public:
+  explicit PythonMaker(nb::object caller) : caller_(std::move(caller)) {}
+  ~PythonMaker() override { drop(std::move(caller_)); }
+
+  Answer make(const Ask& ask) override {
+    const WithGil lock;
+    const slipstream_call& call = ask.call;
+    const nb::object answer =
+        called(caller_.attr("prepare"), nb::make_tuple(call.collective, ask.count, table_of(call.counts, ask.ranks),
+                                                       table_of(call.recv_counts, ask.ranks), call.dtype, call.op,
+                                                       call.root, call.tag, call.prescale, call.postscale, call.wire));
+    auto prepared = std::make_shared<Prepared>(nb::cast<const CallRequest&>(answer[0]));
+    prepared->count = nb::cast<int64_t>(answer[1]);
+    if (const nb::object scratch = answer[2]; !scratch.is_none()) {
+      prepared->scratch = nb::cast<bool>(scratch[0]) ? Prepared::Scratch::in : Prepared::Scratch::out;
+      prepared->scratch_bytes = nb::cast<uint64_t>(scratch[1]);
+      prepared->copy_begin = nb::cast<uint64_t>(scratch[2]);
+      prepared->copy_bytes = nb::cast<uint64_t>(scratch[3]);
+    }
+    prepared->saved_bytes = nb::cast<uint64_t>(answer[3]);
+    Answer found;
+    found.keep = nb::cast<bool>(answer[4]);
+    if (nb::object ran = answer[5]; !ran.is_none()) found.watcher = std::make_unique<PythonWatcher>(std::move(ran));
+    found.prepared = std::move(prepared);
+    return found;
+  }
+
+  void settle(const Ask& ask, const Range& in, const Range& out) override {
+    const WithGil lock;
+    const auto range = [](const Range& one) {
+      return nb::make_tuple(reinterpret_cast<uintptr_t>(one.data), one.bytes);
+    };
+    called(caller_.attr("settle"),
+           nb::make_tuple(ask.call.collective, ask.call.root, ask.call.tag, range(in), range(out)));
+  }
+
+ private:
+  nb::object caller_;
+};
+
+slipstream_group* handle_from(const char* function, const nb::tuple& args) {
+  PyObject* const module = or_stop([] { return PyImport_ImportModule("slipstream.comm.collectives.native_calls"); });
+  if (module == nullptr) {
+    const nb::python_error error;
+    throw Failure(Code::internal, error.what());
+  }
+  const nb::object owned = nb::steal(module);
+  const nb::object address = called(owned.attr(function), args);
+  return reinterpret_cast<slipstream_group*>(nb::cast<uintptr_t>(address));
+}
+
+slipstream_group* find(uint64_t id) {
+  const WithGil lock;
+  return handle_from("find", nb::make_tuple(id));
+}
+
+slipstream_group* make(const int32_t* ranks, uint32_t n) {
+  const WithGil lock;
+  nb::list members;
+  for (uint32_t i = 0; i < n; ++i) members.append(ranks[i]);
+  return handle_from("make", nb::make_tuple(std::move(members)));
+}
+
+uintptr_t c_group(const std::shared_ptr<Session>& session, const std::shared_ptr<Group>& group, nb::object caller) {
+  return reinterpret_cast<uintptr_t>(capi::handle_of(session, group, std::make_unique<PythonMaker>(std::move(caller))));
+}
+
+}  // namespace
+
+void bind_c_api(nb::module_& m) {
+  capi::set_finders(find, make);
+  m.def(
+      "c_api", [] { return nb::capsule(capi::table(SLIPSTREAM_API_VERSION), SLIPSTREAM_API_CAPSULE); },
+      "The table of slipstream.h, as a capsule.");
+  m.def("c_group", &c_group, nb::arg("session"), nb::arg("group"), nb::arg("caller"),
+        "The address of C's handle of a group, a new reference. `caller` answers for the group.");
+  m.def("c_forget_kept", &capi::forget_kept, nb::arg("id"), "The plans of the group have changed.");
+  m.def("c_forget_world", &capi::forget_world, nb::arg("id"), "The process has left the job of this world.");
+  m.def("c_saved_bytes", &capi::saved_bytes, "Bytes that wire types have saved in calls of C, so far.");
+  m.def("note_copies", &capi::note_copies, nb::arg("more"), "So many more results are still to be copied.");
+}
+
+}  // namespace slipstream

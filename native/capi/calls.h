@@ -1,0 +1,21 @@
+// Operations, as the table's functions ask for them. All throw Failure if nothing was begun.
+#pragma once
+
+#include "capi/handle.h"
+#include "capi/slipstream.h"
+
+namespace slipstream::capi {
+
+// What a wrong argument is: throws Failure(invalid). Returns what is read and written.
+struct Memory {
+  Range in, out;
+  uint64_t count = 0;  // elements that the engine is told of
+};
+Memory checked(const slipstream_group& group, const slipstream_call& call);
+
+void submit(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user);
+slipstream_work* begin(slipstream_group& group, const slipstream_call& call);
+// Throws the operation's error, too.
+void run(slipstream_group& group, const slipstream_call& call);
+
+}  // namespace slipstream::capi
