@@ -8,7 +8,6 @@ namespace slipstream::mpi {
 Call::Call(const char* function, int32_t collective, Handle comm) noexcept
     : function_(function), comm_(communicator(comm, function, &code_)) {
   slipstream_call_init(&call_, collective);
-  call_.name = function;
 }
 
 int Call::refuse(int code, const std::string& why) noexcept {

@@ -73,18 +73,20 @@ std::string ask(const Python& py, const slipstream_api** found, double* seconds)
   std::string why;
   // It gives the capsule, or says in words what is wrong.
   Python::Object given = py.call(module, "start", nullptr);
-  Python::Object limit = given ? py.call(module, "gathering_seconds", nullptr) : nullptr;
-  if (!given || !limit) {
-    py.print_error();
-    why = std::string(kModule) + " has failed; standard error has its traceback";
-  } else if (const char* said = py.text(given, nullptr)) {
+  Python::Object limit = nullptr;
+  if (const char* said = given ? py.text(given, nullptr) : nullptr) {
     why = said;
-  } else {
-    py.clear_error();
+  } else if (given) {
+    py.clear_error();  // it is no text
     *found = static_cast<const slipstream_api*>(py.pointer(given, SLIPSTREAM_API_CAPSULE));
     if (!*found) py.clear_error();
     if (const char* problem = slipstream_api_problem(*found)) why = problem;
-    *seconds = py.as_double(limit);
+    limit = py.call(module, "gathering_seconds", nullptr);
+    if (limit) *seconds = py.as_double(limit);
+  }
+  if (why.empty() && !limit) {
+    py.print_error();
+    why = std::string(kModule) + " has failed; standard error has its traceback";
   }
   if (limit) py.decref(limit);
   if (given) py.decref(given);
