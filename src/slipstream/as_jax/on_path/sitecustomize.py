@@ -7,42 +7,39 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_CLUSTERS = "jax._src.clusters"
+_ADDED = {"jax._src.clusters": "slipstream.as_jax.cluster", "jax._src.lax.parallel": "slipstream.as_jax.float16"}
 
 
 class _Finder:
-    """Waits for JAX's module of clusters, and has `slipstream.as_jax.cluster` add one once it is loaded."""
+    """Waits for the modules of JAX that get something from us: `add` of our module is called once they are loaded."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name != _CLUSTERS:
+        ours = _ADDED.pop(name, None)
+        if ours is None:
             return None
         from importlib.machinery import PathFinder
 
-        sys.meta_path.remove(cls)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def exec_module(module):
                 load(module)
-                _add_cluster()
+                _add(ours)
 
             spec.loader.exec_module = exec_module
         return spec
 
 
-def _add_cluster():
+def _add(ours):
+    from importlib import import_module
+
     try:
-        from slipstream.as_jax.cluster import add
-    except ImportError as error:
-        print(
-            f"slipstream: jax.distributed.initialize() needs its arguments, as {sys.executable} cannot import "
-            f"slipstream: {error}",
-            file=sys.stderr,
-        )
-    else:
-        add()
+        import_module(ours).add()
+    except Exception as error:  # whatever it is, JAX works without
+        where = f"{type(error).__name__}: {error}"
+        print(f"slipstream: {sys.executable} cannot load {ours}, and JAX goes on without: {where}", file=sys.stderr)
 
 
 def _give_way():
