@@ -71,7 +71,9 @@ def job(way: str, ranks: int, sizes: list[int]) -> dict[int, float]:
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--np", type=int, default=2)
     parser.add_argument("--sizes", default="4096,65536,1048576,16777216")
     parser.add_argument("--rounds", type=int, default=3)

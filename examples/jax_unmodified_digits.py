@@ -1,4 +1,4 @@
-"""Trains a small network on handwritten digits with JAX, data-parallel over all processes. It knows nothing of slipstream.
+"""Trains a small network on handwritten digits with JAX, data-parallel over all processes, without naming slipstream.
 
     slipstream run -np 2 -- python examples/jax_unmodified_digits.py
 
@@ -10,6 +10,7 @@ process and N processes see the same batches and walk down the same loss curve: 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def initial(sizes: tuple[int, ...], dtype: str) -> Parameters:
             jnp.asarray(random.normal(0.0, np.sqrt(2.0 / rows), (rows, columns)), dtype),
             jnp.zeros(columns, dtype),
         )
-        for rows, columns in zip(sizes, sizes[1:], strict=False)
+        for rows, columns in itertools.pairwise(sizes)
     ]
 
 

@@ -26,6 +26,7 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
+    "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
@@ -44,7 +45,7 @@ PYTHON_LAYERS = [
     {"launch"},
     {"lab", "bench"},
     {"cli"},
-    {"as_horovod"},
+    {"as_horovod", "as_jax"},
 ]
 # the same within a package: its folders and modules
 ROOMS = {
@@ -56,13 +57,23 @@ ROOMS = {
         {"collectives"},
         {"negotiation"},
     ],
-    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed"}],
+    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed", "mpi_trampoline"}],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
 WITHOUT_FRAMEWORK = {
-    *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "faces.horovod"),
+    *(
+        "base",
+        "plan",
+        "comm",
+        "observe",
+        "reducer",
+        "gradients",
+        "staging",
+        "faces.horovod",
+        "faces.mpi_trampoline",
+    ),
     *("launch", "lab", "cli"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

@@ -10,7 +10,9 @@ using namespace slipstream::mpi;
 namespace {
 
 // The block of this rank in a buffer of one block for each rank.
-char* own_block(Call& call, void* all) { return static_cast<char*>(all) + call.bytes() * static_cast<size_t>(call.comm().rank); }
+char* own_block(Call& call, void* all) {
+  return static_cast<char*>(all) + call.bytes() * static_cast<size_t>(call.comm().rank);
+}
 
 }  // namespace
 
@@ -56,8 +58,8 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Reduce_scatter_block(const void* src, void* dst
   return call.of(count, type).reduced_by(op).from(src).to(dst).run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Allgather(const void* src, int count, Handle type, void* dst, int taken, Handle taken_type,
-                                           Handle comm) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Allgather(const void* src, int count, Handle type, void* dst, int taken,
+                                           Handle taken_type, Handle comm) {
   Call call("MPI_Allgather", SLIPSTREAM_ALL_GATHER, comm);
   call.of(taken, taken_type);
   if (!in_place(src)) call.same(count, type);
@@ -65,22 +67,23 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Allgather(const void* src, int count, Handle ty
   return call.from(in_place(src) ? own_block(call, dst) : src).to(dst).run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Allgatherv(const void* src, int, Handle, void* dst, const int* counts, const int* places,
-                                            Handle type, Handle comm) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Allgatherv(const void* src, int, Handle, void* dst, const int* counts,
+                                            const int* places, Handle type, Handle comm) {
   Call call("MPI_Allgatherv", SLIPSTREAM_ALL_GATHER, comm);
   if (in_place(src)) call.refuse(MPI_ERR_BUFFER, "MPI_IN_PLACE is not supported");
   return call.blocks(counts, places, type).from(src).to(dst).run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Alltoall(const void* src, int count, Handle type, void* dst, int taken, Handle taken_type,
-                                          Handle comm) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Alltoall(const void* src, int count, Handle type, void* dst, int taken,
+                                          Handle taken_type, Handle comm) {
   Call call("MPI_Alltoall", SLIPSTREAM_ALL_TO_ALL, comm);
   if (in_place(src)) call.refuse(MPI_ERR_BUFFER, "MPI_IN_PLACE is not supported");
   return call.of(count, type).same(taken, taken_type).from(src).to(dst).run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Alltoallv(const void* src, const int* counts, const int* places, Handle type, void* dst,
-                                           const int* taken, const int* taken_places, Handle taken_type, Handle comm) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Alltoallv(const void* src, const int* counts, const int* places, Handle type,
+                                           void* dst, const int* taken, const int* taken_places, Handle taken_type,
+                                           Handle comm) {
   Call call("MPI_Alltoallv", SLIPSTREAM_ALL_TO_ALL, comm);
   if (in_place(src)) call.refuse(MPI_ERR_BUFFER, "MPI_IN_PLACE is not supported");
   if (type != taken_type) call.refuse(MPI_ERR_TYPE, "both types must be the same");
@@ -91,8 +94,8 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Bcast(void* data, int count, Handle type, int r
   return Call("MPI_Bcast", SLIPSTREAM_BROADCAST, comm).of(count, type).with(root).from(data).to(data).run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Gather(const void* src, int count, Handle type, void* dst, int taken, Handle taken_type,
-                                        int root, Handle comm) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Gather(const void* src, int count, Handle type, void* dst, int taken,
+                                        Handle taken_type, int root, Handle comm) {
   Call call("MPI_Gather", SLIPSTREAM_GATHER, comm);
   call.with(root);
   if (!call.good()) return call.code();
@@ -103,8 +106,8 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Gather(const void* src, int count, Handle type,
   return call.from(in_place(src) ? own_block(call, dst) : src).to(dst).run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Scatter(const void* src, int count, Handle type, void* dst, int taken, Handle taken_type,
-                                         int root, Handle comm) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Scatter(const void* src, int count, Handle type, void* dst, int taken,
+                                         Handle taken_type, int root, Handle comm) {
   Call call("MPI_Scatter", SLIPSTREAM_SCATTER, comm);
   call.with(root);
   if (!call.good()) return call.code();

@@ -35,9 +35,9 @@ Communicator* failed(std::string why) {
   return made;
 }
 
-std::string cure_for_jax(int size) {
-  return "; JAX's collectives over MPI are made by all " + std::to_string(size) +
-         " processes together: a computation on the devices of some processes only needs " +
+std::string late_in_jax(int size) {
+  return "JAX makes a group of processes with all " + std::to_string(size) +
+         " over MPI, and some have not come. A computation on the devices of some processes only needs "
          "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo, or a part in it of all others";
 }
 
@@ -45,14 +45,17 @@ std::string cure_for_jax(int size) {
 // a process it calls twice, and so the members of one call have other keys. Their sums would be wrong.
 std::string objection(const std::vector<Member>& members) {
   if (!jax) return {};
+  std::string keys;
+  bool right = true;
   for (size_t i = 0; i < members.size(); ++i) {
-    if (members[i].key == static_cast<int64_t>(i)) continue;
-    return "JAX's group of " + std::to_string(members.size()) + " processes has no device with number " +
-           std::to_string(i) +
-           ": over MPI each process must have one device (jax_num_cpu_devices=1, no "
-           "--xla_force_host_platform_device_count)";
+    keys.append(i ? ", " : "").append(std::to_string(members[i].key));
+    right = right && members[i].key == static_cast<int64_t>(i);
   }
-  return {};
+  if (right) return {};
+  return "JAX makes a group of the devices numbered " + keys + " of " + std::to_string(members.size()) +
+         " processes: over MPI each process must have one device " +
+         "(jax_num_cpu_devices=1, no --xla_force_host_platform_device_count), or use " +
+         "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
 }
 
 // The ranks of the world that have this rank's color, in the order of their keys.
@@ -66,7 +69,7 @@ int members_of(const slipstream_api* api, const Communicator& from, Part mine, s
   call.dtype = SLIPSTREAM_I64;
   call.timeout = gathering_seconds();
   call.name = "MPI_Comm_split";
-  const int code = code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? cure_for_jax(from.size) : "");
+  const int code = code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? late_in_jax(from.size) : "");
   if (code != MPI_SUCCESS) return code;
   for (int32_t rank = 0; rank < from.size; ++rank) {
     const Part& part = parts[static_cast<size_t>(rank)];
@@ -138,8 +141,9 @@ const Communicator* communicator(Handle handle, const char* function, int* code)
     *code = fail(MPI_ERR_OTHER, std::string(function) + ": " + why_no_engine());
   } else if (!found) {
     const bool self = handle == MPI_COMM_SELF;
-    *code = fail(MPI_ERR_COMM, std::string(function) + (self ? ": MPI_COMM_SELF is not supported by slipstream's MPI library"
-                                                             : ": this is no communicator"));
+    *code = fail(MPI_ERR_COMM,
+                 std::string(function) + (self ? ": MPI_COMM_SELF is not supported by slipstream's MPI library"
+                                               : ": this is no communicator"));
   } else if (!found->failure.empty()) {
     *code = fail(MPI_ERR_COMM, found->failure);
   } else {

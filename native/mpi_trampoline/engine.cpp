@@ -21,6 +21,9 @@ std::string reason = "MPI_Init has not been called";  // under the mutex
 struct Python {
   using Object = void*;
   int (*is_initialized)();
+  int (*has_lock)();
+  void* (*save)();
+  void (*restore)(void*);
   int (*ensure)();
   void (*release)(int);
   Object (*import)(const char*);
@@ -33,11 +36,13 @@ struct Python {
   void (*clear_error)();
 
   bool load() {
-    return find(is_initialized, "Py_IsInitialized") && find(ensure, "PyGILState_Ensure") &&
-           find(release, "PyGILState_Release") && find(import, "PyImport_ImportModule") &&
-           find(call, "PyObject_CallMethod") && find(pointer, "PyCapsule_GetPointer") &&
-           find(as_double, "PyFloat_AsDouble") && find(text, "PyUnicode_AsUTF8AndSize") &&
-           find(decref, "Py_DecRef") && find(print_error, "PyErr_Print") && find(clear_error, "PyErr_Clear");
+    return find(is_initialized, "Py_IsInitialized") && find(has_lock, "PyGILState_Check") &&
+           find(save, "PyEval_SaveThread") && find(restore, "PyEval_RestoreThread") &&
+           find(ensure, "PyGILState_Ensure") && find(release, "PyGILState_Release") &&
+           find(import, "PyImport_ImportModule") && find(call, "PyObject_CallMethod") &&
+           find(pointer, "PyCapsule_GetPointer") && find(as_double, "PyFloat_AsDouble") &&
+           find(text, "PyUnicode_AsUTF8AndSize") && find(decref, "Py_DecRef") && find(print_error, "PyErr_Print") &&
+           find(clear_error, "PyErr_Clear");
   }
 
  private:
@@ -95,7 +100,7 @@ std::string ask(const Python& py, const slipstream_api** found, double* seconds)
 }
 
 std::string named(int32_t status, const char* text) {
-  static constexpr const char* kNames[] = {nullptr,    "PeerLost", "Mismatch", "Timeout",
+  static constexpr const char* kNames[] = {nullptr,   "PeerLost", "Mismatch", "Timeout",
                                            "Refused", "Aborted",  "Invalid",  "Internal"};
   const char* name = status > 0 && status < 8 ? kNames[status] : "Error";
   if (std::strncmp(text, name, std::strlen(name)) == 0) return text;
@@ -124,6 +129,29 @@ int start_engine() noexcept {
   return MPI_SUCCESS;
 }
 
+double parting_seconds() noexcept {
+  Python py;
+  if (!engine() || !py.load() || !py.is_initialized()) return 0.0;
+  const WithGil gil(py);
+  Python::Object module = py.import(kModule);
+  Python::Object said = module ? py.call(module, "parting_seconds", nullptr) : nullptr;
+  const double seconds = said ? py.as_double(said) : 0.0;
+  if (!said) py.print_error();
+  if (said) py.decref(said);
+  if (module) py.decref(module);
+  return seconds;
+}
+
+WithoutGil::WithoutGil() noexcept {
+  Python py;
+  if (py.load() && py.is_initialized() && py.has_lock()) state_ = py.save();
+}
+
+WithoutGil::~WithoutGil() {
+  Python py;
+  if (state_ && py.load()) py.restore(state_);
+}
+
 void stop_engine() noexcept {
   table.store(nullptr, std::memory_order_release);
   const std::lock_guard lock(mutex);
@@ -139,13 +167,15 @@ std::string why_no_engine() {
   return reason;
 }
 
-int code_of(int32_t status, const char* function, const std::string& cure) noexcept {
+int code_of(int32_t status, const char* function, const std::string& late) noexcept {
   if (status == SLIPSTREAM_OK) return MPI_SUCCESS;
   const slipstream_api* api = engine();
   if (!api) return fail(MPI_ERR_OTHER, std::string(function) + ": " + why_no_engine());
   const char* said = api->last_error();
   std::string text = named(status, said ? said : "");
-  text.append(" (").append(function).append(")").append(cure);
+  if (status == SLIPSTREAM_TIMEOUT_ERROR && !late.empty())
+    text = "Timeout: " + late + text.substr(std::strlen("Timeout"));
+  text.append(" (").append(function).append(")");
   return fail(status == SLIPSTREAM_INVALID ? MPI_ERR_ARG : MPI_ERR_OTHER, std::move(text));
 }
 

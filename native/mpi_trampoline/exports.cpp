@@ -1,4 +1,5 @@
-// The constants of the ABI, and a stub for each of its functions: files beside this one define those that are supported.
+// The constants of the ABI, and a stub for each of its functions: files beside this one define those that are
+// supported.
 
 #include <cstdio>
 
@@ -23,12 +24,13 @@ SLIPSTREAM_MPI_EXPORT void mpiwrapper_export_fortran_constants_() {}
 #define ADDRESS(name, value) SLIPSTREAM_MPI_EXPORT const intptr_t MPIABI_##name = value;
 #include "mpi_trampoline/constants.def"
 
-// A stub is weak: where another file defines the function, the linker takes that. It reads no arguments, so it needs none.
-#define SLIPSTREAM_MPI_STUB(name, told, result)            \
-  SLIPSTREAM_MPI_EXPORT __attribute__((weak)) int64_t name() { \
-    static std::atomic<bool> said{false};                  \
+// A stub is weak: where another file defines the function, the linker takes that. It reads no arguments, so it needs
+// none.
+#define SLIPSTREAM_MPI_STUB(name, told, result)                  \
+  SLIPSTREAM_MPI_EXPORT __attribute__((weak)) int64_t name() {   \
+    static std::atomic<bool> said{false};                        \
     const int error = slipstream::mpi::unsupported(told, &said); \
-    return result;                                         \
+    return result;                                               \
   }
 #define FUNCTION(name) SLIPSTREAM_MPI_STUB(MPIABI_##name, "MPI_" #name, error)
 #define EXTENSION(name) SLIPSTREAM_MPI_STUB(MPIXABI_##name, "MPIX_" #name, error)

@@ -56,7 +56,18 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Init_thread(int*, char***, int, int* provided) 
   return begin(__builtin_return_address(0));
 }
 
+// Ranks leave together: JAX calls this while computations of this process may still be under way, whose results other
+// processes wait for.
 SLIPSTREAM_MPI_EXPORT int MPIABI_Finalize() {
+  const double seconds = parting_seconds();
+  const Communicator* all = world();
+  if (all && seconds > 0.0) {
+    const WithoutGil without;
+    slipstream_call call;
+    slipstream_call_init(&call, SLIPSTREAM_BARRIER);
+    call.timeout = seconds;
+    engine()->run(all->group, &call);  // if it fails, its ranks have been told before
+  }
   ended = true;
   stop_engine();
   return MPI_SUCCESS;

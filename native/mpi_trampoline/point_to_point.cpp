@@ -85,7 +85,8 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Isend(const void* src, int count, Handle type, 
   return begin(message("MPI_Isend", SLIPSTREAM_SEND, const_cast<void*>(src), count, type, to, tag, comm), to, request);
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Irecv(void* dst, int count, Handle type, int from, int tag, Handle comm, Handle* request) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Irecv(void* dst, int count, Handle type, int from, int tag, Handle comm,
+                                       Handle* request) {
   if (from == MPI_PROC_NULL) return begin_nothing(request);
   return begin(message("MPI_Irecv", SLIPSTREAM_RECV, dst, count, type, from, tag, comm), from, request);
 }
@@ -95,7 +96,8 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Send(const void* src, int count, Handle type, i
   return message("MPI_Send", SLIPSTREAM_SEND, const_cast<void*>(src), count, type, to, tag, comm).run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Recv(void* dst, int count, Handle type, int from, int tag, Handle comm, Status* status) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Recv(void* dst, int count, Handle type, int from, int tag, Handle comm,
+                                      Status* status) {
   fill(status, kNothing);
   if (from == MPI_PROC_NULL) return MPI_SUCCESS;
   Call call = message("MPI_Recv", SLIPSTREAM_RECV, dst, count, type, from, tag, comm);
@@ -103,8 +105,9 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Recv(void* dst, int count, Handle type, int fro
   return call.run();
 }
 
-SLIPSTREAM_MPI_EXPORT int MPIABI_Sendrecv(const void* src, int count, Handle type, int to, int tag, void* dst, int taken,
-                                          Handle taken_type, int from, int taken_tag, Handle comm, Status* status) {
+SLIPSTREAM_MPI_EXPORT int MPIABI_Sendrecv(const void* src, int count, Handle type, int to, int tag, void* dst,
+                                          int taken, Handle taken_type, int from, int taken_tag, Handle comm,
+                                          Status* status) {
   int code = MPI_SUCCESS;
   const Communicator* found = communicator(comm, "MPI_Sendrecv", &code);
   if (!found) return code;

@@ -40,7 +40,10 @@ def run_file(way: str, size: int, file: Path, limit: float) -> dict[str, Result]
         except subprocess.TimeoutExpired:
             how = f"hung for {limit:g} s"
         told = [read(Path(folder) / f"{rank}.xml") for rank in range(size)]
-    found = {name: united([one.get(name) for one in told], how) for name in sorted({n for one in told for n in one})}
+    found = {
+        name: united([one.get(name) for one in told], how)
+        for name in sorted({n for one in told for n in one})
+    }
     if how and not any(verdict == "failed" for verdict, _ in found.values()):
         found["the file"] = ("failed", how)
     return {f"{file.stem}.{name}": result for name, result in found.items()}
@@ -85,7 +88,8 @@ def new_failures(results: Results) -> list[tuple[int, str]]:
         (size, name)
         for size, tests in results["slipstream"].items()
         for name, (verdict, _) in tests.items()
-        if verdict == "failed" and results.get("gloo", {}).get(size, {}).get(name, ("passed", ""))[0] != "failed"
+        if verdict == "failed"
+        and results.get("gloo", {}).get(size, {}).get(name, ("passed", ""))[0] != "failed"
     ]
 
 
@@ -105,7 +109,9 @@ def report(results: Results) -> str:
 
 def main() -> None:
     """Runs all of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--ways", default="gloo,slipstream")

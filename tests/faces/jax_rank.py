@@ -1,6 +1,6 @@
 """A program of JAX that knows nothing of slipstream: collectives of all kinds, compared with NumPy.
 
-    slipstream run -np 2 -- python tests/faces/jax_rank.py
+slipstream run -np 2 -- python tests/faces/jax_rank.py
 """
 
 from __future__ import annotations
@@ -80,19 +80,30 @@ def other_ways(mesh: jax.sharding.Mesh, n: int, me: int) -> None:
     check("jit that gathers", doubled, np.concatenate([2 * (np.arange(6.0) + rank) for rank in range(n)]))
     summed = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(mine[None])
     check("pmap", summed, np.sum([np.arange(6.0) + rank for rank in range(n)], axis=0))
-    some = jax.jit(jnp.any)(jax.make_array_from_process_local_data(NamedSharding(mesh, P("i")), mine > n + 3.5))
+    some = jax.jit(jnp.any)(
+        jax.make_array_from_process_local_data(NamedSharding(mesh, P("i")), mine > n + 3.5)
+    )
     check("any", some, np.array(True))
-    first = jax.shard_map(lambda x: jax.lax.ppermute(x, "i", [(0, n - 1)]), mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    first = jax.shard_map(
+        lambda x: jax.lax.ppermute(x, "i", [(0, n - 1)]), mesh=mesh, in_specs=P("i"), out_specs=P("i")
+    )
     check("a single pair", jax.jit(first)(spread), np.arange(6.0) if me == n - 1 else np.zeros(6))
     if n == 4:
         square = jax.make_mesh((2, 2), ("x", "y"))
         placed = jax.make_array_from_process_local_data(NamedSharding(square, P(("x", "y"))), mine)
         for axis, others in (("x", (me, me ^ 2)), ("y", (me, me ^ 1))):
             mapped = jax.shard_map(
-                lambda x, axis=axis: jax.lax.psum(x, axis), mesh=square, in_specs=P(("x", "y")), out_specs=P(("x", "y")),
+                lambda x, axis=axis: jax.lax.psum(x, axis),
+                mesh=square,
+                in_specs=P(("x", "y")),
+                out_specs=P(("x", "y")),
                 check_vma=False,
             )
-            check(f"psum over {axis}", jax.jit(mapped)(placed), np.sum([np.arange(6.0) + r for r in others], axis=0))
+            check(
+                f"psum over {axis}",
+                jax.jit(mapped)(placed),
+                np.sum([np.arange(6.0) + r for r in others], axis=0),
+            )
     told = multihost_utils.broadcast_one_to_all(np.full(3, me))
     np.testing.assert_array_equal(told, np.zeros(3))
     everybody = multihost_utils.process_allgather(np.full(2, me))

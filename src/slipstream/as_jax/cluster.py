@@ -40,7 +40,10 @@ class _Place:
     ) -> str:
         address, _, port = os.environ[_COORDINATOR].rpartition(":")
         coordinator = f"{address}:{override_coordinator_port or port}"
-        if address in ("127.0.0.1", "[::1]"):  # else JAX listens on all interfaces, for a job of one host as well
+        if address in (
+            "127.0.0.1",
+            "[::1]",
+        ):  # else JAX listens on all interfaces, for a job of one host as well
             os.environ.setdefault("JAX_COORDINATOR_BIND_ADDRESS", coordinator)
         return coordinator
 

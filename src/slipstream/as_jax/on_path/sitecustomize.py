@@ -7,7 +7,10 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_ADDED = {"jax._src.clusters": "slipstream.as_jax.cluster", "jax._src.lax.parallel": "slipstream.as_jax.float16"}
+_ADDED = {
+    "jax._src.clusters": "slipstream.as_jax.cluster",
+    "jax._src.lax.parallel": "slipstream.as_jax.float16",
+}
 
 
 class _Finder:
@@ -39,7 +42,10 @@ def _add(ours):
         import_module(ours).add()
     except Exception as error:  # whatever it is, JAX works without
         where = f"{type(error).__name__}: {error}"
-        print(f"slipstream: {sys.executable} cannot load {ours}, and JAX goes on without: {where}", file=sys.stderr)
+        print(
+            f"slipstream: {sys.executable} cannot load {ours}, and JAX goes on without: {where}",
+            file=sys.stderr,
+        )
 
 
 def _give_way():
