@@ -95,7 +95,7 @@ def main() -> None:
     print(grid(["bytes", "gloo us", "slipstream us", "gloo / slipstream"], rows))
     if args.json:
         raw = {way: [{str(size): one[size] for size in sizes} for one in samples[way]] for way in WAYS}
-        write(args.json, {**head("jax_psum"), "np": args.np, "seconds": raw})
+        write({**head("jax_psum"), "np": args.np, "seconds": raw}, args.json)
 
 
 if __name__ == "__main__":

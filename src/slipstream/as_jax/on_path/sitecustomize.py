@@ -3,8 +3,15 @@
 It costs a program without JAX nothing, and gives way to a `sitecustomize` of the machine or of the user.
 """
 
+from __future__ import annotations
+
+import importlib
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ADDED = {
@@ -17,44 +24,40 @@ class _Finder:
     """Waits for the modules of JAX that get something from us: `add` of our module is called once they are loaded."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        ours = _ADDED.pop(name, None)
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        ours = _ADDED.pop(fullname, None)
         if ours is None:
             return None
-        from importlib.machinery import PathFinder
+        spec = PathFinder.find_spec(fullname, path, target)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is not None:
+            load = loader.exec_module
 
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module):
+            def exec_module(module: ModuleType) -> None:
                 load(module)
                 _add(ours)
 
-            spec.loader.exec_module = exec_module
+            loader.exec_module = exec_module
         return spec
 
 
-def _add(ours):
-    from importlib import import_module
-
+def _add(ours: str) -> None:
     try:
-        import_module(ours).add()
+        importlib.import_module(ours).add()
     except Exception as error:  # whatever it is, JAX works without
         where = f"{type(error).__name__}: {error}"
-        print(
-            f"slipstream: {sys.executable} cannot load {ours}, and JAX goes on without: {where}",
-            file=sys.stderr,
-        )
+        print(f"slipstream: {sys.executable} cannot load {ours}, and JAX goes on without: {where}", file=sys.stderr)
 
 
-def _give_way():
+def _give_way() -> None:
     """Imports the `sitecustomize` that Python would have found without this folder, if there is one."""
     ours = sys.modules.pop(__name__)
     before = sys.path[:]
     sys.path[:] = [one for one in before if os.path.abspath(one or os.getcwd()) != _HERE]
     try:
-        import sitecustomize  # noqa: F401
+        importlib.import_module("sitecustomize")
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
