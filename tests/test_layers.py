@@ -24,8 +24,9 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "boards": {"base", "kernels", "transport", "engine"},
     "session": {"base", "kernels", "transport", "engine", "boards"},
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
+    "xla": {"capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
-    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
+    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "xla", "reducers"},
     "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }
@@ -41,7 +42,7 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
-    {"torch"},
+    {"torch", "jax"},
     {"launch"},
     {"lab", "bench"},
     {"cli"},
@@ -57,7 +58,7 @@ ROOMS = {
         {"collectives"},
         {"negotiation"},
     ],
-    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed", "mpi_trampoline"}],
+    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed", "jax", "mpi_trampoline"}],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}

@@ -11,6 +11,7 @@
 #include "bindings/module.h"
 #include "capi/handle.h"
 #include "capi/table.h"
+#include "xla/handler.h"
 
 namespace nb = nanobind;
 
@@ -173,8 +174,14 @@ void bind_c_api(nb::module_& m) {
   m.def(
       "c_api", [] { return nb::capsule(capi::table(SLIPSTREAM_API_VERSION), SLIPSTREAM_API_CAPSULE); },
       "The table of slipstream.h, as a capsule.");
+  m.def(
+      "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla::call), "xla._CUSTOM_CALL_TARGET"); },
+      "What XLA's FFI calls for the operations of slipstream.jax.");
   m.def("c_group", &c_group, nb::arg("session"), nb::arg("group"), nb::arg("caller"),
         "The address of C's handle of a group, a new reference. `caller` answers for the group.");
+  m.def(
+      "c_release", [](uintptr_t group) { capi::release(reinterpret_cast<slipstream_group*>(group)); }, nb::arg("group"),
+      "Gives back what `c_group` has given; 0 is allowed.");
   m.def("c_forget_kept", &capi::forget_kept, nb::arg("id"), "The plans of the group have changed.");
   m.def("c_forget_world", &capi::forget_world, nb::arg("id"), "The process has left the job of this world.");
   m.def("c_saved_bytes", &capi::saved_bytes, "Bytes that wire types have saved in calls of C, so far.");

@@ -28,6 +28,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -218,8 +219,7 @@ static inline const char* slipstream_api_problem(const slipstream_api* api) {
 }
 
 static inline void slipstream_call_init(slipstream_call* call, int32_t collective) {
-  const slipstream_call empty = {0};
-  *call = empty;
+  memset(call, 0, sizeof *call);
   call->struct_bytes = (uint32_t)sizeof(slipstream_call);
   call->collective = collective;
   call->prescale = 1.0;

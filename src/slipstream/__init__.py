@@ -27,8 +27,9 @@ from slipstream.comm import __all__ as _COMM
 _TIMELINE = ("start_timeline", "stop_timeline")
 _RECORDING = ("timeline_mark", "timeline_span")
 _STEPS = ("mark_step",)
+_HEADER = ("get_include",)
 _OPS = ("SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
-_SUBMODULES = ("bench", "lab", "torch")  # of the public interface, imported by those who use them
+_SUBMODULES = ("bench", "jax", "lab", "torch")  # of the public interface, imported by those who use them
 # What other libraries call it, where that does not look like our name.
 _ELSEWHERE = {
     "allgatherv": "all_gather",
@@ -40,7 +41,7 @@ _ELSEWHERE = {
     "world_size": "size",
 }
 
-__all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_STEPS, *_TIMELINE, *_RECORDING, "run"))
+__all__ = sorted((*_errors.__all__, *_COMM, *_OPS, *_STEPS, *_TIMELINE, *_RECORDING, *_HEADER, "run"))
 
 
 def _observe(job: Any, settings: Any) -> None:
@@ -70,6 +71,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module("slipstream.observe.timeline"), name)
     elif name in _RECORDING:
         value = getattr(importlib.import_module("slipstream.base.recording"), name)
+    elif name in _HEADER:
+        value = getattr(importlib.import_module("slipstream.base.header"), name)
     elif name in _STEPS:
         value = getattr(importlib.import_module("slipstream.base.training"), name)
     elif name in _OPS:

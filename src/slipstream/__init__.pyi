@@ -7,6 +7,7 @@ from slipstream.base.errors import PeerLost as PeerLost
 from slipstream.base.errors import Refused as Refused
 from slipstream.base.errors import SlipstreamError as SlipstreamError
 from slipstream.base.errors import Timeout as Timeout
+from slipstream.base.header import get_include as get_include
 from slipstream.base.recording import timeline_mark as timeline_mark
 from slipstream.base.recording import timeline_span as timeline_span
 from slipstream.base.training import mark_step as mark_step

@@ -1,0 +1,37 @@
+"""slipstream.jax on several ranks, against NumPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from comm import ranks
+
+pytest.importorskip("jax")
+FOLDER = Path(__file__).parent
+
+
+@pytest.mark.parametrize(("n", "transport"), [(1, "shm"), (2, "shm"), (3, "tcp")])
+def test_operations(n: int, transport: str) -> None:
+    ranks.run(FOLDER / "operations_rank.py", n, transport=transport, new=True)
+
+
+def test_a_mismatch_raises_on_all_ranks() -> None:
+    ranks.run(FOLDER / "failure_rank.py", 2, args=["mismatch"], new=True)
+
+
+@pytest.mark.parametrize("how", ["dead", "small-dead"])
+def test_a_dead_rank_is_named_on_the_others(how: str) -> None:
+    with ranks.started(FOLDER / "failure_rank.py", 3, args=[how], new=True) as started:
+        for rank in started:
+            rank.process.wait(240)
+        assert [rank.process.returncode for rank in started] == [0, -9, 0], [r.text() for r in started]
+
+
+def test_without_jax_the_import_says_what_to_install() -> None:
+    code = "import sys; sys.modules['jax'] = None\nimport slipstream.jax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install jax" in done.stderr
