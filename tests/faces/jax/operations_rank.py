@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import slipstream.jax as hvd
 
@@ -102,12 +103,8 @@ def derivatives(rank: int, n: int) -> None:
     if n > 1:
         following, before = (rank + 1) % n, (rank - 1) % n
         same(gradient(lambda v: hvd.sendrecv(v, following, before), w), weights[following])
-    try:
+    with pytest.raises(NotImplementedError, match="MAX"):
         jax.grad(lambda v: hvd.allreduce(v, "max").sum())(x)
-    except NotImplementedError as error:
-        assert "MAX" in str(error), error
-    else:
-        raise AssertionError("a maximum has no derivative here")
 
 
 def transformed(rank: int, n: int) -> None:
@@ -211,12 +208,8 @@ def mistakes(rank: int, n: int) -> None:
         ("dimension", ValueError, lambda: hvd.allgather(jnp.float32(1))),
         ("group", TypeError, lambda: hvd.allreduce(x, group=[0])),
     ):
-        try:
+        with pytest.raises(error, match=None if n == 1 else text):
             f()
-        except error as found:
-            assert text in str(found) or n == 1, f"{text}: {found}"
-        else:
-            raise AssertionError(f"{text} was not refused")
     hvd.barrier()
 
 

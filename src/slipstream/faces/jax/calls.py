@@ -49,9 +49,9 @@ _ALONG_DIM_0 = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL)
 class Spec:
     """All of an operation but its arrays. ``group``: its id, 0 for the world; ``size``: its ranks.
 
-    ``root``: or the rank that a message goes to, or comes from. ``source``: the rank that one comes from; of a broadcast,
-    whether this rank is the root. ``results``: (shape, dtype) of what is received. ``unused``: some rank does not use the
-    result, and takes part all the same.
+    ``root``: or the rank that a message goes to, or comes from. ``source``: the rank that one comes from;
+    of a broadcast, whether this rank is the root. ``results``: (shape, dtype) of what is received. ``unused``: a rank
+    that does not use the result takes part all the same.
     """
 
     kind: Kind
@@ -95,10 +95,9 @@ def called(spec: Spec, tokens: tuple[Any, ...], *arrays: Any) -> tuple[Any, ...]
 
 @functools.lru_cache(maxsize=4096)
 def _mapped(spec: Spec) -> Callable[..., Any]:
-    function = custom_vmap(functools.partial(_call, spec))
+    function: Callable[..., Any] = custom_vmap(functools.partial(_call, spec))
 
-    @function.def_vmap
-    def _(_: int, batched: list[Any], tokens: tuple[Any, ...], *arrays: Any) -> tuple[Any, Any]:
+    def rule(_: int, batched: list[Any], tokens: tuple[Any, ...], *arrays: Any) -> tuple[Any, Any]:
         along = spec.kind in _ALONG_DIM_0
         moved = [
             jnp.moveaxis(x, 0, -1) if along and is_batched else x
@@ -113,6 +112,7 @@ def _mapped(spec: Spec) -> Callable[..., Any]:
             ]
         return (*results, after), (*flags[: len(results)], False)
 
+    function.def_vmap(rule)  # type: ignore[attr-defined]
     return function
 
 

@@ -19,12 +19,6 @@ from slipstream.faces.jax.order import ordered
 __all__ = ["differentiable"]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def differentiable(spec: Spec, tokens: tuple[Any, ...], *arrays: Any) -> tuple[Any, ...]:
-    """`called`, with a derivative in reverse."""
-    return called(spec, tokens, *arrays)
-
-
 def _forward(spec: Spec, tokens: tuple[Any, ...], *arrays: Any) -> tuple[tuple[Any, ...], int]:
     if spec.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and spec.op not in (Op.SUM, Op.AVG):
         raise NotImplementedError(f"only sums and averages have a derivative, not {Op(spec.op).name}")
@@ -52,4 +46,6 @@ def _transposed(spec: Spec, given: list[Any]) -> list[Any]:
     return run(spec)  # all_reduce, all_to_all
 
 
+differentiable = jax.custom_vjp(called, nondiff_argnums=(0,))
+"""`called`, with a derivative in reverse."""
 differentiable.defvjp(_forward, _backward)
