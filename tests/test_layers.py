@@ -58,7 +58,10 @@ ROOMS = {
         {"collectives"},
         {"negotiation"},
     ],
-    "faces": [{"horovod", "torch_steps", "torch_tensors"}, {"torch", "torch_distributed", "jax", "mpi_trampoline"}],
+    "faces": [
+        {"horovod", "torch_steps", "torch_tensors"},
+        {"torch", "torch_distributed", "jax", "mpi_trampoline"},
+    ],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}

@@ -52,7 +52,10 @@ def _add(ours: str) -> None:
         importlib.import_module(ours).add()
     except Exception as error:  # whatever it is, JAX works without
         where = f"{type(error).__name__}: {error}"
-        print(f"slipstream: {sys.executable} cannot load {ours}, and JAX goes on without: {where}", file=sys.stderr)
+        print(
+            f"slipstream: {sys.executable} cannot load {ours}, and JAX goes on without: {where}",
+            file=sys.stderr,
+        )
 
 
 def _give_way() -> None:
