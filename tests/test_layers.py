@@ -27,6 +27,7 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "xla": {"capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "xla", "reducers"},
+    "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
@@ -46,7 +47,7 @@ PYTHON_LAYERS = [
     {"launch"},
     {"lab", "bench"},
     {"cli"},
-    {"as_horovod"},
+    {"as_horovod", "as_jax"},
 ]
 # the same within a package: its folders and modules
 ROOMS = {
@@ -61,15 +62,18 @@ ROOMS = {
     "faces": [
         {"horovod", "torch_steps", "torch_tensors"},
         {"arrays"},
-        {"torch", "torch_distributed", "tensorflow", "keras", "jax", "lightgbm", "ray", "mxnet"},
+        {
+            *("torch", "torch_distributed", "tensorflow", "keras", "jax", "mpi_trampoline"),
+            *("lightgbm", "ray", "mxnet"),
+        },
     ],
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet", "lightgbm", "ray"}
 WITHOUT_FRAMEWORK = {
-    *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "faces.horovod", "faces.arrays"),
-    *("launch", "lab", "cli"),
+    *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "launch", "lab", "cli"),
+    *("faces.horovod", "faces.arrays", "faces.mpi_trampoline"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 

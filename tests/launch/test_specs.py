@@ -25,7 +25,7 @@ def specs(
 ) -> JobSpecs:
     local = {one.host: one.host == HERE for one in options.placed}
     names = {host: f"name of {host}" for host in local}
-    return JobSpecs(options, settings or Settings(), local, names, store, 29500, SECRET)
+    return JobSpecs(options, settings or Settings(), local, names, store, 29500, 29501, SECRET)
 
 
 def env_of(given: JobSpecs, host: str, **reducers: str) -> dict[str, str]:
@@ -42,6 +42,7 @@ def test_ranks_learn_of_the_store_and_of_each_other() -> None:
         "SLIPSTREAM_HOST_NAME": "name of localhost",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
+        "SLIPSTREAM_JAX_COORDINATOR": "127.0.0.1:29501",
     }
     assert told.items() <= spec.env.items()
     assert [(one.rank, one.env["WORLD_SIZE"]) for one in spec.ranks] == [(0, "1")]

@@ -364,6 +364,9 @@ class Settings:
         "steps: the timeline also shows each chunk in each step of a plan",
     )
     host_name: str | None = _setting(_text, None, "what messages call this host; set by `slipstream run`")
+    jax_coordinator: str | None = _setting(
+        _text, None, "where the processes of a JAX program meet; set by `slipstream run`"
+    )
     min_np: int | None = _setting(
         _size, None, "how many ranks must be left for the job to go on; set by `slipstream run`"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream.launch.hosts import Placed
 
-__all__ = ["FORWARDED", "as_horovod", "laid_over", "passed_on", "rank_variables"]
+__all__ = ["FORWARDED", "as_horovod", "for_jax", "laid_over", "passed_on", "rank_variables"]
 
 # What other hosts get of the launcher's variables: settings of libraries that ranks use, and where programs are.
 # Everything else stays here, tokens and keys above all; `slipstream run -x NAME` adds what a job needs.
@@ -28,7 +28,7 @@ _OF_A_JOB = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*"
     r"|HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME)"
     r"|SLIPSTREAM_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|STORE|RENDEZVOUS|PORT|SECRET|SECRET_FILE"
-    r"|HOST_NAME|REPORT|MIN_NP)"
+    r"|HOST_NAME|REPORT|MIN_NP|JAX_COORDINATOR)"
 )
 
 _OF_REDUCERS = re.compile(r"SLIPSTREAM_REDUCER(S|_SECRET|_SECRET_FILE)")  # whoever gives one gives all
@@ -57,7 +57,24 @@ def laid_over(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, s
 
 def as_horovod(env: Mapping[str, str]) -> dict[str, str]:
     """``env`` in which Python finds the package ``horovod`` of this slipstream before any other."""
-    ours = str(Path(__file__).resolve().parents[1] / "as_horovod" / "on_path")
+    return _on_path(env, "as_horovod")
+
+
+def for_jax(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` in which JAX's programs find their place in the job, and slipstream as their MPI.
+
+    A variable that ``env`` has stays, so that the user may choose other collectives or another MPI.
+    """
+    made = _on_path(env, "as_jax")
+    library = _PACKAGE / "libslipstream_mpi.so"
+    if made.get(_JAX_COLLECTIVES, "mpi") == "mpi" and library.exists():
+        made = {"MPITRAMPOLINE_LIB": str(library), _JAX_COLLECTIVES: "mpi", **made}
+    return made
+
+
+def _on_path(env: Mapping[str, str], package: str) -> dict[str, str]:
+    """``env`` in which Python looks into the folder ``on_path`` of one of our packages first."""
+    ours = str(_PACKAGE / package / "on_path")
     return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [ours, env.get("PYTHONPATH", "")]))}
 
 
@@ -79,3 +96,5 @@ def rank_variables(placed: Placed, size: int) -> dict[str, str]:
 
 
 _FAMILIES = ("SLIPSTREAM", "HOROVOD")
+_PACKAGE = Path(__file__).resolve().parents[1]
+_JAX_COLLECTIVES = "JAX_CPU_COLLECTIVES_IMPLEMENTATION"

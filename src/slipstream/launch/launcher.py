@@ -75,9 +75,11 @@ class _Launcher:
         bind = bind_addresses(options.interface, one_host=all(self._local.values()))
         store = StoreServer(bind, secret, settings.job, again=True, encrypt=settings.encrypt)
         resources.callback(store.close)
-        port = master_port(self._local[options.placed[0].host])
+        first = self._local[options.placed[0].host]
+        port = master_port(first)
+        jax_port = master_port(first, but=port)
         names = shown_names(hosts)
-        self._specs = JobSpecs(options, settings, self._local, names, store.address, port, secret)
+        self._specs = JobSpecs(options, settings, self._local, names, store.address, port, jax_port, secret)
         self._remote = Remote(
             options.ssh_command, options.ssh_port, options.ssh_identity_file, options.start_timeout
         )

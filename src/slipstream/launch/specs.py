@@ -47,7 +47,8 @@ def _output(what: str, template: str | None, rank: int) -> str | None:
 class JobSpecs:
     """The specs of one job. ``local``: of every host, whether it is this machine; ``names``: what messages call it.
 
-    ``store``: where the job's store listens. ``master_port``: where rank 0 listens for `torch.distributed`.
+    ``store``: where the job's store listens. ``master_port``: where rank 0 listens for `torch.distributed`,
+    ``jax_port``: for JAX's.
     """
 
     options: JobOptions
@@ -56,6 +57,7 @@ class JobSpecs:
     names: Mapping[str, str]
     store: tuple[str, int]
     master_port: int
+    jax_port: int
     secret: bytes = field(repr=False)
 
     def of_ranks(self, host: str, placed: list[Placed], reducers: Mapping[str, str]) -> Spec:
@@ -64,6 +66,7 @@ class JobSpecs:
         env = passed_on(os.environ, remote=not local)
         env["MASTER_ADDR"] = master_address(self._first, host, self.local, options.interface)
         env["MASTER_PORT"] = str(self.master_port)
+        env["SLIPSTREAM_JAX_COORDINATOR"] = _joined(env["MASTER_ADDR"], self.jax_port)
         env = laid_over(env, reducers)
         env["SLIPSTREAM_STORE"] = self._store_for(host)
         env["SLIPSTREAM_SECRET"] = self.secret.hex()
@@ -108,4 +111,8 @@ class JobSpecs:
                 address = "127.0.0.1" if address == "0.0.0.0" else "::1"
             else:
                 address = address_towards(host) or advertised_addresses(self.options.interface)[0]
-        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return _joined(address, port)
+
+
+def _joined(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

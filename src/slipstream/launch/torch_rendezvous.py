@@ -34,10 +34,13 @@ def master_address(first: str, host: str, local: Mapping[str, bool], interface: 
         return name
 
 
-def master_port(local: bool) -> int:
-    """A port for rank 0's store: a free one if rank 0 is ``local``, else any of `PORTS`; OSError if none is free."""
+def master_port(local: bool, but: int | None = None) -> int:
+    """A port for rank 0's store: a free one if rank 0 is ``local``, else any of `PORTS`; OSError if none is free.
+
+    ``but``: not this one.
+    """
     for port in random.sample(PORTS, len(PORTS)):
-        if not local or _is_free(port):
+        if port != but and (not local or _is_free(port)):
             return port
     raise OSError(f"no port of {PORTS.start} to {PORTS.stop - 1} is free for MASTER_PORT")
 

@@ -1,0 +1,102 @@
+"""`psum` of an unmodified JAX program on two processes: slipstream by MPItrampoline beside JAX's own gloo.
+
+    python benchmarks/jax_psum.py [--np 2] [--sizes 4096,16777216] [--rounds 3] [--json FILE|-]
+
+``--sizes``: bytes of float32 that each process has. Jobs of both take turns; a time is the slowest process's median of
+one job, and the table has the median of the rounds. Every timed batch's result is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+from slipstream.bench.record import head, write
+from slipstream.bench.table import grid
+
+WAYS = {"gloo": "gloo", "slipstream": "mpi"}
+_CALLS = {4096: 300, 16 << 20: 15}
+_MARK = "jax_psum: "
+
+
+def rank_main(sizes: list[int]) -> None:
+    """What each process of a job does: prints one line of JSON, seconds by size."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    jax.distributed.initialize()
+    mesh = jax.make_mesh((jax.process_count(),), ("i",))
+    spread, everywhere = PartitionSpec("i"), PartitionSpec()
+    mapped = jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=spread, out_specs=everywhere)
+    total = jax.jit(mapped)
+    medians = {}
+    for nbytes in sizes:
+        mine = np.full(nbytes // 4, 1.0 + jax.process_index(), np.float32)
+        placed = jax.make_array_from_process_local_data(NamedSharding(mesh, spread), mine)
+        calls = _CALLS.get(nbytes, 50)
+        times = []
+        for _ in range(calls + calls // 5 + 3):
+            begun = time.perf_counter()
+            summed = total(placed).block_until_ready()
+            times.append(time.perf_counter() - begun)
+        assert float(jnp.min(summed.addressable_data(0))) == sum(range(1, jax.process_count() + 1))
+        medians[nbytes] = statistics.median(times[-calls:])
+    print(_MARK + json.dumps(medians), flush=True)
+
+
+def job(way: str, ranks: int, sizes: list[int]) -> dict[int, float]:
+    """Seconds by size, of the slowest process."""
+    given = ",".join(map(str, sizes))
+    program = [sys.executable, __file__, "--rank", "--sizes", given]
+    ended = subprocess.run(
+        [sys.executable, "-m", "slipstream", "run", "-np", str(ranks), "--no-prefix", "--", *program],
+        env={**os.environ, "JAX_CPU_COLLECTIVES_IMPLEMENTATION": WAYS[way], "JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=150,
+        check=True,
+    )
+    lines = [line.partition(_MARK)[2] for line in ended.stdout.splitlines() if _MARK in line]
+    told = [{int(size): seconds for size, seconds in json.loads(line).items()} for line in lines]
+    assert len(told) == ranks
+    return {size: max(one[size] for one in told) for size in sizes}
+
+
+def main() -> None:
+    """Measures and prints a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--np", type=int, default=2)
+    parser.add_argument("--sizes", default="4096,65536,1048576,16777216")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", help="a file for the raw samples, or -")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    sizes = [int(size) for size in args.sizes.split(",")]
+    if args.rank:
+        rank_main(sizes)
+        return
+    samples: dict[str, list[dict[int, float]]] = {way: [] for way in WAYS}
+    for _ in range(args.rounds):
+        for way in WAYS:
+            samples[way].append(job(way, args.np, sizes))
+    rows = []
+    for size in sizes:
+        gloo, ours = (statistics.median(one[size] for one in samples[way]) for way in WAYS)
+        rows.append([f"{size}", f"{gloo * 1e6:.0f}", f"{ours * 1e6:.0f}", f"{gloo / ours:.1f}"])
+    print(grid(["bytes", "gloo us", "slipstream us", "gloo / slipstream"], rows))
+    if args.json:
+        raw = {way: [{str(size): one[size] for size in sizes} for one in samples[way]] for way in WAYS}
+        write({**head("jax_psum"), "np": args.np, "seconds": raw}, args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+#include "mpi_trampoline/communicator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "mpi_trampoline/engine.h"
+#include "mpi_trampoline/error.h"
+
+namespace slipstream::mpi {
+namespace {
+
+std::atomic<Communicator*> all_ranks{nullptr};
+std::atomic<bool> jax{false};
+
+// What a rank says as a communicator is split.
+struct Part {
+  int64_t color;
+  int64_t key;
+};
+
+struct Member {
+  int64_t key;
+  int32_t rank;  // of the communicator that is split
+};
+
+bool is_constant(Handle handle) { return handle < 0x10000; }
+
+Communicator* failed(std::string why) {
+  auto* made = new Communicator;
+  made->failure = std::move(why);
+  return made;
+}
+
+std::string late_in_jax(int size) {
+  return "JAX makes a group of processes with all " + std::to_string(size) +
+         " over MPI, and some have not come. A computation on the devices of some processes only needs "
+         "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo, or a part in it of all others";
+}
+
+// JAX gives the keys 0, 1, 2 ... to the devices of a group, and the process of each device calls. With two devices in
+// a process it calls twice, and so the members of one call have other keys. Their sums would be wrong.
+std::string objection(const std::vector<Member>& members) {
+  if (!jax) return {};
+  std::string keys;
+  bool right = true;
+  for (size_t i = 0; i < members.size(); ++i) {
+    keys.append(i ? ", " : "").append(std::to_string(members[i].key));
+    right = right && members[i].key == static_cast<int64_t>(i);
+  }
+  if (right) return {};
+  return "JAX makes a group of the devices numbered " + keys + " of " + std::to_string(members.size()) +
+         " processes: over MPI each process must have one device " +
+         "(jax_num_cpu_devices=1, no --xla_force_host_platform_device_count), or use " +
+         "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
+}
+
+// The ranks of the world that have this rank's color, in the order of their keys.
+int members_of(const slipstream_api* api, const Communicator& from, Part mine, std::vector<Member>* members) {
+  std::vector<Part> parts(static_cast<size_t>(from.size));
+  slipstream_call call;
+  slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
+  call.src = &mine;
+  call.dst = parts.data();
+  call.count = 2;
+  call.dtype = SLIPSTREAM_I64;
+  call.timeout = gathering_seconds();
+  call.name = "MPI_Comm_split";
+  const int code = code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? late_in_jax(from.size) : "");
+  if (code != MPI_SUCCESS) return code;
+  for (int32_t rank = 0; rank < from.size; ++rank) {
+    const Part& part = parts[static_cast<size_t>(rank)];
+    if (part.color == mine.color) members->push_back({part.key, rank});
+  }
+  std::stable_sort(members->begin(), members->end(), [](auto& a, auto& b) { return a.key < b.key; });
+  return MPI_SUCCESS;
+}
+
+int make_group(const slipstream_api* api, const std::vector<int32_t>& ranks, Communicator* made) {
+  const int code =
+      code_of(api->group_make(ranks.data(), static_cast<uint32_t>(ranks.size()), &made->group), "MPI_Comm_split");
+  if (code != MPI_SUCCESS) return code;
+  made->rank = api->group_rank(made->group);
+  made->size = api->group_size(made->group);
+  return MPI_SUCCESS;
+}
+
+int split(const Communicator& from, int color, int key, Handle* made) {
+  const slipstream_api* api = engine();
+  if (!api) return fail(MPI_ERR_OTHER, "MPI_Comm_split: " + why_no_engine());
+  std::vector<Member> members;
+  int code = members_of(api, from, {color, key}, &members);
+  if (code != MPI_SUCCESS) return code;
+  if (color == MPI_UNDEFINED) {
+    *made = MPI_COMM_NULL;
+    return MPI_SUCCESS;
+  }
+  if (std::string why = objection(members); !why.empty()) return fail(MPI_ERR_ARG, why);
+  std::vector<int32_t> below(static_cast<size_t>(from.size)), ranks;
+  code = code_of(api->group_ranks(from.group, below.data()), "MPI_Comm_split");
+  if (code != MPI_SUCCESS) return code;
+  for (const Member& member : members) ranks.push_back(below[static_cast<size_t>(member.rank)]);
+  auto communicator = std::make_unique<Communicator>();
+  code = make_group(api, ranks, communicator.get());
+  if (code == MPI_SUCCESS) *made = reinterpret_cast<Handle>(communicator.release());
+  return code;
+}
+
+}  // namespace
+
+Communicator* world() noexcept { return all_ranks.load(std::memory_order_acquire); }
+
+void used_by_jax(bool yes) noexcept { jax = yes; }
+
+int open_world() noexcept {
+  const slipstream_api* api = engine();
+  slipstream_group* group = nullptr;
+  int code = code_of(api->group_world(&group), "MPI_Init");
+  if (code != MPI_SUCCESS) return code;
+  std::vector<int32_t> ranks(static_cast<size_t>(api->group_size(group)));
+  for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank] = static_cast<int32_t>(rank);
+  api->group_release(group);
+  // A group of its own: the program's own operations on all ranks have another order.
+  auto made = std::make_unique<Communicator>();
+  code = make_group(api, ranks, made.get());
+  if (code == MPI_SUCCESS) all_ranks.store(made.release(), std::memory_order_release);
+  return code;
+}
+
+const Communicator* communicator(Handle handle, const char* function, int* code) noexcept {
+  const Communicator* found = nullptr;
+  if (handle == MPI_COMM_WORLD) {
+    found = world();
+  } else if (!is_constant(handle)) {
+    found = reinterpret_cast<const Communicator*>(handle);
+  }
+  if (!engine()) {
+    *code = fail(MPI_ERR_OTHER, std::string(function) + ": " + why_no_engine());
+  } else if (!found) {
+    const bool self = handle == MPI_COMM_SELF;
+    *code = fail(MPI_ERR_COMM,
+                 std::string(function) + (self ? ": MPI_COMM_SELF is not supported by slipstream's MPI library"
+                                               : ": this is no communicator"));
+  } else if (!found->failure.empty()) {
+    *code = fail(MPI_ERR_COMM, found->failure);
+  } else {
+    return found;
+  }
+  return nullptr;
+}
+
+}  // namespace slipstream::mpi
+
+using namespace slipstream::mpi;
+
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_split(Handle comm, int color, int key, Handle* made) {
+  int code = MPI_SUCCESS;
+  *made = MPI_COMM_NULL;
+  const Communicator* from = communicator(comm, "MPI_Comm_split", &code);
+  if (from) code = split(*from, color, key, made);
+  if (code != MPI_SUCCESS) *made = reinterpret_cast<Handle>(failed(text_of(code)));
+  return code;
+}
+
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_dup(Handle comm, Handle* made) {
+  int code = MPI_SUCCESS;
+  const Communicator* from = communicator(comm, "MPI_Comm_dup", &code);
+  return MPIABI_Comm_split(comm, 0, from ? from->rank : 0, made);
+}
+
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_free(Handle* comm) {
+  if (!is_constant(*comm)) {
+    auto* freed = reinterpret_cast<Communicator*>(*comm);
+    // After MPI_Finalize, and so maybe after Python's end, there is nobody to give the group back to.
+    const slipstream_api* api = engine();
+    if (api && freed->group) api->group_release(freed->group);
+    delete freed;
+  }
+  *comm = MPI_COMM_NULL;
+  return MPI_SUCCESS;
+}
+
+// Rank and size of a communicator that has failed are those of a single process: its calls tell what is wrong.
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_rank(Handle comm, int* rank) {
+  int code = MPI_SUCCESS;
+  const Communicator* found = communicator(comm, "MPI_Comm_rank", &code);
+  *rank = found ? found->rank : 0;
+  return code;
+}
+
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_size(Handle comm, int* size) {
+  int code = MPI_SUCCESS;
+  const Communicator* found = communicator(comm, "MPI_Comm_size", &code);
+  *size = found ? found->size : 1;
+  return code;
+}
+
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_test_inter(Handle, int* flag) {
+  *flag = 0;
+  return MPI_SUCCESS;
+}
+
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_get_attr(Handle, int keyval, void* value, int* flag) {
+  static int largest_tag = 0x7fffffff;
+  *flag = keyval == MPI_TAG_UB;
+  if (*flag) *static_cast<int**>(value) = &largest_tag;
+  return MPI_SUCCESS;
+}
+
+// Errors are returned, whatever handler is set.
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_set_errhandler(Handle, Handle) { return MPI_SUCCESS; }
+
+SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_get_errhandler(Handle, Handle* handler) {
+  *handler = MPI_ERRORS_RETURN;
+  return MPI_SUCCESS;
+}

@@ -1,0 +1,32 @@
+// Communicators: the ranks of a group of slipstream's.
+#pragma once
+
+#include <string>
+
+#include "capi/slipstream.h"
+#include "mpi_trampoline/abi.h"
+
+namespace slipstream::mpi {
+
+// A handle that is no constant is the address of one.
+struct Communicator {
+  slipstream_group* group = nullptr;
+  int rank = 0;
+  int size = 1;
+  // Why it could not be made, if it could not. XLA does not look at what MPI_Comm_split returns, so each call tells.
+  std::string failure;
+};
+
+// The communicator of all ranks. Null unless `open_world` has made it.
+Communicator* world() noexcept;
+
+// Makes the communicator of all ranks. MPI_SUCCESS, or a code with its text.
+int open_world() noexcept;
+
+// From which library MPI_Init was called. JAX's rules are known, and are checked.
+void used_by_jax(bool yes) noexcept;
+
+// The communicator of a handle that can communicate; null, and a failure of `function` in *code, if there is none.
+const Communicator* communicator(Handle handle, const char* function, int* code) noexcept;
+
+}  // namespace slipstream::mpi

@@ -1,0 +1,182 @@
+#include "mpi_trampoline/engine.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "mpi_trampoline/abi.h"
+#include "mpi_trampoline/error.h"
+
+namespace slipstream::mpi {
+namespace {
+
+std::atomic<const slipstream_api*> table{nullptr};
+std::atomic<double> seconds_to_gather{300.0};
+std::mutex mutex;
+std::string reason = "MPI_Init has not been called";  // under the mutex
+
+// The functions of Python's stable interface that are needed. The process has them: jaxlib is a module of Python.
+struct Python {
+  using Object = void*;
+  int (*is_initialized)();
+  int (*has_lock)();
+  void* (*save)();
+  void (*restore)(void*);
+  int (*ensure)();
+  void (*release)(int);
+  Object (*import)(const char*);
+  Object (*call)(Object, const char*, const char*, ...);
+  void* (*pointer)(Object, const char*);
+  double (*as_double)(Object);
+  const char* (*text)(Object, void*);
+  void (*decref)(Object);
+  void (*print_error)();
+  void (*clear_error)();
+
+  bool load() {
+    return find(is_initialized, "Py_IsInitialized") && find(has_lock, "PyGILState_Check") &&
+           find(save, "PyEval_SaveThread") && find(restore, "PyEval_RestoreThread") &&
+           find(ensure, "PyGILState_Ensure") && find(release, "PyGILState_Release") &&
+           find(import, "PyImport_ImportModule") && find(call, "PyObject_CallMethod") &&
+           find(pointer, "PyCapsule_GetPointer") && find(as_double, "PyFloat_AsDouble") &&
+           find(text, "PyUnicode_AsUTF8AndSize") && find(decref, "Py_DecRef") && find(print_error, "PyErr_Print") &&
+           find(clear_error, "PyErr_Clear");
+  }
+
+ private:
+  template <class F>
+  static bool find(F& function, const char* name) {
+    function = reinterpret_cast<F>(::dlsym(RTLD_DEFAULT, name));
+    return function != nullptr;
+  }
+};
+
+class WithGil {
+ public:
+  explicit WithGil(const Python& python) : python_(python), state_(python.ensure()) {}
+  ~WithGil() { python_.release(state_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  const Python& python_;
+  const int state_;
+};
+
+constexpr const char* kModule = "slipstream.faces.mpi_trampoline";
+
+// Why the table cannot be had; empty if it can. `found` and `seconds` are what the module says.
+std::string ask(const Python& py, const slipstream_api** found, double* seconds) {
+  const WithGil gil(py);
+  Python::Object module = py.import(kModule);
+  if (!module) {
+    py.print_error();
+    return std::string("this process's Python cannot import ") + kModule + ": install slipstream there";
+  }
+  std::string why;
+  // It gives the capsule, or says in words what is wrong.
+  Python::Object given = py.call(module, "start", nullptr);
+  Python::Object limit = nullptr;
+  if (const char* said = given ? py.text(given, nullptr) : nullptr) {
+    why = said;
+  } else if (given) {
+    py.clear_error();  // it is no text
+    *found = static_cast<const slipstream_api*>(py.pointer(given, SLIPSTREAM_API_CAPSULE));
+    if (!*found) py.clear_error();
+    if (const char* problem = slipstream_api_problem(*found)) why = problem;
+    limit = py.call(module, "gathering_seconds", nullptr);
+    if (limit) *seconds = py.as_double(limit);
+  }
+  if (why.empty() && !limit) {
+    py.print_error();
+    why = std::string(kModule) + " has failed; standard error has its traceback";
+  }
+  if (limit) py.decref(limit);
+  if (given) py.decref(given);
+  py.decref(module);
+  return why;
+}
+
+std::string named(int32_t status, const char* text) {
+  static constexpr const char* kNames[] = {nullptr,   "PeerLost", "Mismatch", "Timeout",
+                                           "Refused", "Aborted",  "Invalid",  "Internal"};
+  const char* name = status > 0 && status < 8 ? kNames[status] : "Error";
+  if (std::strncmp(text, name, std::strlen(name)) == 0) return text;
+  return std::string(name) + ": " + text;
+}
+
+}  // namespace
+
+int start_engine() noexcept {
+  Python python;
+  std::string why;
+  const slipstream_api* found = nullptr;
+  double seconds = seconds_to_gather;
+  if (!python.load() || !python.is_initialized()) {
+    why = "slipstream's MPI library works in a process of Python, and this is none";
+  } else {
+    why = ask(python, &found, &seconds);
+  }
+  const std::lock_guard lock(mutex);
+  if (!why.empty()) {
+    reason = why;
+    return fail(MPI_ERR_OTHER, why);
+  }
+  seconds_to_gather = seconds;
+  table.store(found, std::memory_order_release);
+  return MPI_SUCCESS;
+}
+
+double parting_seconds() noexcept {
+  Python py;
+  if (!engine() || !py.load() || !py.is_initialized()) return 0.0;
+  const WithGil gil(py);
+  Python::Object module = py.import(kModule);
+  Python::Object said = module ? py.call(module, "parting_seconds", nullptr) : nullptr;
+  const double seconds = said ? py.as_double(said) : 0.0;
+  if (!said) py.print_error();
+  if (said) py.decref(said);
+  if (module) py.decref(module);
+  return seconds;
+}
+
+WithoutGil::WithoutGil() noexcept {
+  Python py;
+  if (py.load() && py.is_initialized() && py.has_lock()) state_ = py.save();
+}
+
+WithoutGil::~WithoutGil() {
+  Python py;
+  if (state_ && py.load()) py.restore(state_);
+}
+
+void stop_engine() noexcept {
+  table.store(nullptr, std::memory_order_release);
+  const std::lock_guard lock(mutex);
+  reason = "MPI_Finalize has been called";
+}
+
+const slipstream_api* engine() noexcept { return table.load(std::memory_order_acquire); }
+
+double gathering_seconds() noexcept { return seconds_to_gather; }
+
+std::string why_no_engine() {
+  const std::lock_guard lock(mutex);
+  return reason;
+}
+
+int code_of(int32_t status, const char* function, const std::string& late) noexcept {
+  if (status == SLIPSTREAM_OK) return MPI_SUCCESS;
+  const slipstream_api* api = engine();
+  if (!api) return fail(MPI_ERR_OTHER, std::string(function) + ": " + why_no_engine());
+  const char* said = api->last_error();
+  std::string text = named(status, said ? said : "");
+  if (status == SLIPSTREAM_TIMEOUT_ERROR && !late.empty())
+    text = "Timeout: " + late + text.substr(std::strlen("Timeout"));
+  text.append(" (").append(function).append(")");
+  return fail(status == SLIPSTREAM_INVALID ? MPI_ERR_ARG : MPI_ERR_OTHER, std::move(text));
+}
+
+}  // namespace slipstream::mpi

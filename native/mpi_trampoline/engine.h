@@ -1,0 +1,45 @@
+// The way to slipstream's engine: its C table, which Python hands out.
+#pragma once
+
+#include <string>
+
+#include "capi/slipstream.h"
+
+namespace slipstream::mpi {
+
+// Imports slipstream in this process's Python, joins the job that `slipstream run` has started, and gets the table.
+// Any thread. MPI_SUCCESS, or a code with its text.
+int start_engine() noexcept;
+
+// How many seconds MPI_Finalize may wait for the other ranks: 0 if this one ends by an exception.
+double parting_seconds() noexcept;
+
+// Without Python's lock while it lives, if this thread has it.
+class WithoutGil {
+ public:
+  WithoutGil() noexcept;
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  void* state_ = nullptr;
+};
+
+// Lets go of the table. Later calls find none. Also without `start_engine`.
+void stop_engine() noexcept;
+
+// The table; null before `start_engine` and after `stop_engine`.
+const slipstream_api* engine() noexcept;
+
+// Seconds that the ranks have to come to the making of a communicator.
+double gathering_seconds() noexcept;
+
+// Why there is no table, for errors.
+std::string why_no_engine();
+
+// The MPI code for what a function of the table has returned in this thread; its text goes to MPI_Error_string.
+// `function`: of MPI. `late`: what the text of a time-out says first, since MPI cuts long texts.
+int code_of(int32_t status, const char* function, const std::string& late = {}) noexcept;
+
+}  // namespace slipstream::mpi

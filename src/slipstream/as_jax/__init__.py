@@ -1,0 +1,5 @@
+"""What lets JAX programs that know nothing of slipstream run on it.
+
+`on_path` is a folder that `slipstream run` puts where Python looks first: Python imports its `sitecustomize` as it
+starts. `cluster` tells ``jax.distributed.initialize()`` the place of the process.
+"""

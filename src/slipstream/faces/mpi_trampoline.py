@@ -1,0 +1,49 @@
+"""What `libslipstream_mpi.so` asks Python: to join the job, and for the engine's functions (native/mpi_trampoline)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from slipstream import _core
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership import job
+
+__all__ = ["gathering_seconds", "parting_seconds", "start"]
+
+_GATHERING_SECONDS = 300.0
+
+
+def start() -> object:
+    """Joins the job that the environment tells of. The capsule with the C interface, or text: what is wrong."""
+    if (devices := _jax_devices()) > 1:
+        return (
+            f"JAX has {devices} CPU devices in this process, and over MPI it can have one: leave jax_num_cpu_devices "
+            "and --xla_force_host_platform_device_count alone, or use JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
+        )
+    try:
+        job.init()
+        return _core.c_api()
+    except (SlipstreamError, ValueError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _jax_devices() -> int:
+    """How many CPU devices JAX is about to make. Each would call for itself, as if it were a process."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    chosen = getattr(getattr(bridge, "num_cpu_devices", None), "value", -1)
+    if bridge is None or chosen >= 0:
+        return int(chosen)
+    forced = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(forced[-1]) if forced else 1
+
+
+def gathering_seconds() -> float:
+    """Seconds the ranks have to come to the making of a communicator: 300, or the job's limit if that is less."""
+    return min(_GATHERING_SECONDS, job.current_or_only().settings.timeout)
+
+
+def parting_seconds() -> float:
+    """Seconds that this rank waits at its end for the others; 0 if an exception ends it, which they shall see soon."""
+    return 0.0 if hasattr(sys, "last_value") else gathering_seconds()

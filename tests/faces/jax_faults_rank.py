@@ -1,0 +1,66 @@
+"""A program of JAX in which something goes wrong; each process prints what it is told.
+
+slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|subset|devices
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import jax
+import numpy as np
+from jax._src import distributed
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+LIMIT_MS = 120_000
+
+
+def psum(devices: list[jax.Device], size: int) -> None:
+    """The sum over ``devices`` of arrays of ``size``; prints the error, if there is one."""
+    mesh = Mesh(np.array(devices), ("i",))
+    mine = np.ones((len(jax.local_devices()) * size,), np.float32)
+    spread = jax.make_array_from_process_local_data(NamedSharding(mesh, P("i")), mine)
+    mapped = jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+    try:
+        jax.jit(mapped)(spread).block_until_ready()
+    except jax.errors.JaxRuntimeError as error:
+        print(f"told: {error}".replace("\n", " "), flush=True)
+
+
+def main() -> None:
+    """Goes wrong as the command line says."""
+    jax.distributed.initialize(shutdown_timeout_seconds=5)
+    me, kind = jax.process_index(), sys.argv[1]
+    everywhere = jax.devices()
+    told = distributed.global_state.client
+    if kind == "killed":
+        psum(everywhere, 3)
+        if me == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        psum(everywhere, 3)
+    elif kind == "raises":
+        psum(everywhere, 3)
+        if me == 1:
+            raise ValueError("the data of rank 1 is bad")
+        psum(everywhere, 3)
+    elif kind == "mismatch":
+        psum(everywhere, 5 + 2 * me)
+    elif kind == "subset":
+        if me < 2:
+            psum(everywhere[:2], 4)
+            told.key_value_set(f"told {me}", "yes")
+        else:  # it lives, and has nothing to do with it
+            for one in range(2):
+                told.blocking_key_value_get(f"told {one}", LIMIT_MS)
+    elif kind == "devices":
+        assert len(jax.local_devices()) == 2
+        psum(everywhere, 4)
+    sys.stdout.flush()
+    os._exit(0)  # JAX would wait for those who are gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""JAX programs that know nothing of slipstream, under `slipstream run`: results, failures, and what they find."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slipstream
+from launch.test_run import launch, run, tag
+
+__all__ = ["tag"]
+
+HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[1] / "examples" / "jax_unmodified_digits.py"
+NAMES = HERE.parents[1] / "native" / "mpi_trampoline"
+LIBRARY = Path(slipstream.__file__).parent / "libslipstream_mpi.so"
+
+pytest.importorskip("jax")
+
+
+def job(
+    tag: str, size: int, program: Path, *arguments: str, options: tuple[str, ...] = ()
+) -> tuple[int, str, str]:
+    """Exit code, output and errors of a program on ``size`` processes, each with one CPU device."""
+    cpu = ("-e", "JAX_PLATFORMS=cpu", "-e", "OMP_NUM_THREADS=1")
+    command = [sys.executable, str(program), *arguments]
+    process = launch(tag, "-np", str(size), *cpu, *options, "--", *command)
+    out, err = process.communicate(timeout=250)  # JAX compiles a lot
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_collectives_are_those_of_numpy(tag: str, size: int) -> None:
+    code, out, err = job(tag, size, HERE / "jax_rank.py")
+    assert code == 0, err
+    told = sorted(line for line in out.splitlines() if "all is right" in line)
+    assert told == [f"[{rank}] rank {rank} of {size}: all is right" for rank in range(size)]
+    assert "Gloo" not in out + err
+
+
+def told(tag: str, kind: str, size: int, *options: str) -> dict[int, str]:
+    """The error that each process is told of, by rank."""
+    _, out, err = job(tag, size, HERE / "jax_faults_rank.py", kind, options=options)
+    found = dict(re.findall(r"^\[(\d)\] told: (.*)$", out, re.MULTILINE))
+    assert found, out + err
+    return {int(rank): text for rank, text in found.items()}
+
+
+def test_a_killed_process_is_named(tag: str) -> None:
+    assert re.search(r"PeerLost: rank 1 \(host .*\).*all_reduce", told(tag, "killed", 2, "--min-np", "1")[0])
+
+
+def test_programs_that_differ(tag: str) -> None:
+    texts = told(tag, "mismatch", 2)
+    assert texts.keys() == {0, 1}
+    for text in texts.values():
+        assert "Mismatch: operation #0 differs" in text
+        assert "5 elements" in text
+        assert "7 elements" in text
+
+
+def test_a_computation_of_some_processes_ends_with_the_cure(tag: str) -> None:
+    texts = told(tag, "subset", 3, "-e", "SLIPSTREAM_TIMEOUT=6")
+    assert texts.keys() == {0, 1}
+    for text in texts.values():
+        assert "Timeout: JAX makes a group of processes with all 3 over MPI" in text
+        assert "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo" in text
+        assert re.search(r"has waited .* for rank 2 ", text)
+
+
+@pytest.mark.parametrize(
+    "how", ["XLA_FLAGS=--xla_force_host_platform_device_count=2", "JAX_NUM_CPU_DEVICES=2"]
+)
+def test_a_process_has_one_device(tag: str, how: str) -> None:
+    texts = told(tag, "devices", 2, "-e", how)
+    assert texts.keys() == {0, 1}
+    assert all(
+        "JAX has 2 CPU devices in this process, and over MPI it can have one" in text
+        for text in texts.values()
+    )
+
+
+def test_an_exception_of_one_process_ends_the_others(tag: str) -> None:
+    """It does not wait at its end for those who wait for it."""
+    assert re.search(r"rank 1 .*(left|ended|raised|aborted)", told(tag, "raises", 2, "--min-np", "1")[0])
+
+
+def test_the_example_walks_one_curve_and_learns(tag: str, tmp_path: Path) -> None:
+    curves = {}
+    for size in (1, 2):
+        file = tmp_path / f"{size}.json"
+        code, out, err = job(tag, size, EXAMPLE, "--dtype=float64", f"--loss-file={file}")
+        assert code == 0, err
+        accuracy = re.search(r"accuracy: ([\d.]+)", out)
+        assert accuracy is not None
+        assert float(accuracy[1]) >= 0.96
+        curves[size] = json.loads(file.read_text())
+    assert len(curves[1]) == 880
+    assert curves[2] == pytest.approx(curves[1], rel=1e-9)
+
+
+def test_the_user_chooses_other_collectives(tag: str) -> None:
+    variables = ("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "MPITRAMPOLINE_LIB")
+    script = f"import os; print([os.environ.get(name) for name in {variables}])"
+    command = ("--", sys.executable, "-c", script)
+    assert run(tag, "-np", "1", *command)[1] == f"[0] ['mpi', '{LIBRARY}']\n"
+    gloo = run(tag, "-np", "1", "-e", "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo", *command)
+    assert gloo[1] == "[0] ['gloo', None]\n"
+    other = run(tag, "-np", "1", "-e", "MPITRAMPOLINE_LIB=/its/own.so", *command)
+    assert other[1] == "[0] ['mpi', '/its/own.so']\n"
+
+
+def names() -> dict[str, str]:
+    """Every symbol of the ABI, and whether it is a constant or a function."""
+    found = {}
+    for kind in ("constants", "functions"):
+        for macro, name in re.findall(r"^([A-Z]+)\((\w+)", (NAMES / f"{kind}.def").read_text(), re.MULTILINE):
+            found[f"{'MPIXABI' if macro == 'EXTENSION' else 'MPIABI'}_{name}"] = kind
+    return found
+
+
+def test_the_library_has_the_whole_abi() -> None:
+    elf = pytest.importorskip("elftools.elf.elffile")
+    with LIBRARY.open("rb") as file:
+        symbols = elf.ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
+        exported = {one.name: one["st_info"]["type"] for one in symbols if one["st_shndx"] != "SHN_UNDEF"}
+    wanted = names()
+    assert (len(wanted), list(wanted.values()).count("constants")) == (635, 260)
+    types = {"constants": "STT_OBJECT", "functions": "STT_FUNC"}
+    assert {name for name, kind in wanted.items() if exported.get(name) != types[kind]} == set()
+    assert (
+        not {name for name in exported if name.startswith(("MPI", "mpi"))}
+        - wanted.keys()
+        - {
+            "mpiwrapper_export_fortran_constants_",
+            *(
+                f"{what}_version_{part}"
+                for what in ("mpiabi", "mpiwrapper")
+                for part in ("major", "minor", "patch")
+            ),
+        }
+    )
+
+
+def test_what_is_not_supported_says_so_once() -> None:
+    script = f"""
+import ctypes
+library = ctypes.CDLL({str(LIBRARY)!r})
+code = [library.MPIABI_Win_fence(0, 0), library.MPIABI_Win_fence(0, 0)]
+wanted = ctypes.c_int.in_dll(library, "MPIABI_ERR_UNSUPPORTED_OPERATION").value
+assert code == [wanted] * 2, code
+text, length = ctypes.create_string_buffer(1024), ctypes.c_int()
+library.MPIABI_Error_string(wanted, text, ctypes.byref(length))
+print(text.value.decode())
+assert library.MPIABI_Comm_f2c(3) == 0
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    line = "MPI_Win_fence is not supported by slipstream's MPI library"
+    assert (ended.stdout, ended.stderr.splitlines()[0]) == (f"{line}\n", f"slipstream: {line}"), ended.stderr
+    assert len(ended.stderr.splitlines()) == 2  # and the conversion
+
+
+def test_no_call_needs_a_job() -> None:
+    """Before MPI_Init and after MPI_Finalize, when XLA frees what it has, nothing is touched."""
+    library = ctypes.CDLL(str(LIBRARY))
+    world = ctypes.c_size_t.in_dll(library, "MPIABI_COMM_WORLD")
+    made, rank = ctypes.c_size_t(), ctypes.c_int(7)
+    assert library.MPIABI_Comm_split(world, 0, 0, ctypes.byref(made)) != 0
+    assert made.value not in (0, world.value)
+    assert library.MPIABI_Comm_rank(made, ctypes.byref(rank)) != 0
+    assert rank.value == 0
+    library.MPIABI_Finalize()
+    assert library.MPIABI_Comm_free(ctypes.byref(made)) == 0
+    assert made.value == ctypes.c_size_t.in_dll(library, "MPIABI_COMM_NULL").value
