@@ -28,7 +28,7 @@ ACCESS = re.compile(r"^ (public|private|protected):")
 METHOD = re.compile(r"^  (?!//|using |static_assert|friend )[\w~\[].*\(")
 # A line that opens a function's body; what may stand before the brace is an initialiser list or a return type.
 NO_FUNCTION = re.compile(
-    r"^ *(?://|#|}|(?:namespace|class|struct|enum|union|extern|if|for|while|switch|else|do|try|case)\b)"
+    r"^ *(?://|/?\*|#|}|(?:namespace|class|struct|enum|union|extern|if|for|while|switch|else|do|try|case)\b)"
 )
 
 

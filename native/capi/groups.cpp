@@ -62,7 +62,7 @@ slipstream_group* find_group(uint64_t id) {
     const std::lock_guard lock(all.mutex);
     if (id == 0) {
       // A job that has failed may have been replaced.
-      if (all.world != nullptr && !all.world->session->ended()) return retained(all.world);
+      if (all.world != nullptr && !has_ended(*all.world->session)) return retained(all.world);
     } else if (const auto found = all.handles.find(id); found != all.handles.end()) {
       if (slipstream_group* const group = retained(found->second)) return group;
     }

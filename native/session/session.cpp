@@ -237,6 +237,10 @@ std::string Session::report(const Work* work) {
   return work != nullptr && work->done() ? std::string() : text;  // other sessions' drivers end split works
 }
 
+bool has_ended(const Session& session) {
+  return session.closed_.load(std::memory_order_relaxed) || session.engine_.failure();
+}
+
 void set_link_lanes(Session& session, int lanes) {
   session.check_process();
   session.runner_.as_driver([&] { session.tcp_.set_lanes(lanes); });

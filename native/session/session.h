@@ -63,6 +63,9 @@ struct PeerAddress {
 
 class Session;
 
+// Whether it has failed, or was closed. Any thread.
+bool has_ended(const Session& session);
+
 // Of its TCP links, as TcpTransport::set_lanes(). Not on a driver's thread.
 void set_link_lanes(Session& session, int lanes);
 
@@ -116,8 +119,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   Trace& trace() { return trace_; }
 
   Error failure() const { return engine_.failure(); }
-  // Any thread. It has failed, or was closed.
-  bool ended() const { return closed_.load(std::memory_order_relaxed) || engine_.failure(); }
   // Fails the session on all linked ranks.
   void abort(const std::string& why);
   // The same, where this rank is the one that the others lose: "rank 1 (host a) <what>".
@@ -126,9 +127,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void ask(const std::vector<int>& ranks);
   // Those of them that have said so by `deadline`. True if it is known of all.
   bool hear(const std::vector<int>& ranks, Time deadline, std::vector<int>& alive);
-  // Leaves in good order; pending works fail. Waits up to 2 s until the peers have read what was sent; a failed session
-  // also up to 2 s for ranks that do not know yet why, unless they need not be told (`tell`). Idempotent. `words`:
-  // Engine::leave.
+  // Leaves in good order; pending works fail. Waits up to 2 s until the peers have read what was sent; after a failure
+  // up to 2 s for ranks that do not know yet why, if they are to be told (`tell`). Idempotent. `words`: Engine::leave.
   void close(const std::string& words = {}, bool tell = true);
   // Links that are up, by kind: {tcp, shm}.
   std::pair<int, int> links();
@@ -166,6 +166,7 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   Time report_strangers(Time now, bool last = false);
 
   friend void set_link_lanes(Session& session, int lanes);
+  friend bool has_ended(const Session& session);
 
   enum class Probe : uint8_t { asked, lives, dead };
 

@@ -141,7 +141,7 @@ def test_version_checks_pass(horovod: Any) -> None:
     assert [int(part) for part in horovod.__version__.split(".")] >= [0, 28]
 
 
-@pytest.mark.parametrize("name", [*GONE, "horovod.mxnet.mpi_ops", "horovod.ray.runner"])
+@pytest.mark.parametrize("name", [*GONE, "horovod.spark.common", "horovod.ray.runner"])
 def test_what_is_not_there_yet_says_what_to_use(horovod: Any, name: str) -> None:
     with pytest.raises(ImportError, match=r"horovod\.\w+: slipstream, .* does not have it yet\. Meanwhile: "):
         importlib.import_module(name)
@@ -165,7 +165,7 @@ def test_what_never_was_is_not_found(horovod: Any) -> None:
         ("horovod.torch", "no_such_name", r"\(horovod\.torch\) lists what it has"),
         ("horovod.torch.mpi_ops", "_allreduce_async", "did you mean allreduce_async"),
         ("horovod.torch.mpi_ops", "mpi_lib", "no such library"),
-        ("horovod.torch", "mxnet", "Meanwhile: use slipstream.all_reduce"),
+        ("horovod.torch", "spark", "Meanwhile: write the data to files by Spark"),
         ("horovod.common.process_sets", "_temp_process_set_object", "hvd.add_process_set"),
         ("horovod.common.util", "no_such_name", "lists what it has"),
         ("horovod.common.elastic", "TorchState", r"horovod\.torch\.elastic.* has it"),

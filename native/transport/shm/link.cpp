@@ -31,8 +31,6 @@ enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
 constexpr double kCopySeconds = 0.005;
 // Until the socket says that a process has ended that could not be read: its memory goes first.
 constexpr double kEndSeconds = 1;
-constexpr double kMarkPause = 0.002;         // after a mark that told nothing, times their number ...
-constexpr int kLateMarks = 30;               // ... up to this
 constexpr uint64_t kBytesPerTurn = 1 << 20;  // that are fetched
 constexpr auto kLookAgain = std::chrono::microseconds(50);
 
@@ -136,16 +134,9 @@ bool read_body(const Ring::EntryHeader& entry, const std::byte* body, T& into) {
 }  // namespace
 
 ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string listener)
-    : Link(peer, Kind::shm),
-      home_(std::move(home)),
-      handshake_(Handshake::client(home_->identity, Purpose::shm, peer, 0, 0)),
-      dialler_(true),
-      deadline_(now() + seconds(home_->connect_seconds)),
-      listener_(std::move(listener)),
-      peer_regions_(home_->identity.rank, peer),
-      private_(home_->single_copy) {
+    : ShmLink(home, peer, Fd(), Handshake::client(home->identity, Purpose::shm, peer, 0, 0)) {
+  listener_ = std::move(listener);
   dial();
-  home_->links.add(this);
 }
 
 ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, Handshake handshake)
@@ -153,12 +144,12 @@ ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, Fd socket, 
       home_(std::move(home)),
       socket_(std::move(socket)),
       handshake_(std::move(handshake)),
-      dialler_(false),
-      phase_(Phase::setup),
+      dialler_(!socket_),
+      phase_(dialler_ ? Phase::handshake : Phase::setup),
       deadline_(now() + seconds(home_->connect_seconds)),
       peer_regions_(home_->identity.rank, peer),
       private_(home_->single_copy) {
-  home_->poller.add(socket_.get(), EPOLLIN, this);
+  if (socket_) home_->poller.add(socket_.get(), EPOLLIN, this);
   home_->links.add(this);
 }
 
@@ -213,8 +204,8 @@ void ShmLink::fail(Error error) {
 
 Time ShmLink::tick(Time now) {
   if (!open_) return Time::max();
-  if (now >= mark_at_) send_mark();
-  if (phase_ == Phase::up && !refusal_) return mark_at_;
+  if (now >= private_.due()) send_mark();
+  if (phase_ == Phase::up && !refusal_) return private_.due();
   if (now >= deadline_) {
     fail(refusal_ ? Error(refusal_) : not_up(peer_, why_, home_->connect_seconds));
     return Time::max();
@@ -283,11 +274,9 @@ void ShmLink::become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event
   home_->events.up(*this);
 }
 
-// Many ranks have small rings, which the probes would fill with memory; they copy twice.
 void ShmLink::send_mark() {
-  mark_at_ = Time::max();
-  if (home_->single_copy == SingleCopy::automatic && incoming_.bytes() < Ring::kMost) return;
-  if (const auto mark = private_.mark()) push(kMark, 0, bytes_of(*mark), private_.probe());
+  if (const auto mark = private_.mark(incoming_.bytes() == Ring::kMost))
+    push(kMark, 0, bytes_of(*mark), private_.probe());
 }
 
 ShmLink::Received ShmLink::receive_message() {
@@ -346,26 +335,18 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, i
     push(kFrame, 0, bytes_of(frame), {data, frame.length});
     return true;
   }
-  const auto region = home_->regions.find(data, frame.length);
-  if (!region && single_copy() != SingleCopy::off) {
+  const auto shared = share(data, frame.length);
+  if (!shared && single_copy() != SingleCopy::off) {
     const auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data));
     private_.lent(frame.length);
     push(kPrivate, tickets_.take(cookie), bytes_of(frame), bytes_of(address));
     return false;
   }
-  if (!region) throw Failure(Code::internal, "a large send over shared memory from memory that is not in a region");
-  announce(region);
+  if (!shared) throw Failure(Code::internal, "a large send over shared memory from memory that is not in a region");
   const uint32_t ticket = tickets_.take(cookie);
-  const uint64_t offset = static_cast<uint64_t>(data - region->memory.data());
   distance_.sending();
-  push(kDescriptor, uint64_t{ticket} << 32 | region->id, bytes_of(frame), bytes_of(offset));
+  push(kDescriptor, uint64_t{ticket} << 32 | shared->region, bytes_of(frame), bytes_of(shared->offset));
   return false;
-}
-
-void ShmLink::announce(const std::shared_ptr<const Region>& region) {
-  if (!announced_.insert(region->id).second) return;
-  messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
-  home_->links.wait_for_room(*this);
 }
 
 std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {
@@ -378,7 +359,10 @@ std::shared_ptr<Mapping> ShmLink::find_region(uint32_t id) {
 std::optional<Link::Shared> ShmLink::share(const std::byte* data, size_t bytes) {
   const auto region = home_->regions.find(data, bytes);
   if (!region || !open_) return std::nullopt;
-  announce(region);
+  if (announced_.insert(region->id).second) {
+    messages_.send(socket_, {kRegion, region->id, region->memory.size()}, {region->fd.get()}, region);
+    home_->links.wait_for_room(*this);
+  }
   return Shared{region->id, static_cast<uint64_t>(data - region->memory.data())};
 }
 
@@ -390,9 +374,8 @@ std::shared_ptr<std::byte> ShmLink::hold(const Shared& shared, size_t bytes) {
 
 std::byte* ShmLink::begin_write(const Shared& shared, size_t bytes) {
   std::byte* to = remote(shared, bytes);
-  if (to == nullptr || !access_.begin_write({static_cast<uint32_t>(shared.region), shared.offset, bytes}))
-    return nullptr;
-  return to;
+  const Access::WriteRange range{static_cast<uint32_t>(shared.region), shared.offset, bytes};
+  return to != nullptr && access_.begin_write(range) ? to : nullptr;
 }
 
 void ShmLink::release(const Payload& payload) {
@@ -440,20 +423,15 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
       return true;
     }
     case kMark: {
-      PrivateReads::Mark mark{};
-      if (bytes != sizeof(mark) + PrivateReads::kProbe) return false;
-      std::memcpy(&mark, body, sizeof(mark));
-      const uint64_t answer = private_.meet(socket_, mark, {body + sizeof(mark), PrivateReads::kProbe});
+      const auto answer = private_.meet(socket_, {body, bytes});
       incoming_.pop();
-      push(kAnswer, answer);
-      return true;
+      if (answer) push(kAnswer, *answer);
+      return answer.has_value();
     }
     case kAnswer:
       incoming_.pop();
       say_if_twice(home_->identity.rank, peer_, private_.answered(entry.value));
-      if (entry.value == PrivateReads::kAgain) send_mark();
-      if (entry.value == PrivateReads::kLater)
-        mark_at_ = now() + seconds(kMarkPause * std::min(++late_marks_, kLateMarks));
+      if (now() >= private_.due()) send_mark();
       return true;
     case kReleased: {
       incoming_.pop();

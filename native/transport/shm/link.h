@@ -89,14 +89,10 @@ class ShmLink final : public Link, private Handler {
   void dial_again(std::string why);
   void continue_handshake();
   enum class Received { nothing, message, end };  // nothing: also if the link has failed
-  // Reads one message with its descriptors.
   Received receive_message();
   void accept_setup(const Message& message, std::vector<Fd> fds);
-  // `ring`: bytes of each ring.
-  void become_up(size_t ring, Fd link_memory, Fd bell_page, Fd bell_event);
-  // Asks whether the peer can read our memory.
+  void become_up(size_t ring_bytes, Fd link_memory, Fd bell_page, Fd bell_event);
   void send_mark();
-  void announce(const std::shared_ptr<const Region>& region);
   // The peer's region, or null; reads its announcement if that is still in the socket.
   std::shared_ptr<Mapping> find_region(uint32_t id);
   void peer_is_gone();
@@ -136,8 +132,6 @@ class ShmLink final : public Link, private Handler {
   std::unordered_set<uint32_t> announced_;
   Tickets tickets_;
   PrivateReads private_;
-  Time mark_at_ = Time::max();  // when to send the next mark
-  int late_marks_ = 0;          // that the peer has asked for
 };
 
 // A connection to a rank's unix socket under way, or an errno.

@@ -18,6 +18,8 @@ namespace slipstream {
 
 namespace {
 
+constexpr double kPause = 0.002;  // after a mark that told nothing, times their number ...
+constexpr int kLateMarks = 30;    // ... up to this
 constexpr uint64_t kMost24 = 0xffffff;
 
 uint64_t in_24_bits(Clock::duration time) {
@@ -35,8 +37,9 @@ PrivateReads::PrivateReads(SingleCopy choice) : choice_(choice) {
   let_siblings_read();
 }
 
-std::optional<PrivateReads::Mark> PrivateReads::mark() {
-  if (choice_ == SingleCopy::off) return std::nullopt;
+std::optional<PrivateReads::Mark> PrivateReads::mark(bool room) {
+  due_ = Time::max();
+  if (choice_ == SingleCopy::off || (choice_ == SingleCopy::automatic && !room)) return std::nullopt;
   probe_.resize(kProbe);
   std::ranges::fill(probe_, std::byte{1});
   return Mark{reinterpret_cast<uintptr_t>(&number_), number_, reinterpret_cast<uintptr_t>(probe_.data()), this_core()};
@@ -54,6 +57,13 @@ uint64_t PrivateReads::meet(const Fd& socket, const Mark& mark, std::span<const 
   if (counted_ >= kCounting) return judge(from_private_, from_shared_);
   if (met_ >= kMost) return kAlone;
   return counts ? kAgain : kLater;
+}
+
+std::optional<uint64_t> PrivateReads::meet(const Fd& socket, std::span<const std::byte> message) {
+  Mark mark{};
+  if (message.size() != sizeof(mark) + kProbe) return std::nullopt;
+  std::memcpy(&mark, message.data(), sizeof(mark));
+  return meet(socket, mark, message.subspan(sizeof(mark)));
 }
 
 int PrivateReads::identify(const Fd& socket, const Mark& mark) {
@@ -98,6 +108,8 @@ uint64_t PrivateReads::judge(Clock::duration from_private, Clock::duration from_
 }
 
 std::string PrivateReads::answered(uint64_t answer) {
+  if (answer == kAgain) due_ = now();
+  if (answer == kLater) due_ = now() + seconds(kPause * std::min(++late_, kLateMarks));
   if (answer == kAgain || answer == kLater) return "";
   probe_ = {};
   other_reads_ = answer == 0 && choice_ != SingleCopy::off;

@@ -53,13 +53,18 @@ class PrivateReads {
   explicit PrivateReads(SingleCopy choice);
   PrivateReads(const PrivateReads&) = delete;
 
-  // Null if neither end shall read. It is true as long as this object lives, its probe until there is another mark or
-  // an answer to it that asks for none.
-  std::optional<Mark> mark();
+  // Null if neither end shall read, or if the ring has no `room` for a probe and the choice needs one (rings of many
+  // ranks are small: these copy twice). It is true as long as this object lives, its probe until there is another mark
+  // or an answer to it that asks for none.
+  std::optional<Mark> mark(bool room = true);
+  // When to send the next mark, as the other end asks for; Time::max() if it does not.
+  Time due() const { return due_; }
   // The same bytes as in the probe of the mark, for shared memory.
   std::span<const std::byte> probe() const { return probe_; }
   // What to answer to the other end's mark; `socket` leads to it, `shared` are its probe's bytes in shared memory.
   uint64_t meet(const Fd& socket, const Mark& mark, std::span<const std::byte> shared);
+  // The same for both as they have come; null if they are malformed.
+  std::optional<uint64_t> meet(const Fd& socket, std::span<const std::byte> message);
   // Its answer to ours. Returns why it does not read our memory, for people; empty if it does, or asks for a mark.
   std::string answered(uint64_t answer);
   // What meet() answers, by the times that a private and a shared probe have taken.
@@ -86,6 +91,8 @@ class PrivateReads {
   int counted_ = 0;                                        // of which so many were measured
   Clock::duration from_private_ = Clock::duration::max();  // the least times
   Clock::duration from_shared_ = Clock::duration::max();
+  Time due_ = Time::max();
+  int late_ = 0;  // marks that the other end has asked for later
   uint64_t number_ = 0;
   pid_t pid_ = 0;
   Fd process_;  // pidfd of the other end; none: it cannot be read

@@ -156,7 +156,7 @@ def _made_around(init: Any) -> Any:
     def call(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
         init(self, inner_optimizer, *args, **kwargs)
         if isinstance(inner_optimizer, _Distributed) and not isinstance(self, _Distributed):
-            self.__class__ = _class_of(type(self))
+            self.__class__ = _class_of(self.__class__)
             _give(self, inner_optimizer._slipstream)
             inner_optimizer._slipstream_above = True
 
@@ -219,7 +219,7 @@ def DistributedOptimizer(
     factor = _accumulate(inner or optimizer, backward_passes_per_step, average_aggregated_gradients)
     terms = Terms(op, predivide, way, (), process_set)
     groups = num_groups or None if groups is None else groups
-    wrapped = object.__new__(_class_of(type(optimizer)))
+    wrapped = object.__new__(_class_of(optimizer.__class__))
     object.__setattr__(wrapped, "__dict__", optimizer.__dict__)
     reduce = _Reduce(terms, compressor, sparse_as_dense, groups, factor)
     reduce.scale_local = scale_local_gradients

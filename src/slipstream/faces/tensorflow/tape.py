@@ -120,7 +120,7 @@ def DistributedGradientTape(
     >>> tape.gradient(y, x).numpy()
     1.5
     """
-    wrapped = object.__new__(_class_of(type(gradtape)))
+    wrapped = object.__new__(_class_of(gradtape.__class__))
     wrapped.__dict__ = gradtape.__dict__
     wrapped._slipstream = ReduceGradients(
         compression=compression,
