@@ -151,12 +151,15 @@ void run(slipstream_group& group, const slipstream_call& call) {
   WorkPtr work;
   if (!run_on_board(group, call, found)) {
     {
+      // The engine gets the works of a group in the order of their numbers: two that need the same memory begin in the
+      // order in which they come, and another order on another rank would have both ranks wait for each other.
       const std::lock_guard lock(group.order);
       work = numbered(group, call, found);
+      group.session->submit(work);
     }
     Counters& counters = *group.session->options().counters;
     const Time begun = now();
-    group.session->run(work, Time::max());  // the engine ends it in time
+    group.session->wait(*work, Time::max());  // the engine ends it in time
     counters.add_wait(now() - begun);
   }
   if (found.watcher) found.watcher->ran(group.session, nullptr);
