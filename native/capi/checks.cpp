@@ -31,16 +31,16 @@ uint64_t multiplied(uint64_t a, uint64_t b) {
   return a * b;
 }
 
-// Blocks of all ranks, one after another.
-struct Blocks {
+// The blocks of all ranks, one after another.
+struct OfRanks {
   uint64_t total = 0, before = 0, own = 0;
 };
 
-Blocks blocks_of(const uint64_t* counts, uint64_t count, const Group& group) {
+OfRanks blocks_of(const uint64_t* counts, uint64_t count, const Group& group) {
   const auto me = static_cast<uint64_t>(group.rank);
   const uint64_t ranks = group.ranks.size();
   if (counts == nullptr) return {multiplied(count, ranks), multiplied(count, me), count};
-  Blocks found;
+  OfRanks found;
   for (uint64_t r = 0; r < ranks; ++r) {
     if (r == me) found.before = found.total;
     found.total = added(found.total, counts[r]);
@@ -124,8 +124,8 @@ class Check {
   Memory exchanged() {
     if ((call_.counts == nullptr) != (call_.recv_counts == nullptr))
       invalid("all_to_all needs counts and recv_counts, or none of them");
-    const Blocks sent = blocks_of(call_.counts, call_.count, group_);
-    const Blocks received = blocks_of(call_.recv_counts, call_.count, group_);
+    const OfRanks sent = blocks_of(call_.counts, call_.count, group_);
+    const OfRanks received = blocks_of(call_.recv_counts, call_.count, group_);
     if (sent.own != received.own) invalid("counts and recv_counts disagree about this rank's own block");
     const Range in{src_, multiplied(sent.total, size_)}, out{dst_, multiplied(received.total, size_)};
     apart(in.bytes, out.bytes);
@@ -133,7 +133,7 @@ class Check {
   }
 
   Memory blocks(bool root) {
-    const Blocks all = blocks_of(call_.counts, call_.count, group_);
+    const OfRanks all = blocks_of(call_.counts, call_.count, group_);
     const uint64_t total = multiplied(all.total, size_), own = multiplied(all.own, size_);
     const uint64_t before = multiplied(all.before, size_);
     switch (call_.collective) {

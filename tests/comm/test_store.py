@@ -330,7 +330,7 @@ def test_silent_strangers_are_cut_off_and_logged(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(admission, "SECONDS", 0.05)
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     monkeypatch.setattr(
-        logging.getLogger("slipstream.store"), "warning", lambda text, *why: lines.put(text % why)
+        logging.getLogger("slipstream.store"), "warning", lambda text, *why, **_: lines.put(text % why)
     )
     server = StoreServer("127.0.0.1", SECRET, "job")
     with raw(server) as silent, raw(server) as slow:
