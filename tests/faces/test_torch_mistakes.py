@@ -105,7 +105,7 @@ def test_before_init_everything_says_the_same(
     [
         ("all_reduce", "did you mean allreduce?"),
         ("DistributedOptimiser", "did you mean DistributedOptimizer?"),
-        ("tensorflow", "slipstream has no face for it yet. Meanwhile: use slipstream.all_reduce"),
+        ("spark", "slipstream has no face for it yet. Meanwhile: write the data to files by Spark"),
         ("_handle_map", "hvd.synchronize(handle)"),
     ],
 )

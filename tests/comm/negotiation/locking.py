@@ -29,7 +29,7 @@ def until_locked(step: Callable[[], Any]) -> None:
     """Steps, equally often on all ranks, until the order is locked on all of them and stays so."""
     mine = negotiator.negotiator_of(slipstream.world())
     with patient():
-        for _ in range(10):  # an order that was of no use takes longer
+        for _ in range(60):  # an order that was of no use takes longer
             for _ in range(20):
                 step()
             rounds = mine.rounds
