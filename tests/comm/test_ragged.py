@@ -23,7 +23,7 @@ def test_values_are_right_at_every_size(n: int, transport: str) -> None:
     ranks.run(SCRIPT, n, transport=transport, args=["values"])
 
 
-@pytest.mark.parametrize("n", [8, 9])
+@pytest.mark.parametrize("n", [3, 6])
 def test_long_blocks_travel_in_rounds_between_hosts(n: int) -> None:
     hosts = {
         rank: {"SLIPSTREAM_HOST_ID": f"pretended-{rank}", "SLIPSTREAM_INTERFACE": "lo"} for rank in range(n)
