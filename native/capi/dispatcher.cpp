@@ -70,18 +70,16 @@ void Dispatcher::start_thread_locked() {
 }
 
 void Dispatcher::post(Call call) {
-  {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back(std::move(call));
-  }
-  bell_.notify_one();
+  std::unique_lock lock(mutex_);
+  calls_.push_back(std::move(call));
+  something_comes_.notify_one(lock);
 }
 
 void Dispatcher::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    bell_.wait(lock, [this] { return !calls_.empty(); });
+    something_comes_.wait(lock, [this] { return !calls_.empty(); });
     --idle_;
     const Call call = std::move(calls_.front());
     calls_.pop_front();

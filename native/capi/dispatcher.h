@@ -2,7 +2,6 @@
 // for an operation whose own callback has yet to be called.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/futex.h"
 #include "capi/slipstream.h"
 #include "engine/work.h"
 
@@ -40,7 +40,7 @@ class Dispatcher {
   void start_thread_locked();
 
   mutable std::mutex mutex_;
-  std::condition_variable bell_;
+  Condition something_comes_;
   std::deque<Call> calls_;
   size_t threads_ = 0, idle_ = 0;
 };

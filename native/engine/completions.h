@@ -1,13 +1,13 @@
 // Which works are done: a queue of tokens, for a thread that waits for many works at once.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 
+#include "base/futex.h"
 #include "engine/work.h"
 
 namespace slipstream {
@@ -34,7 +34,7 @@ class Completions {
 
    private:
     std::mutex mutex_;
-    std::condition_variable bell_;
+    Condition something_comes_;
     std::deque<int64_t> tokens_;
     bool closed_ = false;
   };

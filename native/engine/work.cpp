@@ -1,14 +1,11 @@
 #include "engine/work.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <ctime>
 #include <utility>
+
+#include "base/futex.h"
 
 namespace slipstream {
 
@@ -123,16 +120,7 @@ void Work::tell_listeners() {
 bool Work::sleep_until_done(Time deadline) {
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   while (state_.load(std::memory_order_seq_cst) == kPending) {
-    timespec relative{};
-    timespec* wait = nullptr;
-    if (deadline != Time::max()) {
-      const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - now()).count();
-      if (left <= 0) break;
-      relative.tv_sec = left / 1'000'000'000;
-      relative.tv_nsec = left % 1'000'000'000;
-      wait = &relative;
-    }
-    ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAIT_PRIVATE, kPending, wait, nullptr, 0);
+    if (!futex_wait(state_, kPending, deadline)) break;
   }
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   return done();
@@ -150,8 +138,7 @@ void Work::complete(const Error& error) {
   finished = counters != nullptr || request.spaces[1].count >= kWorthAClock ? now() : coarse_now();
   if (counters != nullptr) counters->end(*this, !error_);
   state_.store(kDone, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) != 0)
-    ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&state_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(state_, INT_MAX);
   if (listeners_.load(std::memory_order_seq_cst) != nullptr) tell_listeners();
 }
 

@@ -106,7 +106,9 @@ class Collector:
                 return
             if op == END:
                 self._done.add(client.rank)
-                self._changed.notify_all()
+                self._leaves(
+                    client
+                )  # it comes anew for the next timeline, maybe before this connection is closed
             self._server.reply(client, OK, TIME.pack(time.monotonic_ns() + self._offset))
 
     def _take(self, file: TraceFile, rank: int, body: memoryview) -> None:
@@ -136,9 +138,12 @@ class Collector:
     def dropped(self, client: Client) -> None:
         """A rank is gone."""
         with self._changed:
-            if self._here.get(client.rank) is client:
-                del self._here[client.rank]
-                self._changed.notify_all()
+            self._leaves(client)
+
+    def _leaves(self, client: Client) -> None:
+        if self._here.get(client.rank) is client:
+            del self._here[client.rank]
+        self._changed.notify_all()
 
     def overdue(self, client: Client) -> None:
         """There are no deadlines."""

@@ -119,7 +119,7 @@ class Timeline:
         try:
             while not self._pace.ended:
                 self._pace.listen()
-                self._pace.wait(self._sink.ready() and self._drain())
+                self._pace.wait(not self._sink.ready() or self._drain())  # what it does not take now waits
         except OSError as error:  # a full disk must not end a training
             self._stop_recording()
             _log.warning("the timeline ends here: %s", error.strerror or error)
