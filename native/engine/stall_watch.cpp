@@ -72,7 +72,7 @@ Error StallWatch::watch(Execution& execution, Time now) {
     stall.asked_at = now;
     execution.nudge();
   }
-  warn(stall, *execution.work(), now, [&] { return report_.wait_of(execution, now); });
+  warn(stall, *execution.work(), ranks, now, [&] { return report_.wait_of(execution, now); });
   return {};
 }
 
@@ -113,7 +113,7 @@ Error StallWatch::watch(Receives::Receive& receive, Time now) {
       questions_.ask({candidate.channel, ledger_.next(candidate.channel)}, request.signature, rank);
   }
   if (ask) stall.asked_at = now;
-  warn(stall, *receive.work, now, [&] { return report_.wait_of(receive, now); });
+  warn(stall, *receive.work, alive, now, [&] { return report_.wait_of(receive, now); });
   return {};
 }
 
@@ -144,13 +144,21 @@ Error StallWatch::expired(const Work& work, const Stall& stall, const std::vecto
                    " sets the limit)"};
 }
 
-void StallWatch::warn(Stall& stall, const Work& work, Time now, const std::function<std::string()>& wait) {
+// One line for each cause: the buckets of a step that wait for the same rank are one.
+bool StallWatch::worth_a_line(const Work& work, const std::vector<int>& ranks, Time now) {
+  if (now - warned_.since >= seconds(options_.warn_seconds)) named_.clear();
+  if (!named_.emplace(work.request.group->id, ranks).second) return false;
+  return warned_.take(now, options_.warn_seconds, kMostWarnings);
+}
+
+void StallWatch::warn(Stall& stall, const Work& work, const std::vector<int>& ranks, Time now,
+                      const std::function<std::string()>& wait) {
   if (work.request.timeout_seconds >= kEndlessSeconds) return;  // it waits as long as the others go on without it
   if (now - stall.progress_at < seconds(options_.warn_seconds)) return;
   if (stall.warned_at > stall.progress_at && now - stall.warned_at < seconds(options_.warn_again_seconds)) return;
   stall.warned_at = now;
   if (work.counters != nullptr) work.counters->add_stall();
-  if (warned_.take(now, options_.warn_seconds, kMostWarnings))
+  if (worth_a_line(work, ranks, now))
     log_warning(rank_, wait() + report_.dissent(work, stall, now));
   else
     ++not_warned_of_;

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -59,7 +62,9 @@ class StallWatch {
   Error expired(const Work& work, const Stall& stall, const std::vector<int>& waiting_on,
                 const std::string& wait) const;
   bool must_ask(const Stall& stall, Time now);
-  void warn(Stall& stall, const Work& work, Time now, const std::function<std::string()>& wait);
+  void warn(Stall& stall, const Work& work, const std::vector<int>& ranks, Time now,
+            const std::function<std::string()>& wait);
+  bool worth_a_line(const Work& work, const std::vector<int>& ranks, Time now);
   void warn_of_the_rest(Time now);
 
   int rank_;
@@ -71,9 +76,11 @@ class StallWatch {
   StallQuestions& questions_;
   const WaitReport& report_;
   StallOptions options_;
-  size_t next_ = 0;           // of executions_: who is looked at next
-  Quota asked_, warned_;      // for all works that wait
-  size_t not_warned_of_ = 0;  // works that wait too long, beyond the quota
+  size_t next_ = 0;       // of executions_: who is looked at next
+  Quota asked_, warned_;  // for all works that wait
+  // The groups whose works were named since warned_ began, and for whom these wait.
+  std::set<std::pair<uint64_t, std::vector<int>>> named_;
+  size_t not_warned_of_ = 0;  // works that wait too long and were not named
 };
 
 }  // namespace slipstream

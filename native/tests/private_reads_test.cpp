@@ -183,20 +183,20 @@ TEST(marks_of_other_cores_decide_whether_reads_pay) {
     return ours.meet(socket.ours, mark, theirs.probe());
   };
   CHECK_EQ(meet(8, kElsewhere), uint64_t{EFAULT});
-  for (int i = 1; i < PrivateReads::kCounting; ++i) CHECK_EQ(meet(0, kElsewhere), PrivateReads::kAgain);
+  for (size_t i = 1; i < PrivateReads::kCounting; ++i) CHECK_EQ(meet(0, kElsewhere), PrivateReads::kAgain);
   CHECK_EQ(theirs.answered(PrivateReads::kAgain), std::string());
   CHECK(theirs.allowed() == SingleCopy::off);
   const uint64_t answer = meet(0, kElsewhere);
   CHECK(answer == 0 || (answer & 0xffff) == PrivateReads::kDear);
   CHECK_EQ(
-      theirs.answered(PrivateReads::judge(std::chrono::nanoseconds(3001), std::chrono::nanoseconds(2000))),
-      std::string("that takes longer here: the kernel needs 3001 ns for 24 KiB, of shared memory they take 2000 ns"));
+      theirs.answered(PrivateReads::judge(std::chrono::nanoseconds(3501), std::chrono::nanoseconds(2000))),
+      std::string("that takes longer here: the kernel needs 3501 ns for 24 KiB, of shared memory they take 2000 ns"));
   CHECK(theirs.allowed() == SingleCopy::off);
   theirs.answered(0);
   CHECK(theirs.allowed() == SingleCopy::automatic);
   using std::chrono::nanoseconds;
-  CHECK_EQ(PrivateReads::judge(nanoseconds(1500), nanoseconds(1000)), uint64_t{0});
-  CHECK_EQ(PrivateReads::judge(nanoseconds(1501), nanoseconds(1000)) & 0xffff, PrivateReads::kDear);
+  CHECK_EQ(PrivateReads::judge(nanoseconds(1750), nanoseconds(1000)), uint64_t{0});
+  CHECK_EQ(PrivateReads::judge(nanoseconds(1751), nanoseconds(1000)) & 0xffff, PrivateReads::kDear);
 }
 
 TEST(marks_of_one_core_end) {

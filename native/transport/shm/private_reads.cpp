@@ -27,6 +27,12 @@ uint64_t in_24_bits(Clock::duration time) {
   return std::min(static_cast<uint64_t>(ns), kMost24);
 }
 
+Clock::duration median(std::vector<Clock::duration>& times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::ranges::nth_element(times, middle);
+  return *middle;
+}
+
 uint64_t this_core() { return static_cast<uint64_t>(::sched_getcpu()); }
 
 }  // namespace
@@ -54,7 +60,7 @@ uint64_t PrivateReads::meet(const Fd& socket, const Mark& mark, std::span<const 
   const bool counts = this_core() != mark.core;
   if (counts)
     if (const int error = measure(mark, shared)) return static_cast<uint64_t>(error);
-  if (counted_ >= kCounting) return judge(from_private_, from_shared_);
+  if (from_shared_.size() >= kCounting) return judge(from_private_, median(from_shared_));
   if (met_ >= kMost) return kAlone;
   return counts ? kAgain : kLater;
 }
@@ -89,12 +95,12 @@ int PrivateReads::measure(const Mark& mark, std::span<const std::byte> shared) {
   for (size_t at = 0; at < shared.size(); at += kPage) touched |= shared[at];
   const Time begun = now();
   std::memcpy(into.data(), shared.data(), shared.size());
-  from_shared_ = std::min(from_shared_, now() - begun);
+  const Clock::duration from_shared = now() - begun;
   if (const int error = read_process(pid_, mark.probe, into.data(), into.size())) return error;
   const Time again = now();
   if (const int error = read_process(pid_, mark.probe, into.data(), into.size())) return error;
   from_private_ = std::min(from_private_, now() - again);
-  ++counted_;
+  from_shared_.push_back(from_shared);
   into[0] |= touched;
   return 0;
 }
@@ -103,7 +109,7 @@ int PrivateReads::measure(const Mark& mark, std::span<const std::byte> shared) {
 // lines cross a large socket, that is less than to read what the other end has just written to shared memory (0.7 times
 // on a Xeon): two copies are dearer than one. Where cores share a small cache it is more (2 to 3 times on an EPYC).
 uint64_t PrivateReads::judge(Clock::duration from_private, Clock::duration from_shared) {
-  if (from_private <= from_shared + from_shared / 2) return 0;
+  if (from_private <= from_shared * 7 / 4) return 0;
   return kDear | in_24_bits(from_private) << 16 | in_24_bits(from_shared) << 40;
 }
 

@@ -39,7 +39,7 @@ class PrivateReads {
     uint64_t core;   // on which it has
   };
   static constexpr size_t kProbe = 24 << 10;  // two fit a small ring, wherever they begin
-  static constexpr int kCounting = 8;         // marks that decide
+  static constexpr size_t kCounting = 8;      // marks that decide
   static constexpr int kMost = 32;            // marks
   // What it answers: 0 if it can and that pays, else an errno or one of these: it may not try; it asks for another
   // mark; it asks for one when the ranks may have changed their cores; it has asked in vain; it can, but that takes
@@ -86,11 +86,12 @@ class PrivateReads {
   int measure(const Mark& mark, std::span<const std::byte> shared);
 
   SingleCopy choice_;
-  std::vector<std::byte> probe_;                           // of our mark
-  int met_ = 0;                                            // marks of the other end's
-  int counted_ = 0;                                        // of which so many were measured
-  Clock::duration from_private_ = Clock::duration::max();  // the least times
-  Clock::duration from_shared_ = Clock::duration::max();
+  std::vector<std::byte> probe_;  // of our mark
+  int met_ = 0;                   // marks of the other end's
+  // Of the marks that were measured. The least of what the kernel needs: more is others' work. The median for shared
+  // memory: less is a line that happened to be near.
+  Clock::duration from_private_ = Clock::duration::max();
+  std::vector<Clock::duration> from_shared_;
   Time due_ = Time::max();
   int late_ = 0;  // marks that the other end has asked for later
   uint64_t number_ = 0;
