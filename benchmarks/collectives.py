@@ -4,6 +4,7 @@
     python benchmarks/collectives.py --np 4 --collectives gather,scatter --sizes 1M
     python benchmarks/collectives.py --json result.json         # every sample
     python benchmarks/collectives.py --save                     # keep it: benchmarks/results/, docs/benchmarks.md
+    python benchmarks/collectives.py -np 4 --save               # put these into today's record
 
 This is ``slipstream bench`` for one collective after another, and a table of them. Ends with code 1 if a result was
 wrong, 2 if a job failed, and with ``--strict`` 3 if a target was missed.
@@ -12,6 +13,7 @@ wrong, 2 if a job failed, and with ``--strict`` 3 if a target was missed.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from slipstream.bench.collective.report import report
 from slipstream.bench.jobs import JobFailed, Placement
 from slipstream.bench.judgements import Judgement, at_least, judgement_table
 from slipstream.bench.page import renew, replace_between
-from slipstream.bench.record import Record, head, keep, origin, write
+from slipstream.bench.record import Record, head, keep, origin, path_of, write
 from slipstream.bench.table import grid, size_text, time_text
 from slipstream.bench.view import showing
 
@@ -75,6 +77,28 @@ def summary(records: Sequence[Mapping[str, Any]]) -> Record:
         "repeats": min(record["repeats"] for record in records),
         "rows": rows,
     }
+
+
+def joined(old: Record, new: Record, same: Sequence[str] = ("date", "versions")) -> Record:
+    """The record ``old`` with the rows of ``new`` in place of those of the same collectives and numbers of ranks.
+
+    ValueError if they differ in one of ``same`` or in the machine, as one page speaks of one of each.
+    """
+    for what in same:
+        if old[what] != new[what]:
+            raise ValueError(f"there is a record of another {what}: {old[what]}, not {new[what]}")
+    ours, theirs = ({**one["machine"], "load_1min": None} for one in (old, new))
+    if ours != theirs:
+        raise ValueError(f"there is a record of another machine: {ours}, not {theirs}")
+    again = {(row["collective"], row["ranks"]) for row in new["rows"]}
+    rows = [row for row in old["rows"] if (row["collective"], row["ranks"]) not in again] + new["rows"]
+    repeats = min(old["repeats"], new["repeats"])
+    return {**old, "repeats": repeats, "rows": sorted(rows, key=_place)}
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, int]:
+    """Where its collective stands in the table; rows of one collective keep their order."""
+    return row["ranks"], list(COLLECTIVES).index(row["collective"])
 
 
 def page(record: Mapping[str, Any]) -> str:
@@ -188,6 +212,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         write(records, given.json)
     if given.save:
+        path = path_of(record, "collectives", _RESULTS)
+        try:
+            if path.exists():  # other collectives or numbers of ranks of this day
+                record = joined(json.loads(path.read_text(encoding="utf-8")), record)
+        except ValueError as error:
+            print(f"collectives: nothing saved: {error}", file=sys.stderr)
+            return 2
         print(f"saved {keep(record, 'collectives', _RESULTS).relative_to(_HERE.parent)}", file=sys.stderr)
         renew(_DOCUMENT, "collectives", page(record))
     return 3 if given.strict and not all(judgement.met for judgement in judge(record)) else 0

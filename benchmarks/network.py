@@ -147,29 +147,15 @@ def collectives(save: bool, only: Sequence[str] = tuple(COLLECTIVES)) -> None:
 
 
 def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The record ``old`` with the rows of ``new`` in place of those of the same collectives, and both runs named.
-
-    ValueError if they were measured on other days, machines, versions or labs, as one page speaks of one of each.
-    """
-    for what in ("date", "versions", "repeats", "lab"):
-        if old[what] != new[what]:
-            raise ValueError(f"there is a record of another {what}: {old[what]}, not {new[what]}")
-    ours, theirs = ({**one["machine"], "load_1min": None} for one in (old, new))
-    if ours != theirs:
-        raise ValueError(f"there is a record of another machine: {ours}, not {theirs}")
+    """`collectives.joined` for records of labs, with both runs named."""
+    together = tables.joined(old, new, ("date", "versions", "repeats", "lab"))
     again = {row["collective"] for row in new["rows"]}
-    rows = [row for row in old["rows"] if row["collective"] not in again] + new["rows"]
     runs = [
         {**run, "collectives": kept}
         for run in old["runs"]
         if (kept := [name for name in run["collectives"] if name not in again])
     ]
-    return {**old, "rows": sorted(rows, key=_place), "runs": runs + new["runs"]}
-
-
-def _place(row: dict[str, Any]) -> int:
-    """Where its collective stands in the table; rows of one collective keep their order."""
-    return list(COLLECTIVES).index(row["collective"])
+    return {**together, "runs": runs + new["runs"]}
 
 
 def collectives_page(record: dict[str, Any]) -> str:

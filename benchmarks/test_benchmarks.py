@@ -199,6 +199,19 @@ def test_collectives_that_are_slower_are_named() -> None:
     assert [one.met for one in collectives.judge({"rows": [alone]})] == [False]  # nothing is said of gloo
 
 
+def test_collectives_of_a_host_may_be_measured_by_numbers_of_ranks() -> None:
+    def record(ranks: int, repeats: int, *names: str) -> dict[str, Any]:
+        machine, versions = {"load_1min": ranks}, {"python": "3"}
+        rows = [{"collective": name, "ranks": ranks, "bytes": 4, "median": repeats} for name in names]
+        return {"date": "d", "machine": machine, "versions": versions, "repeats": repeats, "rows": rows}
+
+    both = collectives.joined(record(4, 9, "gather", "reduce"), record(2, 5, "scatter"))
+    both = collectives.joined(both, record(4, 7, "gather"))
+    rows = [(row["ranks"], row["collective"], row["median"]) for row in both["rows"]]
+    assert rows == [(2, "scatter", 5), (4, "reduce", 9), (4, "gather", 7)]
+    assert both["repeats"] == 5
+
+
 def test_collectives_of_a_lab_may_be_measured_one_by_one() -> None:
     machine = {"cpu": "one", "cores": 2, "load_1min": 0.1}
 
