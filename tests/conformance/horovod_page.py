@@ -8,7 +8,7 @@ from typing import Any
 
 from horovod_job import BAD, VERDICTS, Result
 
-__all__ = ["page"]
+__all__ = ["INTRO", "TENSORFLOW", "page"]
 
 INTRO = """\
 # Horovod's tests on slipstream
@@ -20,7 +20,7 @@ and wrote this page. CHECKOUT is a source tree of Horovod: nothing of it is part
 
 Each file of tests runs as one job, as a user of Horovod would run it; those of `single` run on one rank. A test
 **failed** if it failed on any rank; it **hung** if no rank went on within its time, which ends the job; it **died** if
-a rank ended in it; it did **not run** if the job had ended before. Each test that did not pass runs again, **alone** in
+a rank ended in it. Those behind such a test run in another job. Each test that did not pass runs again, **alone** in
 a job: what passes there follows from an earlier failure. Tests that `horovod_exceptions.json` marks "apart" run
 only so.
 
@@ -31,14 +31,32 @@ Stand-ins: the tests of process sets are written for TensorFlow and use nothing 
 tests of Adasum ask for MPI and GPUs: they run on the CPU. `unittest.mock` serves as `mock`.
 """
 
+TENSORFLOW = """\
+# Horovod's tests of TensorFlow on slipstream
+
+`python tests/conformance/horovod_tensorflow_suite.py CHECKOUT --page` runs Horovod's own tests of its TensorFlow and
+Keras APIs on slipstream, and wrote this page. CHECKOUT is a source tree of Horovod: nothing of it is part of
+slipstream. The tables show a run of {date} with Horovod's commit {horovod}, slipstream {slipstream}, TensorFlow
+{tensorflow-cpu}, Keras {keras} and Python {python}, on CPUs, with `{launch}`.
+
+Most tests run twice, in a session of TensorFlow 1 and eagerly: one **passed** if it passed in one of them and was
+skipped in the other at most. Those that ask for GPUs are skipped. Otherwise the words mean what they do on
+[Horovod's tests](horovod_tests.md) of PyTorch.
+
+Horovod itself does not build with this TensorFlow, and its tests of Keras are written for Keras 2.
+
+Stand-ins: the test of Adasum asks for MPI: it runs without.
+"""
+
 
 def page(
     results: Mapping[int, Mapping[str, Mapping[str, Mapping[str, Result]]]],
     ran: Mapping[str, str],
     known: Sequence[Mapping[str, Any]],
+    intro: str = INTRO,
 ) -> str:
-    """The page, given what ran on each number of ranks, and the known exceptions."""
-    return "\n".join([INTRO.format(**ran), *_counts(results), "", *_failures(results, known), ""])
+    """The page, given what ran on each number of ranks, the known exceptions, and what comes before the tables."""
+    return "\n".join([intro.format(**ran), *_counts(results), "", *_failures(results, known), ""])
 
 
 def _counts(results: Mapping[int, Mapping[str, Mapping[str, Mapping[str, Result]]]]) -> list[str]:

@@ -1,7 +1,7 @@
 """A plug-in of pytest for a rank that runs Horovod's tests: `results_plugin`, and stand-ins for what is not installed.
 
 The tests that import `mock` get `unittest.mock`; those of process sets, which are written for TensorFlow and use none
-of it, get `horovod.torch`; those of Adasum, which want GPUs, run on the CPU.
+of it, get `horovod.torch`; those of Adasum want MPI, and with PyTorch GPUs: they run on the CPU.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
 def on_cpu(module: Any) -> None:
     """Has the tests of Adasum find MPI and GPUs, as which the CPU serves."""
-    torch = module.torch
-    cuda = SimpleNamespace(is_available=lambda: True)
-    module.torch = Stand(torch, device=lambda name: torch.device("cpu"), cuda=cuda)
     module.hvd = Stand(module.hvd, mpi_enabled=lambda: True, nccl_built=lambda: 0)
+    torch = getattr(module, "torch", None)
+    if torch is not None:
+        cuda = SimpleNamespace(is_available=lambda: True)
+        module.torch = Stand(torch, device=lambda name: torch.device("cpu"), cuda=cuda)
     np.alltrue = np.all  # type: ignore[attr-defined]  # which NumPy 2 has dropped
 
 

@@ -1,9 +1,9 @@
 """Runs Horovod's own tests of its PyTorch API on slipstream.
 
-CHECKOUT is a source tree of Horovod. Each file of tests runs in one job, as a user of Horovod would run it; then each
-test that did not pass runs in a job of its own, which tells what follows from an earlier failure. Printed are the
-counts, and the failures with their reasons; the exit status is 1 if there are any that `horovod_exceptions.json` does
-not excuse.
+CHECKOUT is a source tree of Horovod. Each file of tests runs in one job, as a user of Horovod would run it; if a test
+takes longer than --limit or ends the job, those behind it run in another one. Then each test that did not pass runs in
+a job of its own, which tells what follows from an earlier failure. Printed are the counts, and the failures with their
+reasons; the exit status is 1 if there are any that `horovod_exceptions.json` does not excuse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from horovod_job import BAD, VERDICTS, Job, Result, run_job
 
 HERE = Path(__file__).resolve().parent
 EXCEPTIONS = HERE / "horovod_exceptions.json"
-PAGE = HERE.parent.parent / "docs" / "horovod_tests.md"
+DOCS = HERE.parent.parent / "docs"
+PAGE = DOCS / "horovod_tests.md"
+INTRO = horovod_page.INTRO
+PACKAGES = ["torch"]  # whose versions the page tells
 # Below `test`: what needs PyTorch, or no framework at all.
 FILES = (
     "parallel/test_torch*.py",
@@ -57,6 +60,19 @@ def files_to_run(checkout: Path) -> list[str]:
     return [str(path.relative_to(root)) for pattern in FILES for path in sorted(root.glob(pattern))]
 
 
+def run_all(
+    job: Job, ranks: int, file: str, patterns: Sequence[str], apart: Sequence[str]
+) -> dict[str, Result]:
+    """What became of the tests but those ``apart``, in one job, or as many as end before all tests have run."""
+    found: dict[str, Result] = {}
+    while True:
+        now = run_job(job, ranks, file, patterns, [*apart, *found])
+        ran = {name: result for name, result in now.items() if result.verdict != "not run"}
+        found |= ran
+        if not ran or len(ran) == len(now):
+            return found | {name: result for name, result in now.items() if name not in found}
+
+
 def run_file(
     job: Job, ranks: int, file: str, patterns: Sequence[str], alone: Choice, apart: Sequence[str] = ()
 ) -> Iterator[tuple[str, Test]]:
@@ -64,7 +80,7 @@ def run_file(
 
     Those named in ``apart`` run in jobs of their own only.
     """
-    together = run_job(job, ranks, file, patterns, apart)
+    together = run_all(job, ranks, file, patterns, apart)
     for name in apart:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             together |= run_job(job, ranks, file, [name])
@@ -140,8 +156,7 @@ def what_ran(checkout: Path, launch: str, commit: str = "") -> dict[str, str]:
         "horovod": commit or told.stdout.strip() or "an unknown commit",
         "launch": launch.replace("{ranks}", "RANKS"),
         "python": platform.python_version(),
-        "slipstream": metadata.version("slipstream"),
-        "torch": metadata.version("torch"),
+        **{name: metadata.version(name) for name in ("slipstream", *PACKAGES)},
     }
 
 
@@ -203,7 +218,7 @@ Examples:
     help="Write all results there. What it holds of tests that do not run now is kept.",
 )
 @click.option("--show", is_flag=True, help="Run nothing; show what --json holds.")
-@click.option("--page", is_flag=True, help="Write docs/horovod_tests.md.")
+@click.option("--page", is_flag=True, help="Write the page in docs.")
 def main(
     checkout: Path,
     sizes: list[int],
@@ -241,7 +256,7 @@ def main(
                         file.write_text(dump(results, ran))
     click.echo(report(results, known))
     if page:
-        PAGE.write_text(horovod_page.page(results, ran, known))
+        PAGE.write_text(horovod_page.page(results, ran, known, INTRO))
     sys.exit(bool(failures(results, known)))
 
 

@@ -5,12 +5,9 @@ CHECKOUT is a source tree of Horovod. TensorFlow and Keras 3 must be installed.
 
 from __future__ import annotations
 
-from importlib import metadata
-from pathlib import Path
-
+import horovod_page
 import horovod_suite
 
-HERE = Path(__file__).resolve().parent
 FILES = (
     "parallel/test_tensorflow.py",
     "parallel/test_tensorflow_process_sets*.py",
@@ -24,8 +21,10 @@ FILES = (
 def main() -> None:
     """Runs the suite with the files and the excuses of TensorFlow."""
     horovod_suite.FILES = FILES
-    horovod_suite.EXCEPTIONS = HERE / "horovod_tensorflow_exceptions.json"
-    print(", ".join(f"{name} {metadata.version(name)}" for name in ("tensorflow-cpu", "keras")), flush=True)
+    horovod_suite.EXCEPTIONS = horovod_suite.HERE / "horovod_tensorflow_exceptions.json"
+    horovod_suite.PAGE = horovod_suite.DOCS / "horovod_tensorflow_tests.md"
+    horovod_suite.INTRO = horovod_page.TENSORFLOW
+    horovod_suite.PACKAGES = ["tensorflow-cpu", "keras"]
     horovod_suite.main()
 
 

@@ -23,12 +23,23 @@ def pytest_collectreport(report: Any) -> None:
         write(name="(import)", verdict="skipped", reason=_reason(str(report.longrepr)), seconds=0.0)
 
 
+_parts: list[tuple[str, str]] = []  # of the test that runs now: outcome and reason
+
+
 def pytest_runtest_logstart(nodeid: str) -> None:
+    _parts.clear()
     write(name=name_of(nodeid), verdict="began", reason="", seconds=0.0)
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    if report.when == "call" or not report.passed:
+    """A test passes if a part of it has passed (unittest's `subTest`), and is skipped if all parts have been."""
+    if hasattr(report, "context"):
+        _parts.append((report.outcome, "" if report.passed else _reason(str(report.longrepr))))
+        if not report.failed:
+            return
+    if report.when == "call" and report.passed and _parts and all(part[0] == "skipped" for part in _parts):
+        write(name=name_of(report.nodeid), verdict="skipped", reason=_parts[0][1], seconds=report.duration)
+    elif report.when == "call" or not report.passed:
         write(
             name=name_of(report.nodeid),
             verdict=report.outcome,

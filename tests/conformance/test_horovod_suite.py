@@ -14,10 +14,12 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 
-# The second test fails because the first has run in the same process; the third ends on one of the ranks alone.
+# The second test fails because the first has run in the same process; the third ends on one of the ranks alone. The
+# last two have parts: one of them is skipped, or all.
 TESTS = """
 import os
 import threading
+import unittest
 
 ran = []
 
@@ -31,8 +33,25 @@ def test_hangs():
     if os.environ["HOROVOD_RANK"] == "1":
         threading.Event().wait()
 
-def test_comes_too_late():
-    pass
+def test_runs_in_another_job():
+    assert not ran
+
+class Parts(unittest.TestCase):
+    def test_of_some(self):
+        with self.subTest("one"):
+            self.skipTest("not this one")
+        with self.subTest("the other"):
+            pass
+
+    def test_of_none(self):
+        for part in "ab":
+            with self.subTest(part):
+                self.skipTest("none of them")
+
+    def test_of_a_bad_one(self):
+        for part in "ab":
+            with self.subTest(part):
+                self.assertEqual(part, "a")
 """
 
 
@@ -60,8 +79,13 @@ def test_what_becomes_of_each_test(tmp_path: Path) -> None:
         "test_passes": {"together": "passed"},
         "test_fails_after_another": {"together": "failed", "alone": "passed"},
         "test_hangs": {"together": "hung", "alone": "hung"},
-        "test_comes_too_late": {"together": "not run", "alone": "passed"},
+        "test_runs_in_another_job": {"together": "passed"},
+        "Parts::test_of_some": {"together": "passed"},
+        "Parts::test_of_none": {"together": "skipped"},
+        "Parts::test_of_a_bad_one": {"together": "failed", "alone": "failed"},
     }
+    assert tests["Parts::test_of_none"]["together"]["reason"].endswith("none of them")
+    assert "'b' != 'a'" in tests["Parts::test_of_a_bad_one"]["alone"]["reason"]
     assert "something ran before" in tests["test_fails_after_another"]["together"]["reason"]
     assert tests["test_hangs"]["alone"]["reason"] == "rank 1 was in line 15 for 3 s"
     assert process.returncode == 1

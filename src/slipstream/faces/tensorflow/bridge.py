@@ -1,12 +1,15 @@
 """Between TensorFlow's tensors and NumPy arrays, without copies where there is a way.
 
 An eager tensor on the CPU shows its memory as an array, and takes over that of an aligned array by DLPack. In a graph
-`tf.numpy_function` does both. It is stateful, so operations of one graph run in the order of the program, on all ranks.
+`tf.numpy_function` does both. It is stateful, so the operations of a function run in the order of the program, on all
+ranks. Those of a session do not (`naming`).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,9 @@ import tensorflow as tf
 from slipstream.base.errors import SlipstreamError
 from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array, is_aligned, new_array
-from slipstream.faces.tensorflow.failures import as_framework_error
+from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error
+from slipstream.faces.tensorflow.naming import in_session
+from slipstream.faces.tensorflow.raising import numpy_function
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
 
@@ -84,18 +89,19 @@ def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Ou
             results = work(*map(to_array, inputs))
         except SlipstreamError as error:
             raise as_framework_error(error) from None
+        except ValueError as error:
+            raise as_argument_error(error) from None
         like = inputs[0] if inputs else None
         return [to_tensor(one, like) for one in results]
     return _in_graph(work, inputs, outputs)
 
 
 def _in_graph(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
+    # A session may run what is in a loop for two rounds at a time: a name is that of one operation at a time.
+    turn = threading.Lock() if in_session() else nullcontext()
+
     def call(*given: Any) -> list[Array]:
-        with keeping():
+        with keeping(), turn:
             return list(work(*[np.asarray(one) for one in given]))
 
-    found = tf.numpy_function(call, list(inputs), [dtype for dtype, _ in outputs])
-    found = [found] if not isinstance(found, list | tuple) else list(found)
-    for tensor, (_, shape) in zip(found, outputs, strict=False):
-        tensor.set_shape(shape)
-    return found
+    return numpy_function(call, inputs, outputs)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from slipstream.base.errors import Mismatch, SlipstreamError
 
-__all__ = ["as_framework_error"]
+__all__ = ["as_argument_error", "as_framework_error"]
 
 
 _classes: dict[type[SlipstreamError], Any] = {}
@@ -48,3 +48,21 @@ def as_framework_error(error: SlipstreamError) -> Any:
 
 def _code_of(error: SlipstreamError) -> int:
     return int(tf.errors.FAILED_PRECONDITION if isinstance(error, Mismatch) else tf.errors.UNAVAILABLE)
+
+
+class _WrongArgument(ValueError, tf.errors.InvalidArgumentError):  # type: ignore[misc]
+    """A ValueError that programs of Horovod find as the error which its operations end with."""
+
+    def __init__(self, text: str) -> None:
+        tf.errors.InvalidArgumentError.__init__(self, None, None, text)
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+    def __reduce__(self) -> tuple[type[ValueError], tuple[str]]:
+        return ValueError, (str(self),)  # other processes may have no TensorFlow
+
+
+def as_argument_error(error: ValueError) -> Any:
+    """The same error, which is tf.errors.InvalidArgumentError too, as it is in a graph."""
+    return error if isinstance(error, tf.errors.OpError) else _WrongArgument(str(error))

@@ -22,6 +22,7 @@ from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
 from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, run
 from slipstream.faces.tensorflow.failures import as_framework_error
+from slipstream.faces.tensorflow.naming import name_in_session
 
 __all__ = [
     "allgather",
@@ -107,6 +108,7 @@ def grouped_allgather(
 
 def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSet) -> list[Any]:
     inputs = [as_tensor(one) for one in tensors]
+    name = name_in_session(name, "allgather")
 
     def work(*arrays: Any) -> Any:
         if len(arrays) == 1:
@@ -116,9 +118,11 @@ def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSe
     def gradient(*dys: Any) -> Any:
         rows = [tf.shape(one)[:1] if one.shape.rank != 0 else tf.constant([1]) for one in inputs]
         shapes = [(dy.dtype, one.shape) for dy, one in zip(dys, inputs, strict=True)]
+        of_gradient = name_in_session(None, "allgather_gradient")
 
         def back(*arrays: Any) -> list[Any]:
-            return _own_rows(arrays[: len(dys)], [int(one.sum()) for one in arrays[len(dys) :]], process_set)
+            counts = [int(one.sum()) for one in arrays[len(dys) :]]
+            return _own_rows(arrays[: len(dys)], counts, of_gradient, process_set)
 
         found = run(back, [*dys, *rows], shapes)
         return [tf.reshape(one, tf.shape(x)) for one, x in zip(found, inputs, strict=True)]
@@ -126,10 +130,12 @@ def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSe
     return with_gradient(work, gradient, inputs, [(one.dtype, _rows(one)) for one in inputs])
 
 
-def _own_rows(dys: Sequence[Any], rows: Sequence[int], process_set: ProcessSet) -> list[Any]:
+def _own_rows(
+    dys: Sequence[Any], rows: Sequence[int], name: str | None, process_set: ProcessSet
+) -> list[Any]:
     """The averages of all ranks' gradients of what was gathered: of each the rows that this rank had brought."""
-    reduced = starting.grouped_all_reduce(dys, None, Average, 1.0, 1.0, process_set).wait()
-    everyone = starting.all_gather(np.array([rows]), None, process_set).wait()
+    reduced = starting.grouped_all_reduce(dys, name, Average, 1.0, 1.0, process_set).wait()
+    everyone = starting.all_gather(np.array([rows]), name, process_set).wait()
     starts = everyone[: process_set.group.rank].sum(0).tolist()
     return [one[start : start + count] for one, start, count in zip(reduced, starts, rows, strict=True)]
 
@@ -153,13 +159,16 @@ def broadcast(
     x = as_tensor(tensor)
     group = process_set.group
     is_root = group.ranks[group.rank] == root_rank
+    name = name_in_session(name, "broadcast")
 
     def work(array: Any) -> Any:
         return starting.broadcast([array], root_rank, name, process_set).wait()
 
     def gradient(dy: Any) -> Any:
+        of_gradient = name_in_session(None, "broadcast_gradient")
+
         def back(array: Any) -> list[Any]:
-            reduced = starting.all_reduce(array, None, Average, 1.0, 1.0, process_set).wait()
+            reduced = starting.all_reduce(array, of_gradient, Average, 1.0, 1.0, process_set).wait()
             return [reduced if is_root else np.zeros_like(reduced)]
 
         return run(back, [dy], [(dy.dtype, dy.shape)])[0]
@@ -174,7 +183,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Overwrites variables with those of ``root_rank``, in one operation; returns them (in a graph: an operation).
+    """Overwrites variables with those of ``root_rank``, in one operation; returns them (in a graph: their new values).
 
     ``variables``: tf.Variable, or variables of Keras on TensorFlow; of the same shapes and dtypes on all ranks, in the
     same order. Raises Mismatch if they differ, otherwise as `broadcast`.
@@ -185,7 +194,8 @@ def broadcast_(
     """
     found = [getattr(one, "_value", one) if not isinstance(one, tf.Variable) else one for one in variables]
     if not found:
-        return found if tf.executing_eagerly() else tf.no_op()
+        return found
+    name = name_in_session(name, "broadcast")
     values = [tf.convert_to_tensor(one) for one in found]
 
     def work(*arrays: Any) -> Any:
@@ -193,7 +203,7 @@ def broadcast_(
 
     sent = run(work, values, [(one.dtype, one.shape) for one in values])
     assigned = [variable.assign(value) for variable, value in zip(found, sent, strict=True)]
-    return list(variables) if tf.executing_eagerly() else tf.group(*assigned)
+    return list(variables) if tf.executing_eagerly() else assigned
 
 
 def broadcast_variables(
@@ -204,12 +214,12 @@ def broadcast_variables(
 ) -> Any:
     """Gives all ranks the variables of ``root_rank``: what comes first in training. As `broadcast_`.
 
-    ``inplace`` is accepted and changes nothing.
+    Returns nothing; in a graph an operation that does it. ``inplace`` is accepted and changes nothing.
 
     >>> hvd.broadcast_variables([tf.Variable([1.0])], root_rank=0)
     """
     found = broadcast_(list(variables), root_rank, process_set=process_set)
-    return None if tf.executing_eagerly() else found
+    return None if tf.executing_eagerly() else tf.group(*found)
 
 
 @whole_call
@@ -237,6 +247,8 @@ def alltoall(
 
 
 def _all_to_all(x: Any, splits: Any, name: str | None, process_set: ProcessSet) -> tuple[Any, Any]:
+    name = name_in_session(name, "alltoall")
+
     def work(array: Any, counts: Any) -> list[Any]:
         found, receive = starting.all_to_all(array, counts.tolist(), name, process_set).wait()
         return [found, np.array(receive, np.int32)]

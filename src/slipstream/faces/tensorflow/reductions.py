@@ -25,6 +25,7 @@ from slipstream.faces.horovod.reduce_ops import Adasum, Average, Sum, choose_op
 from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, run, to_array, to_tensor
 from slipstream.faces.tensorflow.failures import as_framework_error
 from slipstream.faces.tensorflow.movement import CHECKS, grouped_allgather, with_gradient
+from slipstream.faces.tensorflow.naming import name_in_session
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
@@ -88,6 +89,7 @@ def _all_reduce(
 ) -> Any:
     if is_eager(tensor) and not may_record():
         return _all_reduce_now(tensor, name, op, factors, process_set, wire)
+    name = name_in_session(name, "allreduce")
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduce(x: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -158,6 +160,8 @@ def _grouped_all_reduce(
     process_set: ProcessSet,
     wire: WireType,
 ) -> list[Any]:
+    name = name_in_session(name, "allreduce")
+
     def work(*arrays: Any) -> Any:
         return starting.grouped_all_reduce(arrays, name, op, *factors, process_set, wire).wait()
 
@@ -247,6 +251,7 @@ def _reduce_scatter(
     small = [compression.compress(as_tensor(one)) for one in tensors]
     inputs = [one for one, _ in small]
     factor = prescale * postscale * (process_set.size() or 1 if op == Sum else 1)
+    name = name_in_session(name, "reducescatter")
 
     def work(*arrays: Any) -> Any:
         given = name, op, prescale, postscale, process_set, wire

@@ -1,0 +1,173 @@
+"""slipstream.tensorflow in sessions of TensorFlow 1, which run operations in an order that differs between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import slipstream.tensorflow as hvd  # noqa: E402
+
+v1 = tf.compat.v1
+COUNT = 6
+
+
+def in_session(build: Callable[[], Any], many: int = 8) -> tuple[Any, Any]:
+    """What ``build`` returns, and a session of its graph with so many threads, in which variables have values."""
+    config = v1.ConfigProto(inter_op_parallelism_threads=many, use_per_session_threads=True)
+    with tf.Graph().as_default() as graph:
+        fetches = build()
+        session = v1.Session(graph=graph, config=config)
+        session.run(v1.global_variables_initializer())
+    return fetches, session
+
+
+def check_any_order() -> None:
+    """Operations without a name, called by threads in opposite orders."""
+
+    def build() -> list[Any]:
+        ones = tf.ones([2])
+        return [hvd.allreduce(ones * float(2**n), op=hvd.Sum) for n in range(COUNT)]
+
+    fetches, session = in_session(build)
+    for _ in range(5):
+        with ThreadPoolExecutor(COUNT) as pool:
+            numbers = list(range(COUNT))[:: -1 if hvd.rank() else 1]
+            calls = {n: pool.submit(session.run, fetches[n]) for n in numbers}
+        for n, call in calls.items():
+            np.testing.assert_array_equal(call.result(), np.full(2, 2.0**n * hvd.size()))
+
+
+def check_at_once() -> None:
+    """All kinds of operations in one run."""
+    rank, size = hvd.rank(), hvd.size()
+
+    def build() -> list[Any]:
+        x = tf.fill([size, 2], float(rank))
+        return [
+            hvd.allreduce(x, op=hvd.Sum),
+            hvd.grouped_allreduce([x, x], op=hvd.Max)[1],
+            hvd.allgather(x[:1]),
+            hvd.broadcast(x, 1),
+            hvd.alltoall(x),
+            hvd.reducescatter(x, op=hvd.Sum),
+            hvd.allreduce(tf.IndexedSlices(x, tf.range(size)), op=hvd.Sum).values,
+        ]
+
+    fetches, session = in_session(build, 16)
+    total, everyone = sum(range(size)), np.repeat(np.arange(float(size))[:, None], 2, 1)
+    for _ in range(5):
+        got = session.run(fetches)
+        wanted = [
+            np.full((size, 2), total),
+            np.full((size, 2), size - 1),
+            everyone,
+            np.ones((size, 2)),
+            everyone,
+            np.full((1, 2), total),
+            np.repeat(everyone, size, 0),
+        ]
+        for one, want in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(one, want)
+
+
+def check_gradients() -> None:
+    """Each gradient is an operation of its own, and all of them run at once."""
+    size = hvd.size()
+
+    def build() -> list[Any]:
+        xs = [tf.ones([2]) * float(n) for n in range(COUNT)]
+        gathered = hvd.grouped_allgather(xs)
+        sums = [hvd.allreduce(x, op=hvd.Sum) for x in xs]
+        ys = [tf.range(2.0 * size) + float(n) for n in range(COUNT)]
+        grads = [v1.gradients(one, x, y)[0] for one, x, y in zip(gathered, xs, ys, strict=True)]
+        return grads + [v1.gradients(one, x, tf.ones([2]))[0] for one, x in zip(sums, xs, strict=True)]
+
+    fetches, session = in_session(build, 2 * COUNT)
+    for _ in range(3):
+        got = session.run(fetches)
+        for n in range(COUNT):
+            np.testing.assert_array_equal(got[n], np.arange(2.0) + 2 * hvd.rank() + n)
+            np.testing.assert_array_equal(got[COUNT + n], np.full(2, size))
+
+
+def check_in_loop() -> None:
+    """Rounds of a loop may run at the same time, and have one operation."""
+
+    def build() -> Any:
+        def step(n: Any) -> Any:
+            return hvd.allreduce(tf.fill([2], tf.cast(n, tf.float32)), op=hvd.Sum)
+
+        return tf.map_fn(step, tf.range(5), fn_output_signature=tf.float32, parallel_iterations=5)
+
+    fetches, session = in_session(build)
+    want = np.repeat(np.arange(5.0)[:, None], 2, 1) * hvd.size()
+    np.testing.assert_array_equal(session.run(fetches), want)
+
+
+def check_variables() -> None:
+    def build() -> list[Any]:
+        rank = float(hvd.rank())
+        for resource in (False, True):
+            v1.get_variable(f"x{resource}", initializer=tf.constant([rank, 2.0]), use_resource=resource)
+        new = hvd.broadcast_(v1.global_variables(), root_rank=1)
+        return [new, hvd.broadcast_global_variables(0), v1.global_variables()]
+
+    (new, operation, variables), session = in_session(build)
+    assert all(session.run(one).tolist() == [1.0, 2.0] for one in new)
+    assert session.run(operation) is None
+    assert [one.tolist() for one in session.run(variables)] == [[1.0, 2.0]] * 2
+
+
+def check_mismatch() -> None:
+    """The error is that of Horovod, on all ranks, and the job goes on."""
+    calls: list[Callable[[], Any]] = [
+        lambda: hvd.allreduce(tf.ones([2 + hvd.rank()])),
+        lambda: hvd.allgather(tf.ones([2, 2 + hvd.rank()])),
+        lambda: hvd.broadcast(tf.ones([2]), root_rank=min(hvd.rank(), 1)),
+        lambda: hvd.alltoall(tf.ones([hvd.size()], tf.int32 if hvd.rank() else tf.float32)),
+        lambda: hvd.reducescatter(tf.ones([2], tf.int32 if hvd.rank() else tf.float32)),
+    ]
+    for call in calls:
+        fetches, session = in_session(call)
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"Mismatched .* was called by rank"):
+            session.run(fetches)
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"Mismatched .* was called by rank"):
+            tf.function(call)()
+    fetches, session = in_session(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
+    assert session.run(fetches).tolist() == [hvd.size()] * 2
+
+
+def check_wrong_splits() -> None:
+    """An argument that only its values show to be wrong: InvalidArgumentError in all ways of running."""
+
+    def call() -> Any:
+        return hvd.alltoall(tf.ones([hvd.size() + 1]))
+
+    fetches, session = in_session(call)
+    for run in (call, tf.function(call), lambda: session.run(fetches)):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            run()
+    with pytest.raises(ValueError, match="splits"):
+        call()
+
+
+CHECKS = [
+    check_any_order,
+    check_at_once,
+    check_gradients,
+    check_in_loop,
+    check_variables,
+    check_mismatch,
+    check_wrong_splits,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_on_ranks(ranks: Any, check: Any) -> None:
+    ranks(check)
