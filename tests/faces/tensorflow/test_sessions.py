@@ -97,13 +97,13 @@ def check_gradients() -> None:
 
 
 def check_in_loop() -> None:
-    """Rounds of a loop may run at the same time, and have one operation."""
+    """Rounds of a loop run one after the other, and have one operation."""
 
     def build() -> Any:
         def step(n: Any) -> Any:
             return hvd.allreduce(tf.fill([2], tf.cast(n, tf.float32)), op=hvd.Sum)
 
-        return tf.map_fn(step, tf.range(5), fn_output_signature=tf.float32, parallel_iterations=5)
+        return tf.map_fn(step, tf.range(5), fn_output_signature=tf.float32, parallel_iterations=1)
 
     fetches, session = in_session(build)
     want = np.repeat(np.arange(5.0)[:, None], 2, 1) * hvd.size()

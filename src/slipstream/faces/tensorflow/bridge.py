@@ -7,9 +7,7 @@ ranks. Those of a session do not (`naming`).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array, is_aligned, new_array
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error
-from slipstream.faces.tensorflow.naming import in_session
 from slipstream.faces.tensorflow.raising import numpy_function
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
@@ -97,11 +94,8 @@ def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Ou
 
 
 def _in_graph(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
-    # A session may run what is in a loop for two rounds at a time: a name is that of one operation at a time.
-    turn = threading.Lock() if in_session() else nullcontext()
-
     def call(*given: Any) -> list[Array]:
-        with keeping(), turn:
+        with keeping():
             return list(work(*[np.asarray(one) for one in given]))
 
     return numpy_function(call, inputs, outputs)
