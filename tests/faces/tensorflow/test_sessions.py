@@ -17,9 +17,9 @@ v1 = tf.compat.v1
 COUNT = 6
 
 
-def in_session(build: Callable[[], Any], many: int = 8) -> tuple[Any, Any]:
-    """What ``build`` returns, and a session of its graph with so many threads, in which variables have values."""
-    config = v1.ConfigProto(inter_op_parallelism_threads=many, use_per_session_threads=True)
+def in_session(build: Callable[[], Any]) -> tuple[Any, Any]:
+    """What ``build`` returns, and a session of its graph in which variables have values. It has one thread alone."""
+    config = v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
     with tf.Graph().as_default() as graph:
         fetches = build()
         session = v1.Session(graph=graph, config=config)
@@ -59,7 +59,7 @@ def check_at_once() -> None:
             hvd.allreduce(tf.IndexedSlices(x, tf.range(size)), op=hvd.Sum).values,
         ]
 
-    fetches, session = in_session(build, 16)
+    fetches, session = in_session(build)
     total, everyone = sum(range(size)), np.repeat(np.arange(float(size))[:, None], 2, 1)
     for _ in range(5):
         got = session.run(fetches)
@@ -88,7 +88,7 @@ def check_gradients() -> None:
         grads = [v1.gradients(one, x, y)[0] for one, x, y in zip(gathered, xs, ys, strict=True)]
         return grads + [v1.gradients(one, x, tf.ones([2]))[0] for one, x in zip(sums, xs, strict=True)]
 
-    fetches, session = in_session(build, 2 * COUNT)
+    fetches, session = in_session(build)
     for _ in range(3):
         got = session.run(fetches)
         for n in range(COUNT):

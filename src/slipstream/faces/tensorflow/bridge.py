@@ -17,7 +17,7 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array, is_aligned, new_array
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error
-from slipstream.faces.tensorflow.raising import numpy_function
+from slipstream.faces.tensorflow.graph_calls import graph_call
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
 
@@ -98,4 +98,4 @@ def _in_graph(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outpu
         with keeping():
             return list(work(*[np.asarray(one) for one in given]))
 
-    return numpy_function(call, inputs, outputs)
+    return graph_call(call, inputs, outputs)

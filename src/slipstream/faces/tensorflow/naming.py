@@ -9,7 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["name_in_session"]
+__all__ = ["in_session", "name_in_session"]
+
+
+def in_session() -> bool:
+    """Whether what is built here runs in a session, also as part of a function, of a loop or of a condition."""
+    return not tf.executing_eagerly() and not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def name_in_session(name: str | None, kind: str) -> str | None:
@@ -18,7 +23,7 @@ def name_in_session(name: str | None, kind: str) -> str | None:
     Ranks that build the operations of a ``kind`` in the same order, in the same name scopes, get the same names. A loop
     whose rounds may run at the same time would have two operations of one name, which is an error.
     """
-    if name or tf.executing_eagerly() or tf.compat.v1.executing_eagerly_outside_functions():
+    if name or not in_session():
         return name
     graph: Any = tf.compat.v1.get_default_graph()
     while (outer := getattr(graph, "outer_graph", None)) is not None:  # those of functions
