@@ -1,8 +1,7 @@
 """Between TensorFlow's tensors and NumPy arrays, without copies where there is a way.
 
 An eager tensor on the CPU shows its memory as an array, and takes over that of an aligned array by DLPack. In a graph
-`tf.numpy_function` does both. It is stateful, so the operations of a function run in the order of the program, on all
-ranks. Those of a session do not (`naming`).
+`graph_calls` does both.
 """
 
 from __future__ import annotations
@@ -79,7 +78,8 @@ def to_tensor(array: Array, like: Any = None) -> Any:
 def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
     """What ``work`` makes of the arrays of ``inputs``, as tensors: now, or whenever the graph runs.
 
-    Errors of the job are raised as `as_framework_error` says; in a graph as tf.errors.UnknownError with their text.
+    Errors of the job are raised as `as_framework_error` says; in a graph a Mismatch is tf.errors.FailedPreconditionError
+    with its text, others are tf.errors.UnknownError.
     """
     if all(map(is_eager, inputs)) and _executing_eagerly():
         try:

@@ -1,6 +1,6 @@
 """Errors of the job as TensorFlow's programs expect them: both ours and one of `tf.errors`.
 
-In a graph TensorFlow makes an error of its own of the text (`slipstream.faces.arrays.kept`).
+In a graph TensorFlow makes an error of its own of the text (`slipstream.faces.arrays.kept`, `graph_calls`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 TensorFlow makes UnknownError of what Python raises in a graph, and a function that waits keeps one of its threads: a
 session whose ranks begin other operations in all of their threads would wait for ever. So in sessions the function runs
-in a thread of its own, and an operation that takes no thread waits for it (`tickets`).
+in a thread of its own, and an operation that takes no thread waits for it (`tickets`). Elsewhere `tf.numpy_function` is
+stateful, so operations run in the order of the program, on all ranks.
 """
 
 from __future__ import annotations

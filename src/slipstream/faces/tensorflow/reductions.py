@@ -1,7 +1,7 @@
 """The operations of `horovod.tensorflow` that reduce: eager, in graphs, and with gradients.
 
 They start when all ranks of the set have called them. Ranks may call those with a name in whatever order; the n-th call
-without a name on one rank belongs to the n-th on the others. Where ranks differ in shape, dtype, operation or factors,
+without a name on one rank belongs to the n-th on the others, but those in sessions have names (`naming`). Where ranks differ in shape, dtype, operation or factors,
 every rank raises Mismatch, and the job goes on. ``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are
 accepted and change nothing: tensors on other devices are copied to the host and back.
 """
@@ -68,8 +68,8 @@ def allreduce(
     what errors and the timeline call it. ``process_set``: the ranks that take part. Differentiable for Average and Sum.
     Raises TypeError or ValueError for arguments that do not fit; Mismatch, which is a
     tf.errors.FailedPreconditionError too, if the ranks' shapes, dtypes or operations differ; another SlipstreamError,
-    which is a tf.errors.UnavailableError, if the operation fails. In a graph it is a tf.errors.UnknownError with the
-    same text.
+    which is a tf.errors.UnavailableError, if the operation fails. In a graph they are tf.errors.FailedPreconditionError
+    and tf.errors.UnknownError with the same texts.
 
     >>> hvd.allreduce(tf.constant([1.0, 2.0]) * (hvd.rank() + 1)).numpy()
     array([1.5, 3. ], dtype=float32)
