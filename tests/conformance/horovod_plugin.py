@@ -1,6 +1,6 @@
 """A plug-in of pytest for a rank that runs Horovod's tests: `results_plugin`, and stand-ins for what is not installed.
 
-The tests that import `mock` get `unittest.mock`; those of process sets, which are written for TensorFlow and use none
+The tests that import `mock` get `unittest.mock`, and those that import `parameterized` what is here; those of process sets, which are written for TensorFlow and use none
 of it, get `horovod.torch`; those of Adasum want MPI, and with PyTorch GPUs: they run on the CPU.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import fnmatch
+import functools
 import importlib.util
 import os
 import sys
@@ -45,6 +46,20 @@ def in_thread(
     return thread
 
 
+def expand(arguments: list[Any]) -> Any:
+    """A decorator that makes a method of each of the arguments, with names as `parameterized.expand` gives."""
+
+    def with_arguments(method: Any, given: list[Any]) -> Any:
+        return functools.wraps(method)(lambda self: method(self, *given))
+
+    def decorate(method: Any) -> None:
+        names = sys._getframe(1).f_locals  # of the class that is being made
+        for number, given in enumerate(arguments):
+            names[f"{method.__name__}_{number}_{given[0]}"] = with_arguments(method, given)
+
+    return decorate
+
+
 def is_there(name: str) -> bool:
     """Whether a module can be imported."""
     try:
@@ -56,6 +71,8 @@ def is_there(name: str) -> bool:
 def pytest_configure(config: Any) -> None:
     if not is_there("mock"):
         sys.modules["mock"] = mock
+    if not is_there("parameterized"):
+        sys.modules["parameterized"] = SimpleNamespace(parameterized=SimpleNamespace(expand=expand))  # type: ignore[assignment]
     if not is_there("horovod.runner.util.threads"):
         sys.modules["horovod.runner.util.threads"] = SimpleNamespace(in_thread=in_thread)  # type: ignore[assignment]
     if any("process_sets" in path for path in config.args) and not is_there("tensorflow"):

@@ -78,8 +78,8 @@ def to_tensor(array: Array, like: Any = None) -> Any:
 def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
     """What ``work`` makes of the arrays of ``inputs``, as tensors: now, or whenever the graph runs.
 
-    Errors of the job are raised as `as_framework_error` says; in a graph a Mismatch is tf.errors.FailedPreconditionError
-    with its text, others are tf.errors.UnknownError.
+    Errors of the job are raised as `as_framework_error` says; in a graph a Mismatch is a
+    tf.errors.FailedPreconditionError with its text, others are tf.errors.UnknownError.
     """
     if all(map(is_eager, inputs)) and _executing_eagerly():
         try:

@@ -1,9 +1,10 @@
 """The operations of `horovod.tensorflow` that reduce: eager, in graphs, and with gradients.
 
 They start when all ranks of the set have called them. Ranks may call those with a name in whatever order; the n-th call
-without a name on one rank belongs to the n-th on the others, but those in sessions have names (`naming`). Where ranks differ in shape, dtype, operation or factors,
-every rank raises Mismatch, and the job goes on. ``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are
-accepted and change nothing: tensors on other devices are copied to the host and back.
+without a name on one rank belongs to the n-th on the others, but those in sessions have names (`naming`). Where ranks
+differ in shape, dtype, operation or factors, every rank raises Mismatch, and the job goes on. ``device_dense``,
+``device_sparse`` and ``ignore_name_scope`` are accepted and change nothing: tensors on other devices are copied to the
+host and back.
 """
 
 from __future__ import annotations

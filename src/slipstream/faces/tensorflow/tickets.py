@@ -200,6 +200,6 @@ def _kept(operation: _Operation) -> bool:
 
 
 def wait_operation() -> Callable[[Any], Any] | None:
-    """What adds to a graph the operation that waits for the ticket of a number; None if TensorFlow has no way for it."""
+    """What adds to a graph the operation that waits for the ticket of a number; None if TensorFlow has no way."""
     with _lock:
         return _registered()
