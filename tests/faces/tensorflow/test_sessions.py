@@ -157,6 +157,21 @@ def check_wrong_splits() -> None:
         call()
 
 
+def check_not_in_the_set() -> None:
+    first = hvd.add_process_set([0])
+    if hvd.rank():
+        calls = [
+            lambda: hvd.allreduce(tf.ones(4), process_set=first),
+            lambda: hvd.allgather(tf.ones(4), process_set=first),
+            lambda: hvd.broadcast(tf.ones(4), 0, process_set=first),
+        ]
+        for call in calls:
+            for error in (tf.errors.InvalidArgumentError, ValueError):
+                with pytest.raises(error, match="rank . is not in ProcessSet"):
+                    call()
+    hvd.remove_process_set(first)
+
+
 CHECKS = [
     check_any_order,
     check_at_once,
@@ -165,6 +180,7 @@ CHECKS = [
     check_variables,
     check_mismatch,
     check_wrong_splits,
+    check_not_in_the_set,
 ]
 
 

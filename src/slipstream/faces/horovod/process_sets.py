@@ -80,6 +80,9 @@ class ProcessSet:
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
+    def __str__(self) -> str:
+        return f"{repr(self)[:-1]}, mpi_comm=None)"  # what programs may know from Horovod
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ProcessSet):
             return NotImplemented

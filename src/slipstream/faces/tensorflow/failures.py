@@ -10,8 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from slipstream.base.errors import Mismatch, SlipstreamError
+from slipstream.comm.membership.group import Group
+from slipstream.faces.horovod.process_sets import ProcessSet
 
-__all__ = ["as_argument_error", "as_framework_error"]
+__all__ = ["as_argument_error", "as_framework_error", "group_of"]
 
 
 _classes: dict[type[SlipstreamError], Any] = {}
@@ -66,3 +68,12 @@ class _WrongArgument(ValueError, tf.errors.InvalidArgumentError):  # type: ignor
 def as_argument_error(error: ValueError) -> Any:
     """The same error, which is tf.errors.InvalidArgumentError too, as it is in a graph."""
     return error if isinstance(error, tf.errors.OpError) else _WrongArgument(str(error))
+
+
+def group_of(process_set: ProcessSet) -> Group:
+    """That of the set; `as_argument_error` where this rank has none."""
+    try:
+        group: Group = process_set.group
+    except ValueError as error:
+        raise as_argument_error(error) from None
+    return group

@@ -21,7 +21,7 @@ from slipstream.faces.arrays import starting
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
 from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, run
-from slipstream.faces.tensorflow.failures import as_framework_error
+from slipstream.faces.tensorflow.failures import as_framework_error, group_of
 from slipstream.faces.tensorflow.naming import name_in_session
 
 __all__ = [
@@ -157,7 +157,7 @@ def broadcast(
     array([1], dtype=int32)
     """
     x = as_tensor(tensor)
-    group = process_set.group
+    group = group_of(process_set)
     is_root = group.ranks[group.rank] == root_rank
     name = name_in_session(name, "broadcast")
 

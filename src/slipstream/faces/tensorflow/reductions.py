@@ -24,7 +24,7 @@ from slipstream.faces.arrays.compression import AnyCompression, Compression, wir
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average, Sum, choose_op
 from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, run, to_array, to_tensor
-from slipstream.faces.tensorflow.failures import as_framework_error
+from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error, group_of
 from slipstream.faces.tensorflow.movement import CHECKS, grouped_allgather, with_gradient
 from slipstream.faces.tensorflow.naming import name_in_session
 
@@ -79,7 +79,7 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         return _sparse([tensor], op, (prescale_factor, postscale_factor), process_set)[0]
     tensor = as_tensor(tensor)
-    wire = wire_for(compression, process_set.group)
+    wire = wire_for(compression, group_of(process_set))
     small, ctx = compression.compress(tensor)
     reduced = _all_reduce(small, name, op, (prescale_factor, postscale_factor), process_set, wire)
     return compression.decompress(reduced, ctx)
@@ -114,6 +114,8 @@ def _all_reduce_now(
         result = starting.all_reduce(to_array(tensor), name, op, *factors, process_set, wire).wait()
     except SlipstreamError as error:
         raise as_framework_error(error) from None
+    except ValueError as error:
+        raise as_argument_error(error) from None
     return to_tensor(result, tensor)
 
 
@@ -145,7 +147,7 @@ def grouped_allreduce(
         found = _sparse([tensors[i] for i in sparse], op, factors, process_set)
         results = [found[sparse.index(i)] if i in sparse else None for i in range(len(tensors))]
     if dense:
-        wire = wire_for(compression, process_set.group)
+        wire = wire_for(compression, group_of(process_set))
         small = [compression.compress(as_tensor(tensors[i])) for i in dense]
         reduced = _grouped_all_reduce([one for one, _ in small], name, op, factors, process_set, wire)
         for i, (_, ctx), one in zip(dense, small, reduced, strict=True):
@@ -248,7 +250,7 @@ def _reduce_scatter(
     postscale: float,
     name: str | None,
 ) -> list[Any]:
-    wire = wire_for(compression, process_set.group)
+    wire = wire_for(compression, group_of(process_set))
     small = [compression.compress(as_tensor(one)) for one in tensors]
     inputs = [one for one, _ in small]
     factor = prescale * postscale * (process_set.size() or 1 if op == Sum else 1)

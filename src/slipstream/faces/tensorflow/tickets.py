@@ -23,7 +23,7 @@ from slipstream.faces.arrays.operands import Array
 
 __all__ = ["Ticket", "take", "wait_operation"]
 
-_OPERATION = b"SlipstreamWait"
+_OPERATION = b"SlipstreamTicket"
 _LONGEST = 600.0  # seconds that results are kept if nothing asks for them, as their session was ended before
 
 _numbers = itertools.count(1)
@@ -112,7 +112,7 @@ _OTHERS = (
 
 
 class _Operation:
-    """SlipstreamWait(number): ends when the ticket of this number is over; 0 is always."""
+    """SlipstreamTicket(number): ends when the ticket of this number is over; 0 is always."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name in _RETURN_POINTERS:
