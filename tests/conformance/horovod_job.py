@@ -23,7 +23,9 @@ HERE = Path(__file__).resolve().parent
 VERDICTS = ("passed", "skipped", "failed", "hung", "died", "not run")
 BAD = VERDICTS[2:]
 POLL = 0.1  # seconds between two looks at what the ranks wrote
-STARTING = 120.0  # seconds that the ranks get at least until each of them has found its tests
+STARTING = (
+    120.0  # seconds that the ranks get at least until each has found its tests, and after the last of them
+)
 ENDING = 15.0  # seconds that a job gets to end its ranks
 LONGEST = 240  # characters of a reason
 
@@ -105,9 +107,10 @@ def run_job(
 
 
 def _written(folder: Path, ranks: int, limit: float) -> tuple[list[tuple[str, int]], float]:
-    """How much each rank has written, and how long it may stay as it is."""
+    """How much each rank has written, and how long it may stay as it is: longer before the first test and after all."""
     sizes = sorted((path.name, path.stat().st_size) for path in folder.glob("results.*[0-9]"))
-    return sizes, limit if len(sizes) == ranks else max(limit, STARTING)
+    amid = len(sizes) == ranks and len(list(folder.glob("results.*.over"))) < ranks
+    return sizes, limit if amid else max(limit, STARTING)
 
 
 def has_hung(

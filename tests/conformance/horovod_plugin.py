@@ -1,7 +1,8 @@
 """A plug-in of pytest for a rank that runs Horovod's tests: `results_plugin`, and stand-ins for what is not installed.
 
-The tests that import `mock` get `unittest.mock`, and those that import `parameterized` what is here; those of process sets, which are written for TensorFlow and use none
-of it, get `horovod.torch`; those of Adasum want MPI, and with PyTorch GPUs: they run on the CPU.
+The tests that import `mock` get `unittest.mock`, those that import `parameterized` what is here; those of process sets,
+which are written for TensorFlow and use none of it, get `horovod.torch`; those of Adasum want MPI, and with PyTorch
+GPUs: they run on the CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib.util
 import os
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -117,5 +119,6 @@ def pytest_runtest_logfinish() -> None:
 
 def pytest_sessionfinish(session: Any) -> None:
     """A rank that ends with an error would end the others, which still have verdicts to write."""
+    Path(os.environ["CHECKOUT_RESULTS"] + ".over").touch()
     if session.exitstatus in (TESTS_FAILED, NO_TESTS):
         session.exitstatus = 0

@@ -167,7 +167,7 @@ def check_not_in_the_set() -> None:
         ]
         for call in calls:
             for error in (tf.errors.InvalidArgumentError, ValueError):
-                with pytest.raises(error, match="rank . is not in ProcessSet"):
+                with pytest.raises(error, match=r"rank . is not in ProcessSet"):
                     call()
     hvd.remove_process_set(first)
 

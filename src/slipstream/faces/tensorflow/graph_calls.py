@@ -42,7 +42,9 @@ def graph_call(call: Call, inputs: Sequence[Any], outputs: Outputs) -> list[Any]
     return found
 
 
-def _in_thread(call: Call, inputs: Sequence[Any], dtypes: Sequence[Any], wait: Callable[[Any], Any]) -> list[Any]:
+def _in_thread(
+    call: Call, inputs: Sequence[Any], dtypes: Sequence[Any], wait: Callable[[Any], Any]
+) -> list[Any]:
     def begin(*given: Array) -> Any:
         ticket = Ticket()
         arrays = [np.array(one) for one in given]  # TensorFlow may use the memory again

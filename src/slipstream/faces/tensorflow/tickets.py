@@ -103,12 +103,20 @@ class _Done:
 
 _COMPUTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _SHAPES = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-_RETURN_POINTERS = "TF_NewStatus TF_NewOpDefinitionBuilder TF_NewAsyncKernelBuilder TF_TensorData".split()
-_OTHERS = (
-    "TF_SetStatus TF_GetCode TF_DeleteStatus TF_OpDefinitionBuilderAddInput TF_OpDefinitionBuilderSetIsStateful "
-    "TF_OpDefinitionBuilderSetShapeInferenceFunction TF_RegisterOpDefinition TF_RegisterKernelBuilder TF_GetInput "
-    "TF_DeleteTensor TF_OpKernelContext_Failure"
-).split()
+_RETURN_POINTERS = ["TF_NewStatus", "TF_NewOpDefinitionBuilder", "TF_NewAsyncKernelBuilder", "TF_TensorData"]
+_OTHERS = [
+    "TF_DeleteStatus",
+    "TF_DeleteTensor",
+    "TF_GetCode",
+    "TF_GetInput",
+    "TF_OpDefinitionBuilderAddInput",
+    "TF_OpDefinitionBuilderSetIsStateful",
+    "TF_OpDefinitionBuilderSetShapeInferenceFunction",
+    "TF_OpKernelContext_Failure",
+    "TF_RegisterKernelBuilder",
+    "TF_RegisterOpDefinition",
+    "TF_SetStatus",
+]
 
 
 class _Operation:
@@ -180,7 +188,7 @@ class _Operation:
 def _registered() -> Callable[[Any], Any] | None:
     if sys.platform != "linux":  # other C++ libraries lay out their functions in other ways
         return None
-    from tensorflow.python.framework import op_def_library  # noqa: PLC0415 - of TensorFlow's own: it may be gone
+    from tensorflow.python.framework import op_def_library
 
     try:
         path = os.path.join(tf.sysconfig.get_lib(), "libtensorflow_framework.so.2")
