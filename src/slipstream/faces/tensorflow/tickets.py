@@ -93,11 +93,11 @@ class _Done:
     def __init__(self, address: int) -> None:
         self._memory = (ctypes.c_void_p * 4).from_buffer_copy((ctypes.c_void_p * 4).from_address(address))
         self._address = ctypes.addressof(self._memory)
-        self._manage = _MANAGE(self._memory[2])
+        self._manage = _MANAGE(self._memory[2] or 0)
         self._manage(self._address, address, _CLONE)
 
     def __call__(self) -> None:
-        _INVOKE(self._memory[3])(self._address)
+        _INVOKE(self._memory[3] or 0)(self._address)
         self._manage(self._address, self._address, _DESTROY)
 
 
