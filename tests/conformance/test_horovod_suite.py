@@ -87,7 +87,7 @@ def test_what_becomes_of_each_test(tmp_path: Path) -> None:
     assert "none of them" in tests["Parts::test_of_none"]["together"]["reason"]
     assert "'b' != 'a'" in tests["Parts::test_of_a_bad_one"]["alone"]["reason"]
     assert "something ran before" in tests["test_fails_after_another"]["together"]["reason"]
-    assert tests["test_hangs"]["alone"]["reason"] == "rank 1 was in line 15 for 3 s"
+    assert tests["test_hangs"]["alone"]["reason"] == "rank 1 was in line 16 for 3 s"
     assert process.returncode == 1
     assert "3 failures that are not known" in process.stdout
 
