@@ -43,7 +43,7 @@ Most tests run twice, in a session of TensorFlow 1 and eagerly: one **passed** i
 skipped in the other at most. Those that ask for GPUs are skipped. Otherwise the words mean what they do on
 [Horovod's tests](horovod_tests.md) of PyTorch.
 
-Horovod itself does not build with this TensorFlow, and its tests of Keras are written for Keras 2.
+Horovod's tests of Keras are written for Keras 2; slipstream is for Keras 3.
 
 Stand-ins: the test of Adasum asks for MPI: it runs without.
 """
