@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "capi/calls.h"
 #include "capi/table.h"
 
 namespace slipstream::tensorflow {
@@ -65,13 +66,13 @@ struct Line::Question {
 };
 
 void Line::start(std::shared_ptr<Ticket> ticket) {
-  std::vector<Failed> failed;
+  std::vector<Ended> ended;
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(ticket));
-    if (!asking_) go_on(failed);
+    if (!asking_) go_on(ended);
   }
-  tell(failed);
+  tell(ended);
 }
 
 void Line::forget() {
@@ -84,16 +85,16 @@ void Line::forget() {
   api().group_release(gone);
 }
 
-void Line::tell(const std::vector<Failed>& failed) {
-  for (const Failed& one : failed)
-    if (one.status == SLIPSTREAM_OK)
+void Line::tell(const std::vector<Ended>& ended) {
+  for (const Ended& one : ended)
+    if (one.call == kNone)
       one.ticket->fail(one.text);
     else
       one.ticket->ended(one.call, one.status, one.text.c_str());
 }
 
 // Begins what can be begun. The lock is held.
-void Line::go_on(std::vector<Failed>& failed) {
+void Line::go_on(std::vector<Ended>& ended) {
   while (!waiting_.empty() && !asking_) {
     const std::shared_ptr<Ticket> ticket = waiting_.front();
     try {
@@ -104,11 +105,11 @@ void Line::go_on(std::vector<Failed>& failed) {
       }
     } catch (const std::exception& error) {
       waiting_.pop_front();
-      failed.push_back({ticket, 0, SLIPSTREAM_OK, error.what()});
+      ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, error.what()});
       continue;
     }
     waiting_.pop_front();
-    begin(ticket, failed);
+    begin(ticket, ended);
   }
 }
 
@@ -146,7 +147,7 @@ void Line::answered(void* user, int32_t status, const char* text) {
 }
 
 void Line::take(Question& question, int32_t status, const char* text) {
-  std::vector<Failed> failed;
+  std::vector<Ended> ended;
   {
     const std::lock_guard lock(mutex_);
     const std::shared_ptr<Ticket> ticket = std::move(waiting_.front());
@@ -155,23 +156,23 @@ void Line::take(Question& question, int32_t status, const char* text) {
     const std::vector<Told>& told = question.told;
     const auto differs = [&](const Told& one) { return one.digest != told[0].digest; };
     if (status != SLIPSTREAM_OK) {
-      failed.push_back({ticket, 0, SLIPSTREAM_OK, text});
+      ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, text});
     } else if (std::any_of(told.begin(), told.end(), differs)) {
-      failed.push_back({ticket, 0, SLIPSTREAM_OK, mismatch(*ticket, told)});
+      ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, mismatch(*ticket, told)});
     } else {
       if (agreed_.size() == kMostForms) agreed_.clear();  // on all ranks at the same operation
       agreed_.insert(ticket->form);
       if (group_ != nullptr)
-        begin(ticket, failed);
+        begin(ticket, ended);
       else
-        failed.push_back({ticket, 0, SLIPSTREAM_OK, "the job was left before this operation was started"});
+        ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, "the job was left before this operation was started"});
     }
-    go_on(failed);
+    go_on(ended);
   }
-  tell(failed);
+  tell(ended);
 }
 
-void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Failed>& failed) {
+void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended) {
   for (size_t i = 0; i < ticket->calls.size(); ++i) {
     Pack& pack = ticket->packs[i];
     slipstream_call& call = ticket->calls[i];
@@ -180,11 +181,17 @@ void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Failed>& fai
       call.src = call.dst = pack.memory.data();
     }
     auto of = std::make_unique<Ticket::Of>(ticket, i);
-    const int32_t status = api().submit(group_, &call, Ticket::Of::done, of.get());
-    if (status == SLIPSTREAM_OK)
-      of.release();
-    else
-      failed.push_back({ticket, i, status, api().last_error()});
+    try {
+      if (!capi::submit_or_run(*group_, call, Ticket::Of::done, of.get())) {
+        of.release();
+        continue;
+      }
+      ended.push_back({ticket, i, SLIPSTREAM_OK, ""});
+    } catch (const Failure& failure) {
+      ended.push_back({ticket, i, static_cast<int32_t>(failure.error().code), failure.what()});
+    } catch (const std::exception& error) {
+      ended.push_back({ticket, i, SLIPSTREAM_INTERNAL, error.what()});
+    }
   }
 }
 

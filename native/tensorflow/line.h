@@ -34,21 +34,23 @@ class Line {
 
  private:
   struct Question;
-  // Tickets that are to fail once the lock is free: whoever waits for one goes on in this thread, and may start others.
-  struct Failed {
+  // What a ticket is to be told once the lock is free: whoever waits for it goes on in this thread, and may start
+  // others.
+  struct Ended {
     std::shared_ptr<Ticket> ticket;
-    size_t call;
+    size_t call;  // kNone: it was not started
     int32_t status;
     std::string text;
   };
+  static constexpr size_t kNone = SIZE_MAX;
 
   static void answered(void* user, int32_t status, const char* text);
   void take(Question& question, int32_t status, const char* text);
-  void go_on(std::vector<Failed>& failed);
+  void go_on(std::vector<Ended>& ended);
   void renew();
   void ask(const std::shared_ptr<Ticket>& ticket);
-  void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Failed>& failed);
-  static void tell(const std::vector<Failed>& failed);
+  void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
+  static void tell(const std::vector<Ended>& ended);
 
   const int64_t number_;
   const Finder find_;

@@ -60,8 +60,8 @@ int32_t dtype_of(int of_tensorflow) {
 }
 
 const char* name_of(int32_t dtype) {
-  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
-                                    "int8",    "int16",   "int32",   "int64",    "uint8",         "uint16",
+  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16",  "float8_e4m3fn", "float8_e5m2",
+                                    "int8",    "int16",   "int32",   "int64",     "uint8",         "uint16",
                                     "uint32",  "uint64",  "bool",    "complex64", "complex128"};
   return kNames[dtype];
 }
@@ -73,8 +73,8 @@ const char* name_of_op(int64_t op) {
 
 // A factor as numbers of this type are multiplied by it: floating-point ones below float64 by a float32.
 double factor_for(int32_t dtype, double factor) {
-  const bool narrow = dtype == SLIPSTREAM_F32 || dtype == SLIPSTREAM_F16 || dtype == SLIPSTREAM_BF16 ||
-                      dtype == SLIPSTREAM_C64;
+  const bool narrow =
+      dtype == SLIPSTREAM_F32 || dtype == SLIPSTREAM_F16 || dtype == SLIPSTREAM_BF16 || dtype == SLIPSTREAM_C64;
   return narrow ? static_cast<double>(static_cast<float>(factor)) : factor;
 }
 
@@ -109,9 +109,7 @@ struct Operand {
   void* to = nullptr;
 };
 
-void append(std::string& form, int64_t number) {
-  form.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
+void append(std::string& form, int64_t number) { form.append(reinterpret_cast<const char*>(&number), sizeof number); }
 
 // Takes the input of this number, and makes the output for it: in the same memory, if nobody else uses that. Adds both
 // to what the ticket holds. Returns what is wrong, or null.
@@ -173,8 +171,8 @@ void plan(const Start& node, const std::vector<Operand>& operands, Ticket& ticke
   const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
   for (size_t i = 0; i < operands.size(); ++i) {
     const Operand& one = operands[i];
-    const bool wired = reduces && node.fields[kWire] != 0 && one.dtype == SLIPSTREAM_F32 &&
-                       one.bytes >= kLeastWired && adds(node.fields[kOp]);
+    const bool wired = reduces && node.fields[kWire] != 0 && one.dtype == SLIPSTREAM_F32 && one.bytes >= kLeastWired &&
+                       adds(node.fields[kOp]);
     if (reduces && operands.size() > 1 && one.bytes <= kMostPacked && !wired) {
       small[one.dtype].push_back(i);
       continue;

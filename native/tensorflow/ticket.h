@@ -34,8 +34,8 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   ~Ticket() { release(); }
   Ticket(const Ticket&) = delete;
 
-  // Before it starts: the calls of the engine. `form`: what all ranks have to agree about; `title`: the same for people.
-  // `packs`: one for each call; empty for those that work on tensors.
+  // Before it starts: the calls of the engine. `form`: what all ranks have to agree about; `title`: the same for
+  // people. `packs`: one for each call; empty for those that work on tensors.
   std::vector<slipstream_call> calls;
   std::vector<Pack> packs;
   std::string form, kind, title, what;

@@ -165,11 +165,12 @@ def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
 
 def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: bool) -> list[Any]:
     kind = "allreduce" if call.collective == _ALL_REDUCE else "broadcast"
-    node = graph.unique_name(call.name or f"slipstream_{kind}", mark_as_used=False)
     if call.name:
         purpose = f"graph operations called {kind}.{call.name}"
+    elif ordered:
+        purpose = "graph operations"
     else:
-        purpose = "graph operations" if ordered else f"graph operations of node {node}"
+        purpose = f"graph operations of node {graph.unique_name(f'slipstream_{kind}')}"
     line = _number_of(call.process_set, purpose)
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
     fields = [call.collective, line, call.op, call.root, call.wire, *scales]
