@@ -28,7 +28,18 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "tensorflow": {"capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {
-        *("base", "kernels", "transport", "engine", "boards", "session", "capi", "xla", "tensorflow", "reducers")
+        *(
+            "base",
+            "kernels",
+            "transport",
+            "engine",
+            "boards",
+            "session",
+            "capi",
+            "xla",
+            "tensorflow",
+            "reducers",
+        )
     },
     "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},

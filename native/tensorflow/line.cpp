@@ -27,12 +27,6 @@ struct Told {
 };
 static_assert(sizeof(Told) == 512);
 
-uint64_t digest_of(const std::string& form) {  // FNV-1a
-  uint64_t digest = 0xcbf29ce484222325;
-  for (const char c : form) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return digest;
-}
-
 // Names a rank for each form that there is.
 std::string mismatch(const Ticket& ticket, const std::vector<Told>& told) {
   std::string text = "Mismatched " + ticket.kind + " in TensorFlow graphs";

@@ -20,8 +20,8 @@ namespace slipstream::tensorflow {
 using Finder = slipstream_group* (*)(int64_t line);
 
 // Starts tickets in their order. What a form (shapes, dtypes, arguments) is, the ranks compare when it is met for the
-// first time: if they differ, all of them fail the operation, and the next ones go on. Later the engine still compares
-// what it knows of an operation, and ends the job if that differs.
+// first time: if they differ, all of them fail the operation, and the next ones go on. Later the engine
+// compares operations by what they are called, and ends the job if that differs.
 class Line {
  public:
   Line(int64_t number, Finder find) : number_(number), find_(find) {}

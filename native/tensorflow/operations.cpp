@@ -16,6 +16,7 @@ namespace {
 constexpr const char *kStart = "SlipstreamStart", *kWait = "SlipstreamWait";
 constexpr size_t kMostPacked = 128 << 10;  // bytes of a tensor that travels with others
 constexpr size_t kLeastWired = 64 << 10;   // slipstream.comm.collectives.wires has the same
+constexpr size_t kMostLabel = 160;         // letters
 constexpr size_t kAligned = 128;           // bytes; TensorFlow copies what is aligned to less than 64
 
 Api tf;
@@ -157,7 +158,7 @@ slipstream_call call_of(const Start& node, const Ticket& ticket, const Operand& 
   call.dtype = one.dtype;
   call.count = elements;
   call.root = static_cast<int32_t>(node.fields[kRoot]);
-  call.name = ticket.what.empty() ? nullptr : ticket.what.c_str();
+  call.name = ticket.label.c_str();
   if (call.collective != SLIPSTREAM_ALL_REDUCE) return call;
   call.op = static_cast<int32_t>(node.fields[kOp]);
   call.prescale = factor_for(one.dtype, std::bit_cast<double>(node.fields[kPrescale]));
@@ -209,6 +210,13 @@ Tensor* number_of(std::shared_ptr<Ticket> ticket) {
   return tf.new_tensor(kInt64, nullptr, 0, data, sizeof *data, free_number, reinterpret_cast<void*>(*data));
 }
 
+// Begins like the title, and differs wherever the form does.
+std::string label_of(const Ticket& ticket) {
+  const std::string text = (ticket.what.empty() ? ticket.kind : ticket.what) + " of " + ticket.title;
+  if (text.size() <= kMostLabel) return text;
+  return text.substr(0, kMostLabel) + "... (digest " + std::to_string(digest_of(ticket.form)) + ")";
+}
+
 void start(const Start& node, Context* context, const Outcome& outcome) {
   const auto ticket = std::make_shared<Ticket>(tf);
   const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
@@ -229,6 +237,7 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
   const double postscale = std::bit_cast<double>(node.fields[kPostscale]);
   if (prescale != 1.0 || postscale != 1.0)
     ticket->title += ", factors " + std::to_string(prescale) + " and " + std::to_string(postscale);
+  ticket->label = label_of(*ticket);
   plan(node, operands, *ticket);
   Tensor* const number = number_of(ticket);
   tf.set_output(context, 0, number, outcome.get());

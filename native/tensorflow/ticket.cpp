@@ -90,6 +90,12 @@ void Ticket::Of::done(void* user, int32_t status, const char* text) {
   of->ticket->ended(of->call, status, text);
 }
 
+uint64_t digest_of(const std::string& form) {  // FNV-1a
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const char c : form) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return digest;
+}
+
 int64_t give(std::shared_ptr<Ticket> ticket) {
   Given& all = given();
   const std::lock_guard lock(all.mutex);

@@ -39,6 +39,8 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   std::vector<slipstream_call> calls;
   std::vector<Pack> packs;
   std::string form, kind, title, what;
+  // What the engine knows it as, so that it compares that as well.
+  std::string label;
   // References that live as long as the engine reads and writes.
   std::vector<Tensor*> held;
 
@@ -70,6 +72,9 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   std::string error_;
   std::function<void()> after_;
 };
+
+// Of a form.
+uint64_t digest_of(const std::string& form);
 
 // Tickets by number, as long as the tensor that has the number lives.
 int64_t give(std::shared_ptr<Ticket> ticket);

@@ -32,8 +32,8 @@ __all__ = ["Call", "all_reduce_call", "broadcast_call", "started"]
 _ALL_REDUCE, _BROADCAST = 1, 4  # as slipstream.h has them
 _RELEASES = (2, 16), (2, 21)  # of TensorFlow, whose asynchronous kernels native/tensorflow knows
 _DTYPES = frozenset(
-    "float64 float32 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 "
-    "complex128".split()
+    [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + ["float64", "float32", "float16", "bfloat16", "bool", "complex64", "complex128"]
 )
 _LATEST = "_slipstream_latest"  # of a graph: what was started in it last
 _log = Log("slipstream")
@@ -177,8 +177,9 @@ def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: b
     # In the order of the trace: a backward function orders nothing by itself.
     before = getattr(graph, _LATEST, None) if ordered else None
     with graph.control_dependencies([before] if before is not None else []):
-        ticket, results = apply("SlipstreamStart", name=None, inputs=list(inputs), call=fields, what=call.name or "")
+        ticket, results = apply(
+            "SlipstreamStart", name=None, inputs=list(inputs), call=fields, what=call.name or ""
+        )
     if ordered:
         setattr(graph, _LATEST, ticket.op)
     return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))
-
