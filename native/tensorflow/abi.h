@@ -26,7 +26,8 @@ using Done = std::function<void()>;
 inline constexpr int kUnknown = 2;  // a code of errors
 inline constexpr int kInt64 = 9;    // a dtype
 
-struct Api {
+// Statuses and tensors.
+struct Values {
   Status* (*new_status)();
   void (*delete_status)(Status*);
   void (*set_status)(Status*, int code, const char* text);
@@ -42,7 +43,10 @@ struct Api {
   size_t (*bytes)(const Tensor*);
   void* (*data)(const Tensor*);
   int64_t (*elements)(const Tensor*);
+};
 
+// Declaring operations.
+struct Declarations {
   OpBuilder* (*new_op)(const char* name);
   void (*register_op)(OpBuilder*, Status*);  // which takes it
   void (*add_attribute)(OpBuilder*, const char* text);
@@ -56,7 +60,10 @@ struct Api {
   void (*input_shape)(ShapeContext*, int index, ShapeHandle*, Status*);
   void (*output_shape)(ShapeContext*, int index, ShapeHandle*, Status*);
   ShapeHandle* (*scalar_shape)(ShapeContext*);
+};
 
+// Making kernels.
+struct Kernels {
   KernelBuilder* (*new_kernel)(const char* op, const char* device, void* (*create)(Construction*),
                                void (*compute)(void* kernel, Context*), void (*destroy)(void* kernel));
   KernelBuilder* (*new_async_kernel)(const char* op, const char* device, void* (*create)(Construction*),
@@ -66,7 +73,10 @@ struct Api {
   void (*attribute_text)(Construction*, const char* name, char* text, size_t most, Status*);
   void (*attribute_numbers)(Construction*, const char* name, int64_t* numbers, int most, Status*);
   void (*construction_failed)(Construction*, Status*);
+};
 
+// What a kernel that runs may ask for.
+struct Running {
   int (*inputs)(Context*);
   void (*input)(Context*, int index, Tensor**, Status*);  // a new reference
   void (*set_output)(Context*, int index, const Tensor*, Status*);
@@ -75,6 +85,8 @@ struct Api {
                                  int* forwarded, Status*);
   void (*failed)(Context*, Status*);
 };
+
+struct Api : Values, Declarations, Kernels, Running {};
 
 // Looks all of them up in the library of this file, which the process has loaded. Returns what is wrong, or "".
 std::string look_up(const char* library, Api& found);
