@@ -104,6 +104,22 @@ def check_order_of_backward() -> None:
             np.testing.assert_array_equal(grad.numpy(), np.full(3, i * hvd.size()))
 
 
+def check_order_of_backward_by_python() -> None:
+    """The same of operations that go through numpy_function."""
+
+    @tf.function
+    def forward(xs: Any) -> Any:
+        return tf.add_n([tf.reduce_sum(hvd.allgather(x)) * float(i) for i, x in enumerate(xs)])
+
+    xs = [tf.ones([3]) for _ in range(MANY)]
+    for _ in range(5):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            y = forward(xs)
+        for i, grad in enumerate(tape.gradient(y, xs)):
+            np.testing.assert_array_equal(grad.numpy(), np.full(3, i))
+
+
 def check_inputs_stay() -> None:
     variable = tf.Variable(tf.ones([1000]))
 
@@ -191,6 +207,7 @@ CHECKS = [
     check_order,
     check_order_of_loops,
     check_order_of_backward,
+    check_order_of_backward_by_python,
     check_inputs_stay,
     check_results_that_nobody_uses,
     check_mismatch,

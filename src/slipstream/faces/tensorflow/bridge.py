@@ -16,7 +16,7 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array, is_aligned, new_array
 from slipstream.faces.tensorflow.failures import as_framework_error
-from slipstream.faces.tensorflow.native import Call, started
+from slipstream.faces.tensorflow.native import Call, after_latest, started
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
 
@@ -106,5 +106,8 @@ def _by_python(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outp
         with keeping():
             return list(work(*[np.asarray(one) for one in given]))
 
-    found = tf.numpy_function(call, list(inputs), [dtype for dtype, _ in outputs])
-    return [found] if not isinstance(found, list | tuple) else list(found)
+    with after_latest(tf.compat.v1.get_default_graph()) as latest:
+        found = tf.numpy_function(call, list(inputs), [dtype for dtype, _ in outputs])
+        found = [found] if not isinstance(found, list | tuple) else list(found)
+        latest(found[0].op)
+    return found

@@ -8,10 +8,11 @@ TensorFlow 1, by the name of its node: these may run in whatever order.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from slipstream.faces.arrays.movement import number_of_root
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
 
-__all__ = ["Call", "all_reduce_call", "broadcast_call", "started"]
+__all__ = ["Call", "after_latest", "all_reduce_call", "broadcast_call", "started"]
 
 _ALL_REDUCE, _BROADCAST = 1, 4  # as slipstream.h has them
 _RELEASES = (2, 16), (2, 21)  # of TensorFlow, whose asynchronous kernels native/tensorflow knows
@@ -109,6 +110,18 @@ def _find(number: int) -> int | Failure:
     return handle_or_failure(lambda: _lines[number].group(number))
 
 
+@contextlib.contextmanager
+def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
+    """Within it nodes of a function run after the latest one that starts an operation; takes the next such node.
+
+    So they run in the order of the trace on all ranks: a backward function orders nothing by itself.
+    """
+    in_function = graph.building_function and graph._get_control_flow_context() is None
+    before = getattr(graph, _LATEST, None) if in_function else None
+    with graph.control_dependencies([before] if before is not None else []):
+        yield lambda node: setattr(graph, _LATEST, node) if in_function else None
+
+
 class _Operations:
     """The two, once they are there."""
 
@@ -174,12 +187,9 @@ def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: b
     line = _number_of(call.process_set, purpose)
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
     fields = [call.collective, line, call.op, call.root, call.wire, *scales]
-    # In the order of the trace: a backward function orders nothing by itself.
-    before = getattr(graph, _LATEST, None) if ordered else None
-    with graph.control_dependencies([before] if before is not None else []):
+    with after_latest(graph) as latest:
         ticket, results = apply(
             "SlipstreamStart", name=None, inputs=list(inputs), call=fields, what=call.name or ""
         )
-    if ordered:
-        setattr(graph, _LATEST, ticket.op)
+        latest(ticket.op)
     return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))
