@@ -25,8 +25,22 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "session": {"base", "kernels", "transport", "engine", "boards"},
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "xla": {"capi"},
+    "tensorflow": {"capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
-    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "xla", "reducers"},
+    "bindings": {
+        *(
+            "base",
+            "kernels",
+            "transport",
+            "engine",
+            "boards",
+            "session",
+            "capi",
+            "xla",
+            "tensorflow",
+            "reducers",
+        )
+    },
     "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }

@@ -1,6 +1,7 @@
 // The C table as a capsule, and what it asks of Python (slipstream.comm.collectives.native_calls).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "bindings/module.h"
 #include "capi/handle.h"
 #include "capi/table.h"
+#include "tensorflow/operations.h"
 #include "xla/handler.h"
 
 namespace nb = nanobind;
@@ -163,6 +165,20 @@ slipstream_group* make(const int32_t* ranks, uint32_t n) {
   return handle_from("make", nb::make_tuple(std::move(members)));
 }
 
+// Never freed: TensorFlow's threads may ask until the process ends.
+PyObject* the_line_finder = nullptr;
+
+slipstream_group* find_line(int64_t line) {
+  const WithGil lock;
+  const nb::object address = called(the_line_finder, nb::make_tuple(line));
+  return reinterpret_cast<slipstream_group*>(nb::cast<uintptr_t>(address));
+}
+
+std::string tensorflow_operations(const std::string& library, const nb::object& find) {
+  the_line_finder = nb::object(find).release().ptr();
+  return tensorflow::add_operations(library.c_str(), find_line);
+}
+
 uintptr_t c_group(const std::shared_ptr<Session>& session, const std::shared_ptr<Group>& group, nb::object caller) {
   return reinterpret_cast<uintptr_t>(capi::handle_of(session, group, std::make_unique<PythonMaker>(std::move(caller))));
 }
@@ -177,6 +193,16 @@ void bind_c_api(nb::module_& m) {
   m.def(
       "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla::call), "xla._CUSTOM_CALL_TARGET"); },
       "What XLA's FFI calls for the operations of slipstream.jax.");
+  m.def("tensorflow_operations", &tensorflow_operations, nb::arg("library"), nb::arg("find"),
+        "Adds SlipstreamStart and SlipstreamWait to the TensorFlow whose library is this file; once in a process. "
+        "`find` gives the handle of a line's group, as `c_group` does. Returns what is wrong, or an empty text.");
+  m.def(
+      "tensorflow_forget",
+      [](int64_t line) {
+        const WithoutGil unlocked;  // a thread that has the line may wait for it
+        tensorflow::forget_line(line);
+      },
+      nb::arg("line"), "The process has left the job of this line.");
   m.def("c_group", &c_group, nb::arg("session"), nb::arg("group"), nb::arg("caller"),
         "The address of C's handle of a group, a new reference. `caller` answers for the group.");
   m.def(

@@ -97,10 +97,15 @@ void wait_to_end(slipstream_group& group, Work& work) {
   if (work.error()) throw Failure(work.error());
 }
 
-// True if the call was made by way of the group's board, and is done.
-bool run_on_board(slipstream_group& group, const slipstream_call& call, const Prepare& found) {
+// What became of a call that was tried by way of the group's board.
+enum class OnBoard : uint8_t { no, done, begun };
+
+// `begun(work)` is called if it became a work, which others may wait for.
+template <class Begun>
+OnBoard try_board(slipstream_group& group, const slipstream_call& call, const Prepare& found, Begun begun_work) {
   const CallRequest& request = found.prepared->request;
-  if (request.form.kind == BoardForm::Kind::none || found.prepared->scratch != Prepared::Scratch::none) return false;
+  if (request.form.kind == BoardForm::Kind::none || found.prepared->scratch != Prepared::Scratch::none)
+    return OnBoard::no;
   static const std::string no_name;
   const std::string name = call.name == nullptr ? no_name : std::string(call.name);
   const uint64_t count = found.prepared->count >= 0 ? static_cast<uint64_t>(found.prepared->count) : found.memory.count;
@@ -110,7 +115,7 @@ bool run_on_board(slipstream_group& group, const slipstream_call& call, const Pr
   Counters& counters = *group.session->options().counters;
   const Time begun = now();
   const uint64_t number = board.begin(on_board);
-  if (number == 0) return false;
+  if (number == 0) return OnBoard::no;
   std::vector<int> missing;
   const bool at_once = board.look_at_once();
   if (!at_once) {
@@ -118,15 +123,15 @@ bool run_on_board(slipstream_group& group, const slipstream_call& call, const Pr
     board.look(on_board);
   }
   const WorkPtr work = board.end(on_board, number);
-  if (work) wait_to_end(group, *work);
+  if (work) begun_work(work);
   const Clock::duration time = now() - begun;
   for (const int rank : missing) counters.add_late(request.group->ranks[static_cast<size_t>(rank)], time);
-  if (work) return true;
+  if (work) return OnBoard::begun;
   counters.count_beside(request, count, time);
-  if (at_once) return true;
+  if (at_once) return OnBoard::done;
   counters.add_wait(time);
   counters.add_busy(time);
-  return true;
+  return OnBoard::done;
 }
 
 }  // namespace
@@ -140,6 +145,24 @@ void submit(slipstream_group& group, const slipstream_call& call, slipstream_don
   issue(group, call, [&](Work& work) { work.listen(Dispatcher::instance().listener(work, done, user)); });
 }
 
+bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user) {
+  const Prepare found = prepare(group, call);
+  const auto listen = [&](Work& work) { work.listen(Dispatcher::instance().listener(work, done, user)); };
+  WorkPtr work;
+  const OnBoard went = try_board(group, call, found, [&](const WorkPtr& begun) {
+    work = begun;
+    listen(*begun);
+  });
+  if (went == OnBoard::no) {
+    const std::lock_guard lock(group.order);
+    work = numbered(group, call, found);
+    listen(*work);
+    group.session->submit(work);
+  }
+  if (found.watcher) found.watcher->ran(group.session, work);
+  return went == OnBoard::done;
+}
+
 slipstream_work* begin(slipstream_group& group, const slipstream_call& call) {
   auto handle = std::make_unique<slipstream_work>(group.session, nullptr);
   handle->work = issue(group, call, [](Work&) {});
@@ -149,7 +172,8 @@ slipstream_work* begin(slipstream_group& group, const slipstream_call& call) {
 void run(slipstream_group& group, const slipstream_call& call) {
   const Prepare found = prepare(group, call);
   WorkPtr work;
-  if (!run_on_board(group, call, found)) {
+  const auto wait = [&](const WorkPtr& begun) { wait_to_end(group, *begun); };
+  if (try_board(group, call, found, wait) == OnBoard::no) {
     {
       // The engine gets the works of a group in the order of their numbers: two that need the same memory begin in the
       // order in which they come, and another order on another rank would have both ranks wait for each other.

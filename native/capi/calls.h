@@ -14,6 +14,9 @@ struct Memory {
 Memory checked(const slipstream_group& group, const slipstream_call& call);
 
 void submit(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user);
+// As submit(), but a call that may go over the group's board looks for the other ranks for a moment. True if it is
+// done: then done() is not called.
+bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user);
 slipstream_work* begin(slipstream_group& group, const slipstream_call& call);
 // Throws the operation's error, too.
 void run(slipstream_group& group, const slipstream_call& call);

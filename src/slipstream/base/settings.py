@@ -281,6 +281,12 @@ class Settings:
         "whether an all_reduce of ranks that share hosts sums within each host first: auto, where that is quicker; "
         "on (then Adasum averages the ranks of each host); off; on all ranks",
     )
+    tensorflow_graphs: str = _setting(
+        _one_of("negotiated", "native"),
+        "negotiated",
+        "how operations run in TensorFlow's graphs: negotiated, through Python, so that ranks that have joined take "
+        "part; native, as operations of TensorFlow's own that need no Python; on all ranks",
+    )
     autotune: str = _setting(
         _one_of("off", "auto", "on"),
         "off",

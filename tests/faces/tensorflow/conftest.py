@@ -23,6 +23,17 @@ def tensorflow_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[i
         ranks.stop()
 
 
+@pytest.fixture(scope="session")
+def native_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Ranks]]:
+    """The same with native operations in graphs."""
+    folder = tmp_path_factory.mktemp("tensorflow-native")
+    environment = QUIET | {"SLIPSTREAM_TENSORFLOW_GRAPHS": "native"}
+    found = {size: Ranks(size, folder, worker=WORKER, environment=environment) for size in (2, 3)}
+    yield found
+    for ranks in found.values():
+        ranks.stop()
+
+
 @pytest.fixture(params=[2, 3])
 def ranks(tensorflow_jobs: dict[int, Ranks], request: pytest.FixtureRequest) -> Ranks:
     """A job of two ranks, and one of three."""

@@ -34,7 +34,7 @@ from slipstream.comm.collectives.requests import (
 from slipstream.comm.collectives.wires import wire_for
 from slipstream.comm.membership.group import Compiled, Group, world
 
-__all__ = ["Caller", "find", "handle_of", "make"]
+__all__ = ["Caller", "Failure", "find", "handle_of", "handle_or_failure", "make"]
 
 # As slipstream.h numbers them.
 _NAMES = (
@@ -105,6 +105,11 @@ def find(group_id: int) -> int | Failure:
 def make(ranks: Sequence[int]) -> int | Failure:
     """The handle of a new group of these ranks."""
     return _answered(lambda: handle_of(Group(ranks)))
+
+
+def handle_or_failure(group: Callable[[], Group]) -> int | Failure:
+    """`handle_of` what this finds."""
+    return _answered(lambda: handle_of(group()))
 
 
 class Caller:

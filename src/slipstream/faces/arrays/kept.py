@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import retold
 
 __all__ = ["keeping", "of_compiled"]
@@ -28,4 +29,15 @@ def of_compiled(error: BaseException) -> SlipstreamError | None:
     if isinstance(error, SlipstreamError):
         return error
     text = str(error)
-    return next((one for one in _kept if str(one) in text), None)
+    return next((one for one in _kept if str(one) in text), None) or _of_native(text)
+
+
+def _of_native(text: str) -> SlipstreamError | None:
+    """The error that has ended the job, if a native operation of TensorFlow says so."""
+    if "node Slipstream" not in text:
+        return None
+    try:
+        jobs.current().session.check()
+    except SlipstreamError as failed:
+        return failed
+    return None

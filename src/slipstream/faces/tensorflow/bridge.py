@@ -1,7 +1,7 @@
 """Between TensorFlow's tensors and NumPy arrays, without copies where there is a way.
 
 An eager tensor on the CPU shows its memory as an array, and takes over that of an aligned array by DLPack. In a graph
-`graph_calls` does both.
+there are native operations for what is common (`native`), if the job wants them; `graph_calls` does both for the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array, is_aligned, new_array
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error
 from slipstream.faces.tensorflow.graph_calls import graph_call
+from slipstream.faces.tensorflow.native import Call, after_latest, started
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
 
@@ -75,11 +76,17 @@ def to_tensor(array: Array, like: Any = None) -> Any:
     return tensor
 
 
-def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
+def run(
+    work: Callable[..., Sequence[Array]],
+    inputs: Sequence[Any],
+    outputs: Outputs,
+    call: Call | None = None,
+) -> list[Any]:
     """What ``work`` makes of the arrays of ``inputs``, as tensors: now, or whenever the graph runs.
 
+    ``call``: the same, as native operations do it in a graph; its results have the shapes of the inputs.
     Errors of the job are raised as `as_framework_error` says; in a graph a Mismatch is a
-    tf.errors.FailedPreconditionError with its text, others are tf.errors.UnknownError.
+    tf.errors.FailedPreconditionError with its text, others are tf.errors.UnknownError, as is a native Mismatch.
     """
     if all(map(is_eager, inputs)) and _executing_eagerly():
         try:
@@ -90,12 +97,20 @@ def run(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Ou
             raise as_argument_error(error) from None
         like = inputs[0] if inputs else None
         return [to_tensor(one, like) for one in results]
-    return _in_graph(work, inputs, outputs)
+    found = started(call, inputs)
+    if found is None:
+        found = _by_python(work, inputs, outputs)
+    for tensor, (_, shape) in zip(found, outputs, strict=False):
+        tensor.set_shape(shape)
+    return found
 
 
-def _in_graph(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
+def _by_python(work: Callable[..., Sequence[Array]], inputs: Sequence[Any], outputs: Outputs) -> list[Any]:
     def call(*given: Any) -> list[Array]:
         with keeping():
             return list(work(*[np.asarray(one) for one in given]))
 
-    return graph_call(call, inputs, outputs)
+    with after_latest(tf.compat.v1.get_default_graph()) as latest:
+        found = graph_call(call, inputs, outputs)
+        latest(found[0].op)
+    return found

@@ -32,14 +32,8 @@ def graph_call(call: Call, inputs: Sequence[Any], outputs: Outputs) -> list[Any]
     dtypes = [dtype for dtype, _ in outputs]
     if wait is None:
         found = tf.numpy_function(lambda *given: list(call(*given)), list(inputs), dtypes)
-        found = list(found) if isinstance(found, list | tuple) else [found]
-    elif in_session():
-        found = _in_thread(call, inputs, dtypes, wait)
-    else:
-        found = _checked(call, inputs, outputs, wait)
-    for tensor, (_, shape) in zip(found, outputs, strict=False):
-        tensor.set_shape(shape)
-    return found
+        return list(found) if isinstance(found, list | tuple) else [found]
+    return _in_thread(call, inputs, dtypes, wait) if in_session() else _checked(call, inputs, outputs, wait)
 
 
 def _in_thread(

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from slipstream.base.arguments import check_int, check_text
+from slipstream.base.dtypes import WireType
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.membership.group import world
@@ -23,6 +24,7 @@ from slipstream.faces.horovod.reduce_ops import Average
 from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, run
 from slipstream.faces.tensorflow.failures import as_framework_error, group_of
 from slipstream.faces.tensorflow.naming import name_in_session
+from slipstream.faces.tensorflow.native import Call, all_reduce_call, broadcast_call
 
 __all__ = [
     "allgather",
@@ -52,15 +54,19 @@ whole_call = whole(lambda *_, **__: world(), checks=CHECKS)
 
 
 def with_gradient(
-    work: Callable[..., Any], gradient: Callable[..., Any], inputs: Sequence[Any], outputs: Any
+    work: Callable[..., Any],
+    gradient: Callable[..., Any],
+    inputs: Sequence[Any],
+    outputs: Any,
+    native: Call | None = None,
 ) -> list[Any]:
     """`run`, with what ``gradient`` makes of the results' gradients as those of the inputs."""
     if not may_record() and all(map(is_eager, inputs)):
-        return run(work, inputs, outputs)
+        return run(work, inputs, outputs, native)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def call(*xs: Any) -> Any:
-        return tuple(run(work, xs, outputs)), gradient
+        return tuple(run(work, xs, outputs, native)), gradient
 
     return list(call(*inputs))
 
@@ -168,12 +174,14 @@ def broadcast(
         of_gradient = name_in_session(None, "broadcast_gradient")
 
         def back(array: Any) -> list[Any]:
-            reduced = starting.all_reduce(array, of_gradient, Average, 1.0, 1.0, process_set).wait()
-            return [reduced if is_root else np.zeros_like(reduced)]
+            return [starting.all_reduce(array, of_gradient, Average, 1.0, 1.0, process_set).wait()]
 
-        return run(back, [dy], [(dy.dtype, dy.shape)])[0]
+        native = all_reduce_call(Average, 1.0, 1.0, process_set, WireType.EXACT, None)
+        reduced = run(back, [dy], [(dy.dtype, dy.shape)], native)[0]
+        return reduced if is_root else tf.zeros_like(reduced)
 
-    return with_gradient(work, gradient, [x], [(x.dtype, x.shape)])[0]
+    native = broadcast_call(root_rank, process_set, name)
+    return with_gradient(work, gradient, [x], [(x.dtype, x.shape)], native)[0]
 
 
 @whole_call
@@ -201,7 +209,8 @@ def broadcast_(
     def work(*arrays: Any) -> Any:
         return starting.broadcast(arrays, root_rank, name, process_set).wait()
 
-    sent = run(work, values, [(one.dtype, one.shape) for one in values])
+    native = broadcast_call(root_rank, process_set, name)
+    sent = run(work, values, [(one.dtype, one.shape) for one in values], native)
     assigned = [variable.assign(value) for variable, value in zip(found, sent, strict=True)]
     return list(variables) if tf.executing_eagerly() else assigned
 

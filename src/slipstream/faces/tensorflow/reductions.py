@@ -27,6 +27,7 @@ from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, 
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error, group_of
 from slipstream.faces.tensorflow.movement import CHECKS, grouped_allgather, with_gradient
 from slipstream.faces.tensorflow.naming import name_in_session
+from slipstream.faces.tensorflow.native import all_reduce_call
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
@@ -101,8 +102,9 @@ def _all_reduce(
         def work(array: Any) -> list[Any]:
             return [starting.all_reduce(array, name, op, *factors, process_set, wire).wait()]
 
-        return run(work, [x], [(x.dtype, x.shape)])[0], gradient
+        return run(work, [x], [(x.dtype, x.shape)], native)[0], gradient
 
+    native = all_reduce_call(op, *factors, process_set, wire, name)
     return reduce(tensor)
 
 
@@ -172,7 +174,8 @@ def _grouped_all_reduce(
         _linear(op)
         return _grouped_all_reduce(dys, None, op, factors, process_set, wire)
 
-    return with_gradient(work, gradient, tensors, [(one.dtype, one.shape) for one in tensors])
+    native = all_reduce_call(op, *factors, process_set, wire, name)
+    return with_gradient(work, gradient, tensors, [(one.dtype, one.shape) for one in tensors], native)
 
 
 def _sparse(slices: Sequence[Any], op: int, factors: Factors, process_set: ProcessSet) -> list[Any]:

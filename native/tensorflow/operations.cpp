@@ -1,0 +1,355 @@
+#include "tensorflow/operations.h"
+
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace slipstream::tensorflow {
+
+namespace {
+
+constexpr const char *kStart = "SlipstreamStart", *kWait = "SlipstreamWait";
+constexpr size_t kMostPacked = 128 << 10;  // bytes of a tensor that travels with others
+constexpr size_t kLeastWired = 64 << 10;   // slipstream.comm.collectives.wires has the same
+constexpr size_t kMostLabel = 160;         // letters
+constexpr size_t kAligned = 128;           // bytes; TensorFlow copies what is aligned to less than 64
+
+Api tf;
+Finder the_finder = nullptr;
+
+// TensorFlow's numbers of types; -1: one that the engine has not.
+int32_t dtype_of(int of_tensorflow) {
+  switch (of_tensorflow) {
+    case 1:
+      return SLIPSTREAM_F32;
+    case 2:
+      return SLIPSTREAM_F64;
+    case 3:
+      return SLIPSTREAM_I32;
+    case 4:
+      return SLIPSTREAM_U8;
+    case 5:
+      return SLIPSTREAM_I16;
+    case 6:
+      return SLIPSTREAM_I8;
+    case 8:
+      return SLIPSTREAM_C64;
+    case 9:
+      return SLIPSTREAM_I64;
+    case 10:
+      return SLIPSTREAM_BOOL;
+    case 14:
+      return SLIPSTREAM_BF16;
+    case 17:
+      return SLIPSTREAM_U16;
+    case 18:
+      return SLIPSTREAM_C128;
+    case 19:
+      return SLIPSTREAM_F16;
+    case 22:
+      return SLIPSTREAM_U32;
+    case 23:
+      return SLIPSTREAM_U64;
+    default:
+      return -1;
+  }
+}
+
+const char* name_of(int32_t dtype) {
+  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16",  "float8_e4m3fn", "float8_e5m2",
+                                    "int8",    "int16",   "int32",   "int64",     "uint8",         "uint16",
+                                    "uint32",  "uint64",  "bool",    "complex64", "complex128"};
+  return kNames[dtype];
+}
+
+const char* name_of_op(int64_t op) {
+  constexpr const char* kNames[] = {"sum", "product", "min", "max", "average"};
+  return op >= 0 && op < 5 ? kNames[op] : "?";
+}
+
+// A factor as numbers of this type are multiplied by it: floating-point ones below float64 by a float32.
+double factor_for(int32_t dtype, double factor) {
+  const bool narrow =
+      dtype == SLIPSTREAM_F32 || dtype == SLIPSTREAM_F16 || dtype == SLIPSTREAM_BF16 || dtype == SLIPSTREAM_C64;
+  return narrow ? static_cast<double>(static_cast<float>(factor)) : factor;
+}
+
+// A node that starts operations.
+struct Start {
+  std::array<int64_t, kFields> fields{};
+  std::string what;  // what errors call it
+};
+
+void* create_start(Construction* construction) {
+  auto node = std::make_unique<Start>();
+  const Outcome outcome(tf);
+  int32_t count = 0, bytes = 0;
+  tf.attribute_numbers(construction, "call", node->fields.data(), kFields, outcome.get());
+  if (outcome.ok()) tf.attribute_size(construction, "what", &count, &bytes, outcome.get());
+  if (outcome.ok() && bytes > 0) {
+    node->what.resize(static_cast<size_t>(bytes));
+    tf.attribute_text(construction, "what", node->what.data(), node->what.size(), outcome.get());
+  }
+  if (!outcome.ok()) tf.construction_failed(construction, outcome.get());
+  return node.release();
+}
+
+void destroy_start(void* node) { delete static_cast<Start*>(node); }
+
+// One tensor of a node.
+struct Operand {
+  int32_t dtype = -1;
+  size_t bytes = 0;
+  uint64_t elements = 0;
+  const void* from = nullptr;
+  void* to = nullptr;
+};
+
+void append(std::string& form, int64_t number) { form.append(reinterpret_cast<const char*>(&number), sizeof number); }
+
+// Takes the input of this number, and makes the output for it: in the same memory, if nobody else uses that. Adds both
+// to what the ticket holds. Returns what is wrong, or null.
+const char* take(Context* context, int index, Ticket& ticket, Operand& found, const Outcome& outcome) {
+  Tensor* input = nullptr;
+  tf.input(context, index, &input, outcome.get());
+  if (!outcome.ok()) return outcome.text();
+  found.dtype = dtype_of(tf.dtype(input));
+  found.bytes = tf.bytes(input);
+  found.elements = static_cast<uint64_t>(tf.elements(input));
+  std::vector<int64_t> dims(static_cast<size_t>(tf.rank(input)));
+  for (size_t i = 0; i < dims.size(); ++i) dims[i] = tf.dim(input, static_cast<int>(i));
+  tf.delete_tensor(input);  // else there are two users of its memory
+  if (found.dtype < 0) return "slipstream cannot communicate tensors of this dtype";
+
+  append(ticket.form, found.dtype);
+  append(ticket.form, static_cast<int64_t>(dims.size()));
+  ticket.title += std::string(ticket.title.empty() ? "" : "; ") + name_of(found.dtype) + ", (";
+  for (size_t i = 0; i < dims.size(); ++i) {
+    append(ticket.form, dims[i]);
+    ticket.title += (i == 0 ? "" : " ") + std::to_string(dims[i]) + (i + 1 < dims.size() || i == 0 ? "," : "");
+  }
+  ticket.title += ")";
+
+  int forwarded = -1;
+  Tensor* const output = tf.forward_or_allocate(context, &index, 1, index + 1, dims.data(),
+                                                static_cast<int>(dims.size()), &forwarded, outcome.get());
+  if (!outcome.ok()) return outcome.text();
+  ticket.held.push_back(output);
+  found.to = tf.data(output);
+  found.from = found.to;
+  if (forwarded == index) return nullptr;
+  tf.input(context, index, &input, outcome.get());
+  if (!outcome.ok()) return outcome.text();
+  ticket.held.push_back(input);
+  found.from = tf.data(input);
+  return nullptr;
+}
+
+bool adds(int64_t op) { return op == SLIPSTREAM_SUM || op == SLIPSTREAM_AVG; }
+
+slipstream_call call_of(const Start& node, const Ticket& ticket, const Operand& one, uint64_t elements) {
+  slipstream_call call;
+  slipstream_call_init(&call, static_cast<int32_t>(node.fields[kCollective]));
+  call.dtype = one.dtype;
+  call.count = elements;
+  call.root = static_cast<int32_t>(node.fields[kRoot]);
+  call.name = ticket.label.c_str();
+  if (call.collective != SLIPSTREAM_ALL_REDUCE) return call;
+  call.op = static_cast<int32_t>(node.fields[kOp]);
+  call.prescale = factor_for(one.dtype, std::bit_cast<double>(node.fields[kPrescale]));
+  call.postscale = factor_for(one.dtype, std::bit_cast<double>(node.fields[kPostscale]));
+  return call;
+}
+
+// What the engine is asked for. Which tensors travel together depends on what all ranks have in common.
+void plan(const Start& node, const std::vector<Operand>& operands, Ticket& ticket) {
+  std::map<int32_t, std::vector<size_t>> small;
+  const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand& one = operands[i];
+    const bool wired = reduces && node.fields[kWire] != 0 && one.dtype == SLIPSTREAM_F32 && one.bytes >= kLeastWired &&
+                       adds(node.fields[kOp]);
+    if (reduces && operands.size() > 1 && one.bytes <= kMostPacked && !wired) {
+      small[one.dtype].push_back(i);
+      continue;
+    }
+    slipstream_call call = call_of(node, ticket, one, one.elements);
+    call.src = one.from;
+    call.dst = one.to;
+    if (wired) call.wire = static_cast<int32_t>(node.fields[kWire]);
+    ticket.calls.push_back(call);
+    ticket.packs.emplace_back();
+  }
+  for (const auto& [dtype, numbers] : small) {
+    Pack pack;
+    uint64_t elements = 0;
+    for (const size_t i : numbers) {
+      pack.parts.push_back({operands[i].from, operands[i].to, operands[i].bytes});
+      elements += operands[i].elements;
+    }
+    ticket.calls.push_back(call_of(node, ticket, operands[numbers[0]], elements));
+    ticket.packs.push_back(std::move(pack));
+  }
+}
+
+void free_number(void* data, size_t, void* user) {
+  forget_ticket(static_cast<int64_t>(reinterpret_cast<intptr_t>(user)));
+  std::free(data);
+}
+
+// A tensor that has the ticket's number. The ticket is known by it as long as the tensor lives.
+Tensor* number_of(std::shared_ptr<Ticket> ticket) {
+  auto* const data = static_cast<int64_t*>(std::aligned_alloc(kAligned, kAligned));
+  if (data == nullptr) throw std::bad_alloc();
+  *data = give(std::move(ticket));
+  return tf.new_tensor(kInt64, nullptr, 0, data, sizeof *data, free_number, reinterpret_cast<void*>(*data));
+}
+
+// Begins like the title, and differs wherever the form does.
+std::string label_of(const Ticket& ticket) {
+  const std::string text = (ticket.what.empty() ? ticket.kind : ticket.what) + " of " + ticket.title;
+  if (text.size() <= kMostLabel) return text;
+  return text.substr(0, kMostLabel) + "... (digest " + std::to_string(digest_of(ticket.form)) + ")";
+}
+
+void start(const Start& node, Context* context, const Outcome& outcome) {
+  const auto ticket = std::make_shared<Ticket>(tf);
+  const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
+  ticket->kind = reduces ? "allreduce" : "broadcast";
+  ticket->what = node.what;
+  for (const Field field : {kCollective, kOp, kRoot, kWire, kPrescale, kPostscale})
+    append(ticket->form, node.fields[field]);
+  std::vector<Operand> operands(static_cast<size_t>(tf.inputs(context)));
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (const char* const problem = take(context, static_cast<int>(i), *ticket, operands[i], outcome)) {
+      const std::string text = problem;
+      tf.failed(context, Outcome(tf).as(text.c_str()));
+      return;
+    }
+  ticket->title += reduces ? std::string(", ") + name_of_op(node.fields[kOp])
+                           : ", from rank " + std::to_string(node.fields[kRoot]) + " of the group";
+  const double prescale = std::bit_cast<double>(node.fields[kPrescale]);
+  const double postscale = std::bit_cast<double>(node.fields[kPostscale]);
+  if (prescale != 1.0 || postscale != 1.0)
+    ticket->title += ", factors " + std::to_string(prescale) + " and " + std::to_string(postscale);
+  ticket->label = label_of(*ticket);
+  plan(node, operands, *ticket);
+  Tensor* const number = number_of(ticket);
+  tf.set_output(context, 0, number, outcome.get());
+  tf.delete_tensor(number);
+  line_of(node.fields[kLine], the_finder).start(ticket);
+  if (ticket->has_failed()) tf.failed(context, Outcome(tf).as(ticket->error().c_str()));
+}
+
+void compute_start(void* node, Context* context) {
+  const Outcome outcome(tf);
+  try {
+    start(*static_cast<Start*>(node), context, outcome);
+  } catch (const std::exception& error) {
+    tf.failed(context, Outcome(tf).as(error.what()));
+  }
+}
+
+void* create_nothing(Construction*) { return nullptr; }
+void destroy_nothing(void*) {}
+
+// Passes the results on, or the error.
+void finish(Context* context, const Ticket& ticket) {
+  const Outcome outcome(tf);
+  if (!ticket.error().empty()) {
+    tf.failed(context, Outcome(tf).as(ticket.error().c_str()));
+    return;
+  }
+  for (int i = 1; i < tf.inputs(context); ++i) {
+    Tensor* result = nullptr;
+    tf.input(context, i, &result, outcome.get());
+    if (!outcome.ok()) break;
+    tf.set_output(context, i - 1, result, outcome.get());
+    tf.delete_tensor(result);
+    if (!outcome.ok()) break;
+  }
+  if (!outcome.ok()) tf.failed(context, outcome.get());
+}
+
+void compute_wait(void*, Context* context, Done* given) {
+  const Done done = *given;
+  const Outcome outcome(tf);
+  Tensor* number = nullptr;
+  tf.input(context, 0, &number, outcome.get());
+  std::shared_ptr<Ticket> ticket;
+  if (outcome.ok()) {
+    if (tf.dtype(number) == kInt64 && tf.bytes(number) == sizeof(int64_t))
+      ticket = ticket_of(*static_cast<const int64_t*>(tf.data(number)));
+    tf.delete_tensor(number);
+  }
+  if (ticket == nullptr) {
+    tf.failed(context, Outcome(tf).as("SlipstreamWait waits for nothing that SlipstreamStart has started"));
+    done();
+    return;
+  }
+  const auto after = [context, done, of = ticket.get()] {
+    finish(context, *of);
+    done();
+  };
+  ticket->when_done(after);
+}
+
+void infer(ShapeContext* context, Status* status, bool starts) {
+  if (starts) {
+    ShapeHandle* const scalar = tf.scalar_shape(context);
+    tf.output_shape(context, 0, scalar, status);
+    tf.delete_shape(scalar);
+  }
+  ShapeHandle* const shape = tf.new_shape();
+  const auto inputs = static_cast<int>(tf.shape_inputs(context));
+  for (int i = starts ? 0 : 1; i < inputs && tf.code_of(status) == 0; ++i) {
+    tf.input_shape(context, i, shape, status);
+    if (tf.code_of(status) == 0) tf.output_shape(context, starts ? i + 1 : i - 1, shape, status);
+  }
+  tf.delete_shape(shape);
+}
+
+void add_start(const Outcome& outcome) {
+  OpBuilder* const op = tf.new_op(kStart);
+  for (const char* text : {"T: list(type) >= 1", "call: list(int)", "what: string"}) tf.add_attribute(op, text);
+  tf.add_input(op, "inputs: T");
+  tf.add_output(op, "ticket: int64");
+  tf.add_output(op, "results: T");
+  tf.set_stateful(op, true);
+  tf.set_shapes(op, [](ShapeContext* context, Status* status) { infer(context, status, true); });
+  tf.register_op(op, outcome.get());
+  if (!outcome.ok()) return;
+  tf.register_kernel(kStart, tf.new_kernel(kStart, "CPU", create_start, compute_start, destroy_start), outcome.get());
+}
+
+void add_wait(const Outcome& outcome) {
+  OpBuilder* const op = tf.new_op(kWait);
+  tf.add_attribute(op, "T: list(type) >= 1");
+  tf.add_input(op, "ticket: int64");
+  tf.add_input(op, "results: T");
+  tf.add_output(op, "outputs: T");
+  tf.set_shapes(op, [](ShapeContext* context, Status* status) { infer(context, status, false); });
+  tf.register_op(op, outcome.get());
+  if (!outcome.ok()) return;
+  tf.register_kernel(kWait, tf.new_async_kernel(kWait, "CPU", create_nothing, compute_wait, destroy_nothing),
+                     outcome.get());
+}
+
+}  // namespace
+
+std::string add_operations(const char* library, Finder find) {
+  std::string problem = look_up(library, tf);
+  if (!problem.empty()) return problem;
+  the_finder = find;
+  const Outcome outcome(tf);
+  add_start(outcome);
+  if (outcome.ok()) add_wait(outcome);
+  return outcome.ok() ? "" : outcome.text();
+}
+
+}  // namespace slipstream::tensorflow

@@ -1,0 +1,123 @@
+#include "tensorflow/ticket.h"
+
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+namespace slipstream::tensorflow {
+
+namespace {
+
+struct Given {
+  std::mutex mutex;
+  std::unordered_map<int64_t, std::shared_ptr<Ticket>> tickets;
+  int64_t latest = 0;
+};
+
+// Never freed: TensorFlow's threads may outlive static variables.
+Given& given() {
+  static auto* const all = new Given;
+  return *all;
+}
+
+}  // namespace
+
+void Pack::fill() {
+  size_t bytes = 0;
+  for (const Part& part : parts) bytes += part.bytes;
+  memory.resize(bytes);
+  std::byte* to = memory.data();
+  for (const Part& part : parts) {
+    if (part.bytes != 0) std::memcpy(to, part.from, part.bytes);
+    to += part.bytes;
+  }
+}
+
+void Pack::empty() const {
+  const std::byte* from = memory.data();
+  for (const Part& part : parts) {
+    if (part.bytes != 0) std::memcpy(part.to, from, part.bytes);
+    from += part.bytes;
+  }
+}
+
+void Ticket::ended(size_t call, int32_t status, const char* text) {
+  if (status == SLIPSTREAM_OK) packs[call].empty();
+  std::unique_lock lock(mutex_);
+  if (status != SLIPSTREAM_OK && error_.empty()) error_ = *text == '\0' ? "the operation has failed" : text;
+  if (++ended_ == calls.size()) end(std::move(lock));
+}
+
+void Ticket::fail(const std::string& text) {
+  std::unique_lock lock(mutex_);
+  error_ = text;
+  end(std::move(lock));
+}
+
+void Ticket::end(std::unique_lock<std::mutex> lock) {
+  release();
+  over_ = true;
+  const std::function<void()> after = std::move(after_);
+  lock.unlock();
+  if (after) after();
+}
+
+bool Ticket::when_done(const std::function<void()>& after) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!over_) {
+      after_ = after;
+      return false;
+    }
+  }
+  after();
+  return true;
+}
+
+bool Ticket::has_failed() {
+  const std::lock_guard lock(mutex_);
+  return over_ && !error_.empty();
+}
+
+void Ticket::release() {
+  for (Tensor* const one : held) tf_.delete_tensor(one);
+  held.clear();
+  packs.clear();
+}
+
+void Ticket::Of::done(void* user, int32_t status, const char* text) {
+  const std::unique_ptr<Of> of(static_cast<Of*>(user));
+  of->ticket->ended(of->call, status, text);
+}
+
+uint64_t digest_of(const std::string& form) {  // FNV-1a
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const char c : form) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return digest;
+}
+
+int64_t give(std::shared_ptr<Ticket> ticket) {
+  Given& all = given();
+  const std::lock_guard lock(all.mutex);
+  all.tickets.emplace(++all.latest, std::move(ticket));
+  return all.latest;
+}
+
+std::shared_ptr<Ticket> ticket_of(int64_t number) {
+  Given& all = given();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.tickets.find(number);
+  return found == all.tickets.end() ? nullptr : found->second;
+}
+
+void forget_ticket(int64_t number) {
+  Given& all = given();
+  std::shared_ptr<Ticket> gone;  // its end may free tensors, which may free tickets
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.tickets.find(number);
+  if (found == all.tickets.end()) return;
+  gone = std::move(found->second);
+  all.tickets.erase(found);
+}
+
+}  // namespace slipstream::tensorflow

@@ -1,0 +1,84 @@
+// An operation of a graph between the node that starts it and the one that waits for it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "capi/slipstream.h"
+#include "tensorflow/abi.h"
+
+namespace slipstream::tensorflow {
+
+// Tensors of one dtype that travel as one message: of small ones the messages are what costs. Their copies lie side by
+// side.
+struct Pack {
+  struct Part {
+    const void* from;
+    void* to;
+    size_t bytes;
+  };
+  std::vector<Part> parts;
+  std::vector<std::byte> memory;
+
+  void fill();
+  void empty() const;
+};
+
+class Ticket : public std::enable_shared_from_this<Ticket> {
+ public:
+  explicit Ticket(const Api& tf) : tf_(tf) {}
+  ~Ticket() { release(); }
+  Ticket(const Ticket&) = delete;
+
+  // Before it starts: the calls of the engine. `form`: what all ranks have to agree about; `title`: the same for
+  // people. `packs`: one for each call; empty for those that work on tensors.
+  std::vector<slipstream_call> calls;
+  std::vector<Pack> packs;
+  std::string form, kind, title, what;
+  // What the engine knows it as, so that it compares that as well.
+  std::string label;
+  // References that live as long as the engine reads and writes.
+  std::vector<Tensor*> held;
+
+  // A call has come to its end. The last one ends the ticket. Whoever waits goes on in this thread.
+  void ended(size_t call, int32_t status, const char* text);
+  // It will not be started.
+  void fail(const std::string& text);
+  // Has `after` called once: now, if it has ended. Returns whether it has.
+  bool when_done(const std::function<void()>& after);
+  // Of one that has ended; "": well.
+  const std::string& error() const { return error_; }
+  bool has_failed();
+
+  // What a call of the engine is told of it by. It owns a reference.
+  struct Of {
+    std::shared_ptr<Ticket> ticket;
+    size_t call;
+    static void done(void* user, int32_t status, const char* text);
+  };
+
+ private:
+  void end(std::unique_lock<std::mutex> lock);
+  void release();
+
+  const Api& tf_;
+  std::mutex mutex_;
+  size_t ended_ = 0;
+  bool over_ = false;
+  std::string error_;
+  std::function<void()> after_;
+};
+
+// Of a form.
+uint64_t digest_of(const std::string& form);
+
+// Tickets by number, as long as the tensor that has the number lives.
+int64_t give(std::shared_ptr<Ticket> ticket);
+std::shared_ptr<Ticket> ticket_of(int64_t number);
+void forget_ticket(int64_t number);
+
+}  // namespace slipstream::tensorflow

@@ -1,0 +1,195 @@
+"""Operations of graphs as two native ones: SlipstreamStart begins, SlipstreamWait gives the results.
+
+They need no Python, and keep none of TensorFlow's threads busy (native/tensorflow). What belongs together on the ranks
+their line says. The operations without a name of all functions are one line, as TensorFlow runs what is stateful in a
+function in the order of the program. Each name is a line of its own, and so is each operation in a graph of
+TensorFlow 1, by the name of its node: these may run in whatever order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from slipstream import _core
+from slipstream.base.dtypes import WireType
+from slipstream.base.log import Log
+from slipstream.comm.collectives.native_calls import Failure, handle_or_failure
+from slipstream.comm.membership import job as jobs
+from slipstream.comm.membership.group import Group
+from slipstream.faces.arrays.movement import number_of_root
+from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
+
+__all__ = ["Call", "after_latest", "all_reduce_call", "broadcast_call", "started"]
+
+_ALL_REDUCE, _BROADCAST = 1, 4  # as slipstream.h has them
+_RELEASES = (2, 16), (2, 21)  # of TensorFlow, whose asynchronous kernels native/tensorflow knows
+_DTYPES = frozenset(
+    [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + ["float64", "float32", "float16", "bfloat16", "bool", "complex64", "complex128"]
+)
+_LATEST = "_slipstream_latest"  # of a graph: what was started in it last
+_log = Log("slipstream")
+
+
+@dataclass(frozen=True)
+class Call:
+    """All of an operation but its tensors. ``root``: a rank of the set's group."""
+
+    collective: int
+    process_set: ProcessSet
+    name: str | None
+    op: int = 0
+    root: int = 0
+    wire: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+
+def all_reduce_call(
+    op: int, prescale: float, postscale: float, process_set: ProcessSet, wire: WireType, name: str | None
+) -> Call | None:
+    """An all-reduce of each tensor by Horovod's ``op``; None for Adasum, which the engine has not."""
+    if op == Adasum:
+        return None
+    return Call(
+        _ALL_REDUCE, process_set, name, engine_op(op), 0, int(wire), float(prescale), float(postscale)
+    )
+
+
+def broadcast_call(root_rank: int, process_set: ProcessSet, name: str | None) -> Call:
+    """A broadcast of each tensor from ``root_rank``, its number in the job."""
+    return Call(_BROADCAST, process_set, name, root=number_of_root(root_rank, process_set))
+
+
+class _Line:
+    """Operations that all ranks start in one order, on a group of their own."""
+
+    def __init__(self, process_set: ProcessSet, purpose: str) -> None:
+        self._process_set, self._purpose = process_set, purpose
+        self._group: Group | None = None
+        self._beside: Group | None = None
+
+    def group(self, number: int) -> Group:
+        """That of the job as it is now."""
+        group = self._process_set.group
+        if self._beside is None or self._group is not group:
+            self._group, self._beside = group, group.beside(self._purpose)
+            group.job.when_left(lambda: self._forget(number, group))
+        return self._beside
+
+    def _forget(self, number: int, group: Group) -> None:
+        if self._group is group:
+            self._group = self._beside = None
+        _core.tensorflow_forget(number)
+
+
+_lock = threading.Lock()
+_lines: list[_Line] = []
+_numbers: weakref.WeakKeyDictionary[ProcessSet, dict[str, int]] = weakref.WeakKeyDictionary()
+
+
+def _number_of(process_set: ProcessSet, purpose: str) -> int:
+    with _lock:
+        known = _numbers.setdefault(process_set, {})
+        if purpose not in known:
+            known[purpose] = len(_lines)
+            _lines.append(_Line(process_set, purpose))
+        return known[purpose]
+
+
+def _find(number: int) -> int | Failure:
+    return handle_or_failure(lambda: _lines[number].group(number))
+
+
+@contextlib.contextmanager
+def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
+    """Within it nodes of a function run after the latest one that starts an operation; takes the next such node.
+
+    So they run in the order of the trace on all ranks: a backward function orders nothing by itself.
+    """
+    in_function = graph.building_function and graph._get_control_flow_context() is None
+    before = getattr(graph, _LATEST, None) if in_function else None
+    with graph.control_dependencies([before] if before is not None else []):
+        yield lambda node: setattr(graph, _LATEST, node) if in_function else None
+
+
+class _Operations:
+    """The two, once they are there."""
+
+    def __init__(self) -> None:
+        self._apply: Any = None
+        self._tried = False
+
+    def apply(self) -> Any:
+        """What adds one to the graph: (its type, inputs and attributes by name); None where there can be none."""
+        with _lock:
+            if not self._tried:
+                self._tried = True
+                try:
+                    self._apply = self._added()
+                except (ImportError, OSError, RuntimeError) as error:
+                    _log.warning("operations in TensorFlow's graphs go through Python: %s", error)
+        return self._apply
+
+    @staticmethod
+    def _added() -> Any:
+        from tensorflow.python.framework.op_def_library import apply_op
+
+        release = tuple(int(part) for part in tf.__version__.split(".")[:2])
+        if not _RELEASES[0] <= release <= _RELEASES[1]:
+            raise RuntimeError(
+                f"native operations are for TensorFlow 2.16 to 2.21, and this is {tf.__version__}"
+            )
+        problem = _core.tensorflow_operations(f"{tf.sysconfig.get_lib()}/libtensorflow_framework.so.2", _find)
+        if problem:
+            raise RuntimeError(problem)
+        return apply_op
+
+
+_operations = _Operations()
+
+
+def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
+    """Adds the operation to the graph; its results. None where it has to go another way."""
+    if call is None or not inputs or not all(one.dtype.name in _DTYPES for one in inputs):
+        return None
+    if jobs.current().settings.tensorflow_graphs != "native":
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    ordered = graph.building_function
+    if ordered and not tf.compat.v1.executing_eagerly_outside_functions():
+        return None  # nothing orders the calls of a function in a session
+    if graph._get_control_flow_context() is not None:
+        return None  # of TensorFlow 1: iterations of a loop may overlap
+    apply = _operations.apply()
+    if apply is None:
+        return None
+    return _added(apply, call, inputs, graph, ordered)
+
+
+def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: bool) -> list[Any]:
+    kind = "allreduce" if call.collective == _ALL_REDUCE else "broadcast"
+    if call.name:
+        purpose = f"graph operations called {kind}.{call.name}"
+    elif ordered:
+        purpose = "graph operations"
+    else:
+        purpose = f"graph operations of node {graph.unique_name(f'slipstream_{kind}')}"
+    line = _number_of(call.process_set, purpose)
+    scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
+    fields = [call.collective, line, call.op, call.root, call.wire, *scales]
+    with after_latest(graph) as latest:
+        ticket, results = apply(
+            "SlipstreamStart", name=None, inputs=list(inputs), call=fields, what=call.name or ""
+        )
+        latest(ticket.op)
+    return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))

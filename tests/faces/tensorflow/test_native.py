@@ -1,0 +1,234 @@
+"""SlipstreamStart and SlipstreamWait: order, overlap with one inter-op thread, and what happens in sessions.
+
+The ranks have one inter-op thread (rank_process.py), so an operation that kept it busy would stop all others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import slipstream.tensorflow as hvd  # noqa: E402
+
+v1 = tf.compat.v1
+MANY = 24
+
+
+def types_of(graph: Any) -> list[str]:
+    return [one.type for one in graph.get_operations()]
+
+
+def starts_of(graph: Any) -> list[Any]:
+    return [one for one in graph.get_operations() if one.type == "SlipstreamStart"]
+
+
+def check_that_they_are_used() -> None:
+    def all_of_them(x: Any) -> Any:
+        sums = hvd.grouped_allreduce([x, x + 1, tf.cast(x, tf.int32)], op=hvd.Sum)
+        return hvd.allreduce(x), sums, hvd.broadcast(x, root_rank=0, name="named")
+
+    function = tf.function(all_of_them).get_concrete_function(tf.ones([3]))
+    types = types_of(function.graph)
+    assert (types.count("SlipstreamStart"), types.count("SlipstreamWait")) == (3, 3)
+    assert not {"PyFunc", "PyFuncStateless", "EagerPyFunc"} & set(types)
+    assert [one.shape for one in function.structured_outputs[1]] == [(3,)] * 3
+    adasum = tf.function(lambda x: hvd.allreduce(x, op=hvd.Adasum)).get_concrete_function(tf.ones([3]))
+    assert "PyFunc" in types_of(adasum.graph)
+
+
+def check_groups_of_small_and_large() -> None:
+    shapes = [(3,), (0,), (50_000,), (), (2, 5), (7,)]
+    dtypes = ["float32", "float32", "float32", "float64", "int32", "float32"]
+    given = [
+        np.full(shape, i + hvd.rank(), dtype)
+        for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+    ]
+    run = tf.function(lambda: hvd.grouped_allreduce([tf.constant(one) for one in given], op=hvd.Sum))
+    for _ in range(3):
+        for i, one in enumerate(run()):
+            want = sum(i + rank for rank in range(hvd.size()))
+            np.testing.assert_array_equal(one.numpy(), np.full(shapes[i], want, dtypes[i]))
+
+
+def check_order() -> None:
+    """Independent operations, some of whose inputs come late, on each rank others."""
+
+    def many(x: Any) -> Any:
+        found = []
+        for i in range(MANY):
+            late = tf.reduce_sum(tf.linalg.matmul(x, x)) * 0 if (i + hvd.rank()) % 3 == 0 else 0.0
+            found.append(hvd.allreduce(tf.fill([4], float(i)) + late, op=hvd.Sum))
+        return found
+
+    run = tf.function(many)
+    for _ in range(10):
+        for i, one in enumerate(run(tf.ones([96, 96]))):
+            np.testing.assert_array_equal(one.numpy(), np.full(4, i * hvd.size()))
+
+
+def check_order_of_loops() -> None:
+    @tf.function
+    def loop(n: Any) -> Any:
+        found = tf.TensorArray(tf.float32, n)
+        for i in tf.range(n):
+            late = (
+                tf.reduce_sum(tf.ones([64, 64]) @ tf.ones([64, 64])) * 0 if (i + hvd.rank()) % 2 == 0 else 0.0
+            )
+            found = found.write(i, hvd.allreduce(tf.cast(i, tf.float32) + late, op=hvd.Sum))
+        return found.stack()
+
+    for _ in range(10):
+        np.testing.assert_array_equal(loop(tf.constant(12)).numpy(), np.arange(12) * hvd.size())
+
+
+def check_order_of_backward() -> None:
+    """The backward function of a tape outside orders nothing by itself."""
+
+    @tf.function
+    def forward(xs: Any) -> Any:
+        return tf.add_n([hvd.allreduce(x, op=hvd.Sum) * float(i) for i, x in enumerate(xs)])
+
+    xs = [tf.ones([3]) for _ in range(MANY)]
+    for _ in range(10):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            y = forward(xs)
+        for i, grad in enumerate(tape.gradient(y, xs)):
+            np.testing.assert_array_equal(grad.numpy(), np.full(3, i * hvd.size()))
+
+
+def check_order_of_backward_by_python() -> None:
+    """The same of operations that go through numpy_function."""
+
+    @tf.function
+    def forward(xs: Any) -> Any:
+        return tf.add_n([tf.reduce_sum(hvd.allgather(x)) * float(i) for i, x in enumerate(xs)])
+
+    xs = [tf.ones([3]) for _ in range(MANY)]
+    for _ in range(5):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            y = forward(xs)
+        for i, grad in enumerate(tape.gradient(y, xs)):
+            np.testing.assert_array_equal(grad.numpy(), np.full(3, i))
+
+
+def check_inputs_stay() -> None:
+    variable = tf.Variable(tf.ones([1000]))
+
+    @tf.function
+    def step(x: Any) -> Any:
+        y = x * 2
+        total = hvd.allreduce(y, op=hvd.Sum)
+        own = hvd.allreduce(variable, op=hvd.Sum)
+        variable.assign_add(tf.ones([1000]))
+        return y, total, own
+
+    for turn in range(5):
+        y, total, own = step(tf.ones([1000]))
+        np.testing.assert_array_equal(y.numpy(), np.full(1000, 2))
+        np.testing.assert_array_equal(total.numpy(), np.full(1000, 2 * hvd.size()))
+        np.testing.assert_array_equal(own.numpy(), np.full(1000, (turn + 1) * hvd.size()))
+
+
+def check_results_that_nobody_uses() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        hvd.allreduce(x, op=hvd.Sum)
+        return hvd.allreduce(x + 1, op=hvd.Sum)
+
+    for _ in range(20):
+        np.testing.assert_array_equal(step(tf.ones([5])).numpy(), np.full(5, 2 * hvd.size()))
+
+
+def check_sessions_in_any_order(names: bool) -> None:
+    """Each rank starts them in another order; with one thread, and results that all are awaited."""
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        found = [
+            hvd.allreduce(tf.fill([2], float(i)), op=hvd.Sum, name=f"x{i}" if names else None)
+            for i in range(4)
+        ]
+        starts = starts_of(graph)
+        assert len(starts) == 4
+        order = starts if hvd.rank() else starts[::-1]
+        for before, after in itertools.pairwise(order):
+            after._add_control_input(before)
+        for _ in range(5):
+            for i, one in enumerate(session.run(found)):
+                np.testing.assert_array_equal(one, np.full(2, i * hvd.size()))
+
+
+def check_mismatch() -> None:
+    for turn in range(3):  # a new form each time: those that are known the engine compares
+        x = tf.ones([1001 + turn + 100 * hvd.rank()])
+        text = rf"Mismatched allreduce.*rank 0 with float32, \({1001 + turn},\).*rank 1 with .*\({1101 + turn},\)"
+        with pytest.raises(tf.errors.UnknownError, match=text):
+            tf.function(lambda x=x: hvd.allreduce(x, op=hvd.Sum))()
+    with pytest.raises(tf.errors.UnknownError, match=r"Mismatched broadcast.*from rank 0.*from rank 1"):
+        tf.function(lambda: hvd.broadcast(tf.ones(1001), root_rank=min(hvd.rank(), 1)))()
+    run = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
+    np.testing.assert_array_equal(run().numpy(), np.full(2, hvd.size()))
+
+
+def check_known_shapes_of_equal_size() -> None:
+    """The engine sees what the ranks need not tell each other any more; that ends the job."""
+    sums = [tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum)) for _ in range(2)]
+    for run, shape in zip(sums, ([4, 6], [6, 4]), strict=True):
+        run(tf.ones(shape))
+    with pytest.raises(
+        tf.errors.UnknownError, match=r"differs between ranks.*\(4, 6\).*\(6, 4\)|.*\(6, 4\).*\(4, 6\)"
+    ):
+        sums[hvd.rank()](tf.ones([4, 6][:: -1 if hvd.rank() else 1]))
+
+
+def check_lost_amid_many() -> None:
+    @tf.function
+    def step() -> Any:
+        return [hvd.allreduce(tf.fill([100_000], float(i)), op=hvd.Sum) for i in range(MANY)]
+
+    step()
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(2):  # later ones fail, too
+        with pytest.raises(tf.errors.UnknownError, match="rank 1"):
+            step()
+
+
+CHECKS = [
+    check_that_they_are_used,
+    check_groups_of_small_and_large,
+    check_order,
+    check_order_of_loops,
+    check_order_of_backward,
+    check_order_of_backward_by_python,
+    check_inputs_stay,
+    check_results_that_nobody_uses,
+    check_mismatch,
+]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("check", CHECKS)
+def test_on_ranks(native_jobs: Any, size: int, check: Any) -> None:
+    native_jobs[size](check)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("names", [True, False])
+def test_sessions_in_any_order(native_jobs: Any, size: int, names: bool) -> None:
+    native_jobs[size](check_sessions_in_any_order, names)
+
+
+def test_known_shapes_of_equal_size(native_jobs: Any) -> None:
+    native_jobs[2](check_known_shapes_of_equal_size, dying=[0, 1])  # no job is left
+
+
+def test_a_rank_that_is_killed(native_jobs: Any) -> None:
+    native_jobs[3](check_lost_amid_many, dying=[1])
