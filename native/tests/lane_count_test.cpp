@@ -198,9 +198,18 @@ TEST(time_without_work_does_not_count) {
   CHECK(link.trial->many > 99e6);
 }
 
+TEST(a_review_ends_where_the_few_lanes_carry_next_to_nothing) {
+  Link link;
+  link.go(5, of_each);
+  CHECK_EQ(link.count.wanted(), 16);
+  link.go(130, [](int lanes) { return lanes <= 2 ? 1e3 : 50e6; });  // both are on a path that has become slow
+  CHECK(link.trials >= 2);
+  CHECK_EQ(link.count.wanted(), 16);
+}
+
 TEST(a_link_that_carries_little_needs_no_lanes) {
   Link link;
-  link.go(100, 0.5e6);
+  link.go(100, 0.1e6);
   CHECK_EQ(link.count.wanted(), 2);
 }
 

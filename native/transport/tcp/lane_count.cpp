@@ -9,7 +9,7 @@ namespace {
 constexpr double kMeasureSeconds = 0.4;  // of busy time
 constexpr double kSettleSeconds = 0.2;   // of busy time, in which new connections find their rate
 constexpr double kOpeningSeconds = 2;    // until a trial goes on without those that could not be opened
-constexpr double kLeastRate = 1e6;       // bytes a second: who sends less needs no lanes
+constexpr double kLeastRate = 2e5;       // bytes a second: who never sent more needs no lanes
 constexpr double kGain = 1.1;
 constexpr double kFallen = 0.7;     // times the rate that a trial found: for a minute, it shortens the wait
 constexpr int64_t kShortened = 8;   // to this part
@@ -69,8 +69,8 @@ std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, bool may_try, 
         enter(State::beginning, seen, now);
       } else if (state_ == State::beginning) {
         if (busy >= kSettleSeconds) enter(State::measuring, seen, now);
-      } else if (busy >= kMeasureSeconds && rate < kLeastRate) {
-        from_ = seen;
+      } else if (busy >= kMeasureSeconds && std::max(rate, kept_rate_) < kLeastRate) {
+        from_ = seen;  // a review goes on: the few lanes may be on the slowest of several paths
       } else if (busy >= kMeasureSeconds) {
         rate_ = rate;
         wanted_ = many_;
