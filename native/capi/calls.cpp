@@ -164,7 +164,7 @@ bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstr
 }
 
 slipstream_work* begin(slipstream_group& group, const slipstream_call& call) {
-  auto handle = std::make_unique<slipstream_work>(group.session, nullptr);
+  std::unique_ptr<slipstream_work> handle(new slipstream_work{group.session, nullptr});  // clang 14 can do no better
   handle->work = issue(group, call, [](Work&) {});
   return handle.release();
 }

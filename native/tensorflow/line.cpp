@@ -174,7 +174,7 @@ void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ende
       pack.fill();
       call.src = call.dst = pack.memory.data();
     }
-    auto of = std::make_unique<Ticket::Of>(ticket, i);
+    std::unique_ptr<Ticket::Of> of(new Ticket::Of{ticket, i});  // clang 14 can do no better
     try {
       if (!capi::submit_or_run(*group_, call, Ticket::Of::done, of.get())) {
         of.release();

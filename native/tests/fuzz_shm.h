@@ -81,11 +81,13 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   }
 
   void turn() {
+    if (failed_) return;
     try {
       poller_.wait(0);
       link_->poll();
       link_->tick(now());
-    } catch (const Failure& failure) {  // the session fails with it
+    } catch (const Failure& failure) {  // the session fails with it, and turns no more
+      failed_ = true;
       if (downs_ == 0) down(*link_, failure.error());
     }
   }
@@ -203,6 +205,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   void knocked(int) override {}
   void stranger(const std::string&, const std::string&) override {}
 
+  bool failed_ = false;
   Poller poller_;
   Bell bell_;
   Regions regions_;
