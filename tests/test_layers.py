@@ -27,20 +27,8 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "xla": {"capi"},
     "tensorflow": {"capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
-    "bindings": {
-        *(
-            "base",
-            "kernels",
-            "transport",
-            "engine",
-            "boards",
-            "session",
-            "capi",
-            "xla",
-            "tensorflow",
-            "reducers",
-        )
-    },
+    "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}
+    | {"capi", "xla", "tensorflow"},
     "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }

@@ -106,9 +106,8 @@ class Collector:
                 return
             if op == END:
                 self._done.add(client.rank)
-                self._leaves(
-                    client
-                )  # it comes anew for the next timeline, maybe before this connection is closed
+                # It comes anew for the next timeline, maybe before this connection is closed.
+                self._leaves(client)
             self._server.reply(client, OK, TIME.pack(time.monotonic_ns() + self._offset))
 
     def _take(self, file: TraceFile, rank: int, body: memoryview) -> None:
