@@ -41,19 +41,36 @@ def test_the_first_of_those_that_failed_by_themselves() -> None:
     assert first.rank == 1
 
 
-def test_the_rank_that_gave_a_connection_up_knows_why() -> None:
+PACKETS = "PeerLost: packets larger than 575 bytes do not reach rank 1"
+
+
+def lost(rank: int, how: str = "died or was killed: nothing listens there any more") -> str:
+    return f"PeerLost: rank {rank} (host h{rank}) {how}"
+
+
+LEFT = lost(0, "has given up the connection that broke, and opened another one")
+
+
+@pytest.mark.parametrize(
+    ("errors", "cause"),
+    [
+        ({1: LEFT, 0: PACKETS}, 0),
+        ({1: lost(0), 0: PACKETS}, 0),  # it has left because of that, and has not ended yet
+        ({3: lost(2), 2: lost(1), 1: lost(0), 0: PACKETS}, 0),
+        ({1: lost(0), 0: lost(1)}, 1),  # what is between them failed: the first
+        ({0: LEFT.replace("rank 0", "rank 1"), 1: lost(0)}, 1),
+        ({3: lost(2), 2: lost(0), 0: lost(2)}, 2),
+        ({1: lost(0), 2: lost(0)}, 1),  # nothing is known of rank 0
+    ],
+)
+def test_the_error_of_a_rank_that_others_lost_tells_more(errors: dict[int, str], cause: int) -> None:
     causes = Causes()
-    causes.report(
-        1,
-        report(
-            CONSEQUENCE, "PeerLost: rank 0 has given up the connection that broke, and opened another one"
-        ),
-    )
-    causes.failed(1, 1, "exited with code 1", [])
-    causes.report(0, report(CONSEQUENCE, "PeerLost: packets larger than 575 bytes do not reach rank 1"))
+    for rank, text in errors.items():
+        causes.report(rank, report(CONSEQUENCE, text))
+    causes.failed(next(iter(errors)), 1, "exited with code 1", [])
     first = causes.first()
     assert first is not None
-    assert first.rank == 0
+    assert first.rank == cause
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,24 @@ class Causes:
             for rank, (grade, error) in self._reports.items()
             if rank not in ended
         ]
-        return min(
-            self._failures + raised, key=lambda one: (one.grade, _LEFT in one.error)
-        )  # the first of the lowest
+        lowest = min(one.grade for one in self._failures + raised)
+        return _followed([one for one in self._failures + raised if one.grade == lowest])
+
+
+def _followed(failures: list[Failure]) -> Failure:
+    """The first of ``failures``, or of the rank whose loss made it fail, and so on.
+
+    Ranks that name each other fail by what is between them: then the first that knows why.
+    """
+    of_rank = {one.rank: one for one in failures}
+    one, seen = failures[0], list[Failure]()
+    while one not in seen:
+        seen.append(one)
+        if one.lost not in of_rank:
+            return one
+        one = of_rank[one.lost]
+    circle = seen[seen.index(one) :]
+    return min(circle, key=lambda one: (_LEFT in one.error, failures.index(one)))
 
 
 def named(ranks: Sequence[int]) -> str:
