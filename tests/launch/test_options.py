@@ -101,7 +101,7 @@ def test_the_launcher_takes_the_same_settings_as_the_ranks(
         (["--lanes", "65"], "--lanes"),
         (["--transport", "rdma"], "--transport"),
         (["--wire", "fp16"], "'int8'; did you mean f16?"),
-        (["-e", "SLIPSTREAM_WIRE=fp16"], "did you mean f16?"),
+        (["-e", "SLIPSTREAM_WIRE=fp16"], "int8, got 'fp16'; did you mean f16?"),
         (["--timeout", "soon"], "--timeout"),
         (["--timeout", "0"], "'0' is not a time above 0"),
         (["--timeout", "nan"], "'nan' is not a time: a number of seconds, or"),

@@ -72,6 +72,7 @@ def snapshot(
         "late": {},
         "stalls": 0,
         "saved_bytes": 0,
+        "reducers": 0,
         "links": links or [],
     } | more
 

@@ -93,6 +93,8 @@ def test_reducers_that_take_no_part_are_said_not_to() -> None:
         ),
         ({"autotune": "on"}, 2, 1, ["--autotune on (SLIPSTREAM_AUTOTUNE) has no effect"]),
         ({"autotune_log": "log"}, 2, 2, ["--autotune-log (SLIPSTREAM_AUTOTUNE_LOG) has no effect without"]),
+        ({"metrics_bind": "::"}, 2, 2, ["--metrics-bind (SLIPSTREAM_METRICS_BIND) has no effect without"]),
+        ({"metrics_bind": "::", "metrics_port": 9400}, 2, 2, []),
     ],
 )
 def test_settings_that_have_no_effect_are_named(

@@ -37,6 +37,10 @@ def test_advice_follows_the_numbers() -> None:
         rank["saved_bytes"] = 1 << 30
     (one,) = report(ranks)["advice"]
     assert "--wire" not in one
+    for rank in ranks:
+        rank["reducers"] = 2
+    (one,) = report(ranks)["advice"]
+    assert "reducers" not in one  # the job has some
     ranks[1]["steps"] = steps(0.1, 0.01)
     (one,) = report(ranks)["advice"]  # the others wait for its compute: fewer bytes would not help
     assert "rank 1" in one

@@ -99,8 +99,15 @@ def _seconds(text: str) -> float:
 
 def _text(text: str) -> str:
     if not text or len(text) > 4096 or not text.isprintable():
-        raise ValueError("expected printable text of at most 4096 characters")
+        raise ValueError("expected printable text of 1 to 4096 characters")
     return text
+
+
+def _malformed(variable: str, error: ValueError, text: str | None) -> ValueError:
+    """What is said of a value that ``error`` refuses; without ``text`` the value is secret. A guess comes last."""
+    expected, *guess = str(error).partition("; did you mean")
+    got = "" if text is None else f", got {text!r:.80}"
+    return ValueError(f"{variable}: {expected}{got}{''.join(guess)}")
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -404,8 +411,7 @@ class Settings:
             try:
                 values[field.name] = field.metadata["parse"](text)
             except ValueError as error:
-                got = f", got {text!r:.80}" if field.repr else ""
-                raise ValueError(f"{variable}: {error}{got}") from None
+                raise _malformed(variable, error, text if field.repr else None) from None
         if of_horovod(environ):
             from slipstream.base import horovod_knobs  # few jobs have any
 
@@ -413,7 +419,7 @@ class Settings:
                 try:
                     values[name] = fields[PREFIX + name.upper()].metadata["parse"](text)
                 except ValueError as error:
-                    raise ValueError(f"{variable}: {error}, got {text!r:.80}") from None
+                    raise _malformed(variable, error, text) from None
         settings = cls(**values)
         settings._check_pairs()
         return settings

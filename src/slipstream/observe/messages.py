@@ -59,6 +59,8 @@ def without_effect(settings: Settings, *, ranks: int, hosts: int) -> list[str]:
         found.append("--wire-gather (SLIPSTREAM_WIRE_GATHER) has no effect without --wire")
     if settings.autotune_log is not None and settings.autotune == "off":
         found.append("--autotune-log (SLIPSTREAM_AUTOTUNE_LOG) has no effect without --autotune")
+    if settings.metrics_bind != "127.0.0.1" and settings.metrics_port is None:
+        found.append("--metrics-bind (SLIPSTREAM_METRICS_BIND) has no effect without --metrics-port")
     return found
 
 

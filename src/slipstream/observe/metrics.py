@@ -116,6 +116,7 @@ class Recorder:
             "late": {str(rank): seconds for rank, seconds in enumerate(counters["late"]) if seconds > 0},
             "stalls": counters["stalls"],
             "saved_bytes": saved_bytes(),
+            "reducers": len(job.reducers.known),
             "links": [one | self._rates.of(one["rank"]) for one in self._links()],
         }
 

@@ -43,6 +43,7 @@ def report(snapshots: Sequence[Snapshot | None], job: str = "job") -> Report:
             link["sent"] for one in known for link in one["links"] if link["transport"] != _TCP
         ),
         "saved_bytes": sum(one["saved_bytes"] for one in known),
+        "reducers": max((one["reducers"] for one in known), default=0),
         "stalls": sum(one["stalls"] for one in known),
         "retransmits": _sum_of_links(known, "retransmits"),
         "lost_connections": _sum_of_links(known, "lost"),
@@ -146,7 +147,7 @@ def _ways(found: Report) -> list[str]:
         )
     if "torch.distributed" in found["faces"]:
         ways.append("a hook of slipstream.torch.comm_hooks (docs/compression.md)")
-    if found["hosts"] > 2:  # between two hosts they save nothing
+    if found["hosts"] > 2 and not found["reducers"]:  # between two hosts they save nothing
         ways.append("reducers (docs/reducers.md)")
     return [*ways, "larger batches"]
 

@@ -26,6 +26,7 @@ __all__ = [
 _SIOCGIFCONF, _SIOCGIFFLAGS = 0x8912, 0x8913
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 # Bridges of container and virtual machine hosts: the same address on every host, reachable from none.
+_SETTING = "--interface (SLIPSTREAM_INTERFACE)"
 _PRIVATE_BRIDGES = ("docker", "virbr", "br-", "cni", "lxcbr", "podman")
 
 
@@ -152,16 +153,16 @@ def _of_interface(found: list[Interface], interface: str) -> list[str]:
     if wanted is not None:
         if any(wanted in i.ipv4 + i.ipv6 for i in found if i.up):
             return [wanted]
-        raise ValueError(f"interface {interface!r}: no interface of this host has that address")
+        raise ValueError(f"{_SETTING}: {interface!r}: no interface of this host has that address")
     for i in found:
         if i.name == interface:
             if not i.up:
-                raise ValueError(f"interface {interface!r} is down")
+                raise ValueError(f"{_SETTING}: {interface!r} is down")
             if not i.ipv4 + i.ipv6:
-                raise ValueError(f"interface {interface!r} has no address")
+                raise ValueError(f"{_SETTING}: {interface!r} has no address")
             return [*i.ipv4, *i.ipv6]
     names = ", ".join(i.name for i in found)
-    raise ValueError(f"interface {interface!r} does not exist on this host; there are {names}")
+    raise ValueError(f"{_SETTING}: {interface!r} does not exist on this host; there are {names}")
 
 
 def bind_addresses(interface: str | None, *, one_host: bool = False) -> list[str]:
