@@ -12,7 +12,8 @@ namespace slipstream {
 
 // What a rank said about an operation that another one waits in.
 struct Answer {
-  Time at{};
+  Time said_at{};   // by the rank that it is about
+  Time heard_at{};  // from that one, or another that passed it on
   bool takes_part = false;
   std::string text;  // "has not called it: ..."
 };

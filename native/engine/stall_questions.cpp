@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kAnswersPerSecond = 32;  // to one rank
 constexpr double kPassOnSeconds = 1;   // news of one rank are passed on this often
+constexpr double kAgeSeconds = 0.1;    // a unit of the age of an answer that is passed on
 constexpr size_t kMostAnswerText = 500;
 constexpr size_t kMostDescription = 1000;
 constexpr uint8_t kTakesPart = 1;                      // flag of a status
@@ -111,13 +112,13 @@ void StallQuestions::answer(int peer, const WorkHeader& asked) {
   stall.askers.insert(peer);
   send_answer(peer, asked, rank_, true, "is in it, and waits for " + report_.who(execution->waiting_on()));
   for (const auto& [rank, said] : stall.answers)
-    if (!said.takes_part && rank != peer) send_answer(peer, asked, rank, false, said.text);
+    if (!said.takes_part && rank != peer) send_answer(peer, asked, rank, false, said.text, t - said.said_at);
 }
 
 bool StallQuestions::may_answer(int peer, Time now) { return answers_[peer].take(now, 1, kAnswersPerSecond); }
 
 void StallQuestions::send_answer(int to, const WorkHeader& asked, int subject, bool takes_part,
-                                 const std::string& text) {
+                                 const std::string& text, Clock::duration age) {
   const std::string bounded = cut(text, kMostAnswerText);
   WorkHeader frame;
   frame.type = MessageType::status;
@@ -125,6 +126,7 @@ void StallQuestions::send_answer(int to, const WorkHeader& asked, int subject, b
   frame.channel = asked.channel;
   frame.seq = asked.seq;
   frame.chunk = static_cast<uint32_t>(subject);
+  frame.piece = static_cast<uint16_t>(std::clamp(Seconds(age).count() / kAgeSeconds, 0.0, 65535.0));
   frame.length = static_cast<uint32_t>(bounded.size());
   fabric_.send(to, frame, std::as_bytes(std::span(bounded.data(), bounded.size())));
 }
@@ -155,14 +157,15 @@ void StallQuestions::answered(int peer, const WorkHeader& frame, const std::stri
   const Time t = now();
   const bool takes_part = (frame.flags & kTakesPart) != 0;
   Answer& known = stall->answers[subject];
-  const bool fresh = !known.text.empty() && t - known.at < seconds(kPassOnSeconds);
-  if (fresh && peer != subject) return;
+  const bool fresh = !known.text.empty() && t - known.heard_at < seconds(kPassOnSeconds);
+  const Time said_at = t - (peer == subject ? Clock::duration{} : seconds(frame.piece * kAgeSeconds));
+  if (peer != subject && (fresh || said_at < known.said_at)) return;
   const bool passed_on = fresh && !known.takes_part;
-  known = {t, takes_part, cut(text, kMostAnswerText)};
+  known = {said_at, t, takes_part, cut(text, kMostAnswerText)};
   if (takes_part || passed_on) return;
   for (const int asker : stall->askers)
     if (asker != peer && asker != subject && may_answer(asker, t))
-      send_answer(asker, frame, subject, false, known.text);
+      send_answer(asker, frame, subject, false, known.text, t - said_at);
 }
 
 // Why this rank is not in the work it is asked for; empty if it has been.

@@ -57,7 +57,8 @@ class StallQuestions {
   Error mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const;
   void answer(int peer, const WorkHeader& asked);
   bool may_answer(int peer, Time now);
-  void send_answer(int to, const WorkHeader& asked, int subject, bool takes_part, const std::string& text);
+  void send_answer(int to, const WorkHeader& asked, int subject, bool takes_part, const std::string& text,
+                   Clock::duration age = {});
   Stall* stall_of(const WorkHeader& frame, int subject);
   std::string absence(const WorkHeader& asked, Time now) const;
 

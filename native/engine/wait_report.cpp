@@ -96,7 +96,7 @@ std::string WaitReport::dissent(const Work& work, const Stall& stall, Time now) 
       ++left;
     else
       text += ". " + fabric_.who(rank) + " " + absence_from(work, said.text) + " (it reported this " +
-              seconds_text(now - said.at) + " ago)";
+              seconds_text(now - said.said_at) + " ago)";
   }
   if (text.empty() && !stall.answers.empty()) return ". Those that have answered take part.";
   if (text.empty())
@@ -149,7 +149,7 @@ std::string WaitReport::full(const Error& failure) const {
     text += "\n  waits: " + wait + " (group of " + members(*work.request.group) + ")";
     for (const auto& [rank, said] : stall.answers)
       text += "\n    " + fabric_.who(rank) + " " + absence_from(work, said.text) + " (it reported this " +
-              seconds_text(t - said.at) + " ago)";
+              seconds_text(t - said.said_at) + " ago)";
   };
   size_t shown = 0;
   for (const Execution* execution : executions_.in_order())

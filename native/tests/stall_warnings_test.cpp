@@ -16,6 +16,26 @@ size_t times(const std::string& text, std::string_view part) {
   return found;
 }
 
+// An all-reduce of a few values by all ranks of a group.
+WorkPtr reduce(MemoryRank& rank, int number, std::vector<int> ranks, std::array<float, 2>& value) {
+  auto group = std::make_shared<Group>();
+  group->id = 12;
+  group->ranks = std::move(ranks);
+  group->rank = number;
+  Request request;
+  request.plan = ring_all_reduce(number, static_cast<int>(group->ranks.size()));
+  request.group = std::move(group);
+  request.signature.operation = "all_reduce/test";
+  request.signature.reduces = true;
+  request.signature.count = value.size();
+  for (const size_t space : {0, 1})
+    request.spaces[space] = {reinterpret_cast<std::byte*>(value.data()), value.size(), {}};
+  request.spaces[2] = {nullptr, value.size(), {}};
+  WorkPtr work = rank.prepare(std::move(request), 0);
+  rank.submit(work);
+  return work;
+}
+
 }  // namespace
 
 TEST(many_operations_that_wait_are_reported_by_a_few_lines) {
@@ -25,28 +45,10 @@ TEST(many_operations_that_wait_are_reported_by_a_few_lines) {
   options.stalls.warn_seconds = 0.05;
   MemoryRank waits(hub, 0, 2, {}, options), late(hub, 1, 2);
   std::vector<std::array<float, 2>> data(kWorks);
-  const auto reduce = [](MemoryRank& rank, int number, std::array<float, 2>& value) {
-    auto group = std::make_shared<Group>();
-    group->id = 12;
-    group->ranks = {0, 1};
-    group->rank = number;
-    Request request;
-    request.plan = ring_all_reduce(number, 2);
-    request.group = std::move(group);
-    request.signature.operation = "all_reduce/test";
-    request.signature.reduces = true;
-    request.signature.count = value.size();
-    for (const size_t space : {0, 1})
-      request.spaces[space] = {reinterpret_cast<std::byte*>(value.data()), value.size(), {}};
-    request.spaces[2] = {nullptr, value.size(), {}};
-    WorkPtr work = rank.prepare(std::move(request), 0);
-    rank.submit(work);
-    return work;
-  };
   std::vector<WorkPtr> works;
   {
     StandardError said;
-    for (auto& value : data) works.push_back(reduce(waits, 0, value));
+    for (auto& value : data) works.push_back(reduce(waits, 0, {0, 1}, value));
     const Time limit = now() + seconds(60);
     while (!said.have(" more operations have waited for ") && now() < limit) std::this_thread::yield();
     CHECK(said.have(" more operations have waited for "));
@@ -56,7 +58,7 @@ TEST(many_operations_that_wait_are_reported_by_a_few_lines) {
   }
   std::vector<std::array<float, 2>> others(kWorks);
   std::vector<WorkPtr> theirs;
-  for (auto& value : others) theirs.push_back(reduce(late, 1, value));
+  for (auto& value : others) theirs.push_back(reduce(late, 1, {0, 1}, value));
   for (size_t i = 0; i < kWorks; ++i) {
     CHECK(waits.wait(*works[i], now() + seconds(60)));
     CHECK(late.wait(*theirs[i], now() + seconds(60)));
@@ -65,6 +67,45 @@ TEST(many_operations_that_wait_are_reported_by_a_few_lines) {
   std::thread other([&] { late.leave(); });
   waits.leave();
   other.join();
+}
+
+TEST(an_answer_that_is_passed_on_keeps_its_age) {
+  MemoryHub hub(3);
+  MemoryRank asks(hub, 0, 3), late(hub, 1, 3), passes_on(hub, 2, 3);
+  std::array<std::array<float, 2>, 3> values{};
+  std::vector<WorkPtr> works{reduce(asks, 0, {0, 1, 2}, values[0]), reduce(passes_on, 2, {0, 1, 2}, values[2])};
+  const auto said_since = [&] {  // seconds, as rank 0 reports it; -1: it has not heard of it
+    const std::string text = asks.report();
+    const std::string before = "was busy (it reported this ";
+    const size_t at = text.find(before);
+    return at == std::string::npos ? -1.0 : std::strtod(text.c_str() + at + before.size(), nullptr);
+  };
+  const auto pass_on = [&](uint16_t tenths) {
+    passes_on.as_driver([&](Engine& engine) {
+      WorkHeader frame;
+      frame.type = MessageType::status;
+      frame.channel = 12;
+      frame.chunk = 1;  // it is about that rank
+      frame.piece = tenths;
+      const std::string_view text = "was busy";
+      frame.length = static_cast<uint32_t>(text.size());
+      engine.fabric().send(0, frame, std::as_bytes(std::span(text)));
+    });
+  };
+  const Time limit = now() + seconds(60);
+  while (said_since() < 0 && now() < limit) {  // rank 0 may not have begun it
+    pass_on(3000);
+    std::this_thread::yield();
+  }
+  CHECK(said_since() >= 299);
+  works.push_back(reduce(late, 1, {0, 1, 2}, values[1]));
+  CHECK(asks.wait(*works[0], now() + seconds(60)));
+  CHECK(passes_on.wait(*works[1], now() + seconds(60)));
+  CHECK(late.wait(*works[2], now() + seconds(60)));
+  std::thread first([&] { late.leave(); }), second([&] { passes_on.leave(); });
+  asks.leave();
+  first.join();
+  second.join();
 }
 
 }  // namespace slipstream::testing
