@@ -140,6 +140,13 @@ def test_timelines_by_call(tmp_path: Path) -> None:
         assert sorted((event["pid"], event["name"]) for event in events) == [(0, name), (1, name)]
 
 
+def test_threads_that_begin_one_at_the_same_time(tmp_path: Path) -> None:
+    ranks.run(RANK, 1, args=["threads", str(tmp_path)])
+    files = sorted(tmp_path.iterdir(), key=lambda file: int(file.name.split("-")[0]))
+    found = [event["name"] for file in files for event in named(load(file), "operation")]
+    assert found == [f"round {i}" for i in range(20)]
+
+
 def rows_of(events: list[dict[str, Any]]) -> dict[int, str]:
     return {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
 

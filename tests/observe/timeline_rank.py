@@ -123,6 +123,32 @@ def dynamic() -> None:
     slipstream.shutdown()
 
 
+def threads() -> None:
+    """Two threads begin a timeline at the same time, again and again: one has it, and all end."""
+    folder, rounds = Path(sys.argv[2]), 20
+    slipstream.init()
+    for i in range(rounds):
+        together, refused = threading.Barrier(2), []
+
+        def begin(j: int, together: threading.Barrier, refused: list[int], i: int = i) -> None:
+            together.wait()
+            try:
+                slipstream.start_timeline(folder / f"{i}-{j}")
+            except slipstream.SlipstreamError:
+                refused.append(j)
+
+        beginners = [threading.Thread(target=begin, args=(j, together, refused)) for j in (0, 1)]
+        for beginner in beginners:
+            beginner.start()
+        for beginner in beginners:
+            beginner.join()
+        assert len(refused) == 1, refused
+        slipstream.all_reduce(np.ones(10), name=f"round {i}")
+        slipstream.stop_timeline()
+    slipstream.shutdown()
+    assert not [thread for thread in threading.enumerate() if thread.name == "slipstream-timeline"]
+
+
 def off() -> None:
     """Without a timeline: no thread, no file, and nothing is kept."""
     slipstream.init()

@@ -41,6 +41,9 @@ _collectors: dict[
     Job, Collector
 ] = {}  # of rank 0, from the first timeline of all ranks to the end of the job
 _begun: Counter[str] = Counter()  # how often this process has begun each timeline
+# Held while a timeline begins, or ends. The engine has one trace: a second timeline that begins beside the first, or
+# while that ends, takes its events or ends with it. An end takes 5 s at most.
+_lock = threading.RLock()
 
 
 class Sink(Protocol):
@@ -198,23 +201,28 @@ def _sink(job: Job, template: str) -> Sink:
 
 
 def _begin(job: Job, template: str) -> None:
-    sink = _sink(job, template)
-    _begun[template] += 1
-    _running[job] = Timeline(job, sink)
+    with _lock:
+        if job in _running:
+            raise SlipstreamError("a timeline is being written already: call stop_timeline() first")
+        sink = _sink(job, template)
+        _begun[template] += 1
+        _running[job] = Timeline(job, sink)
     job.when_left(lambda: _leave(job))
 
 
 def _end(job: Job) -> None:
-    timeline = _running.pop(job, None)
-    if timeline is not None:
-        timeline.close()
+    with _lock:
+        timeline = _running.pop(job, None)
+        if timeline is not None:
+            timeline.close()
 
 
 def _leave(job: Job) -> None:
-    _end(job)
-    collector = _collectors.pop(job, None)
-    if collector is not None:
-        collector.close()
+    with _lock:
+        _end(job)
+        collector = _collectors.pop(job, None)
+        if collector is not None:
+            collector.close()
 
 
 def follow(job: Job, settings: Settings) -> None:
@@ -244,10 +252,7 @@ def start_timeline(file: str | os.PathLike[str]) -> None:
     >>> slipstream.barrier()
     >>> slipstream.stop_timeline()
     """
-    job = current_or_only()
-    if job in _running:
-        raise SlipstreamError("a timeline is being written already: call stop_timeline() first")
-    _begin(job, os.fspath(file))
+    _begin(current_or_only(), os.fspath(file))
 
 
 def stop_timeline() -> None:
@@ -262,6 +267,8 @@ def stop_timeline() -> None:
 
 def _forget_after_fork() -> None:
     """A child is no rank: it lets go of the files and connections."""
+    global _lock
+    _lock = threading.RLock()  # whoever held it is not here
     for timeline in _running.values():
         timeline.forget()
     for collector in _collectors.values():
