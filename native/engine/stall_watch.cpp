@@ -23,12 +23,11 @@ bool StallWatch::just_left(int rank, Time now) const {
 }
 
 Error StallWatch::tick(Time now) {
+  warn_of_the_rest(now);  // first: whoever comes to wait too long now begins another span
   if (Error error = watch_executions(now)) return error;
   for (Receives::Receive& receive : receives_.all())
     if (Error error = watch(receive, now)) return error;
-  if (Error error = watch_line(now)) return error;
-  warn_of_the_rest(now);
-  return {};
+  return watch_line(now);
 }
 
 // The oldest works each time. Of very many, the others take turns: the tick would take longer than what lies between.
