@@ -311,7 +311,8 @@ int Execution::step_of(int peer_index, const WorkHeader& frame, uint32_t& expect
   const Step& step = plan_.steps()[index];
   if (frame.piece >= geometry_.pieces(step)) return -1;
   expected_bytes = static_cast<uint32_t>(geometry_.bytes(step.dst, step, frame.chunk, frame.piece));
-  const bool placed = (frame.flags & kPlacedFlag) != 0 && sender_may_write(step) && !geometry_.is_encoded(step);
+  const bool placed =
+      (frame.flags & kPlacedFlag) != 0 && memory_.ring_elements() == 0 && sender_may_write(step, geometry_);
   const bool shorter = request_.ragged && !placed && frame.length > 0 && frame.length < expected_bytes;
   return shorter || frame.length == (placed ? 0 : expected_bytes) ? static_cast<int>(index) : -1;
 }

@@ -15,8 +15,8 @@ std::vector<uint64_t> encode_placement(const Link::Shared& out, uint64_t out_byt
   std::vector<uint64_t> table = {out.region, out.offset, out_bytes};
   for (const uint32_t s : peer.recvs) {
     const Step& step = plan.steps()[s];
-    const bool may_write = sender_may_write(step) && !geometry.is_encoded(step);
-    table.push_back(may_write ? geometry.block(step.dst, step.block) * geometry.element_bytes() : SendGate::kNowhere);
+    table.push_back(sender_may_write(step, geometry) ? geometry.block(step.dst, step.block) * geometry.element_bytes()
+                                                     : SendGate::kNowhere);
   }
   return table;
 }

@@ -20,9 +20,11 @@ namespace slipstream {
 std::vector<uint64_t> encode_placement(const Link::Shared& out, uint64_t out_bytes, const Plan& plan,
                                        const Plan::Peer& peer, const Geometry& geometry);
 
-// A receive that waits for no other step may be written at any time, so the sender can do it where it can reach OUT.
-inline bool sender_may_write(const Step& step) {
-  return step.kind == StepKind::recv && step.deps == 0 && step.count == 1 && step.dst == Space::out;
+// A receive that waits for no other step may be written at any time, so the sender can do it where it can reach OUT;
+// but not what this rank has to decode.
+inline bool sender_may_write(const Step& step, const Geometry& geometry) {
+  return step.kind == StepKind::recv && step.deps == 0 && step.count == 1 && step.dst == Space::out &&
+         !geometry.is_encoded(step);
 }
 
 class SendGate {

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -23,12 +24,20 @@ struct Stall {
   Time progress_at{};
   Time asked_at{};
   Time warned_at{};
+  bool unnamed = false;  // a warning is due that names it or counts it
   Time deadline = Time::max();
   Clock::duration limit = Clock::duration::max();
   std::map<int, Answer> answers;  // by global rank, members of the group only
   std::set<int> differ;           // global ranks that have sent something of another operation of that number
   std::set<int> askers;           // global ranks that wait in the operation too, and want to know what we hear
 
+  // The ranks that have said that they do not take part, in ascending order.
+  std::vector<int> absent() const {
+    std::vector<int> ranks;
+    for (const auto& [rank, said] : answers)
+      if (!said.takes_part) ranks.push_back(rank);
+    return ranks;
+  }
   void set_deadline(Time start, double timeout_seconds) {
     if (timeout_seconds <= 0) return;
     limit = seconds(timeout_seconds);

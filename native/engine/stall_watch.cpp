@@ -23,12 +23,11 @@ bool StallWatch::just_left(int rank, Time now) const {
 }
 
 Error StallWatch::tick(Time now) {
+  warn_of_the_rest(now);  // first: whoever comes to wait too long now begins another span
   if (Error error = watch_executions(now)) return error;
   for (Receives::Receive& receive : receives_.all())
     if (Error error = watch(receive, now)) return error;
-  if (Error error = watch_line(now)) return error;
-  warn_of_the_rest(now);
-  return {};
+  return watch_line(now);
 }
 
 // The oldest works each time. Of very many, the others take turns: the tick would take longer than what lies between.
@@ -144,10 +143,10 @@ Error StallWatch::expired(const Work& work, const Stall& stall, const std::vecto
                    " sets the limit)"};
 }
 
-// One line for each cause: the buckets of a step that wait for the same rank are one.
-bool StallWatch::worth_a_line(const Work& work, const std::vector<int>& ranks, Time now) {
+// One line for each cause: all operations of a step that one rank holds up are one.
+bool StallWatch::worth_a_line(const std::vector<int>& causes, Time now) {
   if (now - warned_.since >= seconds(options_.warn_seconds)) named_.clear();
-  if (!named_.emplace(work.request.group->id, ranks).second) return false;
+  if (!named_.insert(causes).second) return false;
   return warned_.take(now, options_.warn_seconds, kMostWarnings);
 }
 
@@ -158,16 +157,30 @@ void StallWatch::warn(Stall& stall, const Work& work, const std::vector<int>& ra
   if (stall.warned_at > stall.progress_at && now - stall.warned_at < seconds(options_.warn_again_seconds)) return;
   stall.warned_at = now;
   if (work.counters != nullptr) work.counters->add_stall();
-  if (worth_a_line(work, ranks, now))
-    log_warning(rank_, wait() + report_.dissent(work, stall, now));
-  else
-    ++not_warned_of_;
+  const std::vector<int> absent = stall.absent();
+  stall.unnamed = !worth_a_line(absent.empty() ? ranks : absent, now);
+  others_wait_ |= stall.unnamed;
+  if (stall.unnamed) return;
+  const bool behind = !absent.empty() && std::none_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return std::binary_search(absent.begin(), absent.end(), rank);
+  });
+  log_warning(rank_, wait() + (behind ? ranks.size() > 1 ? ", which wait, too" : ", which waits, too" : "") +
+                         report_.dissent(work, stall, now));
 }
 
+// Those that still wait: what has gone on meanwhile is no news.
 void StallWatch::warn_of_the_rest(Time now) {
-  if (not_warned_of_ == 0 || now - warned_.since < seconds(options_.warn_seconds)) return;
-  log_warning(rank_, std::to_string(std::exchange(not_warned_of_, 0)) + " more operations have waited for " +
-                         seconds_text(seconds(options_.warn_seconds)) + " or longer");
+  if (!others_wait_ || now - warned_.since < seconds(options_.warn_seconds)) return;
+  others_wait_ = false;
+  size_t more = 0;
+  const auto count = [&](Stall& stall) {
+    more += std::exchange(stall.unnamed, false) && stall.warned_at > stall.progress_at;
+  };
+  for (Execution* execution : executions_.in_order()) count(execution->stall);
+  for (Receives::Receive& receive : receives_.all()) count(receive.stall);
+  if (more == 0) return;
+  log_warning(rank_, std::to_string(more) + (more == 1 ? " more operation has" : " more operations have") +
+                         " waited for " + seconds_text(seconds(options_.warn_seconds)) + " or longer");
 }
 
 }  // namespace slipstream

@@ -64,7 +64,7 @@ class StallWatch {
   bool must_ask(const Stall& stall, Time now);
   void warn(Stall& stall, const Work& work, const std::vector<int>& ranks, Time now,
             const std::function<std::string()>& wait);
-  bool worth_a_line(const Work& work, const std::vector<int>& ranks, Time now);
+  bool worth_a_line(const std::vector<int>& causes, Time now);
   void warn_of_the_rest(Time now);
 
   int rank_;
@@ -76,11 +76,10 @@ class StallWatch {
   StallQuestions& questions_;
   const WaitReport& report_;
   StallOptions options_;
-  size_t next_ = 0;       // of executions_: who is looked at next
-  Quota asked_, warned_;  // for all works that wait
-  // The groups whose works were named since warned_ began, and for whom these wait.
-  std::set<std::pair<uint64_t, std::vector<int>>> named_;
-  size_t not_warned_of_ = 0;  // works that wait too long and were not named
+  size_t next_ = 0;                   // of executions_: who is looked at next
+  Quota asked_, warned_;              // for all works that wait
+  std::set<std::vector<int>> named_;  // the ranks that warnings have named as the cause since warned_ began
+  bool others_wait_ = false;          // works wait too long and were not named
 };
 
 }  // namespace slipstream

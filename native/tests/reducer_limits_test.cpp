@@ -86,16 +86,17 @@ class Rig final : Dialer, Pump, OfferHandler {
   }
   ~Rig() { engine.leave(); }
 
-  WorkPtr begin(uint64_t chunks) {
+  WorkPtr begin(uint64_t chunks, DType dtype = DType::f32) {
     Request request;
     request.plan = reducer_plan();
     request.group = group_;
     request.channel = group_->id;
     request.signature.operation = "all_reduce/reducers";
     request.signature.reduces = true;
+    request.signature.dtype = dtype;
     request.chunk_bytes = request.signature.chunk_bytes = kChunk;
     request.signature_hash = request.signature.hash();
-    for (Layout& space : request.spaces) space.count = chunks * kChunk / sizeof(float);
+    for (Layout& space : request.spaces) space.count = chunks * kChunk / size_of(dtype);
     request.part.emplace();
     request.part->windowed = true;
     request.part->window_bytes = 8 << 20;
@@ -106,9 +107,11 @@ class Rig final : Dialer, Pump, OfferHandler {
     engine.turn();
     return work;
   }
-  void frame(int from, MessageType type, uint32_t seq, uint32_t chunk, uint32_t bytes) {
+  void frame(int from, MessageType type, uint32_t seq, uint32_t chunk, uint32_t bytes, uint8_t flags = 0,
+             DType dtype = DType::f32) {
     WorkHeader frame;
     frame.type = type;
+    frame.flags = flags;
     frame.channel = group_->id;
     frame.seq = seq;
     frame.chunk = chunk;
@@ -116,6 +119,7 @@ class Rig final : Dialer, Pump, OfferHandler {
     Signature signature;
     signature.operation = "all_reduce/reducers";
     signature.reduces = true;
+    signature.dtype = dtype;
     signature.chunk_bytes = kChunk;
     frame.signature = signature.hash();
     engine.arrived(*links[static_cast<size_t>(from)], frame, {data_.data(), bytes, true, 0});
@@ -195,6 +199,16 @@ TEST(a_chunk_comes_once) {
     rig.data(from, 0, 1);
     CHECK(says(rig.failure(), "rank " + std::to_string(from) + " sent a chunk of"));
     CHECK(says(rig.failure(), "twice"));
+  }
+}
+
+TEST(no_chunk_is_in_memory_already) {
+  constexpr uint8_t kPlaced = 2;
+  for (const DType dtype : {DType::f32, DType::f16}) {  // sums of the second are kept as f32
+    Rig rig;
+    rig.begin(100, dtype);
+    rig.frame(0, MessageType::data, 0, 0, 0, kPlaced, dtype);
+    CHECK(says(rig.failure(), "sent 0 bytes where this rank expects 65536"));
   }
 }
 

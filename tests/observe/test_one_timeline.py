@@ -18,7 +18,7 @@ from slipstream.base.errors import PeerLost
 from slipstream.comm.membership.meeting import Meeting
 from slipstream.comm.rendezvous.requests import LATE, OK
 from slipstream.comm.rendezvous.store import Store, connect_any
-from slipstream.observe import forwarding
+from slipstream.observe import collecting, forwarding
 from slipstream.observe.alignment import Alignment
 from slipstream.observe.collecting import CLOCK, END, EVENTS, MAX_TEXT, NUMBER, TIME, Collector, job_name
 from slipstream.observe.forwarding import batches
@@ -172,6 +172,31 @@ def test_what_a_collector_takes(job: Any, tmp_path: Path) -> None:
         assert collector.end() == [2, 3]
         file.finish()
         assert load(path) == [{"name": "a"}]
+    finally:
+        collector.close()
+
+
+@pytest.mark.parametrize("who", ["the rank", "rank 0"])
+def test_a_rank_that_has_ended_comes_anew(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Whoever has ended the timeline before first."""
+    monkeypatch.setattr(collecting, "_LAST_EVENTS", 0.01)
+    job.size = 2
+    collector = Collector(job)
+    try:
+        one = come(job, 1)
+        collector.begin(TraceFile(str(tmp_path / "one")), 0)
+        if who == "rank 0":
+            assert collector.end() == [1]
+        assert one.request(END, b"\0", 10)[0] == (LATE if who == "rank 0" else OK)
+        if who == "the rank":
+            assert collector.end() == []
+        collector.begin(TraceFile(str(tmp_path / "two")), 0)
+        one.close()
+        with collector._changed:
+            assert collector._changed.wait_for(lambda: 1 not in collector._here, 60)
+            assert collector._patience() > 0
     finally:
         collector.close()
 

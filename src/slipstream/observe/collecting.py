@@ -93,6 +93,8 @@ class Collector:
     def execute(self, client: Client, op: int, body: memoryview) -> None:
         """One request of a rank."""
         with self._changed:
+            if op == END:  # it comes anew for the next timeline, maybe before this connection is closed
+                self._leaves(client)
             if self._file is None or client.rank in self._done:
                 self._server.reply(client, LATE)
                 return
@@ -106,8 +108,7 @@ class Collector:
                 return
             if op == END:
                 self._done.add(client.rank)
-                # It comes anew for the next timeline, maybe before this connection is closed.
-                self._leaves(client)
+                self._changed.notify_all()
             self._server.reply(client, OK, TIME.pack(time.monotonic_ns() + self._offset))
 
     def _take(self, file: TraceFile, rank: int, body: memoryview) -> None:

@@ -57,6 +57,17 @@ def check_groups_of_small_and_large() -> None:
             np.testing.assert_array_equal(one.numpy(), np.full(shapes[i], want, dtypes[i]))
 
 
+def check_factors() -> None:
+    """They are rounded as they are for eager tensors, both of them."""
+    sent = [tf.constant([1.0, 3.0, 5.0]), tf.constant([1.0, 3.0, 5.0], tf.float64)]
+    given = {"op": hvd.Sum, "prescale_factor": 0.7, "postscale_factor": 0.3}
+    run = tf.function(
+        lambda: [*(hvd.allreduce(one, **given) for one in sent), *hvd.grouped_allreduce(sent, **given)]
+    )
+    for one, want in zip(run(), 2 * [hvd.allreduce(one, **given) for one in sent], strict=True):
+        np.testing.assert_array_equal(one.numpy(), want.numpy())
+
+
 def check_order() -> None:
     """Independent operations, some of whose inputs come late, on each rank others."""
 
@@ -204,6 +215,7 @@ def check_lost_amid_many() -> None:
 CHECKS = [
     check_that_they_are_used,
     check_groups_of_small_and_large,
+    check_factors,
     check_order,
     check_order_of_loops,
     check_order_of_backward,

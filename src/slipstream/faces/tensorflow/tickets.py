@@ -24,7 +24,7 @@ from slipstream.faces.arrays.operands import Array
 __all__ = ["Ticket", "take", "wait_operation"]
 
 _OPERATION = b"SlipstreamTicket"
-_LONGEST = 600.0  # seconds that results are kept if nothing asks for them, as their session was ended before
+_LONGEST = 600.0  # seconds after their end that results are kept if nothing asks for them, as their session was closed
 
 _numbers = itertools.count(1)
 _tickets: dict[int, Ticket] = {}
@@ -37,13 +37,13 @@ class Ticket:
     def __init__(self) -> None:
         self.results: Sequence[Array] = ()
         self.error: BaseException | None = None
-        self._over = False
+        self._ended: float | None = None  # when
         self._after: Callable[[Ticket], None] | None = None
-        self._since = time.monotonic()
+        now = time.monotonic()
         with _lock:
             self.number = next(_numbers)
             for one in [*itertools.islice(_tickets.values(), 2)]:  # the oldest
-                if one._over and self._since - one._since > _LONGEST:
+                if one._ended is not None and now - one._ended > _LONGEST:
                     del _tickets[one.number]
             _tickets[self.number] = self
 
@@ -51,7 +51,7 @@ class Ticket:
         """It is over: with results, or with an error."""
         self.results, self.error = results, error
         with _lock:
-            self._over = True
+            self._ended = time.monotonic()
             after, self._after = self._after, None
         if after is not None:
             after(self)
@@ -59,7 +59,7 @@ class Ticket:
     def when_over(self, after: Callable[[Ticket], None]) -> None:
         """Calls ``after`` with the ticket once it is over, in whatever thread."""
         with _lock:
-            if not self._over:
+            if self._ended is None:
                 self._after = after
                 return
         after(self)
