@@ -117,8 +117,8 @@ void StallQuestions::answer(int peer, const WorkHeader& asked) {
 
 bool StallQuestions::may_answer(int peer, Time now) { return answers_[peer].take(now, 1, kAnswersPerSecond); }
 
-void StallQuestions::send_answer(int to, const WorkHeader& asked, int subject, bool takes_part,
-                                 const std::string& text, Clock::duration age) {
+void StallQuestions::send_answer(int to, const WorkHeader& asked, int subject, bool takes_part, const std::string& text,
+                                 Clock::duration age) {
   const std::string bounded = cut(text, kMostAnswerText);
   WorkHeader frame;
   frame.type = MessageType::status;

@@ -187,6 +187,28 @@ def test_a_bystander_is_not_blamed(tag: str, ssh: Path, tmp_path: Path, hosts: s
     assert err.count("PeerLost") == 1
 
 
+HIDDEN = """
+import os, sys, time
+import numpy, slipstream
+slipstream.init()
+rank = slipstream.rank()
+slipstream.all_reduce(numpy.ones(4))
+if rank == 2:
+    raise SystemExit(0)
+try:
+    slipstream.all_reduce(numpy.ones(4))
+except slipstream.SlipstreamError:
+    raise RuntimeError("training failed") from None
+"""
+
+
+def test_a_rank_that_others_lost_is_named_though_they_hide_the_error(tag: str) -> None:
+    code, _, err = run(tag, "-np", "3", "--", sys.executable, "-c", HIDDEN)
+    assert code == 1
+    assert "RuntimeError: training failed\n    after slipstream.base.errors.PeerLost: rank 2 " in err, err
+    assert "slipstream: rank 2 finished (exit code 0)" in err.splitlines()[-1], err
+
+
 def test_if_all_lost_another_the_first_is_named(tag: str) -> None:
     program = "import slipstream; raise slipstream.PeerLost('rank 7 is gone')"
     code, _, err = run(tag, "-np", "2", "--", sys.executable, "-c", program)

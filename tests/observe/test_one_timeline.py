@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
 import zlib
 from collections.abc import Iterator
@@ -225,3 +227,30 @@ def test_a_file_takes_nothing_after_an_error() -> None:
             file.write(["{}"])
     with pytest.raises(OSError, match="No space left"):
         file.finish()
+
+
+@pytest.mark.parametrize("fits", [0, 5, 13, 40])
+def test_a_file_on_a_full_disk_ends_behind_its_last_whole_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    written = 0
+
+    def write(file: int, data: bytes) -> int:
+        nonlocal written
+        if written == fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = os.pwrite(file, data[: fits - written], written)
+        written += done
+        return done
+
+    path = tmp_path / "t"
+    file = TraceFile(str(path))
+    with monkeypatch.context() as patch:
+        patch.setattr("slipstream.observe.trace_file.os.write", write)
+        for number in range(fits // 9):  # bytes of an event, with what is before it
+            file.write([f'{{"n":{number}}}'])
+        with pytest.raises(OSError, match="No space left"):
+            file.write(['{"torn":0}'])
+    with pytest.raises(OSError, match="No space left"):
+        file.finish()
+    assert json.loads(path.read_text()) == [{"n": number} for number in range(fits // 9)]

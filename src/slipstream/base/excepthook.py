@@ -82,13 +82,19 @@ def _pipe(text: str) -> int | None:
 
 
 def _report(kind: type[BaseException], value: BaseException) -> bytes:
-    text = _FRAMES.sub("\n", "".join(traceback.format_exception_only(kind, value))).strip()
+    text = _line(kind, value)
+    after = next((_line(type(one), one) for one in _chain(value)[1:] if _follows(one)), "")
     most = _MOST
     while True:
-        data = json.dumps({"grade": grade(value), "text": text[:most]}).encode() + b"\n"
+        told = {"grade": grade(value), "text": text[:most], **({"after": after[:most]} if after else {})}
+        data = json.dumps(told).encode() + b"\n"
         if len(data) <= _MOST:
             return data
-        most = min(len(text), most) // 2
+        most = min(max(len(text), len(after)), most) // 2
+
+
+def _line(kind: type[BaseException], value: BaseException) -> str:
+    return _FRAMES.sub("\n", "".join(traceback.format_exception_only(kind, value))).strip()
 
 
 def _announced(text: str) -> list[bytes]:
@@ -105,20 +111,25 @@ def _announced(text: str) -> list[bytes]:
     return [] if text else records
 
 
-def _before(error: BaseException) -> BaseException | None:
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+def _chain(error: BaseException) -> list[BaseException]:
+    """It, what was handled when it was raised (``from None`` hides that from readers alone), and so on."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    return chain
+
+
+def _follows(error: BaseException) -> bool:
+    return isinstance(error, (PeerLost, Aborted)) or bool(_SAYS_SO.search(str(error)))
 
 
 def grade(error: BaseException) -> int:
     """`OWN`, `MIXED` or `CONSEQUENCE`."""
     if len(getattr(error, "exceptions", ())):  # a group
         return min(grade(one) for one in error.exceptions)  # type: ignore[attr-defined]
-    chain: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in chain:
-        chain.append(one)
-        one = _before(one)
-    follows = [isinstance(one, (PeerLost, Aborted)) or bool(_SAYS_SO.search(str(one))) for one in chain]
+    follows = [_follows(one) for one in _chain(error)]
     if not any(follows):
         return OWN
     return CONSEQUENCE if follows[-1] else MIXED

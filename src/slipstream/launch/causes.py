@@ -23,18 +23,22 @@ _MOST = 8000
 
 @dataclass(frozen=True)
 class Failure:
-    """A rank that failed: the exit code that it stands for, how it ended, and its error as far as it is known."""
+    """A rank that failed: the exit code that it stands for, how it ended, and its error as far as it is known.
+
+    ``after``: the error of the job that it handled when it raised that one; "" if there was none.
+    """
 
     rank: int
     code: int
     how: str
     grade: int
     error: str = ""
+    after: str = ""
 
     @property
     def lost(self) -> int | None:
         """The rank whose loss made this one fail, if its error names one."""
-        match = _LOST.search(self.error)
+        match = _LOST.search(self.error) or _LOST.search(self.after)
         return None if match is None else int(match[1])
 
 
@@ -42,7 +46,7 @@ class Causes:
     """What the ranks reported and how they ended, in order of arrival."""
 
     def __init__(self) -> None:
-        self._reports: dict[int, tuple[int, str]] = {}
+        self._reports: dict[int, tuple[int, str, str]] = {}
         self._failures: list[Failure] = []
 
     def report(self, rank: int, data: bytes) -> None:
@@ -50,19 +54,23 @@ class Causes:
         for line in data.splitlines():
             try:
                 told = json.loads(line)
-                found = told["grade"], told["text"]
+                found = told["grade"], told["text"], told.get("after", "")
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            if found[0] in (OWN, MIXED, CONSEQUENCE) and isinstance(found[1], str):
-                self._reports[rank] = found[0], found[1][:_MOST]
+            if (
+                found[0] in (OWN, MIXED, CONSEQUENCE)
+                and isinstance(found[1], str)
+                and isinstance(found[2], str)
+            ):
+                self._reports[rank] = found[0], found[1][:_MOST], found[2][:_MOST]
 
     def failed(self, rank: int, code: int, how: str, tail: Iterable[bytes]) -> None:
         """A rank ended with ``code`` (128 + signal); ``tail``: the last lines of its standard error."""
-        grade, error = self._reports.get(rank, (OWN, ""))
+        grade, error, after = self._reports.get(rank, (OWN, "", ""))
         if not error and code < 128:
             error = _last_error(tail)
             grade = CONSEQUENCE if _FOLLOWS.match(error.encode()) else OWN
-        self._failures.append(Failure(rank, code, how, grade, error))
+        self._failures.append(Failure(rank, code, how, grade, error, after))
 
     @property
     def certain(self) -> bool:
@@ -75,8 +83,8 @@ class Causes:
             return None
         ended = {one.rank for one in self._failures}
         raised = [  # those that still live, at their end perhaps
-            Failure(rank, 1, "failed", grade, error)
-            for rank, (grade, error) in self._reports.items()
+            Failure(rank, 1, "failed", grade, error, after)
+            for rank, (grade, error, after) in self._reports.items()
             if rank not in ended
         ]
         lowest = min(one.grade for one in self._failures + raised)
@@ -114,7 +122,10 @@ def explained(
     what = f"rank {cause.rank} on host {host} {_how_and_why(cause)}"
     first = [others] if others else []
     if traceback or cause.error:
-        said = [*first, f"{what}:\n{_indented((traceback or cause.error).splitlines())}"]
+        lines = (traceback or cause.error).splitlines()
+        if cause.after and cause.after not in "\n".join(lines):  # the program has hidden it
+            lines.append(f"after {cause.after}")
+        said = [*first, f"{what}:\n{_indented(lines)}"]
         return [*said, cure] if cure else said
     last = _indented([line.decode(errors="replace") for line in tail])
     return [*first, what, f"the last lines of its standard error:\n{last}"] if last else [*first, what]

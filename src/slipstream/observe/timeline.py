@@ -7,6 +7,7 @@ it to rank 0, which writes one file for all.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -159,6 +160,9 @@ class Timeline:
                 self._drain()
         except OSError as error:
             _log.warning("the end of the timeline is missing: %s", error.strerror or error)
+            with contextlib.suppress(OSError):  # it has been told
+                self._sink.finish()
+            return
         try:
             self._sink.finish()
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -12,14 +13,15 @@ __all__ = ["TraceFile"]
 class TraceFile:
     """Writes events to the file ``path``; any thread. Raises OSError if it cannot.
 
-    What has been written is a valid trace at any time, also if the process is killed. After an error nothing more is
-    written: the file would have a torn event in its middle.
+    What has been written is a valid trace at any time, also if the process is killed. An error ends the file behind the
+    last whole event.
     """
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._lock = threading.Lock()
         self._begun = False
+        self._whole = 0  # bytes, up to the end of an event
         self._error: OSError | None = None
 
     def write(self, lines: Sequence[str]) -> None:
@@ -45,9 +47,14 @@ class TraceFile:
     def _put(self, left: bytes) -> None:
         if self._error is not None:
             raise self._error
+        size = len(left)
         try:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
             self._error = error
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._whole)  # which leaves room for the end, on a full disk too
+                os.pwrite(self._file, b"\n]\n" if self._whole else b"[]\n", self._whole)
             raise
+        self._whole += size
