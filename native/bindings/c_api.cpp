@@ -3,10 +3,12 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "bindings/gil.h"
 #include "bindings/handle.h"
 #include "bindings/module.h"
@@ -91,10 +93,14 @@ class PythonWatcher final : public capi::Watcher {
  public:
   explicit PythonWatcher(nb::object ran) : ran_(std::move(ran)) {}
   ~PythonWatcher() override { drop(std::move(ran_)); }
-  void ran(const std::shared_ptr<Session>& session, const WorkPtr& work) override {
-    const WithGil lock;
-    nb::object handle = work ? nb::cast(Handle(session, work, nb::none())) : nb::none();
-    called(ran_, nb::make_tuple(std::move(handle)));
+  void ran(const std::shared_ptr<Session>& session, const WorkPtr& work) noexcept override {
+    try {
+      const WithGil lock;
+      nb::object handle = work ? nb::cast(Handle(session, work, nb::none())) : nb::none();
+      called(ran_, nb::make_tuple(std::move(handle)));
+    } catch (const std::exception& error) {
+      log_warning(session->options().rank, std::string("internal error after an operation had begun: ") + error.what());
+    }
   }
 
  private:

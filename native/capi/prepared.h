@@ -41,8 +41,8 @@ struct Prepared {
 class Watcher {
  public:
   virtual ~Watcher() = default;
-  // `work`: null if it has ended.
-  virtual void ran(const std::shared_ptr<Session>& session, const WorkPtr& work) = 0;
+  // `work`: null if it has ended. Its caller is told of its end in any case, so what goes wrong here is only logged.
+  virtual void ran(const std::shared_ptr<Session>& session, const WorkPtr& work) noexcept = 0;
 };
 
 // What is asked for, but for the memory. Its tables have a number for each rank, or are null.
