@@ -20,7 +20,6 @@ class TraceFile:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._lock = threading.Lock()
-        self._begun = False
         self._whole = 0  # bytes, up to the end of an event
         self._error: OSError | None = None
 
@@ -32,14 +31,13 @@ class TraceFile:
     def write_text(self, text: bytes) -> None:
         """Adds events that are joined already."""
         with self._lock:
-            self._put((b",\n" if self._begun else b"[\n") + text)
-            self._begun = True
+            self._put((b",\n" if self._whole else b"[\n") + text)
 
     def finish(self) -> None:
         """Writes the end, and closes the file."""
         with self._lock:
             try:
-                self._put(b"\n]\n" if self._begun else b"[]\n")
+                self._put(b"\n]\n" if self._whole else b"[]\n")
             finally:
                 os.close(self._file)
                 self._error = OSError("the timeline has ended")
