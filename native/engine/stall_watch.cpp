@@ -128,8 +128,8 @@ bool StallWatch::must_ask(const Stall& stall, Time now) {
 Error StallWatch::expired(const Work& work, const Stall& stall, const std::vector<int>& waiting_on,
                           const std::string& wait) const {
   // only torch.distributed gives operations a limit of their own
-  const std::string setting =
-      work.request.timed ? "timeout= of init_process_group, new_group or the call" : "SLIPSTREAM_TIMEOUT";
+  const std::string setting = work.request.timed ? "timeout= of init_process_group, new_group or the call"
+                                                 : "SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`,";
   int culprit = waiting_on.empty() ? -1 : waiting_on.front();
   for (const auto& [rank, said] : stall.answers)
     if (!said.takes_part) {

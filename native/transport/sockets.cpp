@@ -259,8 +259,9 @@ std::string check_congestion(const std::string& name) {
   const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) throw Failure(Code::internal, errno_text("socket"));
   if (!name.empty() && !set_congestion(fd.get(), name))
-    throw Failure(Code::invalid, errno_text(("congestion control '" + name + "'").c_str()) +
-                                     " (see /proc/sys/net/ipv4/tcp_allowed_congestion_control)");
+    throw Failure(Code::invalid,
+                  errno_text(("SLIPSTREAM_CONGESTION names the congestion control '" + name + "'").c_str()) +
+                      " (see /proc/sys/net/ipv4/tcp_allowed_congestion_control)");
   tune_tcp(fd.get(), {name, 0});
   return congestion_of(fd.get());
 }

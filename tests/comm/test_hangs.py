@@ -60,7 +60,7 @@ def test_every_rank_learns_who_is_missing_and_what_it_does(what: str, transport:
             assert CULPRIT in error["text"]
             assert re.match(r"rank \d has waited \d.* s in all_reduce\(float32, 1048576 ", error["text"])
             assert " Timed out on rank " in error["text"]
-            assert " (SLIPSTREAM_TIMEOUT sets the limit)" in error["text"]
+            assert " (SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, sets the limit)" in error["text"]
             assert MISSING in error["text"]
             assert now in error["text"]
             assert f"rank {rank.number} (host " in error["report"]

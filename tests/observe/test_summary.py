@@ -44,6 +44,13 @@ def test_advice_follows_the_numbers() -> None:
     ranks[1]["steps"] = steps(0.1, 0.01)
     (one,) = report(ranks)["advice"]  # the others wait for its compute: fewer bytes would not help
     assert "rank 1" in one
+    ranks[1]["steps"] = steps(0.1, 0.053)  # 7 ms of 60 are its compute
+    network, compute = report(ranks)["advice"]
+    assert "communication takes 53%" in network
+    assert "rank 1" in compute
+    ranks[1]["steps"] = steps(0.1, 0.025)  # now 35 ms are
+    (one,) = report(ranks)["advice"]
+    assert "rank 1" in one
     assert report([snapshot(r, 0.1, 0.01) for r in range(2)])["advice"] == []
 
 
@@ -60,6 +67,11 @@ def test_advice_names_only_what_acts_on_this_job() -> None:
     assert "--wire bf16" in one
     assert "comm_hooks" in one
     assert "DistributedOptimizer" not in one
+    for rank in ranks:
+        rank["faces"] = ["slipstream.keras", "slipstream.tensorflow"]
+    (one,) = report(ranks)["advice"]
+    assert "compression= of DistributedOptimizer" in one
+    assert "overlap_forward" not in one
     for rank in ranks:
         rank["machine"] = "the same"
     assert report(ranks)["advice"] == []

@@ -22,12 +22,16 @@ _LATER = 2.0  # times the lateness of the next one
 
 @dataclass(frozen=True)
 class Straggler:
-    """``cause``: compute, network or late. ``ranks``: of which that is said, usually one; ``text``: for people."""
+    """``cause``: compute, network or late. ``ranks``: of which that is said, usually one; ``text``: for people.
+
+    ``seconds``: what the others lose by it in a step, None where that is unknown.
+    """
 
     ranks: tuple[int, ...]
     host: str
     cause: str
     text: str
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def _slow_compute(snapshots: list[Snapshot]) -> Straggler | None:
         f"rank {slowest['rank']} ({slowest['host']}): its compute is slow, {_ms(compute)} of a step where the other "
         f"ranks take {_ms(others)}; they wait for it"
     )
-    return Straggler((slowest["rank"],), slowest["host"], "compute", text)
+    return Straggler((slowest["rank"],), slowest["host"], "compute", text, compute - others)
 
 
 def _slow_network(snapshots: list[Snapshot]) -> Straggler | None:

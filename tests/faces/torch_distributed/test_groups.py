@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -137,7 +138,8 @@ def check_the_limit_of_the_job(limited: bool) -> None:
             _total(group)
         return
     if limited:
-        with pytest.raises(RuntimeError, match=r"^rank 0 has waited .*\(SLIPSTREAM_TIMEOUT sets the limit\)"):
+        limit = "(SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, sets the limit)"
+        with pytest.raises(RuntimeError, match=r"^rank 0 has waited .*" + re.escape(limit)):
             _total(group)
         store.set("over", "")
         return

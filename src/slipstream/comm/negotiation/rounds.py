@@ -152,7 +152,10 @@ class Rounds:
         now = time.monotonic()
         since = min((one.since for key, one in self.open.items() if key[0] != JOIN), default=now)
         if now - since > self._limit:
-            text = f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT sets the limit): {self._waits()}"
+            text = (
+                f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, sets the "
+                f"limit): {self._waits()}"
+            )
             self._group.session.abort(text)
             raise Timeout(text)
         if now - since >= WARN and now >= self._warn_at:
