@@ -57,7 +57,7 @@ uint64_t PrivateReads::meet(const Fd& socket, const Mark& mark, std::span<const 
   if (!process_)
     if (const int error = identify(socket, mark)) return static_cast<uint64_t>(error);
   if (choice_ == SingleCopy::always) return 0;
-  const bool counts = this_core() != mark.core;
+  const bool counts = this_core() != mark.core && from_shared_.size() < kCounting;  // the first times stand
   if (counts)
     if (const int error = measure(mark, shared)) return static_cast<uint64_t>(error);
   if (from_shared_.size() >= kCounting) return judge(from_private_, median(from_shared_));
