@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 
 #include "tests/check.h"
 #include "tests/tcp_rig.h"
@@ -241,6 +242,44 @@ TEST(lanes_move_to_a_path_that_came_back_and_no_further) {
   // A path that is merely faster gets no more than its equal share: its lanes pull more already.
   std::vector<Paths::Lane> unequal{{0, 100}, {0, 100}, {1, 1}, {1, 1}};
   CHECK(!paths.move(unequal, after(2)));
+}
+
+// The paths of the first `kept` lanes after the moves.
+static std::multiset<size_t> kept_on(const Paths& paths, std::vector<Paths::Lane> lanes, size_t kept, Time now) {
+  for (const Paths::Move& move : paths.keep(lanes, kept, now)) {
+    CHECK(move.lane < kept);
+    lanes[move.lane].path = move.path;
+  }
+  std::multiset<size_t> found;
+  for (size_t i = 0; i < kept; ++i) found.insert(lanes[i].path);
+  return found;
+}
+
+TEST(lanes_that_stay_keep_the_paths_that_carry_most) {
+  Paths paths({"10.0.0.1", "10.0.1.1", "10.0.2.1", "10.0.3.1"});
+  using On = std::multiset<size_t>;
+  // Two lanes on each path; 10, 20, 40 and 80 MB/s.
+  const std::vector<Paths::Lane> lanes{{0, 5}, {1, 10}, {0, 5}, {1, 10}, {2, 20}, {3, 40}, {2, 20}, {3, 40}};
+  CHECK(kept_on(paths, lanes, 4, after(0)) == (On{0, 1, 2, 3}));
+  CHECK(kept_on(paths, lanes, 3, after(0)) == (On{1, 2, 3}));
+  CHECK(kept_on(paths, lanes, 2, after(0)) == (On{2, 3}));
+  CHECK(kept_on(paths, lanes, 1, after(0)) == On{3});
+  CHECK(kept_on(paths, lanes, 6, after(0)) == (On{0, 0, 1, 1, 2, 3}));
+  CHECK(paths.keep(lanes, 8, after(0)).empty());
+  // Paths that carry about the same are as good as each other, if no lanes share them.
+  const std::vector<Paths::Lane> alike{{0, 9}, {1, 10}, {2, 11}, {3, 10}};
+  CHECK(paths.keep(alike, 2, after(0)).empty());
+  // Nothing is known yet: they are spread all the same.
+  const std::vector<Paths::Lane> fresh{{0, -1}, {0, -1}, {1, -1}, {2, -1}};
+  CHECK(kept_on(paths, fresh, 2, after(0)).count(0) == 1);
+  CHECK(paths.keep(fresh, 1, after(0)).empty());
+  // Neither to a path that does not answer, nor to one that has been far behind, nor with lanes that are not there.
+  paths.failed(3, after(0));
+  CHECK(kept_on(paths, lanes, 2, after(0.5)) == (On{1, 2}));
+  paths.too_slow(2, after(0));
+  CHECK(kept_on(paths, lanes, 2, after(0.5)) == (On{0, 1}));
+  CHECK(paths.keep(std::vector<Paths::Lane>{{}, {}, {0, 5}}, 2, after(2)).empty());
+  CHECK(Paths().keep(lanes, 2, after(0)).empty());
 }
 
 // ---- links

@@ -66,10 +66,13 @@ bool BulkLanes::spreads() const { return lanes_.size() > 1 && !link_.context().c
 void BulkLanes::dial_all() { set_count(std::max(lane_count_.wanted(), told_)); }
 
 void BulkLanes::set_count(int wanted) {
-  wanted_ = static_cast<size_t>(wanted);
+  const size_t before = std::exchange(wanted_, static_cast<size_t>(wanted));
   dials_.resize(std::max(dials_.size(), wanted_));
   placement_.set_lanes(dials_.size());
   dial_missing(false);
+  if (wanted_ < before)
+    for (const Paths::Move& move : placement_.keep(wanted_, now()))
+      if (may_dial(move.lane)) dial(move.lane, move.path);
   for (size_t i = wanted_; i < lanes_.size(); ++i) retire(*lanes_[i]);
 }
 

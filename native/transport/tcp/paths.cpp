@@ -127,4 +127,29 @@ std::optional<Paths::Move> Paths::move(std::span<const Lane> lanes, Time now) co
   return std::nullopt;
 }
 
+std::vector<Paths::Move> Paths::keep(std::span<const Lane> lanes, size_t kept, Time now) const {
+  const auto carried = loads(lanes);  // by those that end, too
+  auto to = candidates(now);
+  std::erase_if(to, [&](size_t path) { return all_[path].slow_until > now; });
+  std::ranges::stable_sort(to, [&](size_t a, size_t b) { return carried[a].rate > carried[b].rate; });
+  std::vector<Lane> stay(lanes.begin(), lanes.begin() + static_cast<std::ptrdiff_t>(std::min(kept, lanes.size())));
+  std::vector<Move> moves;
+  for (const size_t path : to) {
+    const auto load = loads(stay);
+    if (load[path].lanes > 0) continue;
+    // The lane to move is one of several on its path, or else that of the worst path.
+    const auto rank = [&](const Lane& lane) {
+      if (lane.path >= all_.size()) return std::pair(0, 0.0);
+      return std::pair(-load[lane.path].lanes, carried[lane.path].rate);
+    };
+    const auto found = std::ranges::min_element(stay, {}, rank);
+    if (found == stay.end() || found->path >= all_.size()) break;
+    const bool shared = load[found->path].lanes > 1;
+    if (!shared && carried[found->path].rate >= kAlike * carried[path].rate) break;
+    found->path = path;
+    moves.push_back({static_cast<size_t>(found - stay.begin()), path});
+  }
+  return moves;
+}
+
 }  // namespace slipstream

@@ -47,6 +47,9 @@ class Paths {
   size_t pick(std::span<const Lane> lanes, Time now) const;
   // A lane that should move: to a path that has none, or to one that has fewer and achieves as much with each.
   std::optional<Move> move(std::span<const Lane> lanes, Time now) const;
+  // All lanes but the first `kept` are about to end: which of those should move, so that none share a path while
+  // another has none, and so that they have the paths that carried most.
+  std::vector<Move> keep(std::span<const Lane> lanes, size_t kept, Time now) const;
 
  private:
   struct Path {

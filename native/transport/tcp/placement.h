@@ -28,6 +28,8 @@ class LanePlacement {
   size_t pick(size_t lane, Time now) const { return paths_.pick(seen(lane), now); }
   // A lane whose next connection should go another way although it has one.
   std::optional<Paths::Move> move(Time now) const { return paths_.move(seen(Paths::kNone), now); }
+  // Those of the first `kept` lanes whose next connections should go another way once all others have ended.
+  std::vector<Paths::Move> keep(size_t kept, Time now) const { return paths_.keep(seen(Paths::kNone), kept, now); }
 
   // A connection for the lane is being made over `path` ...
   void dials(size_t lane, size_t path) { lanes_[lane].dialled = path; }
