@@ -69,6 +69,9 @@ EngineOptions Session::engine_options() {
   engine.boards = &boards_;
   engine.heartbeat_seconds = options_.heartbeat_seconds;
   engine.heartbeat_setting = options_.heartbeat_setting;
+  engine.failing = [this](const Error& error) {
+    if (!forked()) report_failure(options_.report, error);
+  };
   engine.elsewhere = [this](Time now) {
     if (options_.star && options_.star->elsewhere) return options_.star->elsewhere(now);
     return splitter_ ? splitter_->occupation(now) : std::string();
@@ -122,6 +125,7 @@ void Session::start(std::vector<PeerAddress> peers) {
     const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
     return TcpTarget{rank, peer.addresses, peer.port};  // a reducer's workers have none
   });
+  report_start(options_.report);
   runner_.start();
 }
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from slipstream.launch import wire
 from slipstream.launch.agents import Agent
-from slipstream.launch.causes import named
+from slipstream.launch.blame import named
 from slipstream.launch.deadlines import Deadlines
 from slipstream.launch.ending import Ending
 from slipstream.launch.first_cause import FirstCause
+from slipstream.launch.hosts import shown_names
 from slipstream.launch.late_ranks import StartWatch, Stragglers
 from slipstream.launch.options import JobOptions
 from slipstream.launch.output import Console, RankOutputs
@@ -30,11 +31,17 @@ class Ranks:
         ending: Ending,
         deadlines: Deadlines,
         tell_others: Callable[[int, str], None],
+        heartbeat: float = 10.0,
     ) -> None:
-        """``tell_others(rank, how)`` is called when a rank has ended: others may wait for it in init."""
+        """``tell_others(rank, how)`` is called when a rank has ended: others may wait for it in init.
+
+        ``heartbeat``: of the ranks, in seconds.
+        """
         self.agents: list[Agent] = []
         self.finished: set[int] = set()  # ranks that ended with code 0 before the job was ended
-        self.first_cause = FirstCause(ending, deadlines)
+        names = shown_names(one.host for one in options.placed)
+        hosts = {one.rank: names[one.host] for one in options.placed}
+        self.first_cause = FirstCause(ending, deadlines, hosts, heartbeat)
         self.tracebacks = Tracebacks(outputs, ending, deadlines)
         self.start_watch = StartWatch(self.agents, console, ending, deadlines, options.start_timeout)
         self._stragglers = Stragglers(self.agents, console, ending, deadlines)
@@ -110,6 +117,7 @@ class Ranks:
             return
         if self._ending.failed is None:
             self.finished.add(rank)
+            self.first_cause.finished(rank)
         if self._all_ended():
             self.first_cause.all_ended()
         else:
@@ -135,6 +143,7 @@ class Ranks:
         if least is None or left < least:
             return False
         self.tracebacks.show(ranks)
+        self.first_cause.forget(ranks)
         told = f"{what}; " if what else ""
         self._console.say(f"{told}the job goes on with {left} of {self._size} ranks (--min-np {least})")
         return True
