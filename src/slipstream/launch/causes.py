@@ -189,8 +189,9 @@ class Causes:
 
 
 def _accusation(failure: Failure) -> Accusation:
-    told = failure.session is not None and failure.session.told_by is not None
-    return Accusation(failure.rank, failure.lost, failure.error + failure.after, told)
+    session = failure.session
+    text = f"{failure.error}\n{failure.after}" if session is None else session.text
+    return Accusation(failure.rank, failure.lost, text, None if session is None else session.told_by)
 
 
 def explained(

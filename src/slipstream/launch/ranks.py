@@ -52,6 +52,7 @@ class Ranks:
         self._ending = ending
         self._tell_others = tell_others
         self._lost: set[int] = set()  # ranks that the job goes on without
+        self._ended: set[int] = set()  # of whose end this has heard; an agent may have read of more
 
     @property
     def open(self) -> bool:
@@ -73,6 +74,7 @@ class Ranks:
         elif kind == wire.STARTED:
             self._started()
         elif kind == wire.FAILED:
+            self._ended.add(rank)
             self._failed(agent, rank, 127, payload.decode(errors="replace"))
         elif kind == wire.REPORT:
             self.first_cause.report(rank, payload)
@@ -111,6 +113,7 @@ class Ranks:
 
     def _exited(self, agent: Agent, rank: int, code: int) -> None:
         how = "finished (exit code 0)" if code == 0 else how_it_ended(code)
+        self._ended.add(rank)
         self._tell_others(rank, how)
         if code != 0:
             self._failed(agent, rank, code if code > 0 else 128 - code, how)
@@ -134,7 +137,7 @@ class Ranks:
             self.first_cause.all_ended()
 
     def _all_ended(self) -> bool:
-        return all(agent.ranks <= agent.ended for agent in self.agents)
+        return all(agent.ranks <= self._ended for agent in self.agents)
 
     def _goes_on_without(self, ranks: set[int], what: str = "") -> bool:
         """Whether enough ranks are left, now that these are lost."""

@@ -34,8 +34,12 @@ class SessionFailure:
         return OWN if found else CONSEQUENCE
 
     def lost(self, rank: int) -> int | None:
-        """The other rank whose loss, or whose `Aborted`, made the session of ``rank`` fail."""
-        return self.culprit if self.kind in (PeerLost, Aborted) and self.culprit != rank else None
+        """The rank whose loss, or whose `Aborted`, made the session of ``rank`` fail.
+
+        That may be ``rank`` itself, if others have lost it and have told it so.
+        """
+        follows = self.kind in (PeerLost, Aborted) and self.grade(rank) == CONSEQUENCE
+        return self.culprit if follows else None
 
 
 def read(told: object) -> SessionFailure | None:
