@@ -91,9 +91,7 @@ void bind_options(nb::module_& m) {
       .def_rw("board_ranks", &SessionOptions::board_ranks)
       .def_prop_rw(
           "report_pipe", [](const SessionOptions& o) { return std::pair(o.report.fd, o.report.inode); },
-          [](SessionOptions& o, const std::pair<int, uint64_t>& pipe) {
-            o.report = {pipe.first, pipe.second};
-          })
+          [](SessionOptions& o, const std::pair<int, uint64_t>& pipe) { o.report = {pipe.first, pipe.second}; })
       .def_rw("link", &SessionOptions::link);
 }
 

@@ -34,7 +34,7 @@ std::string escaped(const std::string& text) {
 }
 
 bool write_whole(const ReportPipe& pipe, const std::string& record) {
-  struct stat found {};
+  struct stat found{};
   // The program may have closed it, and opened another file in its place.
   if (fstat(pipe.fd, &found) != 0 || !S_ISFIFO(found.st_mode) || found.st_ino != pipe.inode) return false;
   ssize_t n = -1;

@@ -20,7 +20,7 @@ using namespace slipstream;
 struct Pipe {
   Pipe() {
     CHECK_EQ(pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC), 0);
-    struct stat found {};
+    struct stat found{};
     CHECK_EQ(fstat(ends[1], &found), 0);
     inode = found.st_ino;
   }
