@@ -24,6 +24,7 @@ struct Error {
   int rank = -1;     // the global rank at fault, -1 if none
   std::string host;  // its host, empty if unknown
   std::string text;  // rank, operation and cure, for people
+  int told_by = -1;  // the rank from which this process has it; -1: it has found it itself. Does not travel
 
   explicit operator bool() const { return code != Code::ok; }
 };

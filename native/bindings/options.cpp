@@ -1,5 +1,6 @@
 // What Python chooses of a session: SessionOptions, and the LinkOptions in it.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -88,6 +89,9 @@ void bind_options(nb::module_& m) {
       .def_rw("board_spin_us", &SessionOptions::board_spin_us)
       .def_rw("busy_poll_us", &SessionOptions::busy_poll_us)
       .def_rw("board_ranks", &SessionOptions::board_ranks)
+      .def_prop_rw(
+          "report_pipe", [](const SessionOptions& o) { return std::pair(o.report.fd, o.report.inode); },
+          [](SessionOptions& o, const std::pair<int, uint64_t>& pipe) { o.report = {pipe.first, pipe.second}; })
       .def_rw("link", &SessionOptions::link);
 }
 

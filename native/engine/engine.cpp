@@ -259,6 +259,7 @@ Time Engine::tick(Time now) {
 
 void Engine::fail(Error error) {
   if (failure_state_.ended()) return;
+  if (options_.failing) options_.failing(error);
   const std::string told = error.code == Code::timeout ? report_.full({}) : std::string();
   failure_state_.fail(error, concerned());
   if (!told.empty()) log_warning(rank_, told);

@@ -45,6 +45,8 @@ struct EngineOptions {
   // What this rank waits for that is not in this session ("waits in ..."); empty: nothing.
   std::function<std::string(Time now)> elsewhere = [](Time) { return std::string(); };
   BoardHandler* boards = nullptr;  // null: no group has a board
+  // Told why the session fails, before its works and the other ranks are: the program may end at that.
+  std::function<void(const Error&)> failing = nullptr;
 };
 
 class Engine final : public Events {

@@ -61,7 +61,10 @@ Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload)
       fabric_.credit(peer).repaid(frame.chunk);
       return {};
     case MessageType::abort:
-      if (auto error = decode_error({payload.data, payload.size})) return std::move(*error);
+      if (auto error = decode_error({payload.data, payload.size})) {
+        error->told_by = peer;
+        return std::move(*error);
+      }
       return broken_rules(peer, fabric_.who(peer) + " aborted with an unreadable reason");
     case MessageType::describe:
       return questions_.described(peer, frame, text_of(payload));

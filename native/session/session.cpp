@@ -46,6 +46,11 @@ SessionOptions counted(SessionOptions options) {
   return options;
 }
 
+Error forked_off(int rank) {
+  const std::string parent = "this process was forked off rank " + std::to_string(rank);
+  return Error{Code::aborted, rank, {}, parent + " and is no rank itself: only the parent can communicate"};
+}
+
 // Turns the engine while `owing()` holds, for so many seconds at most.
 template <class Owing>
 void turn_while(Runner& runner, Poller& poller, Engine& engine, double limit_seconds, Owing owing) {
@@ -69,6 +74,9 @@ EngineOptions Session::engine_options() {
   engine.boards = &boards_;
   engine.heartbeat_seconds = options_.heartbeat_seconds;
   engine.heartbeat_setting = options_.heartbeat_setting;
+  engine.failing = [this](const Error& error) {
+    if (!forked()) report_failure(options_.report, error);
+  };
   engine.elsewhere = [this](Time now) {
     if (options_.star && options_.star->elsewhere) return options_.star->elsewhere(now);
     return splitter_ ? splitter_->occupation(now) : std::string();
@@ -122,6 +130,7 @@ void Session::start(std::vector<PeerAddress> peers) {
     const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
     return TcpTarget{rank, peer.addresses, peer.port};  // a reducer's workers have none
   });
+  report_start(options_.report);
   runner_.start();
 }
 
@@ -133,12 +142,7 @@ std::shared_ptr<const Group> Session::make_group(uint64_t id, std::vector<int> r
 }
 
 void Session::check_process() const {
-  if (forked())
-    throw Failure(Error{Code::aborted,
-                        options_.rank,
-                        {},
-                        "this process was forked off rank " + std::to_string(options_.rank) +
-                            " and is no rank itself: only the parent can communicate"});
+  if (forked()) throw Failure(forked_off(options_.rank));
 }
 
 std::shared_ptr<Region> Session::allocate(size_t bytes) {

@@ -14,6 +14,7 @@
 #include "boards/boards.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
+#include "session/failure_report.h"
 #include "session/splitter.h"
 #include "transport/shm/transport.h"
 #include "transport/tcp/transport.h"
@@ -49,6 +50,7 @@ struct SessionOptions {
   std::shared_ptr<Counters> counters = nullptr;  // where operations are counted, by any thread; the session makes it
   LinkOptions link{};                            // its `cpus` are the engine thread's too
   std::optional<StarOptions> star = std::nullopt;
+  ReportPipe report{};  // to this process's launcher, if one waits for word
   // Told once if the session fails; by the driver.
   std::function<void(const Error&)> failed = nullptr;
 };

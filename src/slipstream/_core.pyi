@@ -137,6 +137,7 @@ class SessionOptions:
     board_spin_us: int
     busy_poll_us: int
     board_ranks: int
+    report_pipe: tuple[int, int]
     link: LinkOptions
     def __init__(self) -> None: ...
 

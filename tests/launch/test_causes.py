@@ -48,6 +48,13 @@ def lost(rank: int, how: str = "died or was killed: nothing listens there any mo
     return f"PeerLost: rank {rank} (host h{rank}) {how}"
 
 
+def silent(rank: int) -> str:
+    return lost(
+        rank,
+        "has sent nothing for 10 s (SLIPSTREAM_HEARTBEAT), and answers no ping: it is stopped, its machine",
+    )
+
+
 LEFT = lost(0, "has given up the connection that broke, and opened another one")
 
 
@@ -59,7 +66,8 @@ LEFT = lost(0, "has given up the connection that broke, and opened another one")
         ({3: lost(2), 2: lost(1), 1: lost(0), 0: PACKETS}, 0),
         ({1: lost(0), 0: lost(1)}, 1),  # what is between them failed: the first
         ({0: LEFT.replace("rank 0", "rank 1"), 1: lost(0)}, 1),
-        ({3: lost(2), 2: lost(0), 0: lost(2)}, 2),
+        ({3: lost(2), 2: lost(0), 0: lost(2)}, 3),  # their processes have ended, nobody knows why: the first
+        ({3: silent(2), 2: silent(0), 0: silent(2)}, 3),  # two have lost rank 2
         ({1: lost(0), 2: lost(0)}, 1),  # nothing is known of rank 0
     ],
 )

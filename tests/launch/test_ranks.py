@@ -120,6 +120,19 @@ def test_a_signal_counts_as_128_and_its_number(make: Callable[..., FakeJob]) -> 
     assert job.ending.exit_code == 137
 
 
+def test_all_that_comes_at_once_counts(make: Callable[..., FakeJob]) -> None:
+    job = make()
+    lost = [report(rank, CONSEQUENCE, "PeerLost: rank 3 is gone") for rank in range(3)]
+    job.hear(job.there, lost[2], exited(2, 1))
+    job.hear(job.here, *lost[:2], exited(0, 1), exited(1, 1))
+    job.hear(job.there, report(3, OWN, "ValueError: x"), exited(3, 7))
+    assert job.ending.exit_code == 7
+    job = make()
+    job.hear(job.there, exited(2, 0), exited(3, 0))
+    job.hear(job.here, *lost[:2], exited(0, 1), report(1, OWN, "ValueError: x"), exited(1, 7))
+    assert job.ending.exit_code == 7
+
+
 def test_a_rank_that_lost_another_waits_for_the_cause(make: Callable[..., FakeJob]) -> None:
     job = make()
     job.hear(job.here, report(0, CONSEQUENCE, "PeerLost: rank 2 is gone"), exited(0, 1))

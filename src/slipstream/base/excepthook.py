@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import stat
 import sys
 import traceback
@@ -18,7 +19,7 @@ from types import TracebackType
 
 from slipstream.base.errors import Aborted, PeerLost, SlipstreamError
 
-__all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "is_reporting", "trimmed"]
+__all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "is_reporting", "report_pipe", "trimmed"]
 
 # What an exception is: this rank's own, one raised while another was handled, or what follows from another rank's end.
 OWN, MIXED, CONSEQUENCE = 0, 1, 2
@@ -33,7 +34,11 @@ _FRAMES = re.compile(r"\n\nAt:\n(?:  \S+\(\d+\): .*\n?)+")  # what C++ adds to t
 _SAYS_SO = re.compile(r"\b(PeerLost|Aborted): ")  # in the text of an exception that has passed through C++
 
 
+_PATIENCE = 1.0  # seconds that a report waits for room in the pipe
+
+
 _reporting: int | None = None  # the process that tells a launcher
+_pipe: tuple[int, int] | None = None  # to the launcher: descriptor and inode
 
 
 def is_reporting() -> bool:
@@ -41,15 +46,25 @@ def is_reporting() -> bool:
     return _reporting == os.getpid()
 
 
+def report_pipe() -> tuple[int, int] | None:
+    """Descriptor and inode of the pipe to this process's launcher, which does not block; None without a launcher.
+
+    None in a child of the process that the launcher has started, too.
+    """
+    return _pipe if is_reporting() else None
+
+
 def install(environ: Mapping[str, str] = os.environ) -> None:
     """Shows this process's uncaught exceptions, and tells a launcher of them if one waits for word."""
-    global _reporting
-    pipe = _pipe(environ.get("SLIPSTREAM_REPORT", ""))
+    global _reporting, _pipe
+    _pipe = _named_pipe(environ.get("SLIPSTREAM_REPORT", ""))
+    pipe = None if _pipe is None else _pipe[0]
     own, before = os.getpid(), sys.excepthook
     _reporting = None if pipe is None else own
     plain = before is sys.__excepthook__ and environ.get("SLIPSTREAM_FULL_TRACEBACK") != "1"
     if pipe is not None:
         os.set_inheritable(pipe, False)
+        os.set_blocking(pipe, False)
     elif not plain:
         return
 
@@ -58,8 +73,8 @@ def install(environ: Mapping[str, str] = os.environ) -> None:
         if pipe is not None and os.getpid() == own:  # not a child of the rank's
             with contextlib.suppress(OSError):
                 for record in _announced(text):
-                    os.write(pipe, record)
-                os.write(pipe, _report(kind, value))
+                    _tell(pipe, record)
+                _tell(pipe, _report(kind, value))
         if plain:
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(text)
@@ -69,8 +84,17 @@ def install(environ: Mapping[str, str] = os.environ) -> None:
     sys.excepthook = hook
 
 
-def _pipe(text: str) -> int | None:
-    """The descriptor named by ``number:inode``, if it is still that pipe in this process."""
+def _tell(pipe: int, record: bytes) -> None:
+    """Writes it as a whole; OSError if there is no room for it for `_PATIENCE`: the launcher may be stopped."""
+    room = select.poll()
+    room.register(pipe, select.POLLOUT)
+    if not room.poll(_PATIENCE * 1000):
+        raise BlockingIOError
+    os.write(pipe, record)
+
+
+def _named_pipe(text: str) -> tuple[int, int] | None:
+    """Descriptor and inode, of ``number:inode``, if it is still that pipe in this process."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,20})", text)
     if match is None:
         return None
@@ -78,7 +102,8 @@ def _pipe(text: str) -> int | None:
         found = os.fstat(int(match[1]))
     except OSError:
         return None
-    return int(match[1]) if stat.S_ISFIFO(found.st_mode) and found.st_ino == int(match[2]) else None
+    is_it = stat.S_ISFIFO(found.st_mode) and found.st_ino == int(match[2])
+    return (int(match[1]), found.st_ino) if is_it else None
 
 
 def _report(kind: type[BaseException], value: BaseException) -> bytes:

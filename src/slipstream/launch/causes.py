@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
+from slipstream.launch.blame import Accusation, judge
+from slipstream.launch.session_failures import SessionFailure, read
 
-__all__ = ["Causes", "Failure", "advice", "explained", "named"]
+__all__ = ["Causes", "Failure", "advice", "explained"]
 
 _TRACEBACK = b"Traceback (most recent call last):"
 _LOST = re.compile(r"\bPeerLost: (?:the job has failed before: )?rank (\d+)\b")
 _FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
-_LEFT = (
-    "has given up the connection that broke"  # as the rank that has done so knows why, its error tells more
-)
 _MOST = 8000
+_ABORTED = 128 + signal.SIGABRT  # how C++ ends a process whose exception nobody catches
 
 
 @dataclass(frozen=True)
 class Failure:
     """A rank that failed: the exit code that it stands for, how it ended, and its error as far as it is known.
 
-    ``after``: the error of the job that it handled when it raised that one; "" if there was none.
+    ``after``: the error of the job that it handled when it raised that one; "" if there was none. ``session``: why its
+    session failed, if that is known. ``verdict``: what the reports of all ranks say together; "" if no more than this.
     """
 
     rank: int
@@ -34,82 +37,161 @@ class Failure:
     grade: int
     error: str = ""
     after: str = ""
+    session: SessionFailure | None = None
+    verdict: str = ""
 
     @property
     def lost(self) -> int | None:
         """The rank whose loss made this one fail, if its error names one."""
+        if self.session is not None and (lost := self.session.lost(self.rank)) is not None:
+            return lost
         match = _LOST.search(self.error) or _LOST.search(self.after)
         return None if match is None else int(match[1])
+
+
+class _Raised(NamedTuple):
+    """What a rank has said of the exception that ends it."""
+
+    grade: int
+    error: str
+    after: str
 
 
 class Causes:
     """What the ranks reported and how they ended, in order of arrival."""
 
-    def __init__(self) -> None:
-        self._reports: dict[int, tuple[int, str, str]] = {}
+    def __init__(self, hosts: Mapping[int, str] | None = None) -> None:
+        """``hosts``: that of each rank, as people know it."""
+        self._hosts = hosts or {}
+        self._raised: dict[int, _Raised] = {}
+        self._sessions: dict[int, SessionFailure] = {}  # those that the rank has not gone on after
         self._failures: list[Failure] = []
+        self._finished: set[int] = set()
 
     def report(self, rank: int, data: bytes) -> None:
-        """Takes what a rank says of an exception; anything that makes no sense is passed over."""
+        """Takes what a rank says of an exception, or of a session; what makes no sense is passed over."""
         for line in data.splitlines():
             try:
-                told = json.loads(line)
-                found = told["grade"], told["text"], told.get("after", "")
-            except (ValueError, KeyError, TypeError, RecursionError):
+                told = json.loads(line.decode(errors="replace"))
+            except (ValueError, RecursionError):
                 continue
-            if (
-                found[0] in (OWN, MIXED, CONSEQUENCE)
-                and isinstance(found[1], str)
-                and isinstance(found[2], str)
-            ):
-                self._reports[rank] = found[0], found[1][:_MOST], found[2][:_MOST]
+            if isinstance(told, dict) and "session" in told:
+                self._of_session(rank, told["session"])
+            elif isinstance(told, dict):
+                self._of_exception(rank, told)
+
+    def _of_session(self, rank: int, told: object) -> None:
+        failure = read(told)
+        if told is None:
+            self._sessions.pop(rank, None)  # another one has begun
+        elif failure is not None:
+            self._sessions.setdefault(rank, failure)
+
+    def _of_exception(self, rank: int, told: dict[str, object]) -> None:
+        grade, error, after = told.get("grade"), told.get("text"), told.get("after", "")
+        if grade not in (OWN, MIXED, CONSEQUENCE) or not isinstance(error, str) or not isinstance(after, str):
+            return
+        assert isinstance(grade, int)
+        session = self._sessions.get(rank)
+        if session is not None and session.grade(rank) != OWN:
+            grade = max(grade, MIXED)  # it came after the failure of the session, of which it may say nothing
+        self._raised[rank] = _Raised(grade, error[:_MOST], after[:_MOST])
+
+    def finished(self, rank: int) -> None:
+        """A rank ended with code 0."""
+        self._finished.add(rank)
 
     def failed(self, rank: int, code: int, how: str, tail: Iterable[bytes]) -> None:
         """A rank ended with ``code`` (128 + signal); ``tail``: the last lines of its standard error."""
-        grade, error, after = self._reports.get(rank, (OWN, "", ""))
-        if not error and code < 128:
-            error = _last_error(tail)
-            grade = CONSEQUENCE if _FOLLOWS.match(error.encode()) else OWN
-        self._failures.append(Failure(rank, code, how, grade, error, after))
+        raised = self._raised.get(rank)
+        session = self._sessions.get(rank)
+        follows = session is not None and session.grade(rank) != OWN
+        if raised is None and code < 128 and (error := _last_error(tail)):
+            least = MIXED if follows else OWN
+            raised = _Raised(CONSEQUENCE if _FOLLOWS.match(error.encode()) else least, error, "")
+        elif raised is None and session is None:
+            raised = _Raised(OWN, "", "")
+        elif raised is None and follows and code > 128 and code != _ABORTED:
+            raised = _Raised(MIXED, str(session), "")  # by whom, nobody knows
+        self._failures.append(self._failure(rank, code, how, raised))
+
+    def forget(self, ranks: Iterable[int]) -> None:
+        """The job goes on without them."""
+        for rank in ranks:
+            self._raised.pop(rank, None)
+            self._sessions.pop(rank, None)
+
+    def _failure(self, rank: int, code: int, how: str, raised: _Raised | None) -> Failure:
+        session = self._sessions.get(rank)
+        if session is None:
+            assert raised is not None
+            return Failure(rank, code, how, *raised)
+        grade = session.grade(rank)
+        if raised is None:
+            return Failure(rank, code, how, grade, str(session), session=session)
+        after = raised.after
+        if not after and raised.grade == MIXED and str(session) != raised.error:
+            after = str(session)
+        grade = OWN if grade == OWN else raised.grade
+        return Failure(rank, code, how, grade, raised.error, after, session)
 
     @property
     def certain(self) -> bool:
         """Whether a rank has failed that others could not have brought down."""
-        return any(one.grade == OWN for one in self._failures)
+        if not self._failures:
+            return False
+        ended = self._finished & self._sessions.keys()
+        own = any(self._sessions[rank].grade(rank) == OWN for rank in ended)
+        return own or any(one.grade == OWN for one in self._failures)
+
+    @property
+    def session_failed(self) -> set[int]:
+        """Ranks whose session has failed."""
+        return set(self._sessions)
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether all that is known comes from one host of several, which may be cut off from the others.
+
+        Its ranks then have lost a rank that lives, on one of two hosts or more, and no rank there says anything.
+        """
+        told = self._all()
+        here = {self._hosts.get(one.rank) for one in told}
+        lost = {one.lost for one in told if one.lost is not None and self._hosts.get(one.lost) not in here}
+        living = lost - {one.rank for one in self._failures} - self._finished
+        return len(here) == 1 and len(set(self._hosts.values())) > 2 and bool(living)
 
     def first(self) -> Failure | None:
         """The first cause as far as it is known."""
         if not self._failures:
             return None
+        told = self._all()
+        lowest = min(one.grade for one in told)
+        those = [one for one in told if one.grade == lowest]
+        accusations = [_accusation(one) for one in those]
+        verdict = judge(accusations, lambda rank: self._hosts.get(rank, ""))
+        found = next(one for one in those if one.rank == verdict.cause)
+        return replace(found, verdict=verdict.saying)
+
+    def _all(self) -> list[Failure]:
+        """Those that have failed, then those that have said why they will."""
         ended = {one.rank for one in self._failures}
-        raised = [  # those that still live, at their end perhaps
-            Failure(rank, 1, "failed", grade, error, after)
-            for rank, (grade, error, after) in self._reports.items()
-            if rank not in ended
+        rest = dict.fromkeys(rank for rank in (*self._raised, *self._sessions) if rank not in ended)
+        return self._failures + [
+            self._failure(rank, *self._end(rank), self._raised.get(rank)) for rank in rest
         ]
-        lowest = min(one.grade for one in self._failures + raised)
-        return _followed([one for one in self._failures + raised if one.grade == lowest])
+
+    def _end(self, rank: int) -> tuple[int, str]:
+        """Code and words for a rank that has not ended with a code of its own."""
+        if rank in self._finished and self._failures:
+            return self._failures[0].code, "finished (exit code 0), though its job had failed"
+        return 1, "failed"
 
 
-def _followed(failures: list[Failure]) -> Failure:
-    """The first of ``failures``, or of the rank whose loss made it fail, and so on.
-
-    Ranks that name each other fail by what is between them: then the first that knows why.
-    """
-    of_rank = {one.rank: one for one in failures}
-    one, seen = failures[0], list[Failure]()
-    while one not in seen:
-        seen.append(one)
-        if one.lost not in of_rank:
-            return one
-        one = of_rank[one.lost]
-    circle = seen[seen.index(one) :]
-    return min(circle, key=lambda one: (_LEFT in one.error, failures.index(one)))
-
-
-def named(ranks: Sequence[int]) -> str:
-    """``rank 3``, or ``ranks 0, 1``."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _accusation(failure: Failure) -> Accusation:
+    session = failure.session
+    text = f"{failure.error}\n{failure.after}" if session is None else session.text
+    return Accusation(failure.rank, failure.lost, text, None if session is None else session.told_by)
 
 
 def explained(
@@ -125,8 +207,7 @@ def explained(
         lines = (traceback or cause.error).splitlines()
         if cause.after and cause.after not in "\n".join(lines):  # the program has hidden it
             lines.append(f"after {cause.after}")
-        said = [*first, f"{what}:\n{_indented(lines)}"]
-        return [*said, cure] if cure else said
+        return [text for text in (*first, f"{what}:\n{_indented(lines)}", cause.verdict, cure) if text]
     last = _indented([line.decode(errors="replace") for line in tail])
     return [*first, what, f"the last lines of its standard error:\n{last}"] if last else [*first, what]
 

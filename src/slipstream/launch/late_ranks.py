@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipstream.launch.agents import Agent
-from slipstream.launch.causes import named
+from slipstream.launch.blame import named
 from slipstream.launch.deadlines import Deadlines
 from slipstream.launch.ending import Ending
 from slipstream.launch.output import Console

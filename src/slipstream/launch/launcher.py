@@ -21,7 +21,8 @@ from slipstream.comm.rendezvous.discovery import bind_addresses, is_local_host
 from slipstream.comm.rendezvous.store_server import StoreServer
 from slipstream.launch.agent_pool import AgentPool
 from slipstream.launch.agents import Destination, Remote
-from slipstream.launch.causes import advice, explained, named
+from slipstream.launch.blame import named
+from slipstream.launch.causes import advice, explained
 from slipstream.launch.deadlines import Deadlines
 from slipstream.launch.ending import Ending
 from slipstream.launch.environment import passed_on
@@ -95,6 +96,7 @@ class _Launcher:
             self._ending,
             self._deadlines,
             tell_others=store.rank_ended,
+            heartbeat=settings.heartbeat,
         )
         self._reducers = ReducerAgents(
             self._pool, self._console, self._ending, self._deadlines, limit=options.start_timeout / 2
@@ -182,7 +184,8 @@ class _Launcher:
         options, local = self._options, self._local[host]
         program = shutil.which(options.argv[0], path=options.env.get("PATH"))
         folder = Path(options.cwd) if local else None
-        cure = advice(cause, self._ranks.finished, program if local else None) or horovod_cure(
+        finished = self._ranks.finished - self._ranks.first_cause.session_failed
+        cure = advice(cause, finished, program if local else None) or horovod_cure(
             cause.error, options.argv, folder, asked=options.horovod
         )
         tail = self._outputs.tail(cause.rank)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from slipstream.launch import wire
 from slipstream.launch.agents import Agent
-from slipstream.launch.causes import named
+from slipstream.launch.blame import named
 from slipstream.launch.deadlines import Deadlines
 from slipstream.launch.ending import Ending
 from slipstream.launch.first_cause import FirstCause
+from slipstream.launch.hosts import shown_names
 from slipstream.launch.late_ranks import StartWatch, Stragglers
 from slipstream.launch.options import JobOptions
 from slipstream.launch.output import Console, RankOutputs
@@ -30,11 +31,17 @@ class Ranks:
         ending: Ending,
         deadlines: Deadlines,
         tell_others: Callable[[int, str], None],
+        heartbeat: float = 10.0,
     ) -> None:
-        """``tell_others(rank, how)`` is called when a rank has ended: others may wait for it in init."""
+        """``tell_others(rank, how)`` is called when a rank has ended: others may wait for it in init.
+
+        ``heartbeat``: of the ranks, in seconds.
+        """
         self.agents: list[Agent] = []
         self.finished: set[int] = set()  # ranks that ended with code 0 before the job was ended
-        self.first_cause = FirstCause(ending, deadlines)
+        names = shown_names(one.host for one in options.placed)
+        hosts = {one.rank: names[one.host] for one in options.placed}
+        self.first_cause = FirstCause(ending, deadlines, hosts, heartbeat)
         self.tracebacks = Tracebacks(outputs, ending, deadlines)
         self.start_watch = StartWatch(self.agents, console, ending, deadlines, options.start_timeout)
         self._stragglers = Stragglers(self.agents, console, ending, deadlines)
@@ -45,6 +52,7 @@ class Ranks:
         self._ending = ending
         self._tell_others = tell_others
         self._lost: set[int] = set()  # ranks that the job goes on without
+        self._ended: set[int] = set()  # of whose end this has heard; an agent may have read of more
 
     @property
     def open(self) -> bool:
@@ -66,6 +74,7 @@ class Ranks:
         elif kind == wire.STARTED:
             self._started()
         elif kind == wire.FAILED:
+            self._ended.add(rank)
             self._failed(agent, rank, 127, payload.decode(errors="replace"))
         elif kind == wire.REPORT:
             self.first_cause.report(rank, payload)
@@ -104,12 +113,14 @@ class Ranks:
 
     def _exited(self, agent: Agent, rank: int, code: int) -> None:
         how = "finished (exit code 0)" if code == 0 else how_it_ended(code)
+        self._ended.add(rank)
         self._tell_others(rank, how)
         if code != 0:
             self._failed(agent, rank, code if code > 0 else 128 - code, how)
             return
         if self._ending.failed is None:
             self.finished.add(rank)
+            self.first_cause.finished(rank)
         if self._all_ended():
             self.first_cause.all_ended()
         else:
@@ -126,7 +137,7 @@ class Ranks:
             self.first_cause.all_ended()
 
     def _all_ended(self) -> bool:
-        return all(agent.ranks <= agent.ended for agent in self.agents)
+        return all(agent.ranks <= self._ended for agent in self.agents)
 
     def _goes_on_without(self, ranks: set[int], what: str = "") -> bool:
         """Whether enough ranks are left, now that these are lost."""
@@ -135,6 +146,7 @@ class Ranks:
         if least is None or left < least:
             return False
         self.tracebacks.show(ranks)
+        self.first_cause.forget(ranks)
         told = f"{what}; " if what else ""
         self._console.say(f"{told}the job goes on with {left} of {self._size} ranks (--min-np {least})")
         return True

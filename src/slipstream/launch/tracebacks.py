@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from slipstream.base.excepthook import CONSEQUENCE, OWN
-from slipstream.launch.causes import named
+from slipstream.launch.blame import named
 from slipstream.launch.deadlines import Deadlines
 from slipstream.launch.ending import Ending
 from slipstream.launch.output import RankOutputs

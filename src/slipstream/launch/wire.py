@@ -28,7 +28,7 @@ ERR = 18
 EXITED = 19  # rank; payload: i32, the exit code, or minus the signal
 FAILED = 20  # rank; payload: text, why it could not be started
 DONE = 21  # every process of this host is gone
-REPORT = 22  # rank; payload: lines of JSON, what it says of an exception that ends it (`base.excepthook`)
+REPORT = 22  # rank; payload: lines of JSON, of an exception that ends it (`base.excepthook`), or of a failed session
 
 SIGNAL_BODY = struct.Struct("<Bf")
 CODE = struct.Struct("<i")

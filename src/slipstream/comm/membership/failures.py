@@ -13,12 +13,6 @@ from slipstream.base import errors
 
 __all__ = ["call_site", "called_at", "last_words", "make_error", "parting_words", "retold", "sendable"]
 
-_CLASSES = {
-    2: errors.Mismatch,
-    3: errors.Timeout,
-    4: errors.Refused,
-    5: errors.Aborted,
-}
 _MOST_WORDS = 500
 _elsewhere = threading.local()
 _FAILED_BEFORE = "the job has failed before: "  # so the engine begins
@@ -46,7 +40,7 @@ def make_error(code: int, rank: int, host: str, text: str) -> BaseException:
         text = f"{text} ({site})"
     if code == 1:
         return errors.PeerLost(text, rank, host)
-    return _CLASSES.get(code, errors.SlipstreamError)(text)
+    return errors.CODES.get(code, errors.SlipstreamError)(text)
 
 
 def _is_callers(frame: FrameType) -> bool:

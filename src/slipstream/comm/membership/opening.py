@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from slipstream import _core
 from slipstream.base.cpus import cpu_quota, format_cpus, parse_cpus
 from slipstream.base.errors import Mismatch
+from slipstream.base.excepthook import report_pipe
 from slipstream.base.settings import Settings
 from slipstream.comm.membership.affinity import chosen_cpus
 from slipstream.comm.membership.meeting import Meeting, MeetingPlace
@@ -68,6 +69,7 @@ def _session_options(settings: Settings, member: Membership) -> _core.SessionOpt
     options.spin_us, options.board_spin_us, options.busy_poll_us = patience(
         member.local_size, cores, cpu_quota()
     )
+    options.report_pipe = report_pipe() or options.report_pipe
     options.board_ranks = max(_BOARD_RANKS, cores) if settings.board == "on" else 0
     options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))
     return options

@@ -1,0 +1,176 @@
+"""Ranks that blame each other: which of them, or which host, the others have lost.
+
+A rank that has lost another one says so in its error, and tells the ranks that it reaches: they have the same error at
+second hand. So an error at first hand shows that there was no way to a rank. One at second hand shows only that there
+is a way from the rank that has told of it, even to the rank that it takes for lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Accusation", "Verdict", "judge", "named"]
+
+# What the engine says if a rank has not been reached for a heartbeat (native/engine/fabric.cpp, native/transport/tcp).
+_NO_WAY = re.compile(
+    "has sent nothing for|could not be opened again|does not answer|cannot be reached: |connection but is silent"
+)
+# The accused process has ended, or has given the accuser up: it may have done so because of another rank.
+_GIVEN_UP = "has given up the connection that broke"
+_ENDED = re.compile(
+    "has given up the (connection|link)|died or was killed|nothing listens there|closed its connection| is gone: "
+    r"|left the job|finished \(exit code"
+)
+
+
+@dataclass(frozen=True)
+class Accusation:
+    """Why ``rank`` failed. ``lost``: the rank that is lost, if any; ``told_by``: the rank that says so, if any.
+
+    A rank may be told that it is lost itself.
+    """
+
+    rank: int
+    lost: int | None
+    text: str
+    told_by: int | None = None
+
+    @property
+    def proves(self) -> bool:
+        """Whether it shows that there was no way to the rank that is lost, whose process may live."""
+        other = self.lost not in (None, self.rank)
+        return other and self.told_by is None and _NO_WAY.search(self.text) is not None
+
+    @property
+    def of_an_end(self) -> bool:
+        """Whether it says no more than that the other one has ended, or has left."""
+        return _NO_WAY.search(self.text) is None and _ENDED.search(self.text) is not None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The ``cause`` is the rank whose error tells most. ``saying``: what all of them say together; "" if no more."""
+
+    cause: int
+    saying: str = ""
+
+
+def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> Verdict:
+    """The cause, as far as these tell, in the order of arrival: there is one of them at least, one of a rank at most.
+
+    It is the first rank, or the rank whose loss made that fail, and so on. If ranks blame each other, the one counts
+    that most others have no way to: a host, if they are on different ones. If nobody can tell which, it is the first
+    that does not only see that another one has ended.
+    """
+    of_rank = {one.rank: one for one in accusations}
+    one, seen = accusations[0], list[Accusation]()
+    while one not in seen:
+        seen.append(one)
+        if one.lost is None or one.lost not in of_rank:
+            return Verdict(one.rank)
+        one = of_rank[one.lost]
+    circle = {one.rank for one in seen[seen.index(one) :]}
+    case = _Case(
+        accusations, [one for one in accusations if one.rank in circle or one.lost in circle], host_of
+    )
+    return case.of_hosts() if case.spans_hosts else case.of_ranks()
+
+
+class _Case:
+    """Ranks that blame each other, ``near`` them those that blame one of them, and all others."""
+
+    def __init__(
+        self, all_: Sequence[Accusation], near: Sequence[Accusation], host_of: Callable[[int], str]
+    ) -> None:
+        self._all = all_
+        self._near = near
+        self._host_of = host_of
+
+    @property
+    def spans_hosts(self) -> bool:
+        return any(one.proves and self._crosses(one) for one in self._near)
+
+    def of_ranks(self) -> Verdict:
+        found = self._most_lost(lambda rank: rank)
+        if len(found) != 1:
+            return Verdict(self._first(self._near).rank)
+        (rank,) = found
+        accusers = [one for one in self._all if one.lost == rank != one.rank]
+        return Verdict(self._first(accusers).rank, f"{self._count(accusers)} name rank {rank} as lost")
+
+    def of_hosts(self) -> Verdict:
+        found = self._most_lost(self._host_of)
+        if len(found) == 1:
+            return self._cut_off(*found)
+        if len(found) == 2 and len(silent := found - self._heard()) == 1:
+            return self._cut_off(*silent, *(found - silent))
+        apart = [one for one in self._all if one.proves and self._crosses(one)]
+        first = self._first(apart)
+        assert first.lost is not None
+        between = f"the network between hosts {', '.join(sorted(map(str, found)))} is at fault"
+        if any(self._host_of(one.rank) == self._host_of(first.lost) for one in apart):
+            return Verdict(first.rank, f"ranks on both sides have lost each other: {between}")
+        if any(one.rank == one.lost == first.lost for one in self._all):
+            lives = f"rank {first.lost} lives, and others reached it"
+            return Verdict(first.rank, f"{lives}: it stood still for a while, or {between}")
+        return Verdict(first.rank)
+
+    def _heard(self) -> set[Hashable]:
+        """Hosts that have told another one, or have been told."""
+        ways = [
+            {self._host_of(one.rank), self._host_of(one.told_by)}
+            for one in self._all
+            if one.told_by is not None
+        ]
+        return {host for way in ways if len(way) == 2 for host in way}
+
+    def _cut_off(self, host: Hashable, only_from: Hashable = None) -> Verdict:
+        """``only_from``: the one other host of which that is known at first hand, if it is one."""
+
+        def inside(rank: int | None) -> bool:
+            return rank is not None and self._host_of(rank) == host
+
+        perhaps = f", or only from host {only_from}" if only_from is not None else ""
+        what = f"host {host} was cut off from the others{perhaps}, or stood still"
+        accusers = [one for one in self._all if inside(one.lost) and not inside(one.rank)]
+        if not accusers:
+            own = [one for one in self._all if inside(one.rank) and self._crosses(one)]
+            return Verdict(
+                self._first(own).rank, f"{what}: {named(sorted(one.rank for one in own))} there lost them"
+            )
+        lost = sorted({one.lost for one in accusers if one.lost is not None})
+        return Verdict(
+            self._first(accusers).rank, f"{what}: {self._count(accusers)} name {named(lost)} there as lost"
+        )
+
+    def _crosses(self, one: Accusation) -> bool:
+        return one.lost is not None and self._host_of(one.lost) != self._host_of(one.rank)
+
+    def _count(self, accusers: Sequence[Accusation]) -> str:
+        return f"the reports of {len(accusers)} of {len(self._all)} ranks"
+
+    def _first(self, those: Sequence[Accusation]) -> Accusation:
+        """The first that shows most: one that has given the other up knows why, and its error tells more."""
+
+        def order(one: Accusation) -> tuple[bool, bool, bool, bool, int]:
+            told = one.told_by is not None
+            return not one.proves, one.of_an_end, _GIVEN_UP in one.text, told, self._all.index(one)
+
+        return min(those, key=order)
+
+    def _most_lost(self, place_of: Callable[[int], Hashable]) -> set[Hashable]:
+        """The places (hosts, or ranks) that the largest number of others have no way to, or from."""
+        apart: dict[Hashable, set[Hashable]] = {}
+        for one in self._all:
+            if one.proves and one.lost is not None and place_of(one.rank) != place_of(one.lost):
+                apart.setdefault(place_of(one.rank), set()).add(place_of(one.lost))
+                apart.setdefault(place_of(one.lost), set()).add(place_of(one.rank))
+        most = max(map(len, apart.values()), default=0)
+        return {place for place, others in apart.items() if len(others) == most}
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 0, 1``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

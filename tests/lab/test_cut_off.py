@@ -1,0 +1,64 @@
+"""A host that the network does not reach any more is the launcher's last word, whoever tells first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from slipstream.lab import Lab
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root and iproute2"
+)
+
+TRAIN = """
+import os, sys
+import numpy, slipstream
+slipstream.init()
+x = numpy.ones(100_000, numpy.float32)
+for step in range(1_000_000):
+    slipstream.all_reduce(x)
+    if step == 20:
+        print("going on", flush=True)
+"""
+COMMAND = [sys.executable, "-m", "slipstream", "run", "--", sys.executable, "-c", TRAIN]
+
+
+def last_words(lab: Lab, hosts: int, cut: str) -> list[str]:
+    """What the launcher on h1 says at the end if this host loses the network while all ranks go on."""
+    pipe = subprocess.PIPE
+    job = lab.popen("h1", COMMAND, env={"SLIPSTREAM_HEARTBEAT": "3"}, stdout=pipe, stderr=pipe, text=True)
+    try:
+        assert job.stdout is not None
+        for _ in range(hosts):
+            assert "going on" in job.stdout.readline()
+        lab.cut(cut)
+        _, err = job.communicate(timeout=120)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 1, err
+    return [line for line in err.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("cut", ["h1", "h3"])
+def test_a_host_that_is_cut_off_is_named(cut: str) -> None:
+    with Lab(3, rate="400mbit") as lab:
+        lines = last_words(lab, 3, cut)
+    rank = int(cut[1]) - 1
+    assert lines[-1].startswith(f"slipstream: host {cut} was cut off from the others"), lines
+    assert lines[-1].endswith(f": the reports of 2 of 3 ranks name rank {rank} there as lost"), lines
+    assert f"PeerLost: rank {rank} (host {cut}) has sent nothing for 3 s" in lines[-2], lines
+
+
+def test_of_two_hosts_the_network_between_them_is_at_fault() -> None:
+    with Lab(2, rate="400mbit") as lab:
+        lines = last_words(lab, 2, "h2")
+    said = (
+        "slipstream: ranks on both sides have lost each other: the network between hosts h1, h2 is at fault"
+    )
+    assert lines[-1] == said, lines

@@ -1,0 +1,337 @@
+"""Who is at fault, by the reports of all ranks, in whatever order they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.fake_agents import FakeJob
+from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
+from slipstream.launch.causes import Causes, Failure, explained
+from slipstream.launch.first_cause import FirstCause
+
+PEER_LOST, ABORTED = 1, 5
+Report = tuple[int, bytes]  # of a rank
+
+
+def session(code: int, rank: int, told_by: int = -1, text: str = "") -> bytes:
+    """A rank's session has failed because of ``rank``."""
+    silent = f"rank {rank} (host h) has sent nothing for 10 s (SLIPSTREAM_HEARTBEAT), and answers no ping"
+    told = {"code": code, "rank": rank, "told_by": told_by, "text": text or silent}
+    return json.dumps({"session": told}).encode() + b"\n"
+
+
+def exception(grade: int, text: str) -> bytes:
+    return json.dumps({"grade": grade, "text": text}).encode() + b"\n"
+
+
+def causes_of(
+    hosts: dict[int, str], reports: Sequence[Report], ended: Sequence[int] | None = None
+) -> Failure:
+    """The cause, if these ranks (all, else) have ended with code 5."""
+    causes = Causes(hosts)
+    for rank, data in reports:
+        causes.report(rank, data)
+        if ended is None or rank in ended:
+            causes.failed(rank, 5, "exited with code 5", [])
+    first = causes.first()
+    assert first is not None
+    return first
+
+
+def placed(hosts: int, slots: int) -> dict[int, str]:
+    return {rank: f"h{rank // slots}" for rank in range(hosts * slots)}
+
+
+def spread(draw: st.DrawFn, ranks: Sequence[int], found: int, lost: int) -> list[Report]:
+    """``found`` of the ranks have lost ``lost`` by themselves, and have told the rest, who told each other."""
+    order = draw(st.permutations(ranks))
+    reports = [(rank, session(PEER_LOST, lost)) for rank in order[:found]]
+    for at, rank in enumerate(order[found:], found):
+        reports.append((rank, session(PEER_LOST, lost, draw(st.sampled_from(order[:at])))))
+    return reports
+
+
+# ---- a host is cut off
+
+
+@st.composite
+def cut_off_hosts(draw: st.DrawFn) -> tuple[dict[int, str], str, list[Report]]:
+    slots = draw(st.integers(1, 3))
+    hosts = placed(draw(st.integers(3, 5)), slots)
+    host = draw(st.sampled_from(sorted(set(hosts.values()))))
+    inside = [rank for rank in hosts if hosts[rank] == host]
+    outside = [rank for rank in hosts if hosts[rank] != host]
+    theirs = spread(draw, outside, draw(st.integers(1, 2)), draw(st.sampled_from(inside)))
+    own = spread(draw, inside, draw(st.integers(1, slots)), draw(st.sampled_from(outside)))
+    return hosts, host, draw(st.permutations(theirs + own))
+
+
+@given(cut_off_hosts())
+def test_the_host_that_all_others_have_lost_is_named(case: tuple[dict[int, str], str, list[Report]]) -> None:
+    hosts, host, reports = case
+    first = causes_of(hosts, reports)
+    assert hosts[first.rank] != host
+    assert first.lost is not None
+    assert hosts[first.lost] == host
+    outside = sum(one != host for one in hosts.values())
+    assert first.verdict.startswith(f"host {host} was cut off from the others")
+    count = f"the reports of {outside} of {len(hosts)} ranks name rank {first.lost} there as lost"
+    assert first.verdict.endswith(count)
+
+
+@given(st.permutations(range(3)))
+def test_if_each_side_has_lost_another_rank_no_doubt_is_left(order: list[int]) -> None:
+    reports = [session(PEER_LOST, 2), session(PEER_LOST, 0), session(PEER_LOST, 0, told_by=1)]
+    first = causes_of(placed(3, 1), [(rank, reports[rank]) for rank in order])
+    assert first.rank == 1
+    assert first.verdict == (
+        "host h0 was cut off from the others, or stood still: the reports of 2 of 3 ranks name rank 0 there as lost"
+    )
+
+
+@given(st.permutations(range(4)))
+def test_without_reports_of_the_others_it_is_as_the_ranks_there_say(order: list[int]) -> None:
+    """All have lost another host than has lost them; no report names a rank of theirs."""
+    told = {
+        0: session(PEER_LOST, 2),
+        1: session(PEER_LOST, 3),
+        2: session(PEER_LOST, 3),
+        3: session(PEER_LOST, 2),
+    }
+    hosts = {0: "a", 1: "a", 2: "b", 3: "c"}
+    first = causes_of(hosts, [(rank, told[rank]) for rank in order])
+    assert (
+        first.verdict
+        == "ranks on both sides have lost each other: the network between hosts a, b, c is at fault"
+    )
+
+
+# ---- the network between two hosts is cut
+
+
+@given(st.permutations(range(4)), st.booleans())
+def test_both_hosts_are_named_if_the_others_reach_both(order: list[int], both: bool) -> None:
+    told = {
+        0: session(PEER_LOST, 1),
+        1: session(PEER_LOST, 0) if both else session(PEER_LOST, 1, told_by=3),  # it is told that it is lost
+        2: session(PEER_LOST, 1, told_by=0),
+        3: session(PEER_LOST, 0, told_by=1) if both else session(PEER_LOST, 1, told_by=2),
+    }
+    first = causes_of(placed(4, 1), [(rank, told[rank]) for rank in order])
+    at_fault = "the network between hosts h0, h1 is at fault"
+    lives = "rank 1 lives, and others reached it: it stood still for a while, or "
+    sides = "ranks on both sides have lost each other: "
+    assert first.verdict == (sides if both else lives) + at_fault
+    assert first.rank in (0, 1) if both else first.rank == 0
+
+
+@given(st.permutations(range(4)))
+def test_of_two_hosts_none_is_blamed(order: list[int]) -> None:
+    told = {
+        0: session(PEER_LOST, 2),
+        1: session(PEER_LOST, 2, told_by=0),
+        2: session(PEER_LOST, 0),
+        3: session(PEER_LOST, 0, told_by=2),
+    }
+    first = causes_of(placed(2, 2), [(rank, told[rank]) for rank in order])
+    assert (
+        first.verdict
+        == "ranks on both sides have lost each other: the network between hosts h0, h1 is at fault"
+    )
+    assert first.rank in (0, 2)
+
+
+def test_what_else_is_known_makes_no_verdict() -> None:
+    packets = session(PEER_LOST, 1, text="packets larger than 575 bytes do not reach rank 1 (host h1)")
+    left = session(
+        PEER_LOST, 0, text="rank 0 (host h0) has given up the connection that broke, and opened another"
+    )
+    third = session(
+        PEER_LOST, 1, told_by=0, text="packets larger than 575 bytes do not reach rank 1 (host h1)"
+    )
+    first = causes_of(placed(3, 1), [(1, left), (2, third), (0, packets)])
+    assert (first.rank, first.verdict) == (0, "")
+    first = causes_of(placed(3, 1), [(1, session(PEER_LOST, 0)), (2, session(PEER_LOST, 0, told_by=1))])
+    assert (first.rank, first.verdict) == (1, "")  # rank 0 says nothing: it has stopped, or its host has
+
+
+def test_ranks_of_one_host_are_judged_one_by_one() -> None:
+    reports = [(1, session(PEER_LOST, 0)), (0, session(PEER_LOST, 1)), (2, session(PEER_LOST, 1))]
+    first = causes_of(placed(1, 3), reports)
+    assert (first.rank, first.verdict) == (0, "the reports of 2 of 3 ranks name rank 1 as lost")
+
+
+# ---- sessions that tell by themselves
+
+
+@given(st.permutations(range(4)), st.sampled_from([None, CONSEQUENCE, MIXED]))
+def test_the_rank_that_aborted_is_the_cause(order: list[int], raised: int | None) -> None:
+    text = "rank 2 aborted the job: loss is nan"
+    reports = []
+    for rank in order:
+        data = session(ABORTED, 2, -1 if rank == 2 else 2, text)
+        reports.append(
+            (rank, data + (exception(raised, f"x.Aborted: {text}") if raised is not None else b""))
+        )
+    first = causes_of(placed(2, 2), reports)
+    assert (first.rank, first.grade, first.error.partition(": ")[2]) == (2, OWN, text)
+
+
+@given(st.permutations(range(3)))
+def test_a_rank_that_raised_is_the_cause_though_its_session_failed_later(order: list[int]) -> None:
+    own = exception(OWN, "ValueError: x") + session(PEER_LOST, 0, text="rank 0 (host h) left the job")
+    told = {0: session(PEER_LOST, 1), 1: own, 2: session(PEER_LOST, 1, told_by=0)}
+    first = causes_of(placed(1, 3), [(rank, told[rank]) for rank in order])
+    assert (first.rank, first.error) == (1, "ValueError: x")
+
+
+def test_a_rank_that_hides_the_error_is_no_cause() -> None:
+    """Its own exception, its exit code, and the signal that ended it came after the failure of its session."""
+    after = session(PEER_LOST, 3) + exception(OWN, "RuntimeError: training failed")
+    causes = Causes()
+    causes.report(0, after)
+    causes.failed(0, 1, "exited with code 1", [])
+    causes.report(1, session(PEER_LOST, 3, told_by=0))
+    causes.failed(1, 5, "exited with code 5", [])
+    causes.report(2, session(PEER_LOST, 3, told_by=0))
+    causes.failed(2, 134, "was ended by signal 6 (SIGABRT)", [b"terminate called"])
+    causes.report(4, session(PEER_LOST, 3, told_by=0))
+    causes.failed(4, 137, "was ended by signal 9 (SIGKILL)", [])
+    assert not causes.certain
+    first = causes.first()
+    assert first is not None
+    assert (first.rank, first.grade, first.lost) == (0, MIXED, 3)
+    assert (
+        "after slipstream.base.errors.PeerLost: rank 3 (host h) has sent" in explained(first, "a", [], "")[-1]
+    )
+    causes.failed(3, 9, "exited with code 9", [])
+    assert causes.certain
+    first = causes.first()
+    assert first is not None
+    assert first.rank == 3
+
+
+def test_a_program_that_goes_on_has_not_failed() -> None:
+    causes = Causes()
+    causes.report(0, session(PEER_LOST, 1))
+    assert causes.first() is None
+    causes.report(0, b'{"session": null}\n')
+    causes.failed(0, 3, "exited with code 3", [])
+    first = causes.first()
+    assert first is not None
+    assert (first.rank, first.grade, first.error) == (0, OWN, "")
+
+
+def test_what_a_rank_said_does_not_count_once_the_job_goes_on_without_it() -> None:
+    causes = Causes()
+    causes.report(1, exception(OWN, "ValueError: an hour ago"))
+    causes.forget({1})
+    causes.report(0, session(PEER_LOST, 2))
+    causes.failed(0, 5, "exited with code 5", [])
+    first = causes.first()
+    assert first is not None
+    assert first.rank == 0
+
+
+def test_a_rank_that_finished_after_its_job_had_failed_knows_why() -> None:
+    causes = Causes()
+    causes.report(1, session(PEER_LOST, 2))
+    causes.finished(1)
+    assert causes.first() is None
+    causes.report(0, session(PEER_LOST, 1, text="rank 1 (host h) finished (exit code 0) and left the job"))
+    causes.failed(0, 5, "exited with code 5", [])
+    first = causes.first()
+    assert first is not None
+    assert (first.rank, first.code, first.how) == (1, 5, "finished (exit code 0), though its job had failed")
+    assert causes.session_failed == {0, 1}
+
+
+def test_an_abort_of_a_rank_that_finished_is_certain() -> None:
+    causes = Causes()
+    causes.report(1, session(ABORTED, 1, text="rank 1 aborted the job: enough"))
+    causes.finished(1)
+    assert not causes.certain  # nobody has failed
+    causes.report(0, session(ABORTED, 1, 1, "rank 1 aborted the job: enough"))
+    causes.failed(0, 5, "exited with code 5", [])
+    assert causes.certain
+
+
+@pytest.mark.parametrize(
+    "told", [3, "x", [], {}, {"code": "1", "text": "x"}, {"code": 1}, {"code": 1, "text": 2}]
+)
+def test_sessions_without_sense_are_passed_over(told: object) -> None:
+    causes = Causes()
+    causes.report(0, json.dumps({"session": told}).encode())
+    assert causes.session_failed == set()
+
+
+def test_a_text_that_is_cut_amid_a_character_counts() -> None:
+    causes = Causes()
+    causes.report(0, session(PEER_LOST, 1, text="x").replace(b'"x"', b'"x\xc3"'))
+    assert causes.session_failed == {0}
+
+
+@given(st.binary())
+def test_nothing_that_a_rank_writes_harms_the_launcher(data: bytes) -> None:
+    Causes().report(0, data)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x)), st.text())
+def test_no_field_of_a_record_harms_the_launcher(value: object, text: str) -> None:
+    causes = Causes()
+    for told in (
+        {"code": value, "rank": value, "told_by": value, "text": text},
+        {"code": 1, "rank": value, "text": text},
+    ):
+        causes.report(0, json.dumps({"session": told}).encode())
+    causes.report(1, json.dumps({"grade": value, "text": text, "after": value}).encode())
+    causes.failed(0, 1, "exited with code 1", [])
+    assert causes.first() is not None
+
+
+# ---- how long the launcher waits
+
+
+@pytest.fixture
+def job() -> FakeJob:
+    return FakeJob()
+
+
+def test_a_host_that_alone_has_said_something_may_be_cut_off(job: FakeJob) -> None:
+    found = FirstCause(job.ending, job.deadlines, placed(3, 1), heartbeat=10.0)
+    found.report(2, session(PEER_LOST, 0))
+    found.failed(2, 1, "exited with code 1", [])
+    job.after(3.0)
+    assert not job.ending.begun
+    found.report(0, session(PEER_LOST, 2))  # another host begins to tell
+    found.report(1, session(PEER_LOST, 2, told_by=0))
+    job.after(3.0)
+    assert job.ending.begun
+    assert found.found is not None
+    assert found.found.rank == 0
+    assert found.found.verdict.startswith("host h2 was cut off from the others")
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_it_does_not_wait_for_ever(job: FakeJob, hosts: int) -> None:
+    found = FirstCause(job.ending, job.deadlines, placed(hosts, 1), heartbeat=10.0)
+    found.report(1, session(PEER_LOST, 0))
+    found.failed(1, 1, "exited with code 1", [])
+    job.after(3.0)
+    assert job.ending.begun == (hosts == 2)  # both hosts see the same: nothing is to be learnt
+    job.after(10.0)
+    assert job.ending.begun
+
+
+def test_it_does_not_wait_for_a_rank_that_has_ended(job: FakeJob) -> None:
+    found = FirstCause(job.ending, job.deadlines, placed(3, 1), heartbeat=10.0)
+    found.finished(0)
+    found.report(2, session(PEER_LOST, 0))
+    found.failed(2, 1, "exited with code 1", [])
+    job.after(3.0)
+    assert job.ending.begun
