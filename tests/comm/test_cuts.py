@@ -73,7 +73,7 @@ def test_an_outage_that_ends_just_before_the_heartbeat(host: str, tmp_path: Path
 def test_outages_in_a_row_that_are_one(tmp_path: Path) -> None:
     with lab_job(tmp_path, SLIPSTREAM_HEARTBEAT="4") as (lab, job):
         job.go()
-        for host, seconds, between in (("h2", 1.6, 0.2), ("h1", 1.7, 0)):  # the outages are the thing tested
+        for host, seconds, between in (("h2", 1.9, 0.1), ("h1", 1.9, 0)):  # the outages are the thing tested
             lab.cut(host)
             time.sleep(seconds)
             lab.heal(host)
