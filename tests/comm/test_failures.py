@@ -99,7 +99,9 @@ def stop_one(transport: str, victim: int, heartbeat: float, seconds: float) -> N
         sockets = sockets_of(job)
         since = time.monotonic()
         job[victim].process.send_signal(signal.SIGSTOP)
-        silence = f" has sent nothing for {heartbeat + 2:g} s (SLIPSTREAM_HEARTBEAT + 2 s), and answers no ping: "
+        silence = (
+            f" has sent nothing for {heartbeat + 2:g} s (SLIPSTREAM_HEARTBEAT + 2 s), and answers no ping: "
+        )
         check_survivors(job, victim, since, seconds, silence)
     check_nothing_left(job, sockets)
 
