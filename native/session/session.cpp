@@ -16,18 +16,15 @@ constexpr double kTellSeconds = 2;
 constexpr double kLeaveSeconds = 2;          // that a rank stays until the others have read its last words
 constexpr double kBreakSeconds = 0.3;        // the same of one that fails and goes on
 constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
-// After an outage: the kernel asks only once a second where a host is (ARP), then come a request, a handshake and a
-// ping.
+// After an outage: the kernel asks only once a second where a host is (ARP), then come a request and a handshake.
 constexpr double kRecoverySeconds = 2;
 constexpr double kAcknowledgeSeconds = 0.05;  // in a star: most messages have one in the other direction
 
-// What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
+// What may come back within a heartbeat is waited for, from the start on; but nobody has to wait for a reducer.
 double connect_seconds(const SessionOptions& options) {
-  if (options.star) return options.connect_seconds;
-  return std::max(options.connect_seconds, options.heartbeat_seconds + kRecoverySeconds);
+  return std::max(options.connect_seconds, options.star ? 0 : options.heartbeat_seconds + kRecoverySeconds);
 }
 
-// A reducer that is lost costs no more than the time until the workers do without it.
 double recovery_seconds(const SessionOptions& options) { return options.star ? 0 : kRecoverySeconds; }
 
 TcpOptions tcp_options(const SessionOptions& options) {
