@@ -37,6 +37,7 @@ namespace slipstream {
 struct EngineOptions {
   double heartbeat_seconds = 10;
   std::string heartbeat_setting = "SLIPSTREAM_HEARTBEAT";  // what sets it
+  double recovery_seconds = 0;                             // that a peer may be silent beyond the heartbeat
   double suspicion_seconds = 0.1;  // after a closed connection: wait this long for the root cause from others
   StallOptions stalls;
   double intake = 0;              // bytes a second that works take in; 0: no bound

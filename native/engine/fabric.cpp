@@ -22,11 +22,16 @@ class PastLink final : public Link {
 
 }  // namespace
 
-Fabric::Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds, std::string heartbeat_setting)
+// An outage begins, as far as this rank can know, with the first ping that gets no answer. What passes before that, and
+// until something is heard after it, is not part of it: both have to fit into the recovery.
+Fabric::Fabric(int rank, int size, Dialer& dialer, Heartbeat heartbeat)
     : rank_(rank),
       dialer_(dialer),
-      heartbeat_(seconds(heartbeat_seconds)),
-      heartbeat_setting_(std::move(heartbeat_setting)),
+      heartbeat_(std::move(heartbeat)),
+      quiet_(seconds(
+          (heartbeat_.recovery > 0 ? std::min(heartbeat_.seconds, heartbeat_.recovery) : heartbeat_.seconds) / 4)),
+      again_(std::max(quiet_, seconds(heartbeat_.seconds / 20))),
+      lost_(seconds(heartbeat_.seconds + heartbeat_.recovery)),
       peers_(static_cast<size_t>(size)) {}
 
 std::string Fabric::who(int rank) const {
@@ -174,18 +179,19 @@ Error Fabric::watch(int rank, Time now) {
   }
   if (!peer.link->up()) return {};  // the transport times its own set-up
   const Time heard = peer.link->last_heard();
-  if (heard >= peer.pinged) peer.pinged = {};
-  if (now - heard < heartbeat_ / 4) return {};
+  if (heard >= peer.pinged) peer.pinged = peer.last_pinged = {};
+  if (now - heard < quiet_) return {};
   if (peer.pinged == Time{}) peer.pinged = now;
-  if (now - peer.pinged >= heartbeat_ * 3 / 4) {
+  if (now - peer.pinged >= lost_ - quiet_) {
     const std::string trouble = peer.link->trouble();
-    const std::string text = who(rank) + " has sent nothing for " + seconds_text(heartbeat_) + " (" +
-                             heartbeat_setting_ +
+    const std::string more = heartbeat_.recovery > 0 ? " + " + seconds_text(seconds(heartbeat_.recovery)) : "";
+    const std::string text = who(rank) + " has sent nothing for " + seconds_text(lost_) + " (" + heartbeat_.setting +
+                             more +
                              "), and answers no ping: it is stopped, its machine is down or the network to it is cut" +
                              (trouble.empty() ? "" : "; the last attempt to reach it: " + trouble);
     return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
   }
-  if (now - peer.last_pinged >= heartbeat_ / 4) {
+  if (now - peer.last_pinged >= again_) {
     peer.last_pinged = now;
     WorkHeader frame;
     frame.type = MessageType::ping;

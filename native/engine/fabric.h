@@ -26,10 +26,16 @@ class Dialer {
   virtual bool shares_memory(int rank) const = 0;  // with us; otherwise a network is between us
 };
 
+// How long a peer on which work waits may be silent.
+struct Heartbeat {
+  double seconds = 10;  // that an outage of the network, or a stop of the peer, may last
+  double recovery = 0;  // seconds after it until something has to be heard
+  std::string setting;  // what sets the first one, for people
+};
+
 class Fabric {
  public:
-  // `heartbeat_setting`: what sets the heartbeat, for people.
-  Fabric(int rank, int size, Dialer& dialer, double heartbeat_seconds, std::string heartbeat_setting);
+  Fabric(int rank, int size, Dialer& dialer, Heartbeat heartbeat);
 
   // Opens a link to `rank` if there is none: the lower rank dials, the higher waits and knocks.
   void want(int rank);
@@ -130,8 +136,10 @@ class Fabric {
 
   int rank_;
   Dialer& dialer_;
-  Clock::duration heartbeat_;
-  const std::string heartbeat_setting_;
+  const Heartbeat heartbeat_;
+  const Clock::duration quiet_;  // silence after which a peer is pinged
+  const Clock::duration again_;  // between two pings
+  const Clock::duration lost_;   // silence that ends it
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Link>> graveyard_;
 };

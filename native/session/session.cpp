@@ -13,20 +13,25 @@ namespace {
 
 constexpr double kReportSeconds = 0.5;
 constexpr double kTellSeconds = 2;
-constexpr double kLeaveSeconds = 2;           // that a rank stays until the others have read its last words
-constexpr double kBreakSeconds = 0.3;         // the same of one that fails and goes on
-constexpr size_t kMostEarlyBytes = 4 << 20;   // of one worker, for works that have not begun; it may send about 1 MiB
+constexpr double kLeaveSeconds = 2;          // that a rank stays until the others have read its last words
+constexpr double kBreakSeconds = 0.3;        // the same of one that fails and goes on
+constexpr size_t kMostEarlyBytes = 4 << 20;  // of one worker, for works that have not begun; it may send about 1 MiB
+// After an outage: the kernel asks only once a second where a host is (ARP), then come a request and a handshake.
+constexpr double kRecoverySeconds = 2;
 constexpr double kAcknowledgeSeconds = 0.05;  // in a star: most messages have one in the other direction
 
-// What may come back within a heartbeat is waited for from the start on; but nobody has to wait for a reducer.
+// What may come back within a heartbeat is waited for, from the start on; but nobody has to wait for a reducer.
 double connect_seconds(const SessionOptions& options) {
-  return options.star ? options.connect_seconds : std::max(options.connect_seconds, options.heartbeat_seconds);
+  return std::max(options.connect_seconds, options.star ? 0 : options.heartbeat_seconds + kRecoverySeconds);
 }
+
+double recovery_seconds(const SessionOptions& options) { return options.star ? 0 : kRecoverySeconds; }
 
 TcpOptions tcp_options(const SessionOptions& options) {
   TcpOptions tcp{options.link};
   tcp.busy_poll_us = options.busy_poll_us;
   tcp.patience_seconds = options.heartbeat_seconds;
+  tcp.recovery_seconds = recovery_seconds(options);
   tcp.patience_setting = options.heartbeat_setting;
   tcp.connect_seconds = connect_seconds(options);
   if (options.star) {
@@ -77,6 +82,7 @@ EngineOptions Session::engine_options() {
   engine.failing = [this](const Error& error) {
     if (!forked()) report_failure(options_.report, error);
   };
+  engine.recovery_seconds = recovery_seconds(options_);
   engine.elsewhere = [this](Time now) {
     if (options_.star && options_.star->elsewhere) return options_.star->elsewhere(now);
     return splitter_ ? splitter_->occupation(now) : std::string();

@@ -69,6 +69,8 @@ class Handshake {
   bool lacking() const { return lacking_; }
   // It failed because the stream ended or broke, not because of what the other side said.
   bool closed() const { return closed_; }
+  // On the server side: and the client had said nothing by then.
+  bool wordless() const { return closed_ && stage_ == Stage::hello_in && at_ == 0; }
 
  private:
   enum class Stage {

@@ -80,7 +80,10 @@ def test_a_call_that_waits_too_long_names_whom_it_waits_for() -> None:
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(signal.SIGKILL, "died or was killed"), (signal.SIGSTOP, "has sent nothing for 1 s")],
+    [
+        (signal.SIGKILL, "died or was killed"),
+        (signal.SIGSTOP, "has sent nothing for 3 s (SLIPSTREAM_HEARTBEAT + 2 s)"),
+    ],
 )
 def test_a_peer_that_is_gone_is_named(tmp_path: Path, number: signal.Signals, words: str) -> None:
     args, env = ["lost", str(tmp_path)], {"SLIPSTREAM_HEARTBEAT": "1"}

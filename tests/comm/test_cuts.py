@@ -56,6 +56,33 @@ def test_a_way_that_stays_cut_in_one_direction_is_named(number: int, tmp_path: P
 
 
 @needs_lab
+@pytest.mark.parametrize("host", ["h1", "h2"])  # rank 0 dials, rank 1 is dialled
+def test_an_outage_that_ends_just_before_the_heartbeat(host: str, tmp_path: Path) -> None:
+    # What lab commands take belongs to the outage, and the way back begins only after it: both may be longer than the
+    # rest of the heartbeat.
+    with lab_job(tmp_path, SLIPSTREAM_HEARTBEAT="3") as (lab, job):
+        job.go()
+        lab.cut(host)
+        time.sleep(2.8)  # the outage is the thing tested
+        lab.heal(host)
+        job.goes_on()
+        job.end()
+
+
+@needs_lab
+def test_outages_in_a_row_that_are_one(tmp_path: Path) -> None:
+    with lab_job(tmp_path, SLIPSTREAM_HEARTBEAT="4") as (lab, job):
+        job.go()
+        for host, seconds, between in (("h2", 1.9, 0.1), ("h1", 1.9, 0)):  # the outages are the thing tested
+            lab.cut(host)
+            time.sleep(seconds)
+            lab.heal(host)
+            time.sleep(between)
+        job.goes_on()
+        job.end()
+
+
+@needs_lab
 def test_a_card_that_vanishes_is_named(tmp_path: Path) -> None:
     with lab_job(tmp_path, SLIPSTREAM_HEARTBEAT="2") as (lab, job):
         job.go()

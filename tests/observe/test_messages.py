@@ -37,7 +37,7 @@ def test_info_says_what_the_job_runs_on() -> None:
         "ranks 1, 3)",
         "transport: shared memory within a host; tcp between hosts, 3 lanes a link, from 127.0.0.1",
         "reducers: none",
-        "lost after 10 s of silence",
+        "a peer may be silent for 10 s",
     ):
         assert words in first
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 
 #include "transport/tcp/link.h"
 
@@ -13,6 +14,17 @@ namespace {
 
 constexpr int kAcceptsPerTurn = 64;
 constexpr double kAcceptPause = 0.1;  // seconds, when the process has run out of file descriptors
+
+std::string_view without_port(std::string_view name) { return name.substr(0, name.rfind(':')); }
+
+// Whether there is a link to that machine, which is another one.
+bool peer_is_at(const TcpCore& core, const std::string& who, int fd) {
+  const auto is_there = [&](const auto& link) {
+    return without_port(link.second->control().far_name()) == without_port(who);
+  };
+  return !same_machine(fd) &&
+         (std::ranges::any_of(core.accepted, is_there) || std::ranges::any_of(core.dialled, is_there));
+}
 
 }  // namespace
 
@@ -84,6 +96,8 @@ class Acceptor::Unauthenticated final : private Handler {
         return;
       case Handshake::State::failed:
         if (handshake.lacking()) return (void)acceptor_.take(*this);  // no stranger
+        // Nor is a peer that needs one connection, and has had several requests answered at once (dial.h).
+        if (handshake.wordless() && peer_is_at(*acceptor_.core_, who, fd.get())) return (void)acceptor_.take(*this);
         return acceptor_.reject(acceptor_.take(*this), handshake.why());
       case Handshake::State::done:
         return acceptor_.authenticated(*this);

@@ -141,7 +141,6 @@ void BulkLanes::dialled(size_t number, Dial::Result result) {
   const int segment = dials_[number]->segment();
   dials_[number].reset();
   if (result.connection.fd) {
-    link_.heard();
     placement_.connected(number);
     link_.mtu_detection().mtu().connected(number, segment);
     add(std::move(result.connection), static_cast<uint32_t>(number));
@@ -167,6 +166,7 @@ bool BulkLanes::add(Connection connection, uint32_t number) {
   while (lanes_.size() <= number) lanes_.push_back(std::make_unique<BulkLane>(link_, static_cast<int>(lanes_.size())));
   BulkLane& lane = *lanes_[number];
   if (lane.is_open()) drop(lane);  // the peer gave the old one up
+  link_.heard();
   lane.open(std::move(connection));
   if (lane.previous().family != 0) at.note(TraceEvent::Kind::lane_reopened, lane, number + 1);
   if (at.shut_write) lane.finish_writing();
@@ -226,7 +226,7 @@ void BulkLanes::none_left(Error error, bool gone) {
   LinkContext& at = link_.context();
   const bool wait = !gone && at.repairs() && !at.accepted;
   Losses::Loss& loss = at.losses.lanes;
-  if (!loss) loss.due = now() + seconds(at.core->options.patience_seconds);
+  if (!loss) loss.due = now() + seconds(at.core->options.loss_seconds());
   if (!wait) loss.due = std::min(loss.due, now() + seconds(kReasonDelay));
   if (wait) error.text += ", and no other path was found " + at.within_patience();
   loss.error = std::move(error);

@@ -11,7 +11,9 @@ namespace {
 
 constexpr double kFirstPause = 0.05;  // seconds before a connection that broke at once is dialled again; it doubles
 constexpr double kMostPause = 0.5;
-constexpr double kStalledPart = 0.2;  // of the patience: a ping without an answer for so long means another connection
+// Of the patience: a ping without an answer for so long, and so long a silence, mean another connection.
+constexpr double kUnansweredPart = 0.2;
+constexpr double kSilentPart = 0.45;
 
 }  // namespace
 
@@ -58,7 +60,7 @@ void ControlConnection::dialled(Dial::Result result) {
 DialTerms ControlConnection::terms() const {
   const LinkContext& at = link_.context();
   DialTerms terms;
-  terms.limit = at.core->options.patience_seconds;
+  terms.limit = at.core->options.loss_seconds();
   terms.segment = link_.mtu_detection().mtu().segment();
   if (attempts_ > 1) terms.delay = std::min(kFirstPause * (1 << std::min(attempts_ - 2, 8)), kMostPause);
   const LanePlacement& placement = link_.bulk().placement();
@@ -112,7 +114,7 @@ void ControlConnection::broke(int error) {
   promoted_lane_ = 0;
   unanswered_since_.reset();
   if (!at.losses.control)
-    at.losses.control = {{Code::peer_lost, at.peer(), {}, text}, now() + seconds(at.core->options.patience_seconds)};
+    at.losses.control = {{Code::peer_lost, at.peer(), {}, text}, now() + seconds(at.core->options.loss_seconds())};
   if (!dial_) dial();
   link_.time_losses();
 }
@@ -150,7 +152,9 @@ void ControlConnection::pinged() {
   if (!at.repairs() || !lane.is_open() || lane.resuming() || dial_) return;
   const Time time = now();
   const bool stalled = unanswered_since_ && lane.received() == read_then_;
-  if (stalled && time - *unanswered_since_ < seconds(kStalledPart * at.core->options.patience_seconds)) return;
+  const double patience = at.core->options.patience_seconds;
+  if (stalled && time - *unanswered_since_ < seconds(kUnansweredPart * patience)) return;
+  if (stalled && time - link_.last_heard() < seconds(kSilentPart * patience)) return;
   unanswered_since_ = time;
   read_then_ = lane.received();
   if (stalled) dial();
@@ -174,6 +178,7 @@ void ControlConnection::replace(Connection connection, uint32_t generation) {
 
 void ControlConnection::wanted(uint32_t generation) {
   const LinkContext& at = link_.context();
+  link_.heard();
   if (at.finished || at.shut_write || dial_ || generation < current_) return;
   if (!link_.control().is_open()) return;
   if (!at.closing && !at.goodbye) link_.mtu_detection().stalled(link_.control(), true, now());

@@ -8,6 +8,7 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kMostBacklog = 1 << 20;  // of the control stream, unread by the peer
+constexpr double kHolds = 0.5;            // seconds that a connection has lasted that is no victim of resets
 constexpr int kMostDamage = 100;          // connections in a row that are left for damage and bring nothing whole
 
 Dealing dealing(const TcpCore& core) { return core.options.round_robin ? Dealing::round_robin : Dealing::pull; }
@@ -151,9 +152,19 @@ void TcpLink::time_losses() {
 
 void TcpLink::due(Time now) { context_.closing ? shut_down() : losses_due(now); }
 
+// There is another connection, and it does not break, but gets no further: the network has failed again. That is
+// another outage.
+bool TcpLink::extends(Time now) {
+  const Time later = control_.opened_at() + seconds(core().options.loss_seconds());
+  if (!control_.is_open() || control_.ended() || now - control_.opened_at() < seconds(kHolds) || now >= later)
+    return false;
+  context_.losses.control.due = later;
+  return true;
+}
+
 void TcpLink::losses_due(Time now) {
   Losses& losses = context_.losses;
-  if (now >= losses.control.due) {
+  if (now >= losses.control.due && !extends(now)) {
     Error error = std::exchange(losses.control, {}).error;
     error.text += " and could not be opened again " + context_.within_patience();
     if (const std::string why = trouble(); !why.empty()) error.text += ": " + why;

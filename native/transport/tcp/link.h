@@ -67,6 +67,7 @@ class TcpLink final : public Link, private Timed {
   TcpCore& core() { return *context_.core; }
   void due(Time now) override;
   void losses_due(Time now);
+  bool extends(Time now);
   void peer_leaves(std::string reason);
   void while_closing(const Frame& frame);
   void step_close();

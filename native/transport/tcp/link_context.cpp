@@ -9,7 +9,7 @@ namespace slipstream {
 
 std::string LinkContext::within_patience() const {
   char time[32];
-  std::snprintf(time, sizeof(time), "within %g s (", core->options.patience_seconds);
+  std::snprintf(time, sizeof(time), "within %g s (", core->options.loss_seconds());
   return time + core->options.patience_setting + " sets the limit)";
 }
 

@@ -44,7 +44,8 @@ struct LinkOptions {
 struct TcpOptions : LinkOptions {
   AdmissionLimits admission = {};
   double connect_seconds = 10;   // TCP connect + handshake of a dialled link, with all attempts
-  double patience_seconds = 10;  // that a link goes on trying to reach a peer again: the heartbeat time
+  double patience_seconds = 10;  // the heartbeat time: that an outage may last
+  double recovery_seconds = 0;   // that the link may take after that to reach the peer again
   std::string patience_setting = "SLIPSTREAM_HEARTBEAT";  // what sets it, for people
   int notsent_lowat = 256 << 10;                          // TCP_NOTSENT_LOWAT
   bool only_answers = false;                              // nobody else listens: peers dial, again too
@@ -52,6 +53,9 @@ struct TcpOptions : LinkOptions {
   // turn.
   double acknowledge_seconds = 0;
   int busy_poll_us = 0;  // SO_BUSY_POLL of control lanes to other machines; 0: off
+
+  // Seconds that a link goes on trying to reach a peer again.
+  double loss_seconds() const { return patience_seconds + recovery_seconds; }
 };
 
 }  // namespace slipstream

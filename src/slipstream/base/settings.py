@@ -231,7 +231,9 @@ class Settings:
     address: tuple[str, ...] = _setting(
         parse_addresses, (), "addresses at which other hosts reach this one, if they are not its own (NAT)"
     )
-    heartbeat: float = _setting(_seconds, 10.0, "seconds of silence after which a peer counts as lost")
+    heartbeat: float = _setting(
+        _seconds, 10.0, "seconds that an outage or a stop of a peer may last; 2 s later it counts as lost"
+    )
     timeout: float = _setting(_seconds, 1800.0, "seconds an operation may take")
     start_timeout: float = _setting(_seconds, 60.0, "seconds in which all ranks must have come")
     reset_limit: int = _setting(

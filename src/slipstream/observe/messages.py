@@ -77,7 +77,7 @@ def banner(job: Any, settings: Settings) -> list[str]:
         f"slipstream {__version__}, job {member.job!r}: {size} ({places})",
         f"transport: {_transport(job, settings, len(ranks))}",
         f"reducers: {_reducers(job, settings)}; kernels for {_core.cpu_level()}; "
-        f"a peer counts as lost after {settings.heartbeat:g} s of silence, an operation ends after "
+        f"a peer may be silent for {settings.heartbeat:g} s, an operation ends after "
         f"{settings.timeout:g} s",
     ]
 
