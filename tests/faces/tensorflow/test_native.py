@@ -183,7 +183,9 @@ def check_mismatch() -> None:
         text = rf"Mismatched allreduce.*rank 0 with float32, \({1001 + turn},\).*rank 1 with .*\({1101 + turn},\)"
         with pytest.raises(tf.errors.FailedPreconditionError, match=text):
             tf.function(lambda x=x: hvd.allreduce(x, op=hvd.Sum))()
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"Mismatched broadcast.*from rank 0.*from rank 1"):
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"Mismatched broadcast.*from rank 0.*from rank 1"
+    ):
         tf.function(lambda: hvd.broadcast(tf.ones(1001), root_rank=min(hvd.rank(), 1)))()
     run = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
     np.testing.assert_array_equal(run().numpy(), np.full(2, hvd.size()))
@@ -195,7 +197,8 @@ def check_known_shapes_of_equal_size() -> None:
     for run, shape in zip(sums, ([4, 6], [6, 4]), strict=True):
         run(tf.ones(shape))
     with pytest.raises(
-        tf.errors.FailedPreconditionError, match=r"differs between ranks.*\(4, 6\).*\(6, 4\)|.*\(6, 4\).*\(4, 6\)"
+        tf.errors.FailedPreconditionError,
+        match=r"differs between ranks.*\(4, 6\).*\(6, 4\)|.*\(6, 4\).*\(4, 6\)",
     ):
         sums[hvd.rank()](tf.ones([4, 6][:: -1 if hvd.rank() else 1]))
 

@@ -181,9 +181,11 @@ def check_no_thread() -> None:
     """Where the system gives no thread for an operation, its run says so, and nothing of it is left."""
     fetches, session = in_session(lambda: hvd.allgather(tf.ones(2)))
     refused = RuntimeError("can't start new thread")
-    with mock.patch.object(threading.Thread, "start", side_effect=refused):
-        with pytest.raises(tf.errors.UnknownError, match="start new thread"):
-            session.run(fetches)
+    with (
+        mock.patch.object(threading.Thread, "start", side_effect=refused),
+        pytest.raises(tf.errors.UnknownError, match="start new thread"),
+    ):
+        session.run(fetches)
     hvd.barrier()
     assert session.run(fetches).tolist() == [1] * 2 * hvd.size()
     assert not graph_calls._results

@@ -85,8 +85,8 @@ def run(
     """What ``work`` makes of the arrays of ``inputs``, as tensors: now, or whenever the graph runs.
 
     ``call``: the same, as native operations do it in a graph; its results have the shapes of the inputs.
-    Errors of the job are raised as `as_framework_error` says; in a graph a Mismatch is a
-    tf.errors.FailedPreconditionError with its text, others are tf.errors.UnknownError, as is a native Mismatch.
+    Errors of the job are raised as `as_framework_error` says; in a graph they are as `failures.code_in_graph` says,
+    with their text.
     """
     if all(map(is_eager, inputs)) and _executing_eagerly():
         try:

@@ -1,6 +1,7 @@
 """Errors of the job as TensorFlow's programs expect them: both ours and one of `tf.errors`.
 
-In a graph TensorFlow makes an error of its own of a code and the text, whose cause `slipstream.faces.arrays.kept` finds again.
+In a graph TensorFlow makes an error of its own of a code and the text. `slipstream.faces.arrays.kept` finds the job's
+error behind it.
 """
 
 from __future__ import annotations

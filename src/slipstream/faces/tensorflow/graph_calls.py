@@ -45,9 +45,7 @@ def _tensors(function: Call, inputs: Sequence[Any], dtypes: Sequence[Any]) -> li
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
-def _at_once(
-    call: Call, inputs: Sequence[Any], outputs: Outputs, apply: Any, ticket: Any
-) -> list[Any]:
+def _at_once(call: Call, inputs: Sequence[Any], outputs: Outputs, apply: Any, ticket: Any) -> list[Any]:
     def told(number: Any, *given: Array) -> list[Any]:
         try:
             results = list(call(*given))
@@ -65,9 +63,7 @@ _results: dict[int, Sequence[Array]] = {}  # of tickets that are over, until the
 _lock = threading.RLock()  # a signal's handler may call an operation, too
 
 
-def _in_thread(
-    call: Call, inputs: Sequence[Any], outputs: Outputs, apply: Any, ticket: Any
-) -> list[Any]:
+def _in_thread(call: Call, inputs: Sequence[Any], outputs: Outputs, apply: Any, ticket: Any) -> list[Any]:
     def begin(given: Any, *inputs: Array) -> Any:
         number = int(given)
         _forget_left()
