@@ -101,6 +101,19 @@ def check_gradients() -> None:
             np.testing.assert_array_equal(got[COUNT + n], np.full(2, size))
 
 
+def check_gradient_of_broadcast() -> None:
+    """All ranks take part in it, though only that of the root is no constant."""
+    for root in range(hvd.size()):
+
+        def build(root: int = root) -> Any:
+            x = tf.ones([2])
+            return v1.gradients(hvd.broadcast(x, root), x, tf.fill([2], float(hvd.rank())))[0]
+
+        fetches, session = in_session(build)
+        mean = sum(range(hvd.size())) / hvd.size() if hvd.rank() == root else 0.0
+        np.testing.assert_array_equal(session.run(fetches), np.full(2, mean, np.float32))
+
+
 def check_in_loop() -> None:
     """Rounds of a loop run one after the other, and have one operation."""
 
@@ -224,6 +237,7 @@ CHECKS = [
     check_any_order,
     check_at_once,
     check_gradients,
+    check_gradient_of_broadcast,
     check_in_loop,
     check_variables,
     check_mismatch,
