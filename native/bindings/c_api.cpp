@@ -174,15 +174,50 @@ slipstream_group* make(const int32_t* ranks, uint32_t n) {
 // Never freed: TensorFlow's threads may ask until the process ends.
 PyObject* the_line_finder = nullptr;
 
-slipstream_group* find_line(int64_t line) {
+slipstream_group* find_line(const std::string& line) {
   const WithGil lock;
-  const nb::object address = called(the_line_finder, nb::make_tuple(line));
+  const nb::object address = called(the_line_finder, nb::make_tuple(nb::str(line.c_str(), line.size())));
   return reinterpret_cast<slipstream_group*>(nb::cast<uintptr_t>(address));
 }
 
 std::string tensorflow_operations(const std::string& library, const nb::object& find) {
   the_line_finder = nb::object(find).release().ptr();
   return tensorflow::add_operations(library.c_str(), find_line);
+}
+
+void bind_tensorflow(nb::module_& m) {
+  m.def(
+      "tensorflow_operations", &tensorflow_operations, nb::arg("library"), nb::arg("find"),
+      "Adds SlipstreamStart, SlipstreamOpen and SlipstreamWait to the TensorFlow whose library is this file; once in a "
+      "process. `find` gives the handle of a line's group, as `c_group` does. Returns what is wrong, or an empty "
+      "text.");
+  m.def(
+      "tensorflow_cancellation",
+      [](const std::string& library, const nb::bytes& config) {
+        return tensorflow::watch_steps(library.c_str(), std::string(config.c_str(), config.size()));
+      },
+      nb::arg("library"), nb::arg("config"),
+      "Has SlipstreamWait look whether its step is cancelled; once, after `tensorflow_operations`. `library`: that of "
+      "the "
+      "eager C interface; `config`: a serialised ConfigProto. Returns what is wrong, or an empty text.");
+  m.def(
+      "tensorflow_forget",
+      [](const std::string& line) {
+        const WithoutGil unlocked;  // a thread that has the line may wait for it
+        tensorflow::forget_line(line);
+      },
+      nb::arg("line"), "The process has left the job of this line.");
+  m.def(
+      "tensorflow_end",
+      [](int64_t ticket, int code, std::string text) {
+        const WithoutGil unlocked;  // what waits for it goes on in this thread
+        return tensorflow::end_ticket(ticket, {code, std::move(text)});
+      },
+      nb::arg("ticket"), nb::arg("code") = 0, nb::arg("text") = "",
+      "The ticket that SlipstreamOpen has made is over: well, or with an error of TensorFlow's. Returns whether its "
+      "graph "
+      "still has it.");
+  m.def("tensorflow_has", &tensorflow::is_open, nb::arg("ticket"), "Whether the graph of this ticket still has it.");
 }
 
 uintptr_t c_group(const std::shared_ptr<Session>& session, const std::shared_ptr<Group>& group, nb::object caller) {
@@ -199,16 +234,7 @@ void bind_c_api(nb::module_& m) {
   m.def(
       "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla::call), "xla._CUSTOM_CALL_TARGET"); },
       "What XLA's FFI calls for the operations of slipstream.jax.");
-  m.def("tensorflow_operations", &tensorflow_operations, nb::arg("library"), nb::arg("find"),
-        "Adds SlipstreamStart and SlipstreamWait to the TensorFlow whose library is this file; once in a process. "
-        "`find` gives the handle of a line's group, as `c_group` does. Returns what is wrong, or an empty text.");
-  m.def(
-      "tensorflow_forget",
-      [](int64_t line) {
-        const WithoutGil unlocked;  // a thread that has the line may wait for it
-        tensorflow::forget_line(line);
-      },
-      nb::arg("line"), "The process has left the job of this line.");
+  bind_tensorflow(m);
   m.def("c_group", &c_group, nb::arg("session"), nb::arg("group"), nb::arg("caller"),
         "The address of C's handle of a group, a new reference. `caller` answers for the group.");
   m.def(

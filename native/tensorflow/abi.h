@@ -23,8 +23,9 @@ struct ShapeHandle;
 // it has to be copied. The class has kept its layout in all releases of the C++ library that TensorFlow is built with.
 using Done = std::function<void()>;
 
-inline constexpr int kUnknown = 2;  // a code of errors
-inline constexpr int kInt64 = 9;    // a dtype
+// Codes of errors.
+inline constexpr int kOk = 0, kCancelled = 1, kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9;
+inline constexpr int kInt64 = 9;  // a dtype
 
 // Statuses and tensors.
 struct Values {
@@ -100,8 +101,8 @@ class Outcome {
   Status* get() const { return status_; }
   bool ok() const { return tf_.code_of(status_) == 0; }
   const char* text() const { return tf_.text_of(status_); }
-  Status* as(const char* text) {
-    tf_.set_status(status_, kUnknown, text);
+  Status* as(int code, const char* text) const {
+    tf_.set_status(status_, code, text);
     return status_;
   }
 

@@ -43,7 +43,7 @@ std::string mismatch(const Ticket& ticket, const std::vector<Told>& told) {
 
 struct Known {
   std::mutex mutex;
-  std::unordered_map<int64_t, std::unique_ptr<Line>> lines;
+  std::unordered_map<std::string, std::unique_ptr<Line>> lines;
 };
 
 // Never freed: TensorFlow's threads may outlive static variables.
@@ -82,7 +82,7 @@ void Line::forget() {
 void Line::tell(const std::vector<Ended>& ended) {
   for (const Ended& one : ended)
     if (one.call == kNone)
-      one.ticket->fail(one.text);
+      one.ticket->close({code_of(one.status), one.text});
     else
       one.ticket->ended(one.call, one.status, one.text.c_str());
 }
@@ -97,6 +97,10 @@ void Line::go_on(std::vector<Ended>& ended) {
         ask(ticket);
         return;
       }
+    } catch (const Failure& failure) {
+      waiting_.pop_front();
+      ended.push_back({ticket, kNone, static_cast<int32_t>(failure.error().code), failure.what()});
+      continue;
     } catch (const std::exception& error) {
       waiting_.pop_front();
       ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, error.what()});
@@ -109,7 +113,7 @@ void Line::go_on(std::vector<Ended>& ended) {
 
 // The job may have been replaced by another one, of other ranks.
 void Line::renew() {
-  slipstream_group* const found = find_(number_);
+  slipstream_group* const found = find_(name_);
   if (found != group_) agreed_.clear();
   slipstream_group* const before = std::exchange(group_, found);
   api().group_release(before);
@@ -129,8 +133,7 @@ void Line::ask(const std::shared_ptr<Ticket>& ticket) {
   call.count = sizeof(Told);
   call.dtype = SLIPSTREAM_U8;
   call.name = name.c_str();
-  if (api().submit(group_, &call, answered, question.get()) != SLIPSTREAM_OK)
-    throw Failure(Code::internal, api().last_error());
+  capi::submit(*group_, call, answered, question.get());
   question.release();
   asking_ = true;
 }
@@ -150,16 +153,16 @@ void Line::take(Question& question, int32_t status, const char* text) {
     const std::vector<Told>& told = question.told;
     const auto differs = [&](const Told& one) { return one.digest != told[0].digest; };
     if (status != SLIPSTREAM_OK) {
-      ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, text});
+      ended.push_back({ticket, kNone, status, text});
     } else if (std::any_of(told.begin(), told.end(), differs)) {
-      ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, mismatch(*ticket, told)});
+      ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, mismatch(*ticket, told)});
     } else {
       if (agreed_.size() == kMostForms) agreed_.clear();  // on all ranks at the same operation
       agreed_.insert(ticket->form);
       if (group_ != nullptr)
         begin(ticket, ended);
       else
-        ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, "the job was left before this operation was started"});
+        ended.push_back({ticket, kNone, SLIPSTREAM_ABORTED, "the job was left before this operation was started"});
     }
     go_on(ended);
   }
@@ -189,20 +192,20 @@ void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ende
   }
 }
 
-Line& line_of(int64_t number, Finder find) {
+Line& line_of(const std::string& name, Finder find) {
   Known& all = known();
   const std::lock_guard lock(all.mutex);
-  std::unique_ptr<Line>& place = all.lines[number];
-  if (place == nullptr) place = std::make_unique<Line>(number, find);
+  std::unique_ptr<Line>& place = all.lines[name];
+  if (place == nullptr) place = std::make_unique<Line>(name, find);
   return *place;
 }
 
-void forget_line(int64_t number) {
+void forget_line(const std::string& name) {
   Known& all = known();
   Line* found = nullptr;
   {
     const std::lock_guard lock(all.mutex);
-    if (const auto at = all.lines.find(number); at != all.lines.end()) found = at->second.get();
+    if (const auto at = all.lines.find(name); at != all.lines.end()) found = at->second.get();
   }
   if (found != nullptr) found->forget();
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "capi/handle.h"
@@ -16,15 +17,16 @@
 
 namespace slipstream::tensorflow {
 
-// The group of a line, of the job as it is now: a new reference. Throws Failure.
-using Finder = slipstream_group* (*)(int64_t line);
+// The group of a line, of the job as it is now: a new reference. Throws Failure. A line is known by its text, which
+// means the same in every process: graphs are saved, and loaded by others.
+using Finder = slipstream_group* (*)(const std::string& line);
 
 // Starts tickets in their order. What a form (shapes, dtypes, arguments) is, the ranks compare when it is met for the
 // first time: if they differ, all of them fail the operation, and the next ones go on. Later the engine
 // compares operations by what they are called, and ends the job if that differs.
 class Line {
  public:
-  Line(int64_t number, Finder find) : number_(number), find_(find) {}
+  Line(std::string name, Finder find) : name_(std::move(name)), find_(find) {}
   Line(const Line&) = delete;
 
   // Any thread. Never waits for other ranks.
@@ -38,8 +40,8 @@ class Line {
   // others.
   struct Ended {
     std::shared_ptr<Ticket> ticket;
-    size_t call;  // kNone: it was not started
-    int32_t status;
+    size_t call;     // kNone: it was not started
+    int32_t status;  // as slipstream.h numbers them
     std::string text;
   };
   static constexpr size_t kNone = SIZE_MAX;
@@ -52,7 +54,7 @@ class Line {
   void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
   static void tell(const std::vector<Ended>& ended);
 
-  const int64_t number_;
+  const std::string name_;
   const Finder find_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<Ticket>> waiting_;
@@ -61,9 +63,9 @@ class Line {
   std::unordered_set<std::string> agreed_;  // forms, of this group
 };
 
-// The line of this number; made at the first call.
-Line& line_of(int64_t number, Finder find);
+// The line of this name; made at the first call.
+Line& line_of(const std::string& name, Finder find);
 // Harmless if there is none.
-void forget_line(int64_t number);
+void forget_line(const std::string& name);
 
 }  // namespace slipstream::tensorflow

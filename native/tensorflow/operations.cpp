@@ -2,22 +2,23 @@
 
 #include <array>
 #include <bit>
-#include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "tensorflow/cancellation.h"
+#include "tensorflow/waiting.h"
+
 namespace slipstream::tensorflow {
 
 namespace {
 
-constexpr const char *kStart = "SlipstreamStart", *kWait = "SlipstreamWait";
+constexpr const char* kStart = "SlipstreamStart";
 constexpr size_t kMostPacked = 128 << 10;  // bytes of a tensor that travels with others
 constexpr size_t kLeastWired = 64 << 10;   // slipstream.comm.collectives.wires has the same
 constexpr size_t kMostLabel = 160;         // letters
-constexpr size_t kAligned = 128;           // bytes; TensorFlow copies what is aligned to less than 64
 
 Api tf;
 Finder the_finder = nullptr;
@@ -84,19 +85,25 @@ double factor_for(int32_t dtype, double factor) {
 // A node that starts operations.
 struct Start {
   std::array<int64_t, kFields> fields{};
-  std::string what;  // what errors call it
+  std::string line, what;  // what errors call it
 };
+
+std::string text_of(Construction* construction, const char* attribute, const Outcome& outcome) {
+  int32_t count = 0, bytes = 0;
+  if (outcome.ok()) tf.attribute_size(construction, attribute, &count, &bytes, outcome.get());
+  std::string text;
+  if (!outcome.ok() || bytes <= 0) return text;
+  text.resize(static_cast<size_t>(bytes));
+  tf.attribute_text(construction, attribute, text.data(), text.size(), outcome.get());
+  return text;
+}
 
 void* create_start(Construction* construction) {
   auto node = std::make_unique<Start>();
   const Outcome outcome(tf);
-  int32_t count = 0, bytes = 0;
   tf.attribute_numbers(construction, "call", node->fields.data(), kFields, outcome.get());
-  if (outcome.ok()) tf.attribute_size(construction, "what", &count, &bytes, outcome.get());
-  if (outcome.ok() && bytes > 0) {
-    node->what.resize(static_cast<size_t>(bytes));
-    tf.attribute_text(construction, "what", node->what.data(), node->what.size(), outcome.get());
-  }
+  node->line = text_of(construction, "line", outcome);
+  node->what = text_of(construction, "what", outcome);
   if (!outcome.ok()) tf.construction_failed(construction, outcome.get());
   return node.release();
 }
@@ -115,18 +122,21 @@ struct Operand {
 void append(std::string& form, int64_t number) { form.append(reinterpret_cast<const char*>(&number), sizeof number); }
 
 // Takes the input of this number, and makes the output for it: in the same memory, if nobody else uses that. Adds both
-// to what the ticket holds. Returns what is wrong, or null.
-const char* take(Context* context, int index, Ticket& ticket, Operand& found, const Outcome& outcome) {
+// to what the ticket holds. False: the outcome says why not.
+bool take(Context* context, int index, Ticket& ticket, Operand& found, const Outcome& outcome) {
   Tensor* input = nullptr;
   tf.input(context, index, &input, outcome.get());
-  if (!outcome.ok()) return outcome.text();
+  if (!outcome.ok()) return false;
   found.dtype = dtype_of(tf.dtype(input));
   found.bytes = tf.bytes(input);
   found.elements = static_cast<uint64_t>(tf.elements(input));
   std::vector<int64_t> dims(static_cast<size_t>(tf.rank(input)));
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = tf.dim(input, static_cast<int>(i));
   tf.delete_tensor(input);  // else there are two users of its memory
-  if (found.dtype < 0) return "slipstream cannot communicate tensors of this dtype";
+  if (found.dtype < 0) {
+    outcome.as(kInvalidArgument, "slipstream cannot communicate tensors of this dtype");
+    return false;
+  }
 
   append(ticket.form, found.dtype);
   append(ticket.form, static_cast<int64_t>(dims.size()));
@@ -140,16 +150,16 @@ const char* take(Context* context, int index, Ticket& ticket, Operand& found, co
   int forwarded = -1;
   Tensor* const output = tf.forward_or_allocate(context, &index, 1, index + 1, dims.data(),
                                                 static_cast<int>(dims.size()), &forwarded, outcome.get());
-  if (!outcome.ok()) return outcome.text();
+  if (!outcome.ok()) return false;
   ticket.held.push_back(output);
   found.to = tf.data(output);
   found.from = found.to;
-  if (forwarded == index) return nullptr;
+  if (forwarded == index) return true;
   tf.input(context, index, &input, outcome.get());
-  if (!outcome.ok()) return outcome.text();
+  if (!outcome.ok()) return false;
   ticket.held.push_back(input);
   found.from = tf.data(input);
-  return nullptr;
+  return true;
 }
 
 bool adds(int64_t op) { return op == SLIPSTREAM_SUM || op == SLIPSTREAM_AVG; }
@@ -199,19 +209,6 @@ void plan(const Start& node, const std::vector<Operand>& operands, Ticket& ticke
   }
 }
 
-void free_number(void* data, size_t, void* user) {
-  forget_ticket(static_cast<int64_t>(reinterpret_cast<intptr_t>(user)));
-  std::free(data);
-}
-
-// A tensor that has the ticket's number. The ticket is known by it as long as the tensor lives.
-Tensor* number_of(std::shared_ptr<Ticket> ticket) {
-  auto* const data = static_cast<int64_t*>(std::aligned_alloc(kAligned, kAligned));
-  if (data == nullptr) throw std::bad_alloc();
-  *data = give(std::move(ticket));
-  return tf.new_tensor(kInt64, nullptr, 0, data, sizeof *data, free_number, reinterpret_cast<void*>(*data));
-}
-
 // Begins like the title, and differs wherever the form does.
 std::string label_of(const Ticket& ticket) {
   const std::string text = (ticket.what.empty() ? ticket.kind : ticket.what) + " of " + ticket.title;
@@ -228,9 +225,8 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
     append(ticket->form, node.fields[field]);
   std::vector<Operand> operands(static_cast<size_t>(tf.inputs(context)));
   for (size_t i = 0; i < operands.size(); ++i)
-    if (const char* const problem = take(context, static_cast<int>(i), *ticket, operands[i], outcome)) {
-      const std::string text = problem;
-      tf.failed(context, Outcome(tf).as(text.c_str()));
+    if (!take(context, static_cast<int>(i), *ticket, operands[i], outcome)) {
+      tf.failed(context, outcome.get());
       return;
     }
   ticket->title += reduces ? std::string(", ") + name_of_op(node.fields[kOp])
@@ -241,11 +237,11 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
     ticket->title += ", factors " + std::to_string(prescale) + " and " + std::to_string(postscale);
   ticket->label = label_of(*ticket);
   plan(node, operands, *ticket);
-  Tensor* const number = number_of(ticket);
+  Tensor* const number = number_of(tf, ticket);
   tf.set_output(context, 0, number, outcome.get());
   tf.delete_tensor(number);
-  line_of(node.fields[kLine], the_finder).start(ticket);
-  if (ticket->has_failed()) tf.failed(context, Outcome(tf).as(ticket->error().c_str()));
+  line_of(node.line, the_finder).start(ticket);
+  if (ticket->has_failed()) tf.failed(context, Outcome(tf).as(ticket->outcome().code, ticket->outcome().text.c_str()));
 }
 
 void compute_start(void* node, Context* context) {
@@ -253,93 +249,35 @@ void compute_start(void* node, Context* context) {
   try {
     start(*static_cast<Start*>(node), context, outcome);
   } catch (const std::exception& error) {
-    tf.failed(context, Outcome(tf).as(error.what()));
+    tf.failed(context, Outcome(tf).as(kUnknown, error.what()));
   }
 }
 
-void* create_nothing(Construction*) { return nullptr; }
-void destroy_nothing(void*) {}
-
-// Passes the results on, or the error.
-void finish(Context* context, const Ticket& ticket) {
-  const Outcome outcome(tf);
-  if (!ticket.error().empty()) {
-    tf.failed(context, Outcome(tf).as(ticket.error().c_str()));
-    return;
-  }
-  for (int i = 1; i < tf.inputs(context); ++i) {
-    Tensor* result = nullptr;
-    tf.input(context, i, &result, outcome.get());
-    if (!outcome.ok()) break;
-    tf.set_output(context, i - 1, result, outcome.get());
-    tf.delete_tensor(result);
-    if (!outcome.ok()) break;
-  }
-  if (!outcome.ok()) tf.failed(context, outcome.get());
-}
-
-void compute_wait(void*, Context* context, Done* given) {
-  const Done done = *given;
-  const Outcome outcome(tf);
-  Tensor* number = nullptr;
-  tf.input(context, 0, &number, outcome.get());
-  std::shared_ptr<Ticket> ticket;
-  if (outcome.ok()) {
-    if (tf.dtype(number) == kInt64 && tf.bytes(number) == sizeof(int64_t))
-      ticket = ticket_of(*static_cast<const int64_t*>(tf.data(number)));
-    tf.delete_tensor(number);
-  }
-  if (ticket == nullptr) {
-    tf.failed(context, Outcome(tf).as("SlipstreamWait waits for nothing that SlipstreamStart has started"));
-    done();
-    return;
-  }
-  const auto after = [context, done, of = ticket.get()] {
-    finish(context, *of);
-    done();
-  };
-  ticket->when_done(after);
-}
-
-void infer(ShapeContext* context, Status* status, bool starts) {
-  if (starts) {
-    ShapeHandle* const scalar = tf.scalar_shape(context);
-    tf.output_shape(context, 0, scalar, status);
-    tf.delete_shape(scalar);
-  }
+void infer(ShapeContext* context, Status* status) {
+  ShapeHandle* const scalar = tf.scalar_shape(context);
+  tf.output_shape(context, 0, scalar, status);
+  tf.delete_shape(scalar);
   ShapeHandle* const shape = tf.new_shape();
   const auto inputs = static_cast<int>(tf.shape_inputs(context));
-  for (int i = starts ? 0 : 1; i < inputs && tf.code_of(status) == 0; ++i) {
+  for (int i = 0; i < inputs && tf.code_of(status) == 0; ++i) {
     tf.input_shape(context, i, shape, status);
-    if (tf.code_of(status) == 0) tf.output_shape(context, starts ? i + 1 : i - 1, shape, status);
+    if (tf.code_of(status) == 0) tf.output_shape(context, i + 1, shape, status);
   }
   tf.delete_shape(shape);
 }
 
 void add_start(const Outcome& outcome) {
   OpBuilder* const op = tf.new_op(kStart);
-  for (const char* text : {"T: list(type) >= 1", "call: list(int)", "what: string"}) tf.add_attribute(op, text);
+  for (const char* text : {"T: list(type) >= 1", "call: list(int)", "line: string", "what: string"})
+    tf.add_attribute(op, text);
   tf.add_input(op, "inputs: T");
   tf.add_output(op, "ticket: int64");
   tf.add_output(op, "results: T");
   tf.set_stateful(op, true);
-  tf.set_shapes(op, [](ShapeContext* context, Status* status) { infer(context, status, true); });
+  tf.set_shapes(op, infer);
   tf.register_op(op, outcome.get());
   if (!outcome.ok()) return;
   tf.register_kernel(kStart, tf.new_kernel(kStart, "CPU", create_start, compute_start, destroy_start), outcome.get());
-}
-
-void add_wait(const Outcome& outcome) {
-  OpBuilder* const op = tf.new_op(kWait);
-  tf.add_attribute(op, "T: list(type) >= 1");
-  tf.add_input(op, "ticket: int64");
-  tf.add_input(op, "results: T");
-  tf.add_output(op, "outputs: T");
-  tf.set_shapes(op, [](ShapeContext* context, Status* status) { infer(context, status, false); });
-  tf.register_op(op, outcome.get());
-  if (!outcome.ok()) return;
-  tf.register_kernel(kWait, tf.new_async_kernel(kWait, "CPU", create_nothing, compute_wait, destroy_nothing),
-                     outcome.get());
 }
 
 }  // namespace
@@ -350,8 +288,12 @@ std::string add_operations(const char* library, Finder find) {
   the_finder = find;
   const Outcome outcome(tf);
   add_start(outcome);
-  if (outcome.ok()) add_wait(outcome);
+  if (outcome.ok()) add_waiting(tf, outcome);
   return outcome.ok() ? "" : outcome.text();
+}
+
+std::string watch_steps(const char* eager_library, const std::string& config) {
+  return find_cancellation(tf, eager_library, config);
 }
 
 }  // namespace slipstream::tensorflow

@@ -22,6 +22,19 @@ Given& given() {
 
 }  // namespace
 
+int code_of(int32_t status) {
+  switch (status) {
+    case SLIPSTREAM_OK:
+      return kOk;
+    case SLIPSTREAM_MISMATCH:
+      return kFailedPrecondition;
+    case SLIPSTREAM_INVALID:
+      return kInvalidArgument;
+    default:
+      return kUnknown;
+  }
+}
+
 void Pack::fill() {
   size_t bytes = 0;
   for (const Part& part : parts) bytes += part.bytes;
@@ -44,13 +57,15 @@ void Pack::empty() const {
 void Ticket::ended(size_t call, int32_t status, const char* text) {
   if (status == SLIPSTREAM_OK) packs[call].empty();
   std::unique_lock lock(mutex_);
-  if (status != SLIPSTREAM_OK && error_.empty()) error_ = *text == '\0' ? "the operation has failed" : text;
+  if (status != SLIPSTREAM_OK && end_.code == kOk)
+    end_ = {code_of(status), *text == '\0' ? "the operation has failed" : text};
   if (++ended_ == calls.size()) end(std::move(lock));
 }
 
-void Ticket::fail(const std::string& text) {
+void Ticket::close(End how) {
   std::unique_lock lock(mutex_);
-  error_ = text;
+  if (over_) return;
+  end_ = std::move(how);
   end(std::move(lock));
 }
 
@@ -62,12 +77,14 @@ void Ticket::end(std::unique_lock<std::mutex> lock) {
   if (after) after();
 }
 
-bool Ticket::when_done(const std::function<void()>& after) {
+bool Ticket::when_done(std::function<void()> after) {
   {
     const std::lock_guard lock(mutex_);
+    if (awaited_) return false;
+    awaited_ = true;
     if (!over_) {
-      after_ = after;
-      return false;
+      after_ = std::move(after);
+      return true;
     }
   }
   after();
@@ -76,7 +93,7 @@ bool Ticket::when_done(const std::function<void()>& after) {
 
 bool Ticket::has_failed() {
   const std::lock_guard lock(mutex_);
-  return over_ && !error_.empty();
+  return over_ && end_.code != kOk;
 }
 
 void Ticket::release() {

@@ -13,6 +13,16 @@
 
 namespace slipstream::tensorflow {
 
+// How an operation has ended, as TensorFlow has it.
+struct End {
+  int code = kOk;
+  std::string text;
+};
+
+// Of a status of slipstream.h. A lost rank is kUnknown, as with Horovod: after kAborted and kUnavailable a
+// MonitoredSession of TensorFlow makes its session anew, for ever.
+int code_of(int32_t status);
+
 // Tensors of one dtype that travel as one message: of small ones the messages are what costs. Their copies lie side by
 // side.
 struct Pack {
@@ -46,12 +56,13 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
 
   // A call has come to its end. The last one ends the ticket. Whoever waits goes on in this thread.
   void ended(size_t call, int32_t status, const char* text);
-  // It will not be started.
-  void fail(const std::string& text);
-  // Has `after` called once: now, if it has ended. Returns whether it has.
-  bool when_done(const std::function<void()>& after);
-  // Of one that has ended; "": well.
-  const std::string& error() const { return error_; }
+  // The whole of it has: it was not started, or has no calls. Nothing, if it has ended already.
+  void close(End end);
+  // Has `after` called once: now, if it has ended. False, if something else waits for it, or has: then it is not
+  // called.
+  bool when_done(std::function<void()> after);
+  // Of one that has ended.
+  const End& outcome() const { return end_; }
   bool has_failed();
 
   // What a call of the engine is told of it by. It owns a reference.
@@ -68,8 +79,8 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   const Api& tf_;
   std::mutex mutex_;
   size_t ended_ = 0;
-  bool over_ = false;
-  std::string error_;
+  bool over_ = false, awaited_ = false;
+  End end_;
   std::function<void()> after_;
 };
 

@@ -16,6 +16,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import slipstream.tensorflow as hvd  # noqa: E402
+from slipstream.faces.tensorflow.operations import apply_operation  # noqa: E402
 
 v1 = tf.compat.v1
 MANY = 24
@@ -180,9 +181,11 @@ def check_mismatch() -> None:
     for turn in range(3):  # a new form each time: those that are known the engine compares
         x = tf.ones([1001 + turn + 100 * hvd.rank()])
         text = rf"Mismatched allreduce.*rank 0 with float32, \({1001 + turn},\).*rank 1 with .*\({1101 + turn},\)"
-        with pytest.raises(tf.errors.UnknownError, match=text):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=text):
             tf.function(lambda x=x: hvd.allreduce(x, op=hvd.Sum))()
-    with pytest.raises(tf.errors.UnknownError, match=r"Mismatched broadcast.*from rank 0.*from rank 1"):
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"Mismatched broadcast.*from rank 0.*from rank 1"
+    ):
         tf.function(lambda: hvd.broadcast(tf.ones(1001), root_rank=min(hvd.rank(), 1)))()
     run = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
     np.testing.assert_array_equal(run().numpy(), np.full(2, hvd.size()))
@@ -194,9 +197,125 @@ def check_known_shapes_of_equal_size() -> None:
     for run, shape in zip(sums, ([4, 6], [6, 4]), strict=True):
         run(tf.ones(shape))
     with pytest.raises(
-        tf.errors.UnknownError, match=r"differs between ranks.*\(4, 6\).*\(6, 4\)|.*\(6, 4\).*\(4, 6\)"
+        tf.errors.FailedPreconditionError,
+        match=r"differs between ranks.*\(4, 6\).*\(6, 4\)|.*\(6, 4\).*\(4, 6\)",
     ):
         sums[hvd.rank()](tf.ones([4, 6][:: -1 if hvd.rank() else 1]))
+
+
+def raw(kind: str, **inputs: Any) -> Any:
+    return apply_operation()(kind, name=None, **inputs)
+
+
+def check_refused() -> None:
+    """What this rank alone sees to be wrong is an InvalidArgumentError, and the job goes on."""
+
+    @tf.function
+    def of_a_dtype(line: str = "all: refused") -> Any:
+        ticket, results = raw(
+            "SlipstreamStart", inputs=[tf.constant(["text"])], call=[1, 0, 0, 0, 0, 0], line=line, what=""
+        )
+        return raw("SlipstreamWait", ticket=ticket, results=results)
+
+    @tf.function
+    def of_no_set() -> Any:
+        ticket, results = raw(
+            "SlipstreamStart", inputs=[tf.ones(2)], call=[1, 0, 0, 0, 0, 0], line="0: gone", what=""
+        )
+        return raw("SlipstreamWait", ticket=ticket, results=results)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="this dtype"):
+        of_a_dtype()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"no process set of the ranks \[0\]"):
+        of_no_set()
+    run = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
+    np.testing.assert_array_equal(run().numpy(), np.full(2, hvd.size()))
+
+
+def check_second_wait() -> None:
+    """One of them gets the results, the other an error; none waits for ever."""
+
+    @tf.function
+    def twice(x: Any) -> Any:
+        call = [1, 0, 0, 0, *np.array([1.0, 1.0]).view(np.int64).tolist()]
+        ticket, results = raw("SlipstreamStart", inputs=[x], call=call, line="all: twice", what="")
+        (first,) = raw("SlipstreamWait", ticket=ticket, results=results)
+        (second,) = raw("SlipstreamWait", ticket=ticket, results=[results[0] + 1])
+        return first, second
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="two SlipstreamWait"):
+        twice(tf.ones(3))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="nothing that SlipstreamStart"):
+        tf.function(lambda: raw("SlipstreamWait", ticket=np.int64(10**9), results=[tf.ones(1)]))()
+
+
+def check_cancelled(session: bool) -> None:
+    """A step that fails, or is given up, does not wait for ranks that have not begun theirs."""
+    config = v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+    with tf.Graph().as_default() as graph:
+        total = hvd.allreduce(tf.ones(3), op=hvd.Sum)
+        of_session = v1.Session(graph=graph, config=config)
+
+    @tf.function
+    def step(bad: Any) -> Any:
+        found = hvd.allreduce(tf.ones(3), op=hvd.Sum)
+        tf.debugging.Assert(tf.logical_not(bad), ["bad"])
+        return found
+
+    if hvd.rank() == 0 and session:
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            of_session.run(total, options=v1.RunOptions(timeout_in_ms=500))
+    elif hvd.rank() == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
+            step(tf.constant(True))
+    hvd.barrier()
+    if hvd.rank():  # what rank 0 has begun goes on without its step
+        found = of_session.run(total) if session else step(tf.constant(False))
+        np.testing.assert_array_equal(found, np.full(3, hvd.size()))
+    hvd.barrier()
+    found = of_session.run(total) if session else step(tf.constant(False))
+    np.testing.assert_array_equal(found, np.full(3, hvd.size()))
+
+
+class Saved(tf.Module):
+    """A graph with operations of the world and of a set."""
+
+    def __init__(self, some: Any) -> None:
+        self.some = some
+
+    @tf.function(input_signature=[tf.TensorSpec([2])])
+    def total(self, x: Any) -> Any:
+        """Their sums."""
+        of_some = hvd.allreduce(x, op=hvd.Sum, process_set=self.some, name="some")
+        return hvd.allreduce(x, op=hvd.Sum, name="all"), of_some
+
+
+def check_saved(folder: str, number: int) -> None:
+    """Saves a graph in one job, whose lines and sets have other numbers than those of the job that loads it."""
+    others = [hvd.add_process_set([0]) for _ in range(1 - number)]
+    some = hvd.add_process_set([0, 1])
+    if number == 0:
+        tf.function(lambda: hvd.allreduce(tf.ones(2), name="before"))()
+        mine = f"{folder}/{hvd.rank()}"
+        if hvd.rank() < 2:
+            saved = Saved(some)
+            saved.total(tf.ones(2))
+            tf.saved_model.save(saved, mine)
+        else:
+            tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum, name="all"))()
+    elif hvd.rank() < 2:
+        apply_operation()
+        loaded = tf.saved_model.load(f"{folder}/{hvd.rank()}")
+        for _ in range(2):
+            total, of_some = loaded.total(tf.fill([2], 1.0 + hvd.rank()))
+            np.testing.assert_array_equal(total, np.full(2, 1 + 2 + 3 * (hvd.size() - 2)))
+            np.testing.assert_array_equal(of_some, np.full(2, 3))
+    else:
+        run = tf.function(lambda: hvd.allreduce(tf.fill([2], 3.0), op=hvd.Sum, name="all"))
+        for _ in range(2):
+            run()
+    for one in [*others, some]:
+        hvd.remove_process_set(one)
 
 
 def check_lost_amid_many() -> None:
@@ -223,6 +342,8 @@ CHECKS = [
     check_inputs_stay,
     check_results_that_nobody_uses,
     check_mismatch,
+    check_refused,
+    check_second_wait,
 ]
 
 
@@ -236,6 +357,16 @@ def test_on_ranks(native_jobs: Any, size: int, check: Any) -> None:
 @pytest.mark.parametrize("names", [True, False])
 def test_sessions_in_any_order(native_jobs: Any, size: int, names: bool) -> None:
     native_jobs[size](check_sessions_in_any_order, names)
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_a_step_that_is_cancelled(native_jobs: Any, session: bool) -> None:
+    native_jobs[2](check_cancelled, session)
+
+
+def test_a_graph_that_another_process_loads(native_jobs: Any, tmp_path: Any) -> None:
+    native_jobs[3](check_saved, str(tmp_path), 0, dying=[0, 1, 2])
+    native_jobs[3](check_saved, str(tmp_path), 1)
 
 
 def test_known_shapes_of_equal_size(native_jobs: Any) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import slipstream.tensorflow as hvd  # noqa: E402
+from slipstream.faces.tensorflow import graph_calls  # noqa: E402
 
 v1 = tf.compat.v1
 COUNT = 6
@@ -96,6 +101,19 @@ def check_gradients() -> None:
             np.testing.assert_array_equal(got[COUNT + n], np.full(2, size))
 
 
+def check_gradient_of_broadcast() -> None:
+    """All ranks take part in it, though only that of the root is no constant."""
+    for root in range(hvd.size()):
+
+        def build(root: int = root) -> Any:
+            x = tf.ones([2])
+            return v1.gradients(hvd.broadcast(x, root), x, tf.fill([2], float(hvd.rank())))[0]
+
+        fetches, session = in_session(build)
+        mean = sum(range(hvd.size())) / hvd.size() if hvd.rank() == root else 0.0
+        np.testing.assert_array_equal(session.run(fetches), np.full(2, mean, np.float32))
+
+
 def check_in_loop() -> None:
     """Rounds of a loop run one after the other, and have one operation."""
 
@@ -172,18 +190,68 @@ def check_not_in_the_set() -> None:
     hvd.remove_process_set(first)
 
 
+def check_no_thread() -> None:
+    """Where the system gives no thread for an operation, its run says so, and nothing of it is left."""
+    fetches, session = in_session(lambda: hvd.allgather(tf.ones(2)))
+    refused = RuntimeError("can't start new thread")
+    with (
+        mock.patch.object(threading.Thread, "start", side_effect=refused),
+        pytest.raises(tf.errors.UnknownError, match="start new thread"),
+    ):
+        session.run(fetches)
+    hvd.barrier()
+    assert session.run(fetches).tolist() == [1] * 2 * hvd.size()
+    assert not graph_calls._results
+
+
+def check_cancelled() -> None:
+    """A run that is given up does not wait; what it has begun goes on, and its results are forgotten."""
+    fetches, session = in_session(lambda: hvd.allgather(tf.ones(2)))
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(fetches, options=v1.RunOptions(timeout_in_ms=500))
+    hvd.barrier()
+    if hvd.rank():
+        assert session.run(fetches).tolist() == [1] * 2 * hvd.size()
+    hvd.barrier()
+    for _ in range(3):
+        assert session.run(fetches).tolist() == [1] * 2 * hvd.size()
+    assert not graph_calls._results
+
+
+def check_lost_in_monitored_session() -> None:
+    """It makes its session anew for ever after AbortedError and UnavailableError, as those of lost servers."""
+    with tf.Graph().as_default():
+        v1.train.create_global_step()
+        fetches = [hvd.allreduce(tf.ones(2)), hvd.allgather(tf.ones(2))]
+        with v1.train.MonitoredTrainingSession() as session:
+            session.run(fetches)
+            if hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            for one in fetches:
+                with pytest.raises(tf.errors.UnknownError, match="rank 1"):
+                    session.run(one)
+
+
 CHECKS = [
     check_any_order,
     check_at_once,
     check_gradients,
+    check_gradient_of_broadcast,
     check_in_loop,
     check_variables,
     check_mismatch,
     check_wrong_splits,
     check_not_in_the_set,
+    check_no_thread,
+    check_cancelled,
 ]
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
+
+
+def test_a_lost_rank_in_a_monitored_session(three: Any) -> None:
+    three(check_lost_in_monitored_session, dying=[1])

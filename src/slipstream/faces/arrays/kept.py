@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from slipstream.base.errors import SlipstreamError
-from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import retold
 
-__all__ = ["keeping", "of_compiled"]
+__all__ = ["causes_of", "keeping", "of_compiled"]
 
 _kept: list[SlipstreamError] = []
+
+causes_of: list[Callable[[str], SlipstreamError | None]] = []
+"""What faces know of texts of errors that no Python has raised: the job's error behind one, or None."""
 
 
 @contextlib.contextmanager
@@ -29,15 +31,7 @@ def of_compiled(error: BaseException) -> SlipstreamError | None:
     if isinstance(error, SlipstreamError):
         return error
     text = str(error)
-    return next((one for one in _kept if str(one) in text), None) or _of_native(text)
-
-
-def _of_native(text: str) -> SlipstreamError | None:
-    """The error that has ended the job, if a native operation of TensorFlow says so."""
-    if "node Slipstream" not in text:
-        return None
-    try:
-        jobs.current().session.check()
-    except SlipstreamError as failed:
-        return failed
-    return None
+    for one in _kept:
+        if str(one) in text:
+            return one
+    return next((found for cause in causes_of if (found := cause(text)) is not None), None)

@@ -26,10 +26,8 @@ _FLOATS = frozenset((DType.F32, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M
 def new_array(shape: Sequence[int], dtype: Any) -> Array:
     """An array that nothing has been written to, whose memory begins at a multiple of `ALIGNMENT`."""
     kind = np.dtype(dtype)
-    nbytes = prod(shape) * kind.itemsize
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    begin = -address_of(raw) % ALIGNMENT
-    array: Array = raw[begin : begin + nbytes].view(kind).reshape(shape)
+    raw = np.empty(prod(shape) * kind.itemsize + ALIGNMENT, np.uint8)
+    array: Array = np.ndarray(shape, kind, raw, -address_of(raw) % ALIGNMENT)
     return array
 
 

@@ -10,7 +10,14 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.comm.negotiation.negotiator import forget
 from slipstream.faces.horovod.words import NOT_INITIALIZED, SHUT_DOWN, in_horovods_words
 
-__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set", "require_init"]
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "global_process_set",
+    "process_set_of",
+    "remove_process_set",
+    "require_init",
+]
 
 
 def require_init() -> None:
@@ -161,6 +168,17 @@ def registered() -> dict[int, list[int]]:
     require_init()
     found = {number: list(one.ranks or ()) for number, one in _registered.items()}
     return {0: list(range(_comm.size())), **found}
+
+
+def process_set_of(ranks: Sequence[int] | None) -> ProcessSet:
+    """The registered set of these ranks; None: of all. ValueError before `init`, and if there is none."""
+    require_init()
+    if ranks is None:
+        return global_process_set
+    for one in _registered.values():
+        if one.ranks == list(ranks):
+            return one
+    raise ValueError(f"no process set of the ranks {list(ranks)} is registered; use hvd.add_process_set().")
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

@@ -6,6 +6,7 @@ there are native operations for what is common (`native`), if the job wants them
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from slipstream.faces.tensorflow.failures import as_argument_error, as_framework
 from slipstream.faces.tensorflow.graph_calls import graph_call
 from slipstream.faces.tensorflow.native import Call, after_latest, started
 
-__all__ = ["Outputs", "as_tensor", "is_eager", "may_record", "run", "to_array", "to_tensor"]
+__all__ = ["Outputs", "as_tensor", "is_eager", "is_plain", "may_record", "run", "to_array", "to_tensor"]
 
 Outputs = Sequence[tuple[Any, Any]]
 """The dtype and the static shape of each result."""
@@ -33,8 +34,18 @@ except ImportError:  # of another release
         return True
 
 
+try:
+    from tensorflow.python.framework.ops import EagerTensor as _EagerTensor
+except ImportError:
+    _EagerTensor = None
+
 _executing_eagerly = tf.executing_eagerly
 _from_dlpack = tf.experimental.dlpack.from_dlpack
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether it is an eager tensor, used now, of whose gradient nobody asks. It is the quick one of such questions."""
+    return type(tensor) is _EagerTensor and not may_record() and _executing_eagerly()
 
 
 def is_eager(tensor: Any) -> bool:
@@ -63,17 +74,21 @@ def to_tensor(array: Array, like: Any = None) -> Any:
         copy = new_array(array.shape, array.dtype)
         copy[...] = array
         array = copy
-    kind = array.dtype.kind
-    if kind in "fiu" or (kind == "c"):
+    if array.dtype.kind in "fiuc":
         tensor = _from_dlpack(array.__dlpack__())
     elif array.dtype.itemsize == 2 and array.dtype.name == "bfloat16":
         tensor = tf.bitcast(_from_dlpack(array.view(np.uint16).__dlpack__()), tf.bfloat16)
     else:
         tensor = tf.convert_to_tensor(array)
-    if like is not None and not like.device.endswith("CPU:0") and "GPU" in like.device:
+    if like is not None and _has_gpus() and "GPU" in like.device:
         with tf.device(like.device):
             return tf.identity(tensor)
     return tensor
+
+
+@functools.cache
+def _has_gpus() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def run(
@@ -85,8 +100,8 @@ def run(
     """What ``work`` makes of the arrays of ``inputs``, as tensors: now, or whenever the graph runs.
 
     ``call``: the same, as native operations do it in a graph; its results have the shapes of the inputs.
-    Errors of the job are raised as `as_framework_error` says; in a graph a Mismatch is a
-    tf.errors.FailedPreconditionError with its text, others are tf.errors.UnknownError, as is a native Mismatch.
+    Errors of the job are raised as `as_framework_error` says; in a graph they are as `failures.code_in_graph` says,
+    with their text.
     """
     if all(map(is_eager, inputs)) and _executing_eagerly():
         try:

@@ -1,6 +1,7 @@
 """Errors of the job as TensorFlow's programs expect them: both ours and one of `tf.errors`.
 
-In a graph TensorFlow makes an error of its own of the text (`slipstream.faces.arrays.kept`, `graph_calls`).
+In a graph TensorFlow makes an error of its own of a code and the text. `slipstream.faces.arrays.kept` finds the job's
+error behind it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from slipstream.base.errors import Mismatch, SlipstreamError
+from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.group import Group
+from slipstream.faces.arrays.kept import causes_of
 from slipstream.faces.horovod.process_sets import ProcessSet
 
-__all__ = ["as_argument_error", "as_framework_error", "group_of"]
+__all__ = ["as_argument_error", "as_framework_error", "code_in_graph", "group_of"]
 
 
 _classes: dict[type[SlipstreamError], Any] = {}
@@ -50,6 +53,31 @@ def as_framework_error(error: SlipstreamError) -> Any:
 
 def _code_of(error: SlipstreamError) -> int:
     return int(tf.errors.FAILED_PRECONDITION if isinstance(error, Mismatch) else tf.errors.UNAVAILABLE)
+
+
+def code_in_graph(error: BaseException) -> int:
+    """The code of the error of `tf.errors` that stands for it in a graph, as `native/tensorflow` has it.
+
+    It is UnknownError for a lost rank, as with Horovod: a MonitoredSession of TensorFlow makes its session anew, for
+    ever, after AbortedError and UnavailableError.
+    """
+    if isinstance(error, Mismatch):
+        return int(tf.errors.FAILED_PRECONDITION)
+    return int(tf.errors.INVALID_ARGUMENT if isinstance(error, ValueError | TypeError) else tf.errors.UNKNOWN)
+
+
+def _of_native(text: str) -> SlipstreamError | None:
+    """The error that has ended the job, if a native operation says so."""
+    if "node Slipstream" not in text:
+        return None
+    try:
+        jobs.current().session.check()
+    except SlipstreamError as failed:
+        return failed
+    return None
+
+
+causes_of.append(_of_native)
 
 
 class _WrongArgument(ValueError, tf.errors.InvalidArgumentError):  # type: ignore[misc]

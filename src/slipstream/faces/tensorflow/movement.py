@@ -178,7 +178,10 @@ def broadcast(
 
         native = all_reduce_call(Average, 1.0, 1.0, process_set, WireType.EXACT, None)
         reduced = run(back, [dy], [(dy.dtype, dy.shape)], native)[0]
-        return reduced if is_root else tf.zeros_like(reduced)
+        if is_root:
+            return reduced
+        with tf.control_dependencies([reduced]):  # the root waits for this rank's part, also in a session
+            return tf.identity(tf.zeros_like(reduced))
 
     native = broadcast_call(root_rank, process_set, name)
     return with_gradient(work, gradient, [x], [(x.dtype, x.shape)], native)[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,24 +19,22 @@ import tensorflow as tf
 
 from slipstream import _core
 from slipstream.base.dtypes import WireType
-from slipstream.base.log import Log
 from slipstream.comm.collectives.native_calls import Failure, handle_or_failure
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.group import Group
 from slipstream.faces.arrays.movement import number_of_root
-from slipstream.faces.horovod.process_sets import ProcessSet
+from slipstream.faces.horovod.process_sets import ProcessSet, process_set_of
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
+from slipstream.faces.tensorflow.operations import apply_operation, set_finder
 
 __all__ = ["Call", "after_latest", "all_reduce_call", "broadcast_call", "started"]
 
 _ALL_REDUCE, _BROADCAST = 1, 4  # as slipstream.h has them
-_RELEASES = (2, 16), (2, 21)  # of TensorFlow, whose asynchronous kernels native/tensorflow knows
 _DTYPES = frozenset(
     [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
     + ["float64", "float32", "float16", "bfloat16", "bool", "complex64", "complex128"]
 )
 _LATEST = "_slipstream_latest"  # of a graph: what was started in it last
-_log = Log("slipstream")
 
 
 @dataclass(frozen=True)
@@ -73,41 +70,44 @@ def broadcast_call(root_rank: int, process_set: ProcessSet, name: str | None) ->
 class _Line:
     """Operations that all ranks start in one order, on a group of their own."""
 
-    def __init__(self, process_set: ProcessSet, purpose: str) -> None:
-        self._process_set, self._purpose = process_set, purpose
+    def __init__(self, line: str) -> None:
+        self._line = line
         self._group: Group | None = None
         self._beside: Group | None = None
 
-    def group(self, number: int) -> Group:
-        """That of the job as it is now."""
-        group = self._process_set.group
+    def group(self) -> Group:
+        """That of the job as it is now; ValueError where the process set is not registered."""
+        ranks, _, purpose = self._line.partition(": ")
+        group: Group = process_set_of([int(rank) for rank in ranks.split(",") if rank != _ALL] or None).group
         if self._beside is None or self._group is not group:
-            self._group, self._beside = group, group.beside(self._purpose)
-            group.job.when_left(lambda: self._forget(number, group))
+            self._group, self._beside = group, group.beside(purpose)
+            group.job.when_left(lambda: self._forget(group))
         return self._beside
 
-    def _forget(self, number: int, group: Group) -> None:
+    def _forget(self, group: Group) -> None:
         if self._group is group:
             self._group = self._beside = None
-        _core.tensorflow_forget(number)
+        _core.tensorflow_forget(self._line)
 
 
+_ALL = "all"
 _lock = threading.Lock()
-_lines: list[_Line] = []
-_numbers: weakref.WeakKeyDictionary[ProcessSet, dict[str, int]] = weakref.WeakKeyDictionary()
+_lines: dict[str, _Line] = {}
 
 
-def _number_of(process_set: ProcessSet, purpose: str) -> int:
+def _line_of(process_set: ProcessSet, purpose: str) -> str:
+    """What the line is called, in a graph that another process may load: a process set's number is this one's alone."""
+    ranks = [_ALL] if process_set.process_set_id == 0 else process_set.group.ranks
+    return f"{','.join(map(str, ranks))}: {purpose}"
+
+
+def _find(line: str) -> int | Failure:
     with _lock:
-        known = _numbers.setdefault(process_set, {})
-        if purpose not in known:
-            known[purpose] = len(_lines)
-            _lines.append(_Line(process_set, purpose))
-        return known[purpose]
+        found = _lines.setdefault(line, _Line(line))
+    return handle_or_failure(found.group)
 
 
-def _find(number: int) -> int | Failure:
-    return handle_or_failure(lambda: _lines[number].group(number))
+set_finder(_find)
 
 
 @contextlib.contextmanager
@@ -122,42 +122,6 @@ def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
         yield lambda node: setattr(graph, _LATEST, node) if in_function else None
 
 
-class _Operations:
-    """The two, once they are there."""
-
-    def __init__(self) -> None:
-        self._apply: Any = None
-        self._tried = False
-
-    def apply(self) -> Any:
-        """What adds one to the graph: (its type, inputs and attributes by name); None where there can be none."""
-        with _lock:
-            if not self._tried:
-                self._tried = True
-                try:
-                    self._apply = self._added()
-                except (ImportError, OSError, RuntimeError) as error:
-                    _log.warning("operations in TensorFlow's graphs go through Python: %s", error)
-        return self._apply
-
-    @staticmethod
-    def _added() -> Any:
-        from tensorflow.python.framework.op_def_library import apply_op
-
-        release = tuple(int(part) for part in tf.__version__.split(".")[:2])
-        if not _RELEASES[0] <= release <= _RELEASES[1]:
-            raise RuntimeError(
-                f"native operations are for TensorFlow 2.16 to 2.21, and this is {tf.__version__}"
-            )
-        problem = _core.tensorflow_operations(f"{tf.sysconfig.get_lib()}/libtensorflow_framework.so.2", _find)
-        if problem:
-            raise RuntimeError(problem)
-        return apply_op
-
-
-_operations = _Operations()
-
-
 def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
     """Adds the operation to the graph; its results. None where it has to go another way."""
     if call is None or not inputs or not all(one.dtype.name in _DTYPES for one in inputs):
@@ -170,7 +134,7 @@ def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
         return None  # nothing orders the calls of a function in a session
     if graph._get_control_flow_context() is not None:
         return None  # of TensorFlow 1: iterations of a loop may overlap
-    apply = _operations.apply()
+    apply = apply_operation()
     if apply is None:
         return None
     return _added(apply, call, inputs, graph, ordered)
@@ -184,12 +148,12 @@ def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: b
         purpose = "graph operations"
     else:
         purpose = f"graph operations of node {graph.unique_name(f'slipstream_{kind}')}"
-    line = _number_of(call.process_set, purpose)
+    line = _line_of(call.process_set, purpose)
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
-    fields = [call.collective, line, call.op, call.root, call.wire, *scales]
+    fields = [call.collective, call.op, call.root, call.wire, *scales]
     with after_latest(graph) as latest:
         ticket, results = apply(
-            "SlipstreamStart", name=None, inputs=list(inputs), call=fields, what=call.name or ""
+            "SlipstreamStart", name=None, inputs=list(inputs), call=fields, line=line, what=call.name or ""
         )
         latest(ticket.op)
     return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))

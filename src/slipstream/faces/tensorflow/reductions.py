@@ -23,7 +23,15 @@ from slipstream.faces.arrays import starting
 from slipstream.faces.arrays.compression import AnyCompression, Compression, wire_for
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average, Sum, choose_op
-from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, run, to_array, to_tensor
+from slipstream.faces.tensorflow.bridge import (
+    as_tensor,
+    is_eager,
+    is_plain,
+    may_record,
+    run,
+    to_array,
+    to_tensor,
+)
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error, group_of
 from slipstream.faces.tensorflow.movement import CHECKS, grouped_allgather, with_gradient
 from slipstream.faces.tensorflow.naming import name_in_session
@@ -77,6 +85,9 @@ def allreduce(
     array([1.5, 3. ], dtype=float32)
     """
     op = choose_op(op, average)
+    if compression is Compression.none and is_plain(tensor):
+        wire = wire_for(compression, group_of(process_set))
+        return _all_reduce_now(tensor, name, op, (prescale_factor, postscale_factor), process_set, wire)
     if isinstance(tensor, tf.IndexedSlices):
         return _sparse([tensor], op, (prescale_factor, postscale_factor), process_set)[0]
     tensor = as_tensor(tensor)

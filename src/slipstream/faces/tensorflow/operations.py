@@ -1,0 +1,66 @@
+"""The native operations (native/tensorflow), which are added to TensorFlow when a graph needs one for the first time.
+
+SlipstreamStart begins an operation of the engine (`native`), SlipstreamOpen makes a ticket for one of Python's
+(`graph_calls`), and SlipstreamWait waits for either. They are there too when a graph is loaded that has them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from slipstream import _core
+from slipstream.base.log import Log
+
+__all__ = ["Finder", "apply_operation", "set_finder"]
+
+Finder = Callable[[str], int | tuple[int, int, str, str]]
+
+_RELEASES = (2, 16), (2, 21)  # of TensorFlow, whose asynchronous kernels native/tensorflow knows
+_log = Log("slipstream")
+_lock = threading.RLock()  # a signal's handler may build a graph, too
+_finders: list[Finder] = []
+_tried = False
+_apply: Any = None
+
+
+def set_finder(find: Finder) -> None:
+    """``find``: the handle of the group of a line, as `_core.c_group` gives it, or what is wrong."""
+    _finders[:] = [find]
+
+
+def apply_operation() -> Any:
+    """What adds one to the graph: (its type, inputs and attributes by name); None where there can be none."""
+    global _apply, _tried
+    with _lock:
+        if not _tried:
+            _tried = True
+            try:
+                _apply = _added()
+            except (ImportError, OSError, RuntimeError) as error:
+                _log.warning("operations in TensorFlow's graphs go through Python: %s", error)
+    return _apply
+
+
+def _find(line: str) -> int | tuple[int, int, str, str]:
+    return _finders[0](line)
+
+
+def _added() -> Any:
+    from tensorflow.python.framework.op_def_library import apply_op
+
+    release = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    if not _RELEASES[0] <= release <= _RELEASES[1]:
+        raise RuntimeError(f"native operations are for TensorFlow 2.16 to 2.21, and this is {tf.__version__}")
+    folder = tf.sysconfig.get_lib()
+    problem = _core.tensorflow_operations(f"{folder}/libtensorflow_framework.so.2", _find)
+    if problem:
+        raise RuntimeError(problem)
+    config = tf.compat.v1.ConfigProto(device_count={"CPU": 1, "GPU": 0}, inter_op_parallelism_threads=1)
+    problem = _core.tensorflow_cancellation(f"{folder}/libtensorflow_cc.so.2", config.SerializeToString())
+    if problem:
+        _log.info("operations in TensorFlow's graphs do not end when their step is cancelled: %s", problem)
+    return apply_op
