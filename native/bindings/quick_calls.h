@@ -19,7 +19,18 @@ namespace slipstream {
 
 class QuickCalls {
  public:
-  enum class Kind : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, barrier };
+  // all_gather and all_to_all begin with what the ranks tell each other; what is too long to follow that at once
+  // travels in an operation of its own: long_gather, long_exchange.
+  enum class Kind : uint8_t {
+    all_reduce,
+    reduce_scatter,
+    all_gather,
+    broadcast,
+    barrier,
+    all_to_all,
+    long_gather,
+    long_exchange
+  };
   // By the name of the collective.
   static Kind kind_of(std::string_view collective);
   using Found = std::shared_ptr<const CallRequest>;
@@ -27,7 +38,8 @@ class QuickCalls {
   explicit QuickCalls(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
   const std::shared_ptr<Session>& session() const { return session_; }
-  // `size`: bits of the number of bytes (all_reduce, broadcast), elements of the input (reduce_scatter), else 0.
+  // `size`: bits of the number of bytes (all_reduce, broadcast), elements of the input (reduce_scatter, long_gather,
+  // long_exchange: all ranks have as many, and all blocks are alike), else 0.
   // `which`: the reduction or the root, else 0.
   void add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request);
   void clear() { requests_.clear(); }

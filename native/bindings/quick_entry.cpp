@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string_view.h>
 
+#include <algorithm>
 #include <bit>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace slipstream {
 
 namespace {
 
-constexpr size_t kFields = 4;  // of an all_gather's head: rows, elements of a row, dtype, and 0 for one dimension
+constexpr size_t kFields = 4;  // of a head: rows, elements of a row, dtype, and 0 for one dimension
 
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
@@ -141,7 +142,7 @@ PyObject* QuickEntry::run(const Given& given) const {
   }
   const auto x = ArrayView::of(given.x);
   if (!x || (given.out != nullptr && !ArrayView::of(given.out))) return nullptr;
-  if (kind_ == Kind::all_gather) return all_gather(*calls, given, *x);
+  if (kind_ == Kind::all_gather || kind_ == Kind::all_to_all) return told_first(*calls, given, *x);
   const auto which = which_of(given.which);
   if (!which) return nullptr;
   const bool scatters = kind_ == Kind::reduce_scatter;
@@ -162,20 +163,26 @@ PyObject* QuickEntry::run(const Given& given) const {
   return Py_NewRef(result.ptr());
 }
 
-PyObject* QuickEntry::all_gather(const QuickCalls& calls, const Given& given, const ArrayView& x) const {
+PyObject* QuickEntry::told_first(const QuickCalls& calls, const Given& given, const ArrayView& x) const {
   const auto request = calls.find(kind_, 0, 0, 0);
-  if (!request || x.dimensions() != 1 || !calls.session()->quiet()) return nullptr;
+  if (!request || x.dimensions() != 1) return nullptr;
+  const size_t messages = kind_ == Kind::all_gather ? 1 : request->group->ranks.size();
+  if (x.elements() % messages != 0) return nullptr;
+  const uint64_t rows = x.elements() / messages, bytes = x.bytes() / messages;
   const size_t room = request->spaces[1].offsets[1];
-  if (x.bytes() + (kFields + 1) * sizeof(int64_t) > room) return nullptr;
+  const bool follows = bytes + (kFields + 1) * sizeof(int64_t) <= room;
+  if (follows && !calls.session()->quiet()) return nullptr;
   if (given.out != nullptr) {
     const auto out = ArrayView::of(given.out);
     if (!out->writable() || out->dtype() != x.dtype() || out->dimensions() != 1 || x.overlaps(*out)) return nullptr;
   }
   OneCall whole;
-  const std::vector<int64_t> head{static_cast<int64_t>(x.elements()), 1, static_cast<int64_t>(x.dtype()), 0};
-  const nb::object told =
-      tell(calls.session(), *request, head, reinterpret_cast<uintptr_t>(x.begin()), {x.bytes()}, true, {});
-  PyObject* result = joined(told, given, x);
+  std::vector<int64_t> heads;
+  for (size_t i = 0; i < messages; ++i)
+    heads.insert(heads.end(), {static_cast<int64_t>(rows), 1, static_cast<int64_t>(x.dtype()), 0});
+  const nb::object told = tell(calls.session(), *request, heads, reinterpret_cast<uintptr_t>(x.begin()),
+                               std::vector<uint64_t>(messages, bytes), follows, {});
+  PyObject* result = follows ? joined(told, given, x) : moved(calls, told, given, x);
   if (result == nullptr && PyErr_Occurred() == nullptr) {
     PyObject* const none = Py_None;
     PyObject* const args[] = {given.group != nullptr ? given.group : none, given.x,
@@ -201,6 +208,26 @@ PyObject* QuickEntry::joined(const nb::object& told, const Given& given, const A
   const auto out = ArrayView::of(result.ptr());
   if (!out || out->elements() != rows) return nullptr;
   all.join(reinterpret_cast<uintptr_t>(out->begin()), sizes);
+  return Py_NewRef(result.ptr());
+}
+
+// Null without an error if the ranks' blocks are not all alike, or nobody has asked for such ones before.
+PyObject* QuickEntry::moved(const QuickCalls& calls, const nb::object& told, const Given& given,
+                            const ArrayView& x) const {
+  std::vector<uint64_t> sizes;
+  if (!nb::cast<const Told&>(told).agree(sizes)) return nullptr;
+  const bool gathers = kind_ == Kind::all_gather;
+  const uint64_t rows = gathers ? x.elements() : x.elements() / sizes.size();
+  if (std::ranges::any_of(sizes, [rows](uint64_t size) { return size != rows; })) return nullptr;
+  const Kind kind = gathers ? Kind::long_gather : Kind::long_exchange;
+  const auto request = calls.find(kind, x.elements(), static_cast<int>(x.dtype()), 0);
+  if (!request) return nullptr;
+  const uint64_t elements = rows * sizes.size();
+  const nb::object result = given.out != nullptr ? nb::borrow(given.out) : nb::steal(x.empty(elements, 1));
+  if (!result.is_valid()) return nullptr;
+  const auto out = ArrayView::of(result.ptr());
+  if (!out || out->elements() != elements) return nullptr;
+  calls.run(*request, x.begin(), out->begin(), elements, {nb::handle(given.x), result});
   return Py_NewRef(result.ptr());
 }
 

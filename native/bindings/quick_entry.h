@@ -17,8 +17,8 @@ class QuickEntry {
   using Kind = QuickCalls::Kind;
 
   // All outlive this. `jobs`: a dict that has the process's job, or None, as `_job`; its `world.quick` is a QuickCalls.
-  // `copies`: a dict; as long as it has entries nothing is quick. `op`: the type of reductions. `rest`: of all_gather,
-  // goes on with (group or None, x, out or None, Told) where what the ranks have told is unusual.
+  // `copies`: a dict; as long as it has entries nothing is quick. `op`: the type of reductions. `rest`: of all_gather
+  // and all_to_all, goes on with (group or None, x, out or None, Told) where what the ranks have told is unusual.
   QuickEntry(Kind kind, nanobind::object jobs, nanobind::object copies, nanobind::object op, nanobind::object rest);
 
   // The call with these arguments, as a function of Python is called. Null without an error: it is none that is quick,
@@ -37,8 +37,10 @@ class QuickEntry {
   nanobind::object calls_of(PyObject* group) const;
   std::optional<int> which_of(PyObject* given) const;
   PyObject* run(const Given& given) const;
-  PyObject* all_gather(const QuickCalls& calls, const Given& given, const ArrayView& x) const;
+  // all_gather and all_to_all.
+  PyObject* told_first(const QuickCalls& calls, const Given& given, const ArrayView& x) const;
   PyObject* joined(const nanobind::object& told, const Given& given, const ArrayView& x) const;
+  PyObject* moved(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x) const;
 
   Kind kind_;
   nanobind::object jobs_, copies_, op_, rest_;

@@ -12,6 +12,7 @@ import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import Op
 from slipstream.comm.collectives.copies_back import OPEN
+from slipstream.comm.collectives.joined import exchange_unusual, gather_unusual
 from slipstream.comm.membership import job
 
 COUNT = 5
@@ -129,9 +130,11 @@ def moved_unusually() -> None:
     size, rank = slipstream.size(), slipstream.rank()
     gathers, takes, scatters = map(short_way, ("all_gather", "broadcast", "reduce_scatter"))
     x = np.ones(COUNT)
+    exchanges = short_way("all_to_all")
     for _ in range(2):
         slipstream.broadcast(x, out=x)
         slipstream.all_gather(x)
+        slipstream.all_to_all(np.ones(size * COUNT))
         slipstream.reduce_scatter(np.ones(size * COUNT))
     whole = np.ones(size * COUNT)
     table = np.ones((COUNT, 2))
@@ -151,7 +154,10 @@ def moved_unusually() -> None:
         lambda: gathers(x, out=read_only),
         lambda: gathers(x, out=whole.astype("f")),
         lambda: gathers(x, async_op=True),
-        lambda: gathers(np.ones(1 << 15)),
+        lambda: exchanges(np.ones(size * COUNT + 1)) if size > 1 else NotImplemented,
+        lambda: exchanges(whole, out=whole),
+        lambda: exchanges(whole, splits=[COUNT] * size),
+        lambda: exchanges(np.ones((size, COUNT))),
         lambda: scatters(whole, out=whole[:COUNT]),
         lambda: scatters(whole, "sum"),
         lambda: scatters(whole, counts=[COUNT] * size),
@@ -175,6 +181,53 @@ def moved_unusually() -> None:
     assert takes(x) is not NotImplemented
 
 
+def moved_at_length() -> None:
+    """all_gather and all_to_all of blocks too long to follow their sizes: alike, and then not on all ranks."""
+    size, rank = slipstream.size(), slipstream.rank()
+    unusual: list[str] = []
+
+    def rest(name: str) -> Callable[..., Any]:
+        def goes_on(group: object, x: np.ndarray, out: np.ndarray | None, told: _core.Told) -> Any:
+            unusual.append(name)
+            return (exchange_unusual if name == "all_to_all" else gather_unusual)(group, x, out, told)
+
+        return goes_on
+
+    gathers, exchanges = (short_way(name, rest(name)) for name in ("all_gather", "all_to_all"))
+    for code in ["f", "d", "B", "q"]:
+        for count in (3, 20011, 100003):
+            x = (np.arange(count) % 100 + rank).astype(code)
+            wanted = np.concatenate([(np.arange(count) % 100 + r).astype(code) for r in range(size)])
+            blocks = np.concatenate([x + np.array(r * size, code) for r in range(size)])
+            theirs = np.concatenate(
+                [wanted[r * count :][:count] + np.array(rank * size, code) for r in range(size)]
+            )
+            np.testing.assert_array_equal(slipstream.all_gather(x), wanted)
+            np.testing.assert_array_equal(slipstream.all_to_all(blocks), theirs)
+            for _ in range(2):
+                np.testing.assert_array_equal(gathers(x), wanted)
+                np.testing.assert_array_equal(exchanges(blocks), theirs)
+                out = np.zeros_like(wanted)
+                assert gathers(x, out=out) is out
+                np.testing.assert_array_equal(out, wanted)
+                out[:] = 0
+                assert exchanges(blocks, out=out) is out
+                np.testing.assert_array_equal(out, theirs)
+    assert not unusual
+    # rows of another number on one rank, and sizes that none has asked for
+    rows = np.full(20011 + (rank == 0), rank, np.float64)
+    wanted = np.concatenate([np.full(20011 + (r == 0), r, np.float64) for r in range(size)])
+    np.testing.assert_array_equal(gathers(rows), wanted)
+    parts = np.full(size * (20011 + (rank == 0)), rank, np.float64)
+    np.testing.assert_array_equal(exchanges(parts), wanted)
+    assert unusual == ["all_gather", "all_to_all"]
+    mixed = np.ones(size * 20011, np.float32 if rank == 0 else np.float64)
+    for call in (slipstream.all_gather, slipstream.all_to_all) if size > 1 else ():
+        with contextlib.suppress(ValueError):
+            call(mixed)
+            raise AssertionError("arrays that do not fit were joined")
+
+
 def later() -> None:
     """A call that comes while one before it still has to copy back what it gives."""
     memory = np.ones(2 * COUNT)
@@ -190,4 +243,5 @@ values()
 others()
 moved()
 moved_unusually()
+moved_at_length()
 later()

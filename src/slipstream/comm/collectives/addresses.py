@@ -257,6 +257,8 @@ def all_gather(
         parts = np.zeros(total * itemsize(dtype), dtype=np.uint8)
         mine, keep = (src, *place_of(counts, group.rank, dtype)), (keep, parts)
         return _unite(group, compiled, parts, mine, dst, keep, sync, name, timeout, **fields)
+    if not code and min(counts) == max(counts):
+        fields["quick"] = "long_gather", counts[0], dtype, 0
     return _issue(group, compiled, dtype, -1, src, dst, total, keep, sync, name, timeout, **fields)
 
 
@@ -384,6 +386,8 @@ def all_to_all(
         raise ValueError("send_counts and recv_counts disagree about this rank's own block")
     code = wire_for(group, wire, dtype, -1) if wire else WireType.EXACT
     compiled, fields = of_all_to_all(group, send_counts, recv_counts, dtype, code)
+    if not code and len({*send_counts, *recv_counts}) == 1:
+        fields["quick"] = "long_exchange", sum(send_counts), dtype, 0
     return _issue(group, compiled, dtype, -1, src, dst, 0, keep, sync, name, timeout, **fields)
 
 

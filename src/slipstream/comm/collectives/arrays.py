@@ -24,7 +24,13 @@ from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
 from slipstream.comm.collectives.copies_back import OPEN, await_memory
 from slipstream.comm.collectives.interruption import Together, whole
-from slipstream.comm.collectives.joined import gather_told, gather_unusual, join_told
+from slipstream.comm.collectives.joined import (
+    exchange_told,
+    exchange_unusual,
+    gather_told,
+    gather_unusual,
+    join_told,
+)
 from slipstream.comm.collectives.overlaps import check_gather, check_scatter
 from slipstream.comm.collectives.rows import FIELDS, check_rows, check_source, head_of, rows_of
 from slipstream.comm.collectives.wires import check_wire
@@ -54,14 +60,18 @@ _CHECKS = {
 }
 
 
-_QUICK = "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"
+# Those that may be called without Python; some go on with a function where that is not enough (`QuickEntry`).
+_QUICK = {
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "broadcast", "barrier")),
+    "all_gather": gather_unusual,
+    "all_to_all": exchange_unusual,
+}
 
 
 def _quick(collective: str) -> _core.QuickEntry | None:
     if collective not in _QUICK:
         return None
-    rest = gather_unusual if collective == "all_gather" else None
-    return _core.QuickEntry(collective, vars(job), OPEN, Op, rest)
+    return _core.QuickEntry(collective, vars(job), OPEN, Op, _QUICK[collective])
 
 
 def _collective(function: _F, *, fills_x: bool = False) -> _F:
@@ -487,28 +497,9 @@ def all_to_all(
         heads = [(int(n), *kind) for n in splits]
         fits = ragged.fits(group, "all_to_all", FIELDS, address_of(array), array.nbytes, max(sizes))
         told = ragged.tell_each(group, "all_to_all", heads, address_of(array), sizes, fits, name)
-        counts = check_rows("all_to_all", told.heads)
-        shape = (sum(counts), *array.shape[1:])
-        result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
-        received = [n * width for n in counts]
-        if told.blocks is None:
-            if np.may_share_memory(array, result):
-                array = array.copy()
-            memory = address_of(array), address_of(result)
-            work = addresses.all_to_all(
-                group,
-                *memory,
-                sent,
-                received,
-                dtype,
-                name=name,
-                wire=wire,
-                keep=(array, result),
-                sync=not async_op,
-            )
-        else:
-            join_told(group, "all_to_all", told.blocks, received, result, out is not None)
-            work = Work(None)
+        work, result = exchange_told(
+            group, told, array, dtype, width, splits, out, name=name, wire=wire, sync=not async_op
+        )
     return _finish(work, result, async_op)
 
 

@@ -20,7 +20,7 @@ from slipstream.comm.collectives.rows import check_rows
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, world
 
-__all__ = ["gather_told", "gather_unusual", "join_told"]
+__all__ = ["exchange_told", "exchange_unusual", "gather_told", "gather_unusual", "join_told"]
 
 
 def gather_told(
@@ -59,6 +59,57 @@ def gather_unusual(
     group = world() if group is None else group
     with Together(group, "all_gather", before=1):
         return gather_told(group, ragged.unpacked(told), x, from_numpy(x.dtype), 1, out)[1]
+
+
+def exchange_told(
+    group: Group,
+    told: ragged.Told,
+    array: NDArray[Any],
+    dtype: int,
+    width: int,
+    splits: Sequence[int],
+    out: Buffer | None,
+    *,
+    name: str | None = None,
+    wire: str | None = None,
+    sync: bool = True,
+) -> tuple[Work, NDArray[Any]]:
+    """The rest of an all_to_all once all ranks have told their rows for this one: its work, the result.
+
+    ``splits``: rows of ``width`` elements that go to each rank.
+    """
+    counts = check_rows("all_to_all", told.heads)
+    shape = (sum(counts), *array.shape[1:])
+    result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
+    received = [n * width for n in counts]
+    if told.blocks is not None:
+        join_told(group, "all_to_all", told.blocks, received, result, out is not None)
+        return Work(None), result
+    if np.may_share_memory(array, result):
+        array = array.copy()
+    work = addresses.all_to_all(
+        group,
+        address_of(array),
+        address_of(result),
+        [int(n) * width for n in splits],
+        received,
+        dtype,
+        name=name,
+        wire=wire,
+        keep=(array, result),
+        sync=sync,
+    )
+    return work, result
+
+
+def exchange_unusual(
+    group: Group | None, x: NDArray[Any], out: NDArray[Any] | None, told: _core.Told
+) -> NDArray[Any]:
+    """The rest of an all_to_all that `QuickEntry` began, if what the ranks have told is unusual, or new."""
+    group = world() if group is None else group
+    splits = [x.size // group.size] * group.size
+    with Together(group, "all_to_all", before=1):
+        return exchange_told(group, ragged.unpacked(told), x, from_numpy(x.dtype), 1, splits, out)[1]
 
 
 def join_told(

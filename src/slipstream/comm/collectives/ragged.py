@@ -118,8 +118,8 @@ def _request(
             extra=fields,
             ragged=True,
         )
-        if operation == "all_gather" and fields == FIELDS:
-            group.quick.add("all_gather", 0, 0, 0, found)
+        if operation == collective and fields == FIELDS:
+            group.quick.add(collective, 0, 0, 0, found)
     return found
 
 
