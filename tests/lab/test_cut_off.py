@@ -52,7 +52,7 @@ def test_a_host_that_is_cut_off_is_named(cut: str) -> None:
     rank = int(cut[1]) - 1
     assert lines[-1].startswith(f"slipstream: host {cut} was cut off from the others"), lines
     assert lines[-1].endswith(f": the reports of 2 of 3 ranks name rank {rank} there as lost"), lines
-    assert f"PeerLost: rank {rank} (host {cut}) has sent nothing for 3 s" in lines[-2], lines
+    assert f"PeerLost: rank {rank} (host {cut}) has sent nothing for 5 s" in lines[-2], lines
 
 
 def test_of_two_hosts_the_network_between_them_is_at_fault() -> None:

@@ -79,9 +79,9 @@ def test_the_host_that_all_others_have_lost_is_named(case: tuple[dict[int, str],
     assert first.lost is not None
     assert hosts[first.lost] == host
     outside = sum(one != host for one in hosts.values())
-    assert first.verdict.startswith(f"host {host} was cut off from the others")
+    assert first.judgement.startswith(f"host {host} was cut off from the others")
     count = f"the reports of {outside} of {len(hosts)} ranks name rank {first.lost} there as lost"
-    assert first.verdict.endswith(count)
+    assert first.judgement.endswith(count)
 
 
 @given(st.permutations(range(3)))
@@ -89,7 +89,7 @@ def test_if_each_side_has_lost_another_rank_no_doubt_is_left(order: list[int]) -
     reports = [session(PEER_LOST, 2), session(PEER_LOST, 0), session(PEER_LOST, 0, told_by=1)]
     first = causes_of(placed(3, 1), [(rank, reports[rank]) for rank in order])
     assert first.rank == 1
-    assert first.verdict == (
+    assert first.judgement == (
         "host h0 was cut off from the others, or stood still: the reports of 2 of 3 ranks name rank 0 there as lost"
     )
 
@@ -106,7 +106,7 @@ def test_without_reports_of_the_others_it_is_as_the_ranks_there_say(order: list[
     hosts = {0: "a", 1: "a", 2: "b", 3: "c"}
     first = causes_of(hosts, [(rank, told[rank]) for rank in order])
     assert (
-        first.verdict
+        first.judgement
         == "ranks on both sides have lost each other: the network between hosts a, b, c is at fault"
     )
 
@@ -126,7 +126,7 @@ def test_both_hosts_are_named_if_the_others_reach_both(order: list[int], both: b
     at_fault = "the network between hosts h0, h1 is at fault"
     lives = "rank 1 lives, and others reached it: it stood still for a while, or "
     sides = "ranks on both sides have lost each other: "
-    assert first.verdict == (sides if both else lives) + at_fault
+    assert first.judgement == (sides if both else lives) + at_fault
     assert first.rank in (0, 1) if both else first.rank == 0
 
 
@@ -140,13 +140,13 @@ def test_of_two_hosts_none_is_blamed(order: list[int]) -> None:
     }
     first = causes_of(placed(2, 2), [(rank, told[rank]) for rank in order])
     assert (
-        first.verdict
+        first.judgement
         == "ranks on both sides have lost each other: the network between hosts h0, h1 is at fault"
     )
     assert first.rank in (0, 2)
 
 
-def test_what_else_is_known_makes_no_verdict() -> None:
+def test_what_else_is_known_makes_no_judgement() -> None:
     packets = session(PEER_LOST, 1, text="packets larger than 575 bytes do not reach rank 1 (host h1)")
     left = session(
         PEER_LOST, 0, text="rank 0 (host h0) has given up the connection that broke, and opened another"
@@ -155,15 +155,15 @@ def test_what_else_is_known_makes_no_verdict() -> None:
         PEER_LOST, 1, told_by=0, text="packets larger than 575 bytes do not reach rank 1 (host h1)"
     )
     first = causes_of(placed(3, 1), [(1, left), (2, third), (0, packets)])
-    assert (first.rank, first.verdict) == (0, "")
+    assert (first.rank, first.judgement) == (0, "")
     first = causes_of(placed(3, 1), [(1, session(PEER_LOST, 0)), (2, session(PEER_LOST, 0, told_by=1))])
-    assert (first.rank, first.verdict) == (1, "")  # rank 0 says nothing: it has stopped, or its host has
+    assert (first.rank, first.judgement) == (1, "")  # rank 0 says nothing: it has stopped, or its host has
 
 
 def test_ranks_of_one_host_are_judged_one_by_one() -> None:
     reports = [(1, session(PEER_LOST, 0)), (0, session(PEER_LOST, 1)), (2, session(PEER_LOST, 1))]
     first = causes_of(placed(1, 3), reports)
-    assert (first.rank, first.verdict) == (0, "the reports of 2 of 3 ranks name rank 1 as lost")
+    assert (first.rank, first.judgement) == (0, "the reports of 2 of 3 ranks name rank 1 as lost")
 
 
 # ---- sessions that tell by themselves
@@ -314,7 +314,7 @@ def test_a_host_that_alone_has_said_something_may_be_cut_off(job: FakeJob) -> No
     assert job.ending.begun
     assert found.found is not None
     assert found.found.rank == 0
-    assert found.found.verdict.startswith("host h2 was cut off from the others")
+    assert found.found.judgement.startswith("host h2 was cut off from the others")
 
 
 @pytest.mark.parametrize("hosts", [2, 3])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Accusation", "Verdict", "judge", "named"]
+__all__ = ["Accusation", "Judgement", "judge", "named"]
 
 # What the engine says if a rank has not been reached for a heartbeat (native/engine/fabric.cpp, native/transport/tcp).
 _NO_WAY = re.compile(
@@ -50,14 +50,14 @@ class Accusation:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """The ``cause`` is the rank whose error tells most. ``saying``: what all of them say together; "" if no more."""
 
     cause: int
     saying: str = ""
 
 
-def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> Verdict:
+def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> Judgement:
     """The cause, as far as these tell, in the order of arrival: there is one of them at least, one of a rank at most.
 
     It is the first rank, or the rank whose loss made that fail, and so on. If ranks blame each other, the one counts
@@ -69,7 +69,7 @@ def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> V
     while one not in seen:
         seen.append(one)
         if one.lost is None or one.lost not in of_rank:
-            return Verdict(one.rank)
+            return Judgement(one.rank)
         one = of_rank[one.lost]
     circle = {one.rank for one in seen[seen.index(one) :]}
     case = _Case(
@@ -92,15 +92,15 @@ class _Case:
     def spans_hosts(self) -> bool:
         return any(one.proves and self._crosses(one) for one in self._near)
 
-    def of_ranks(self) -> Verdict:
+    def of_ranks(self) -> Judgement:
         found = self._most_lost(lambda rank: rank)
         if len(found) != 1:
-            return Verdict(self._first(self._near).rank)
+            return Judgement(self._first(self._near).rank)
         (rank,) = found
         accusers = [one for one in self._all if one.lost == rank != one.rank]
-        return Verdict(self._first(accusers).rank, f"{self._count(accusers)} name rank {rank} as lost")
+        return Judgement(self._first(accusers).rank, f"{self._count(accusers)} name rank {rank} as lost")
 
-    def of_hosts(self) -> Verdict:
+    def of_hosts(self) -> Judgement:
         found = self._most_lost(self._host_of)
         if len(found) == 1:
             return self._cut_off(*found)
@@ -111,11 +111,11 @@ class _Case:
         assert first.lost is not None
         between = f"the network between hosts {', '.join(sorted(map(str, found)))} is at fault"
         if any(self._host_of(one.rank) == self._host_of(first.lost) for one in apart):
-            return Verdict(first.rank, f"ranks on both sides have lost each other: {between}")
+            return Judgement(first.rank, f"ranks on both sides have lost each other: {between}")
         if any(one.rank == one.lost == first.lost for one in self._all):
             lives = f"rank {first.lost} lives, and others reached it"
-            return Verdict(first.rank, f"{lives}: it stood still for a while, or {between}")
-        return Verdict(first.rank)
+            return Judgement(first.rank, f"{lives}: it stood still for a while, or {between}")
+        return Judgement(first.rank)
 
     def _heard(self) -> set[Hashable]:
         """Hosts that have told another one, or have been told."""
@@ -126,7 +126,7 @@ class _Case:
         ]
         return {host for way in ways if len(way) == 2 for host in way}
 
-    def _cut_off(self, host: Hashable, only_from: Hashable = None) -> Verdict:
+    def _cut_off(self, host: Hashable, only_from: Hashable = None) -> Judgement:
         """``only_from``: the one other host of which that is known at first hand, if it is one."""
 
         def inside(rank: int | None) -> bool:
@@ -137,11 +137,11 @@ class _Case:
         accusers = [one for one in self._all if inside(one.lost) and not inside(one.rank)]
         if not accusers:
             own = [one for one in self._all if inside(one.rank) and self._crosses(one)]
-            return Verdict(
+            return Judgement(
                 self._first(own).rank, f"{what}: {named(sorted(one.rank for one in own))} there lost them"
             )
         lost = sorted({one.lost for one in accusers if one.lost is not None})
-        return Verdict(
+        return Judgement(
             self._first(accusers).rank, f"{what}: {self._count(accusers)} name {named(lost)} there as lost"
         )
 

@@ -28,7 +28,7 @@ class Failure:
     """A rank that failed: the exit code that it stands for, how it ended, and its error as far as it is known.
 
     ``after``: the error of the job that it handled when it raised that one; "" if there was none. ``session``: why its
-    session failed, if that is known. ``verdict``: what the reports of all ranks say together; "" if no more than this.
+    session failed, if that is known. ``judgement``: what the reports of all ranks say together; "" if no more than this.
     """
 
     rank: int
@@ -38,7 +38,7 @@ class Failure:
     error: str = ""
     after: str = ""
     session: SessionFailure | None = None
-    verdict: str = ""
+    judgement: str = ""
 
     @property
     def lost(self) -> int | None:
@@ -169,9 +169,9 @@ class Causes:
         lowest = min(one.grade for one in told)
         those = [one for one in told if one.grade == lowest]
         accusations = [_accusation(one) for one in those]
-        verdict = judge(accusations, lambda rank: self._hosts.get(rank, ""))
-        found = next(one for one in those if one.rank == verdict.cause)
-        return replace(found, verdict=verdict.saying)
+        judgement = judge(accusations, lambda rank: self._hosts.get(rank, ""))
+        found = next(one for one in those if one.rank == judgement.cause)
+        return replace(found, judgement=judgement.saying)
 
     def _all(self) -> list[Failure]:
         """Those that have failed, then those that have said why they will."""
@@ -207,7 +207,7 @@ def explained(
         lines = (traceback or cause.error).splitlines()
         if cause.after and cause.after not in "\n".join(lines):  # the program has hidden it
             lines.append(f"after {cause.after}")
-        return [text for text in (*first, f"{what}:\n{_indented(lines)}", cause.verdict, cure) if text]
+        return [text for text in (*first, f"{what}:\n{_indented(lines)}", cause.judgement, cure) if text]
     last = _indented([line.decode(errors="replace") for line in tail])
     return [*first, what, f"the last lines of its standard error:\n{last}"] if last else [*first, what]
 
