@@ -28,7 +28,7 @@ class Failure:
     """A rank that failed: the exit code that it stands for, how it ended, and its error as far as it is known.
 
     ``after``: the error of the job that it handled when it raised that one; "" if there was none. ``session``: why its
-    session failed, if that is known. ``judgement``: what the reports of all ranks say together; "" if no more than this.
+    session failed, if that is known. ``judgement``: what the reports of all ranks say together; "" if no more.
     """
 
     rank: int
