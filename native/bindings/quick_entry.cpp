@@ -227,7 +227,8 @@ PyObject* QuickEntry::moved(const QuickCalls& calls, const nb::object& told, con
   if (!result.is_valid()) return nullptr;
   const auto out = ArrayView::of(result.ptr());
   if (!out || out->elements() != elements) return nullptr;
-  calls.run(*request, x.begin(), out->begin(), elements, {nb::handle(given.x), result});
+  // Ranks may hold different amounts in an all_to_all: as in Python, they do not compare them.
+  calls.run(*request, x.begin(), out->begin(), gathers ? elements : 0, {nb::handle(given.x), result});
   return Py_NewRef(result.ptr());
 }
 

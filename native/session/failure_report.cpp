@@ -1,10 +1,13 @@
 #include "session/failure_report.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 
 #include "base/cut.h"
 
@@ -33,10 +36,36 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
+// While it lives, writing to a pipe that nobody reads does not end this process, whatever it does with SIGPIPE.
+class NoPipeSignal {
+ public:
+  NoPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigemptyset(&pending);
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  NoPipeSignal(const NoPipeSignal&) = delete;
+  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
+  ~NoPipeSignal() {
+    const timespec at_once{};
+    if (!was_pending_) sigtimedwait(&pipe_, nullptr, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_, before_;
+  bool was_pending_ = false;
+};
+
 bool write_whole(const ReportPipe& pipe, const std::string& record) {
   struct stat found{};
   // The program may have closed it, and opened another file in its place.
   if (fstat(pipe.fd, &found) != 0 || !S_ISFIFO(found.st_mode) || found.st_ino != pipe.inode) return false;
+  const NoPipeSignal guard;
   ssize_t n = -1;
   do n = write(pipe.fd, record.data(), record.size());
   while (n < 0 && errno == EINTR);

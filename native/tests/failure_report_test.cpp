@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <string>
 
 #include "tests/check.h"
@@ -72,6 +73,18 @@ TEST(a_full_pipe_stops_nobody) {
   }
   report_failure(pipe.report(), lost("gone"));
   CHECK(pipe.read_all().find("gone") == std::string::npos);
+}
+
+TEST(a_pipe_that_nobody_reads_does_not_end_the_process) {
+  Pipe pipe;
+  close(pipe.ends[0]);
+  pipe.ends[0] = -1;
+  const auto before = std::signal(SIGPIPE, SIG_DFL);
+  report_failure(pipe.report(), lost("gone"));
+  sigset_t pending;
+  sigpending(&pending);
+  CHECK_EQ(sigismember(&pending, SIGPIPE), 0);
+  std::signal(SIGPIPE, before);
 }
 
 TEST(another_file_in_place_of_the_pipe_is_left_alone) {

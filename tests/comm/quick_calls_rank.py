@@ -214,6 +214,16 @@ def moved_at_length() -> None:
                 assert exchanges(blocks, out=out) is out
                 np.testing.assert_array_equal(out, theirs)
     assert not unusual
+    # one rank goes by way of Python, the others do not
+    np.testing.assert_array_equal((slipstream.all_gather if rank == 0 else gathers)(x), wanted)
+    if rank == 0:
+        np.testing.assert_array_equal(slipstream.all_to_all(blocks, splits=[count] * size), theirs)
+    else:
+        np.testing.assert_array_equal(exchanges(blocks), theirs)
+    later_one = slipstream.all_to_all(blocks, async_op=True) if rank == size - 1 else None
+    got = exchanges(blocks) if later_one is None else later_one.wait()
+    np.testing.assert_array_equal(got, theirs)
+    assert not unusual
     # rows of another number on one rank, and sizes that none has asked for
     rows = np.full(20011 + (rank == 0), rank, np.float64)
     wanted = np.concatenate([np.full(20011 + (r == 0), r, np.float64) for r in range(size)])

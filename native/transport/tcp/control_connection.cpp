@@ -14,6 +14,8 @@ constexpr double kMostPause = 0.5;
 // Of the patience: a ping without an answer for so long, and so long a silence, mean another connection.
 constexpr double kUnansweredPart = 0.2;
 constexpr double kSilentPart = 0.45;
+// Outages that follow each other, as long as each may be, after which a link is lost although connections come about.
+constexpr double kMostOutages = 3;
 
 }  // namespace
 
@@ -114,7 +116,9 @@ void ControlConnection::broke(int error) {
   promoted_lane_ = 0;
   unanswered_since_.reset();
   if (!at.losses.control)
-    at.losses.control = {{Code::peer_lost, at.peer(), {}, text}, now() + seconds(at.core->options.loss_seconds())};
+    at.losses.control = {{Code::peer_lost, at.peer(), {}, text},
+                         now() + seconds(at.core->options.loss_seconds()),
+                         now() + seconds(kMostOutages * at.core->options.loss_seconds())};
   if (!dial_) dial();
   link_.time_losses();
 }
@@ -178,9 +182,9 @@ void ControlConnection::replace(Connection connection, uint32_t generation) {
 
 void ControlConnection::wanted(uint32_t generation) {
   const LinkContext& at = link_.context();
-  link_.heard();
   if (at.finished || at.shut_write || dial_ || generation < current_) return;
   if (!link_.control().is_open()) return;
+  link_.heard();
   if (!at.closing && !at.goodbye) link_.mtu_detection().stalled(link_.control(), true, now());
   if (!at.finished) dial();
 }

@@ -88,7 +88,7 @@ void Dial::due(Time now) {
   if (phase_ == Phase::greeting && hurries()) {
     if (now < greet_until_ && !unanswered(fd_.get(), kUnanswered))
       return core_->timers.set(*this, std::min(greet_until_, now + seconds(kHurry)));
-    ++silences_;
+    if (now >= greet_until_) ++silences_;
   }
   if (phase_ == Phase::connecting && hurries()) keep_request(now);
   silent_ = true;

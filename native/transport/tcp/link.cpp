@@ -155,7 +155,8 @@ void TcpLink::due(Time now) { context_.closing ? shut_down() : losses_due(now); 
 // There is another connection, and it does not break, but gets no further: the network has failed again. That is
 // another outage.
 bool TcpLink::extends(Time now) {
-  const Time later = control_.opened_at() + seconds(core().options.loss_seconds());
+  const Time later =
+      std::min(control_.opened_at() + seconds(core().options.loss_seconds()), context_.losses.control.last);
   if (!control_.is_open() || control_.ended() || now - control_.opened_at() < seconds(kHolds) || now >= later)
     return false;
   context_.losses.control.due = later;

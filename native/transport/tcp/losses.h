@@ -12,6 +12,7 @@ struct Losses {
   struct Loss {
     Error error;
     Time due = Time::max();
+    Time last = Time::max();  // no outage that follows makes `due` later than that
     explicit operator bool() const { return static_cast<bool>(error); }
   };
 

@@ -89,9 +89,10 @@ class Causes:
 
     def _of_exception(self, rank: int, told: dict[str, object]) -> None:
         grade, error, after = told.get("grade"), told.get("text"), told.get("after", "")
-        if grade not in (OWN, MIXED, CONSEQUENCE) or not isinstance(error, str) or not isinstance(after, str):
+        if type(grade) is not int or grade not in (OWN, MIXED, CONSEQUENCE):
             return
-        assert isinstance(grade, int)
+        if not isinstance(error, str) or not isinstance(after, str):
+            return
         session = self._sessions.get(rank)
         if session is not None and session.grade(rank) != OWN:
             grade = max(grade, MIXED)  # it came after the failure of the session, of which it may say nothing

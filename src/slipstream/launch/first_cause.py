@@ -11,6 +11,7 @@ from slipstream.launch.ending import Ending
 __all__ = ["FirstCause"]
 
 _SETTLE = 2.5  # seconds to learn which rank failed first, when one says that it lost another
+_RECOVERY = 2.0  # seconds that a rank waits longer than the heartbeat (native/session/session.cpp)
 
 
 class FirstCause:
@@ -19,7 +20,8 @@ class FirstCause:
     def __init__(
         self, ending: Ending, deadlines: Deadlines, hosts: Mapping[int, str], heartbeat: float = 10.0
     ) -> None:
-        """``hosts``: that of each rank, as people know it; ``heartbeat``: seconds until ranks notice a lost host."""
+        """``hosts``: that of each rank, as people know it; ``heartbeat``: seconds of silence after which, and
+        `_RECOVERY`, ranks lose a host."""
         self.found: Failure | None = None
         self._causes = Causes(hosts)
         self._ending = ending
@@ -65,7 +67,9 @@ class FirstCause:
     def _settled(self) -> None:
         if self._causes.one_sided and not self._asks_others:
             self._asks_others = True
-            self._deadline.set(self._heartbeat)  # the other hosts notice that they have lost this one
+            self._deadline.set(
+                self._heartbeat + _RECOVERY
+            )  # the other hosts notice that they have lost this one
         else:
             self._decide()
 

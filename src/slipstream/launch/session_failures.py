@@ -47,11 +47,11 @@ def read(told: object) -> SessionFailure | None:
     if not isinstance(told, dict):
         return None
     code, text = told.get("code"), told.get("text")
-    if not isinstance(code, int) or not isinstance(text, str):
+    if type(code) is not int or not isinstance(text, str):
         return None
     culprit, told_by = _rank(told.get("rank")), _rank(told.get("told_by"))
     return SessionFailure(CODES.get(code, SlipstreamError), culprit, told_by, text[:_MOST])
 
 
 def _rank(number: object) -> int | None:
-    return number if isinstance(number, int) and 0 <= number < _MOST_RANKS else None
+    return number if type(number) is int and 0 <= number < _MOST_RANKS else None
