@@ -36,6 +36,7 @@ from slipstream.comm.rendezvous.store_clients import Bad, Client
 __all__ = ["Quota", "Server", "Service"]
 
 _READ = 1 << 20
+_STOPPING = 5.0  # seconds that its thread has to stop
 
 _log = Log("slipstream.store")
 
@@ -132,7 +133,7 @@ class Server:
             return
         self._stop_at = time.monotonic() + linger
         self.wake()
-        self._thread.join()
+        self._thread.join(linger + _STOPPING)  # a program that closes all descriptors has closed this thread's, too
         del self._service  # which knows this server: no cycle is left for the collector of garbage
 
     def forget(self) -> None:
