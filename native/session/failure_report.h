@@ -1,7 +1,7 @@
 // Tells the launcher of this process why a session has failed, whether or not the program says so.
 //
 // A program may catch the error and end in its own way; the launcher would know nothing but an exit code. What is told
-// is no verdict: the launcher counts it only if the process, or its job, ends badly.
+// is no judgement: the launcher counts it only if the process, or its job, ends badly.
 #pragma once
 
 #include <cstdint>

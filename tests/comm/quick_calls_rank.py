@@ -231,6 +231,15 @@ def moved_at_length() -> None:
     parts = np.full(size * (20011 + (rank == 0)), rank, np.float64)
     np.testing.assert_array_equal(exchanges(parts), wanted)
     assert unusual == ["all_gather", "all_to_all"]
+    # rank 0 sends and receives equal blocks and so knows them from now on; ranks 1 and 2 do not
+    if size >= 3:
+        base = 30011
+        splits = [base] * size
+        if rank in (1, 2):
+            splits[rank], splits[3 - rank] = base + 1, base - 1
+        slipstream.all_to_all(np.full(base * size, rank, np.float64), splits=splits)
+        wanted = np.repeat(np.arange(size, dtype=np.float64), base)
+        np.testing.assert_array_equal(exchanges(np.full(base * size, rank, np.float64)), wanted)
     mixed = np.ones(size * 20011, np.float32 if rank == 0 else np.float64)
     for call in (slipstream.all_gather, slipstream.all_to_all) if size > 1 else ():
         with contextlib.suppress(ValueError):

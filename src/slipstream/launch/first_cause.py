@@ -67,9 +67,7 @@ class FirstCause:
     def _settled(self) -> None:
         if self._causes.one_sided and not self._asks_others:
             self._asks_others = True
-            self._deadline.set(
-                self._heartbeat + _RECOVERY
-            )  # the other hosts notice that they have lost this one
+            self._deadline.set(self._heartbeat + _RECOVERY)  # other hosts notice that they have lost this one
         else:
             self._decide()
 

@@ -133,9 +133,7 @@ class Server:
             return
         self._stop_at = time.monotonic() + linger
         self.wake()
-        self._thread.join(
-            linger + _STOPPING
-        )  # a program that closes all descriptors has closed this thread's, too
+        self._thread.join(linger + _STOPPING)  # a program may have closed the thread's descriptors
         del self._service  # which knows this server: no cycle is left for the collector of garbage
 
     def forget(self) -> None:
