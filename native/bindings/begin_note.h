@@ -15,7 +15,7 @@ class BeginNote {
   // The note that is first in the tuple that a call keeps, or in a tuple that is first there. Null if there is none.
   static BeginNote* in(nanobind::handle keep) {
     if (!PyTuple_CheckExact(keep.ptr())) return nullptr;
-    while (PyTuple_CheckExact(keep.ptr()) && PyTuple_GET_SIZE(keep.ptr()) > 0) keep = PyTuple_GET_ITEM(keep.ptr(), 0);
+    while (PyTuple_CheckExact(keep.ptr()) && PyTuple_Size(keep.ptr()) > 0) keep = PyTuple_GetItem(keep.ptr(), 0);
     return nanobind::isinstance<BeginNote>(keep) ? nanobind::inst_ptr<BeginNote>(keep) : nullptr;
   }
 
