@@ -130,8 +130,10 @@ def test_bindings_keep_to_the_stable_abi() -> None:
     """Macros that look into Python's objects are not part of it: with Python 3.12 and later nothing would compile."""
     macro = re.compile(r"\bPy[A-Z][A-Za-z]*_(?:GET|SET|AS|IS|CHECK|READ|MAX)_[A-Z_]+\b")
     bindings = [*(ROOT / "native" / "bindings").rglob("*.h"), *(ROOT / "native" / "bindings").rglob("*.cpp")]
-    found = {f"{path.name}: {name}" for path in bindings for name in macro.findall(path.read_text(encoding="utf-8"))}
-    assert bindings and not found, f"use functions in place of macros: {sorted(found)}"
+    texts = {path.name: path.read_text(encoding="utf-8") for path in bindings}
+    found = {f"{name}: {one}" for name, text in texts.items() for one in macro.findall(text)}
+    assert bindings
+    assert not found, f"use functions in place of macros: {sorted(found)}"
 
 
 def test_readme_commands_exist() -> None:

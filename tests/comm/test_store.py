@@ -189,6 +189,20 @@ def test_a_server_without_the_secret_learns_nothing() -> None:
             call.result(timeout=20)
 
 
+@pytest.mark.parametrize("more", ["", "Server: SimpleHTTP/0.6 Python/3.11.7\r\n\r\n"])
+def test_another_program_that_has_the_port_is_told_from_another_secret(more: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(Store, *listener.getsockname(), SECRET, "job", 5)
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(4096)
+            sock.sendall(b"HTTP/1.0 400 Bad request syntax\r\n" + more.encode())
+        with pytest.raises(
+            Refused, match=r"another program answers there, and says 'HTTP/1.0 400 Bad .*port"
+        ):
+            call.result(timeout=20)
+
+
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()

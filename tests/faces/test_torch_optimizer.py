@@ -486,6 +486,26 @@ def check_names() -> None:
     assert named._parameter_names[model[2].bias] == "2.bias"
 
 
+def check_frozen_layers() -> None:
+    """A layer that all ranks freeze in the midst stays where it is, whatever momentum it has."""
+    for options in ({}, {"compression": hvd.Compression.fp16}, {"backward_passes_per_step": 2}):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), **options)
+        for step in range(5):
+            if step == 2:
+                model[2].requires_grad_(False)
+                kept = model[2].weight.clone()
+            optimizer.zero_grad()
+            for number in range(options.get("backward_passes_per_step", 1)):
+                x, y = batch(2 * step + number)
+                loss_of(model, part(x), part(y)).backward()
+            optimizer.step()
+        assert torch.equal(model[2].weight, kept)
+        assert model[2].weight.grad is None
+        assert model[4].weight.grad is not None
+        assert_same_everywhere(model)
+
+
 def check_groups_of_other_orders() -> None:
     """Ranks that have the parameters in different orders cut the same groups."""
     model = make_model()
@@ -506,6 +526,7 @@ CHECKS = [
     check_empty_state,
     check_names,
     check_groups_of_other_orders,
+    check_frozen_layers,
     check_large_batch,
     check_groups,
     check_compression,

@@ -258,6 +258,10 @@ def test_a_job_runs_without_two_dashes(tag: str) -> None:
         ("--gloo", "--gloo is an option of horovodrun; for slipstream run: always so: leave it out"),
         ("--autotune", "--autotune of horovodrun, which has no value, is --autotune on"),
         ("--check-build", "`slipstream check` says what is built"),
+        (
+            "--nproc_per_node",
+            "--nproc_per_node is an option of torchrun; for slipstream run: -np N is the number",
+        ),
     ],
 )
 def test_slipstream_run_answers_its_options(option: str, answer: str) -> None:

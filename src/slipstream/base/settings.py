@@ -123,7 +123,8 @@ def _some_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
         if not set(names) <= set(choices) or len(set(names)) < len(names):
-            raise ValueError("expected one or more of " + ", ".join(choices) + ", with commas between")
+            hint = "".join(did_you_mean(name, choices) for name in names if name not in choices)
+            raise ValueError(f"expected one or more of {', '.join(choices)}, with commas between{hint}")
         return names
 
     return parse

@@ -69,8 +69,22 @@ class _Ranks(Whole):
         return super().convert(value[1:] if joined else value, param, ctx)
 
 
+# What replaces an option of torchrun.
+_TORCHRUN = {
+    "--nproc-per-node": "-np N is the number of processes of all hosts together",
+    "--nnodes": "-H HOST:SLOTS,... names the hosts",
+    "--node-rank": "one command starts all hosts: -H HOST:SLOTS,...",
+    "--standalone": "leave it out",
+    "--master-addr": "leave it out: the launcher is where the ranks meet",
+    "--master-port": "leave it out: the launcher finds a free port",
+    "--rdzv-backend": "leave it out: the launcher is where the ranks meet",
+    "--rdzv-endpoint": "leave it out: the launcher is where the ranks meet",
+    "--max-restarts": "--min-np N lets a job go on with fewer ranks (docs/howto/elastic.md)",
+}
+
+
 class _Run(click.Command):
-    """Answers the options of Horovod's command that it does not have."""
+    """Answers the options of Horovod's command and of torchrun that it does not have."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; UsageError says what an option of ``horovodrun`` is here."""
@@ -91,6 +105,10 @@ class _Run(click.Command):
                 raise click.UsageError(
                     "`slipstream check` says what is built; so does `horovodrun --check-build`", ctx
                 ) from None
+            of_torchrun = _TORCHRUN.get(option.replace("_", "-"))
+            if of_torchrun is not None:
+                text = f"{option} is an option of torchrun; for slipstream run: {of_torchrun}"
+                raise click.UsageError(text, ctx) from None
             known = [flag for flag in FLAGS if option in flag.names.split()]
             if not known:
                 raise

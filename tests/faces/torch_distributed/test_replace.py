@@ -41,6 +41,35 @@ def test_a_script_needs_only_the_name() -> None:
     assert run("--", sys.executable, "-c", SCRIPT_OF_A_USER) == ["2 [3.0, 3.0, 3.0, 3.0]"] * 2
 
 
+def said_by(*arguments: str) -> str:
+    """What a job of gloo writes to standard error."""
+    script = SCRIPT_OF_A_USER.replace('"slipstream"', '"gloo"')
+    command = [
+        sys.executable,
+        "-m",
+        "slipstream",
+        "run",
+        "-np",
+        "2",
+        *arguments,
+        "--",
+        sys.executable,
+        "-c",
+        script,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_a_job_that_communicates_by_gloo_says_so() -> None:
+    told = said_by("--wire", "int8", "--encrypt")
+    assert told.count("communicates by gloo in this job, not by slipstream") == 1, told
+    assert "--encrypt, --wire have no effect on it" in told
+    assert "--replace gloo" in told
+    assert "not by slipstream" not in said_by("--replace", "gloo")
+
+
 def test_gloo_is_replaced(tmp_path: Path) -> None:
     answers = found_by_script("--replace", "gloo", "--", sys.executable, str(SCRIPT), str(tmp_path))
     assert len(answers) == 2

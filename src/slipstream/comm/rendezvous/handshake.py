@@ -69,6 +69,18 @@ def job_id(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:16]
 
 
+class NoServer(Refused):
+    """Another program answers there."""
+
+
+def _stranger(answer: bytes) -> NoServer | None:
+    """The error for an answer in plain text, such as that of a web server: no proof of ours looks like that."""
+    text = answer.decode("ascii", "replace")
+    if not text or not all(letter.isprintable() or letter in "\r\n\t" for letter in text) or "\ufffd" in text:
+        return None
+    return NoServer(f"another program answers there, and says {text.split(chr(10))[0].strip()!r}")
+
+
 class Differs(Refused):
     """One side encrypts, and the other one does not."""
 
@@ -179,7 +191,7 @@ def _receive(sock: socket.socket, count: int) -> bytes:
     while len(data) < count:
         part = sock.recv(count - len(data))
         if not part:
-            raise ConnectionResetError("the connection was closed during the handshake")
+            raise _stranger(data) or ConnectionResetError("the connection was closed during the handshake")
         data += part
     return data
 
@@ -187,9 +199,9 @@ def _receive(sock: socket.socket, count: int) -> bytes:
 def call(sock: socket.socket, secret: bytes, hello: Hello) -> Records | None:
     """The caller's side on a connected blocking socket (its timeout bounds each read); None if it stays plain.
 
-    Raises Refused when the server does not prove the secret or refuses ours, OtherVersion or Differs (both a Refused)
-    when the server says so, ConnectionResetError when it closes without a word (another job, or it was busy), OSError
-    like sockets.
+    Raises Refused when the server does not prove the secret or refuses ours; OtherVersion or Differs (both a Refused)
+    when the server says so; NoServer (a Refused) when it answers in plain text; ConnectionResetError when it closes
+    without a word (another job, or it was busy); OSError like sockets.
     """
     packed = hello.pack()
     sock.sendall(packed)
@@ -199,7 +211,7 @@ def call(sock: socket.socket, secret: bytes, hello: Hello) -> Records | None:
         sock.sendall(client_mac(secret, packed, nonce, differs=True))
         raise Differs(difference(hello.encrypt, "who serves it", "this process"))
     if not macs_equal(mac, server_mac(secret, packed, nonce)):
-        raise _noticed(answer) or Refused("the secrets differ")
+        raise _noticed(answer) or _stranger(answer) or Refused("the secrets differ")
     sock.sendall(client_mac(secret, packed, nonce))
     if _receive(sock, 1) != ACCEPTED:
         raise Refused("the server did not accept this process's secret")

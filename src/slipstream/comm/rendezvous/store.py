@@ -338,6 +338,9 @@ def _connect(
                 return _dial(host, port, secret, hello, deadline)
             except handshake.OtherVersion as error:
                 raise Refused(f"{tried}: {error}") from None
+            except handshake.NoServer as error:
+                cure = "give the job another port, or end that program"
+                raise Refused(f"{tried} is not there: {error}; {cure}") from None
             except handshake.Differs as error:
                 raise Refused(f"{tried} refused this process: {error}") from None
             except Refused as error:

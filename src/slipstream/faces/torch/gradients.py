@@ -107,6 +107,9 @@ class _TorchGradients:
         self._views: dict[int, torch.Tensor] = {}
         self._contexts: dict[int, object] = {}
         self._sparse_dims: dict[int, int] = {}  # of gradients that were sparse, and travel dense
+        self._frozen: set[int] = (
+            set()
+        )  # of those that are in their places: parameters that need no gradient any more
         self._hooks: list[Any] = []
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -156,6 +159,10 @@ class _TorchGradients:
         param = self._params[index]
         view = self._views[index]
         grad = param.grad
+        if grad is None and not param.requires_grad:
+            self._frozen.add(index)
+        else:
+            self._frozen.discard(index)
         if grad is view:
             return
         if grad is not None and grad.is_sparse:
@@ -174,6 +181,9 @@ class _TorchGradients:
     def read(self, index: int) -> None:
         param = self._params[index]
         view = self._views[index]
+        if index in self._frozen and not view.any():  # on the other ranks, too: an optimizer must not move it
+            param.grad = None
+            return
         if self._in_place(index, view):
             param.grad = view
             return

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
 from slipstream import _core
+from slipstream.faces.torch_distributed.bypassed import say_if_bypassed
 from slipstream.faces.torch_distributed.meeting import meet_at_launcher
 
 __all__ = ["devices_of_others", "install", "is_ours", "with_signature_of"]
@@ -98,6 +99,8 @@ def _noting(make: Callable[..., Any], replaced: frozenset[str]) -> Callable[...,
         devices = {device: str(name) for device, name in _parse(wanted).items()}
         _check_spelling(devices.values())
         replacing = {device: name for device, name in devices.items() if name in replaced}
+        if not replacing and _OURS not in devices.values() and _c10d.GroupMember.WORLD is None:
+            say_if_bypassed(devices.values())
         devices.update(dict.fromkeys(replacing, _OURS))
         if replacing:
             call.arguments["backend"] = ",".join(f"{device}:{name}" for device, name in devices.items())
