@@ -43,7 +43,8 @@ Most tests run twice, in a session of TensorFlow 1 and eagerly: one **passed** i
 skipped in the other at most. Those that ask for GPUs are skipped. Otherwise the words mean what they do on
 [Horovod's tests](horovod_tests.md) of PyTorch.
 
-Horovod's tests of Keras are written for Keras 2; slipstream is for Keras 3.
+Horovod's tests of Keras are written for Keras 2; slipstream is for Keras 3. `keras_two.py` gives Keras 3 names of
+Keras 2, such as an optimizer's `lr`. With Keras 3 gradients are reduced when they are applied.
 
 Stand-ins: the test of Adasum asks for MPI: it runs without.
 """

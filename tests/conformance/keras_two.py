@@ -24,7 +24,6 @@ def install() -> None:
         with_names(place)
     keras.Variable.ref = lambda self: self.value.ref()
     keras.Model.compile = without(keras.Model.compile, "experimental_run_tf_function")
-    keras.layers.BatchNormalization.__init__ = without(keras.layers.BatchNormalization.__init__, "fused")
     base = keras.optimizers.Optimizer
     base.__init__ = with_rate(base.__init__)
     base.__init_subclass__ = classmethod(with_two_arguments)
@@ -48,12 +47,12 @@ def with_names(place: Any) -> None:
 
 
 def without(call: Any, name: str) -> Any:
-    """``call`` that ignores this argument."""
+    """A method that ignores this argument."""
 
     @functools.wraps(call)
-    def translated(*args: Any, **kwargs: Any) -> Any:
+    def translated(self: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop(name, None)
-        return call(*args, **kwargs)
+        return call(self, *args, **kwargs)
 
     return translated
 
