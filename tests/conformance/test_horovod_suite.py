@@ -160,10 +160,9 @@ def test_a_run_that_was_stopped_goes_on(load: Callable[[str], Any], monkeypatch:
     monkeypatch.setattr(suite, "run_job", run_job)
     done = {"a": {"together": passed}, "(end)": {"together": failed}}
     first = suite.run_file(None, 2, "x.py", ["*"], suite.ALONE["failed"], (), done)
-    found = dict(done)
+    found = {**done, **dict([next(first)])}
     with pytest.raises(suite.Stopped):
-        for name, test in first:
-            found[name] = test
+        next(first)
     assert found["b"] == {"together": passed}
     again = dict(suite.run_file(None, 2, "x.py", ["*"], suite.ALONE["failed"], (), found))
     assert again == {"c": {"together": failed, "alone": failed}}
