@@ -17,7 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BAD", "VERDICTS", "Job", "Result", "end_job", "has_hung", "last_words", "run_job", "verdicts"]
+__all__ = [
+    "BAD",
+    "VERDICTS",
+    "Job",
+    "Result",
+    "Stopped",
+    "end_job",
+    "has_hung",
+    "last_words",
+    "run_job",
+    "verdicts",
+]
 
 HERE = Path(__file__).resolve().parent
 VERDICTS = ("passed", "skipped", "failed", "hung", "died", "not run")
@@ -72,6 +83,14 @@ class Job:
         }
 
 
+class Stopped(BaseException):
+    """The runner has been told to end; ``results``: of the tests that had ended well by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, Result] = {}
+
+
 def run_job(
     job: Job, ranks: int, file: str, patterns: Sequence[str], without: Sequence[str] = ()
 ) -> dict[str, Result]:
@@ -79,8 +98,10 @@ def run_job(
 
     The job is ended once no rank has begun or ended a test for the limit.
 
-    The end of the job itself counts as the test "(end)", if it hangs.
+    The end of the job itself counts as the test "(end)", if it hangs. Raises `Stopped` if that ends the wait.
     """
+    stopped: Stopped | None = None
+    hung = False
     with tempfile.TemporaryDirectory(prefix="horovod-") as name:
         folder = Path(name)
         with (folder / "output").open("wb") as output:
@@ -95,6 +116,8 @@ def run_job(
             )
             try:
                 hung = has_hung(process, job.limit, lambda: _written(folder, ranks, job.limit))
+            except Stopped as error:
+                stopped = error
             finally:
                 end_job(process)
         told = {rank: _entries(folder / f"results.{rank}") for rank in range(ranks)}
@@ -103,7 +126,11 @@ def run_job(
         stacks = {
             rank: _innermost(folder / f"results.{rank}.stacks", Path(file).name) for rank in range(ranks)
         }
-        return verdicts(told, hung, job.limit, last, stacks)
+        results = verdicts(told, hung, job.limit, last, stacks)
+    if stopped:
+        stopped.results = {name: told for name, told in results.items() if told.verdict not in BAD}
+        raise stopped
+    return results
 
 
 def _written(folder: Path, ranks: int, limit: float) -> tuple[list[tuple[str, int]], float]:

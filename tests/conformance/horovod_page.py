@@ -8,7 +8,7 @@ from typing import Any
 
 from horovod_job import BAD, VERDICTS, Result
 
-__all__ = ["INTRO", "TENSORFLOW", "page"]
+__all__ = ["INTRO", "MXNET", "TENSORFLOW", "page"]
 
 INTRO = """\
 # Horovod's tests on slipstream
@@ -43,9 +43,25 @@ Most tests run twice, in a session of TensorFlow 1 and eagerly: one **passed** i
 skipped in the other at most. Those that ask for GPUs are skipped. Otherwise the words mean what they do on
 [Horovod's tests](horovod_tests.md) of PyTorch.
 
-Horovod's tests of Keras are written for Keras 2; slipstream is for Keras 3.
+Horovod's tests of Keras are written for Keras 2; slipstream is for Keras 3. `keras_two.py` gives Keras 3 names of
+Keras 2, such as an optimizer's `lr`. With Keras 3 gradients are reduced when they are applied.
 
 Stand-ins: the test of Adasum asks for MPI: it runs without.
+"""
+
+MXNET = """\
+# Horovod's tests of MXNet on slipstream
+
+`python tests/conformance/horovod_mxnet_suite.py CHECKOUT --page` runs Horovod's own tests of its MXNet API on
+slipstream, and wrote this page. CHECKOUT is a source tree of Horovod: nothing of it is part of slipstream. The tables
+show a run of {date} with Horovod's commit {horovod}, slipstream {slipstream}, MXNet {mxnet}, NumPy {numpy} and Python
+{python}, on CPUs, with `{launch}`.
+
+Those that ask for GPUs are skipped, and those for MXNet 2, which has no release. Otherwise the words mean what they do
+on [Horovod's tests](horovod_tests.md) of PyTorch.
+
+The tests import MXNet before Horovod: `horovod.mxnet` is imported before them, for MXNet's sake
+([MXNet](mxnet.md#install)).
 """
 
 

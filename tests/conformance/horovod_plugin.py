@@ -77,6 +77,10 @@ def pytest_configure(config: Any) -> None:
         sys.modules["parameterized"] = SimpleNamespace(parameterized=SimpleNamespace(expand=expand))  # type: ignore[assignment]
     if not is_there("horovod.runner.util.threads"):
         sys.modules["horovod.runner.util.threads"] = SimpleNamespace(in_thread=in_thread)  # type: ignore[assignment]
+    if any("mxnet" in path for path in config.args):
+        importlib.import_module("horovod.mxnet")  # gives NumPy names that MXNet wants: before MXNet
+    if any("keras" in path or "test_tensorflow.py" in path for path in config.args):
+        importlib.import_module("keras_two").install()
     if any("process_sets" in path for path in config.args) and not is_there("tensorflow"):
         sys.modules["horovod.tensorflow"] = importlib.import_module("horovod.torch")
 

@@ -142,3 +142,49 @@ def test_known_exceptions_and_the_page(load: Callable[[str], Any]) -> None:
     assert "| theirs |" in suite.horovod_page.page(results, ran, [{**known[0], "ranks": [2, 3]}])
     loaded = suite.load(suite.dump(results, ran))
     assert loaded == (results, ran)
+
+
+def test_a_run_that_was_stopped_goes_on(load: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = load("horovod_suite")
+    passed, failed = suite.Result("passed"), suite.Result("failed", "rank 0: no")
+    asked = []
+
+    def run_job(_job: Any, _ranks: int, _file: str, patterns: Any, without: Any = ()) -> dict[str, Any]:
+        asked.append((list(patterns), list(without)))
+        if len(asked) == 1:
+            stopped = suite.Stopped()
+            stopped.results = {"b": passed}
+            raise stopped
+        return {"c": failed}
+
+    monkeypatch.setattr(suite, "run_job", run_job)
+    done = {"a": {"together": passed}, "(end)": {"together": failed}}
+    first = suite.run_file(None, 2, "x.py", ["*"], suite.ALONE["failed"], (), done)
+    found = {**done, **dict([next(first)])}
+    with pytest.raises(suite.Stopped):
+        next(first)
+    assert found["b"] == {"together": passed}
+    again = dict(suite.run_file(None, 2, "x.py", ["*"], suite.ALONE["failed"], (), found))
+    assert again == {"c": {"together": failed, "alone": failed}}
+    assert asked == [(["*"], ["a"]), (["*"], ["a", "b"]), (["c"], [])]
+
+
+def test_each_runner_has_its_files(load: Callable[[str], Any], tmp_path: Path) -> None:
+    folder = tmp_path / "test" / "parallel"
+    folder.mkdir(parents=True)
+    for name in ("test_torch.py", "test_tensorflow.py", "test_mxnet1.py"):
+        (folder / name).touch()
+    chosen = {
+        runner: getattr(load(runner), suite).files_to_run(tmp_path, ["*"])
+        for runner, suite in (
+            ("horovod_suite", "TORCH"),
+            ("horovod_tensorflow_suite", "TENSORFLOW"),
+            ("horovod_mxnet_suite", "MXNET"),
+        )
+    }
+    assert chosen == {
+        "horovod_suite": ["parallel/test_torch.py"],
+        "horovod_tensorflow_suite": ["parallel/test_tensorflow.py"],
+        "horovod_mxnet_suite": ["parallel/test_mxnet1.py"],
+    }
+    assert load("horovod_tensorflow_suite").TENSORFLOW.files_to_run(tmp_path, ["*process_sets*"]) == []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import slipstream.mxnet as hvd  # isort: skip
 
 import mxnet as mx
 import numpy as np
+import pytest
 from mxnet import autograd, gluon
 
 import slipstream
@@ -76,6 +78,69 @@ def mistakes() -> None:
         hvd.allreduce(mx.nd.ones(2 + rank))
     except slipstream.Mismatch as error:
         print(f"raised {error}")
+
+
+def raises(kinds: object, call: Callable[[], object], text: str) -> None:
+    with pytest.raises(kinds, match=text):  # type: ignore[call-overload]
+        call()
+
+
+def mistakes_end_nothing() -> None:
+    """The job goes on after what the ranks differ in, and after arguments that do not fit."""
+    dtype = "int32" if rank == 0 else "float32"
+    differing: list[Callable[[], object]] = [
+        lambda: hvd.allreduce(mx.nd.ones((17 + rank, 3))),
+        lambda: hvd.allreduce(mx.nd.ones(3, dtype=dtype)),
+        lambda: hvd.grouped_allreduce([mx.nd.ones(2), mx.nd.ones(3 + rank)]),
+        lambda: hvd.allgather(mx.nd.ones((2, 3 + rank))),
+        lambda: hvd.allgather(mx.nd.ones(3, dtype=dtype)),
+        lambda: hvd.broadcast(mx.nd.ones(3), rank),
+        lambda: hvd.broadcast_(mx.nd.ones(3 + rank), 0),
+        lambda: hvd.alltoall(mx.nd.ones((size, 3 + rank))),
+        lambda: hvd.reducescatter(mx.nd.ones((size + rank, 3))),
+    ]
+    for call in differing:
+        raises(slipstream.Mismatch, call, "rank")
+        check(hvd.allreduce(mx.nd.ones(2), op=hvd.Sum), [size, size])
+    for kind in (ValueError, mx.base.MXNetError):
+        raises(kind, lambda: hvd.alltoall(mx.nd.ones(size + 1)), "give splits")
+        raises(
+            kind,
+            lambda: hvd.alltoall(mx.nd.ones(size - 1), mx.nd.ones(size, dtype="int32")),
+            "splits must be",
+        )
+        raises(kind, lambda: hvd.alltoall(mx.nd.ones(size), mx.nd.ones(size)), "use dtype='int32'")
+        raises(kind, lambda: hvd.broadcast(mx.nd.ones(1), size), "root_rank")
+    check(hvd.allreduce(mx.nd.ones(2), op=hvd.Sum), [size, size])
+
+
+def process_sets() -> None:
+    """Training by some of the ranks; the others train alone."""
+    some = hvd.global_process_set if size == 2 else hvd.add_process_set([0, 1])
+    # As Horovod has it, the process set comes before the factors.
+    if rank < 2:
+        check(hvd.reducescatter(mx.nd.ones(2) * (rank + 1), hvd.Sum, None, 0, some, 2.0), [6])
+        check(hvd.grouped_reducescatter([mx.nd.ones(2) * (rank + 1)], hvd.Sum, None, 0, some, 2.0)[0], [6])
+
+    def train(kind: str) -> np.ndarray:
+        net = gluon.nn.Dense(2, in_units=3, use_bias=False)
+        net.initialize(mx.init.One())
+        params = net.collect_params()
+        if kind == "trainer":
+            trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0}, process_set=some)
+        with autograd.record():
+            loss = (net(mx.nd.ones((1, 3))) * (rank + 1)).sum()
+        loss.backward()
+        if kind == "trainer":
+            trainer.step(1)
+        else:
+            optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0), process_set=some)
+            mx.optimizer.get_updater(optimizer)(0, net.weight.grad(), net.weight.data())
+        return net.weight.data()
+
+    mean = 1.5 if rank < 2 else rank + 1.0
+    for kind in ("trainer", "optimizer"):
+        check(train(kind), np.full((2, 3), 1.0 - mean))
 
 
 def deferred() -> None:
@@ -168,6 +233,8 @@ def lost() -> None:
 {
     "operations": operations,
     "mistakes": mistakes,
+    "mistakes_end_nothing": mistakes_end_nothing,
+    "process_sets": process_sets,
     "deferred": deferred,
     "training": ways_to_train,
     "store": store,

@@ -19,7 +19,9 @@ SCRIPT = Path(__file__).parent / "mxnet_rank.py"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "mxnet_digits.py"
 
 
-@pytest.mark.parametrize("mode", ["operations", "deferred", "training", "store"])
+@pytest.mark.parametrize(
+    "mode", ["operations", "deferred", "training", "store", "mistakes_end_nothing", "process_sets"]
+)
 @pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "mixed")])
 def test_ranks(mode: str, size: int, transport: str) -> None:
     for output in ranks.run(SCRIPT, size, transport=transport, args=[mode], new=True):

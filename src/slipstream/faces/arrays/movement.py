@@ -59,14 +59,18 @@ def number_of_root(root_rank: int, process_set: ProcessSet) -> int:
 
 
 def start_broadcast(
-    arrays: Sequence[Array], root_rank: int, label: str | None, process_set: ProcessSet
+    arrays: Sequence[Array],
+    root_rank: int,
+    label: str | None,
+    process_set: ProcessSet,
+    outs: Sequence[Array] | None = None,
 ) -> Grouped:
-    """Starts broadcasts from ``root_rank`` (its number in the job); the result is a list of new arrays."""
+    """Starts broadcasts from ``root_rank`` (its number in the job); the result is a list of new arrays, or ``outs``."""
     root, group = number_of_root(root_rank, process_set), process_set.group
     parts = []
     with Together(group, "broadcast"):
-        for one in arrays:
-            result = new_array(one.shape, one.dtype)
+        for number, one in enumerate(arrays):
+            result = new_array(one.shape, one.dtype) if outs is None else outs[number]
             memory = address_of(one), address_of(result)
             work = addresses.broadcast(
                 group, *memory, one.size, code_of(one), root, name=label, shape=one.shape, keep=(one, result)

@@ -63,12 +63,12 @@ __all__ = [
 
 
 class _SumPart:
-    """An array's part of a buffer that several sums share."""
+    """An array's part of a buffer that several sums share. The sum comes to ``out``, or to a new array."""
 
-    __slots__ = ("_array",)
+    __slots__ = ("_array", "_out")
 
-    def __init__(self, array: Array) -> None:
-        self._array = array
+    def __init__(self, array: Array, out: Array | None) -> None:
+        self._array, self._out = array, out
 
     def pack(self, group: Group, address: int) -> None:
         """Copies the input there, once no earlier operation writes to it any more."""
@@ -80,7 +80,7 @@ class _SumPart:
 
     def unpack(self, address: int) -> Array:
         """Takes the sum from there."""
-        result = new_array(self._array.shape, self._array.dtype)
+        result = new_array(self._array.shape, self._array.dtype) if self._out is None else self._out
         memmove(address_of(result), address, result.nbytes)
         return result
 
@@ -94,8 +94,9 @@ def all_reduce(
     process_set: ProcessSet,
     wire: WireType = WireType.EXACT,
     sync: bool = True,
+    out: Array | None = None,
 ) -> Named:
-    """An all-reduce of one array; gives a new array of its shape and dtype."""
+    """An all-reduce of one array; gives a new array of its shape and dtype, or ``out``, which Adasum does not use."""
     code = code_of(array)
     if prescale != 1.0 or postscale != 1.0:
         prescale, postscale = factor_for(code, prescale), factor_for(code, postscale)
@@ -105,9 +106,9 @@ def all_reduce(
         process_set,
         lambda text: sum_request(text, code, array.shape, op, prescale, postscale, wire, own),
         lambda used: start_all_reduce(
-            array, name, op, prescale, postscale, used, wire, sync=sync and used is process_set
+            array, name, op, prescale, postscale, used, wire, sync and used is process_set, out
         ),
-        lambda: _SumPart(array),
+        lambda: _SumPart(array, out),
         sync,
     )
 
@@ -202,14 +203,20 @@ def grouped_all_gather(arrays: Sequence[Array], name: str | None, process_set: P
     )
 
 
-def broadcast(arrays: Sequence[Array], root_rank: int, name: str | None, process_set: ProcessSet) -> Named:
-    """A broadcast of each array; gives the list of new arrays."""
+def broadcast(
+    arrays: Sequence[Array],
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    outs: Sequence[Array] | None = None,
+) -> Named:
+    """A broadcast of each array; gives the list of new arrays, or ``outs``."""
     number_of_root(root_rank, process_set)
     return start(
         name,
         process_set,
         lambda text: broadcast_request(text, arrays, root_rank),
-        lambda used: start_broadcast(arrays, root_rank, name, used),
+        lambda used: start_broadcast(arrays, root_rank, name, used, outs),
         sync=True,
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array
 
-__all__ = ["run", "to_array", "variable_arrays"]
+__all__ = ["as_result", "run", "to_array", "variable_arrays"]
 
 Work = Callable[..., Sequence[Array]]
 
@@ -80,3 +80,11 @@ def variable_arrays(variables: Sequence[Any]) -> list[Array]:
     return [
         to_array(one.value if hasattr(one, "value") and not callable(one.value) else one) for one in variables
     ]
+
+
+def as_result(array: Array) -> Any:
+    """The array itself, or TensorFlow's tensor, if that is the back end and runs eagerly."""
+    if keras.config.backend() != "tensorflow":
+        return array
+    tf = importlib.import_module("tensorflow")
+    return tf.convert_to_tensor(array) if tf.executing_eagerly() else array

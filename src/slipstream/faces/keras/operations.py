@@ -1,4 +1,8 @@
-"""Horovod's operations of Keras: on values of any kind, now, with arrays as results."""
+"""Horovod's operations of Keras: on values of any kind, now.
+
+The results are NumPy arrays; on the back end tensorflow they are its tensors, as those of Horovod, where it runs
+eagerly.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,9 @@ from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.membership.group import world
 from slipstream.faces.arrays import starting
 from slipstream.faces.arrays.compression import AnyCompression, Compression, wire_for
-from slipstream.faces.arrays.operands import Array
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, choose_op
-from slipstream.faces.keras.backends import to_array, variable_arrays
+from slipstream.faces.keras.backends import as_result, to_array, variable_arrays
 
 __all__ = ["allgather", "allreduce", "broadcast", "broadcast_variables", "reducescatter"]
 
@@ -29,8 +32,8 @@ def allreduce(
     op: int | None = None,
     compression: AnyCompression = Compression.none,
     process_set: ProcessSet = global_process_set,
-) -> Array:
-    """Reduces a value over all ranks; returns a NumPy array.
+) -> Any:
+    """Reduces a value over all ranks; returns an array, or a tensor of TensorFlow.
 
     ``value``: a number, a list, an array, a tensor or a variable, of the same shape and dtype on all ranks. ``op``:
     Average (the default), Sum, Min, Max, Product or Adasum; ``average`` is its deprecated forerunner. Raises Mismatch
@@ -43,43 +46,42 @@ def allreduce(
     small, ctx = compression.compress(to_array(value))
     wire = wire_for(compression, process_set.group)
     given = name, op, prescale_factor, postscale_factor, process_set, wire
-    return compression.decompress(starting.all_reduce(small, *given).wait(), ctx)  # type: ignore[no-any-return]
+    return as_result(compression.decompress(starting.all_reduce(small, *given).wait(), ctx))
 
 
 @_whole
-def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """Joins the values of all ranks along dim 0, of which ranks may differ; returns a NumPy array.
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Joins the values of all ranks along dim 0, of which they may differ; returns an array, or a tensor of TensorFlow.
 
-    >>> hvd.allgather([hvd.rank()])
-    array([0, 1])
+    >>> [int(one) for one in hvd.allgather([hvd.rank()])]
+    [0, 1]
     """
-    return starting.all_gather(to_array(value), name, process_set).wait()  # type: ignore[no-any-return]
+    return as_result(starting.all_gather(to_array(value), name, process_set).wait())
 
 
 @_whole
 def broadcast(
     value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Array:
-    """The value of ``root_rank`` on every rank, as a NumPy array; the same shape and dtype on all ranks.
+) -> Any:
+    """The value of ``root_rank``, as an array, or a tensor of TensorFlow; of the same shape and dtype on all ranks.
 
-    >>> hvd.broadcast([hvd.rank()], root_rank=1)
-    array([1])
+    >>> int(hvd.broadcast(hvd.rank(), root_rank=1))
+    1
     """
-    found = starting.broadcast([to_array(value)], root_rank, name, process_set).wait()
-    return found[0]  # type: ignore[no-any-return]
+    return as_result(starting.broadcast([to_array(value)], root_rank, name, process_set).wait()[0])
 
 
 @_whole
 def reducescatter(
     value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
-) -> Array:
-    """Reduces a value over all ranks and returns this rank's rows of the result, as a NumPy array.
+) -> Any:
+    """Reduces a value over all ranks and returns this rank's rows of the result: an array, or a tensor of TensorFlow.
 
-    >>> hvd.reducescatter([1.0, 2.0])  # on rank 0
-    array([1.])
+    >>> [float(one) for one in hvd.reducescatter([1.0, 2.0])]  # on rank 0
+    [1.0]
     """
     pending = starting.reduce_scatter(to_array(value), name, op, 1.0, 1.0, process_set)
-    return pending.wait()  # type: ignore[no-any-return]
+    return as_result(pending.wait())
 
 
 @_whole

@@ -13,7 +13,8 @@ import mxnet
 import numpy as np
 from mxnet.base import _LIB, check_call
 
-from slipstream.base.dtypes import DType, from_numpy
+from slipstream.base.dtypes import DType, from_numpy, to_numpy
+from slipstream.faces.arrays.operands import Array
 
 __all__ = ["Memory", "new"]
 
@@ -48,6 +49,15 @@ class Memory:
         pointer = ctypes.c_void_p()
         check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
         self.address = pointer.value or 0
+
+    def view(self) -> Array:
+        """A NumPy array on the same memory, which lives as long as that."""
+        kind = np.dtype(to_numpy(self.dtype))
+        if self.count == 0:
+            return np.empty(self.shape, kind)
+        raw = (ctypes.c_byte * (self.count * kind.itemsize)).from_address(self.address)
+        raw.owner = self.array
+        return np.frombuffer(raw, dtype=kind).reshape(self.shape)
 
 
 def new(shape: tuple[int, ...], like: Any) -> Memory:

@@ -1,27 +1,29 @@
 """Horovod's operations on MXNet's arrays.
 
 Each waits until MXNet has computed what it reads, and returns when it is done. So all ranks call them in one order.
-``name`` is what errors and the timeline call an operation, and is compared. ``priority`` is accepted and changes
-nothing.
+They start when all ranks have called them: where ranks differ in shape, dtype, operation, factors or root, every rank
+raises Mismatch, and the job goes on. ``name`` is what errors and the timeline call an operation, and is compared.
+``priority`` is accepted and changes nothing. Arguments that do not fit are a ValueError that is an MXNetError, too.
 """
 
 from __future__ import annotations
 
-import ctypes
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import mxnet
 import numpy as np
 
-from slipstream.base.dtypes import to_numpy
-from slipstream.comm.collectives import addresses, arrays
-from slipstream.comm.collectives.interruption import Together
+from slipstream.base.arguments import as_number, check_int, check_text
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.collectives.work import Work
-from slipstream.comm.membership.group import Group
+from slipstream.comm.membership.group import Group, world
+from slipstream.faces.arrays import starting
+from slipstream.faces.arrays.operands import Array
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average, choose_op, engine_op
+from slipstream.faces.mxnet.failures import wrong_arguments
 from slipstream.faces.mxnet.memory import Memory, new
 
 __all__ = [
@@ -38,30 +40,35 @@ __all__ = [
     "grouped_reducescatter",
     "reducescatter",
     "reducescatter_",
-    "start_allreduce",
+    "start_sum",
 ]
 
+_whole_call = whole(
+    lambda *_, **__: world(),
+    checks={
+        "name": check_text,
+        "root_rank": check_int,
+        "prescale_factor": as_number,
+        "postscale_factor": as_number,
+    },
+)
 
-def start_allreduce(
-    tensor: Any, in_place: bool, op: int, name: str | None, prescale: float, postscale: float, group: Group
-) -> tuple[Work, Any]:
-    """Starts one; the result is ``tensor`` itself or a new array, and whole when the work is done."""
-    source = Memory(tensor, writes=in_place)
-    target = source if in_place else new(source.shape, tensor)
-    work = addresses.all_reduce(
+
+def start_sum(tensor: Any, op: int, name: str, prescale: float, group: Group) -> Work:
+    """Starts an all-reduce in the array itself, which all ranks of the group start in one order."""
+    memory = Memory(tensor, writes=True)
+    return addresses.all_reduce(
         group,
-        source.address,
-        target.address,
-        source.count,
-        source.dtype,
+        memory.address,
+        memory.address,
+        memory.count,
+        memory.dtype,
         engine_op(op),
         name=name,
-        shape=source.shape,
+        shape=memory.shape,
         prescale=prescale,
-        postscale=postscale,
-        keep=(source, target),
+        keep=(memory,),
     )
-    return work, target.array
 
 
 def _all_reduce(
@@ -73,19 +80,30 @@ def _all_reduce(
     process_set: ProcessSet,
     op: int | None,
 ) -> list[Any]:
-    group = process_set.group
-    chosen = choose_op(op, average)
-    names = [name if name is None or len(tensors) == 1 else f"{name}.{i}" for i in range(len(tensors))]
-    with Together(group, "allreduce"):
-        started = [
-            start_allreduce(tensor, in_place, chosen, label, *scales, group)
-            for tensor, label in zip(tensors, names, strict=True)
-        ]
-        for work, _ in started:
-            work.wait()
-    return [result for _, result in started]
+    with wrong_arguments():
+        chosen = choose_op(op, average)
+        sources = [Memory(tensor, writes=in_place) for tensor in tensors]
+        targets = sources if in_place else [new(one.shape, one.array) for one in sources]
+        views = [one.view() for one in sources]
+        outs = views if in_place else [one.view() for one in targets]
+        if len(views) == 1:
+            work = starting.all_reduce(views[0], name, chosen, *scales, process_set, out=outs[0])
+            found = [work.wait()]
+        elif views:
+            found = starting.grouped_all_reduce(views, name, chosen, *scales, process_set).wait()
+        else:
+            found = []
+    return [_written(one, out, target) for one, out, target in zip(found, outs, targets, strict=True)]
 
 
+def _written(result: Array, out: Array, target: Memory) -> Any:
+    """The array of ``target``, which ``out`` is a view of, with this result."""
+    if result is not out:
+        out[...] = result
+    return target.array
+
+
+@_whole_call
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -101,11 +119,11 @@ def allreduce(
     Shapes and types are the same on all ranks, else Mismatch is raised; TypeError for arrays that are sparse or not in
     the CPU's memory. ``prescale_factor``, ``postscale_factor``: factors before and after the sum.
     """
-    return _all_reduce([tensor], False, average, name, (prescale_factor, postscale_factor), process_set, op)[
-        0
-    ]
+    scales = prescale_factor, postscale_factor
+    return _all_reduce([tensor], False, average, name, scales, process_set, op)[0]
 
 
+@_whole_call
 def allreduce_(
     tensor: Any,
     average: bool | None = None,
@@ -120,6 +138,7 @@ def allreduce_(
     return _all_reduce([tensor], True, average, name, (prescale_factor, postscale_factor), process_set, op)[0]
 
 
+@_whole_call
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -134,6 +153,7 @@ def grouped_allreduce(
     return _all_reduce(tensors, False, average, name, (prescale_factor, postscale_factor), process_set, op)
 
 
+@_whole_call
 def grouped_allreduce_(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -148,15 +168,16 @@ def grouped_allreduce_(
     return _all_reduce(tensors, True, average, name, (prescale_factor, postscale_factor), process_set, op)
 
 
+@_whole_call
 def allgather(
     tensor: Any, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Returns all ranks' ``tensor`` as one array, joined along the first dimension, in which they may differ."""
-    source = Memory(tensor)
-    rows = arrays.all_gather(_view(source), group=process_set.group, name=name)
-    return _as_mxnet(rows, tensor)
+    with wrong_arguments():
+        return _as_mxnet(starting.all_gather(Memory(tensor).view(), name, process_set).wait(), tensor)
 
 
+@_whole_call
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -164,11 +185,14 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """`allgather` of several arrays; returns the list of the results."""
-    return [
-        allgather(tensor, name and f"{name}.{i}", process_set=process_set) for i, tensor in enumerate(tensors)
-    ]
+    if not tensors:
+        return []
+    with wrong_arguments():
+        found = starting.grouped_all_gather(_views(tensors), name, process_set).wait()
+    return [_as_mxnet(rows, tensor) for rows, tensor in zip(found, tensors, strict=True)]
 
 
+@_whole_call
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -181,6 +205,7 @@ def broadcast(
     return _broadcast(source, new(source.shape, tensor), root_rank, name, process_set)
 
 
+@_whole_call
 def broadcast_(
     tensor: Any,
     root_rank: int,
@@ -196,18 +221,12 @@ def broadcast_(
 def _broadcast(
     source: Memory, target: Memory, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> Any:
-    group = process_set.group
-    if root_rank not in group.ranks:
-        raise ValueError(f"root_rank {root_rank} is not one of the ranks {list(group.ranks)}")
-    memory = source.address, target.address, source.count, source.dtype
-    root = group.ranks.index(root_rank)
-    with Together(group, "broadcast"):
-        addresses.broadcast(
-            group, *memory, root, name=name, shape=source.shape, keep=(source, target), sync=True
-        )
+    with wrong_arguments():
+        starting.broadcast([source.view()], root_rank, name, process_set, [target.view()]).wait()
     return target.array
 
 
+@_whole_call
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -219,55 +238,36 @@ def alltoall(
 
     With ``splits`` (a list or an array of integers) it returns a pair: what comes, and how many rows from each rank.
     """
-    group = process_set.group
-    source = Memory(tensor)
-    counts = None if splits is None else [int(n) for n in np.asarray(_as_numpy(splits)).ravel()]
-    if counts is not None and (len(counts) != group.size or sum(counts) != source.shape[0]):
-        raise ValueError(
-            f"splits {counts} must have {group.size} entries, whose sum is {source.shape[0]}, the tensor's rows"
-        )
-    found = arrays.all_to_all(_view(source), splits=counts, group=group, name=name)
-    rows = _as_mxnet(found, tensor)
-    if counts is None:
-        return rows
-    received = arrays.all_to_all(np.array(counts, dtype=np.int32), group=group)
-    return rows, mxnet.nd.array(received, dtype="int32")
+    with wrong_arguments():
+        counts = None if splits is None else _counts(splits)
+        rows, received = starting.all_to_all(Memory(tensor).view(), counts, name, process_set).wait()
+    found = _as_mxnet(rows, tensor)
+    return found if counts is None else (found, mxnet.nd.array(received, dtype="int32"))
 
 
+def _counts(splits: Any) -> list[int]:
+    """Numbers of rows; ValueError if they are no integers."""
+    numbers = np.asarray(splits.asnumpy() if isinstance(splits, mxnet.nd.NDArray) else splits)
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise ValueError(f"splits must be integers, not {numbers.dtype}: use dtype='int32'")
+    return [int(one) for one in numbers.ravel()]
+
+
+@_whole_call
 def reducescatter(
     tensor: Any,
     op: int = Average,
     name: str | None = None,
     priority: int = 0,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Reduces ``tensor`` over the ranks and returns this rank's rows of it; the first ranks get one row more."""
-    source = Memory(tensor)
-    group = process_set.group
-    if not source.shape:
-        raise ValueError("reducescatter needs an array with at least one dimension")
-    whole, more = divmod(source.shape[0], group.size)
-    rows = [whole + (rank < more) for rank in range(group.size)]
-    width = math.prod(source.shape[1:])
-    target = new((rows[group.rank], *source.shape[1:]), tensor)
-    with Together(group, "reducescatter"):
-        addresses.reduce_scatter(
-            group,
-            source.address,
-            target.address,
-            [n * width for n in rows],
-            source.dtype,
-            engine_op(op),
-            name=name,
-            shape=source.shape,
-            prescale=prescale_factor,
-            postscale=postscale_factor,
-            keep=(source, target),
-            sync=True,
-        )
-    return target.array
+    with wrong_arguments():
+        scales = prescale_factor, postscale_factor
+        work = starting.reduce_scatter(Memory(tensor).view(), name, op, *scales, process_set)
+        return _as_mxnet(work.wait(), tensor)
 
 
 def reducescatter_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -275,39 +275,34 @@ def reducescatter_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     return reducescatter(tensor, *args, **kwargs)
 
 
+@_whole_call
 def grouped_reducescatter(
     tensors: Sequence[Any],
     op: int = Average,
     name: str | None = None,
     priority: int = 0,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """`reducescatter` of several arrays; returns the list of the results."""
-    return [
-        reducescatter(tensor, op, name and f"{name}.{i}", 0, prescale_factor, postscale_factor, process_set)
-        for i, tensor in enumerate(tensors)
-    ]
+    if not tensors:
+        return []
+    with wrong_arguments():
+        scales = prescale_factor, postscale_factor
+        found = starting.grouped_reduce_scatter(_views(tensors), name, op, *scales, process_set).wait()
+    return [_as_mxnet(rows, tensor) for rows, tensor in zip(found, tensors, strict=True)]
 
 
+@_whole_call
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks have called it."""
-    arrays.barrier(group=process_set.group)
+    starting.barrier(process_set).wait()
 
 
-def _view(memory: Memory) -> np.ndarray[Any, Any]:
-    """An array on the same memory, which lives as long as its owner is held elsewhere."""
-    kind = np.dtype(to_numpy(memory.dtype))
-    if memory.count == 0:
-        return np.empty(memory.shape, kind)
-    raw = (ctypes.c_byte * (memory.count * kind.itemsize)).from_address(memory.address)
-    return np.frombuffer(raw, dtype=kind).reshape(memory.shape)
+def _views(tensors: Sequence[Any]) -> list[Array]:
+    return [Memory(tensor).view() for tensor in tensors]
 
 
-def _as_numpy(value: Any) -> Any:
-    return value.asnumpy() if isinstance(value, mxnet.nd.NDArray) else value
-
-
-def _as_mxnet(found: np.ndarray[Any, Any], like: Any) -> Any:
+def _as_mxnet(found: Array, like: Any) -> Any:
     return mxnet.nd.array(found, ctx=like.context, dtype=like.dtype)

@@ -13,27 +13,36 @@ from typing import Any
 
 import mxnet
 
-from slipstream import comm
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
+from slipstream.comm.membership.group import Group
 from slipstream.faces.horovod.job import size
-from slipstream.faces.horovod.process_sets import global_process_set
+from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Sum
 from slipstream.faces.mxnet.compression import Compression
-from slipstream.faces.mxnet.operations import broadcast_, start_allreduce
+from slipstream.faces.mxnet.operations import broadcast_, start_sum
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer", "broadcast_parameters", "sum_all"]
 
 
-def sum_all(gradients: Sequence[tuple[str, Any]], prescale: float) -> None:
-    """Sums arrays over all ranks, in place: name and array of each, in the order in which layers use them."""
-    group = comm.world()
+def sum_all(gradients: Sequence[tuple[str, Any]], prescale: float, group: Group) -> None:
+    """Sums arrays over a group's ranks, in place: name and array of each, in the order in which layers use them."""
     works: list[Work] = []
     with Together(group, "a step"):
         for name, gradient in reversed(gradients):
-            works.append(start_allreduce(gradient, True, Sum, name, prescale, 1.0, group)[0])
+            works.append(start_sum(gradient, Sum, name, prescale, group))
         for work in works:
             work.wait()
+
+
+def _is_alone(process_set: ProcessSet) -> bool:
+    """Whether this rank sums with nobody: it is not in the set, or alone there."""
+    return not process_set.included() or process_set.size() == 1
+
+
+def _scale_of(process_set: ProcessSet, predivide: float) -> float:
+    """What makes an average of the sum of gradients that have been divided by ``predivide``."""
+    return 1.0 if _is_alone(process_set) else predivide / (process_set.size() or 1)
 
 
 class DistributedOptimizer(mxnet.optimizer.Optimizer):  # type: ignore[misc]
@@ -41,27 +50,35 @@ class DistributedOptimizer(mxnet.optimizer.Optimizer):  # type: ignore[misc]
 
     For `Module.fit` and updaters; Gluon's programs take `DistributedTrainer`. ``gradient_predivide_factor``: gradients
     are divided by it before the sum, and by size()/factor after it. ``num_groups`` is accepted and changes nothing.
-    Every rank updates the same parameters in the same order.
+    ``process_set``: the ranks to average over; on others the optimizer works alone. Every rank of the set updates the
+    same parameters in the same order.
 
     >>> optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.1))
     """
 
     def __init__(
-        self, optimizer: Any, gradient_predivide_factor: float = 1.0, num_groups: int = 0
+        self,
+        optimizer: Any,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
     ) -> None:  # not that of the base: all that is not here is the wrapped one's
         self._optimizer = optimizer
-        self._optimizer.rescale_grad *= gradient_predivide_factor / size()
+        self._scale = _scale_of(process_set, gradient_predivide_factor)
+        self._optimizer.rescale_grad *= self._scale
         self._gradient_predivide_factor = gradient_predivide_factor
+        self._process_set = process_set
 
     def __getattr__(self, item: str) -> Any:
         return getattr(self.__dict__["_optimizer"], item)
 
     def _sum(self, index: Any, grad: Any) -> None:
-        if size() == 1:
+        if _is_alone(self._process_set):
             return
         several = isinstance(index, list | tuple)
         pairs = list(zip(index, grad, strict=True)) if several else [(index, grad)]
-        sum_all([(f"gradient.{i}", one) for i, one in pairs], 1.0 / self._gradient_predivide_factor)
+        named = [(f"gradient.{i}", one) for i, one in pairs]
+        sum_all(named, 1.0 / self._gradient_predivide_factor, self._process_set.group)
 
     def create_state(self, index: Any, weight: Any) -> Any:
         """The wrapped optimizer's state of a parameter."""
@@ -99,8 +116,8 @@ class DistributedTrainer(mxnet.gluon.Trainer):  # type: ignore[misc]
 
     Parameters as of `Trainer`; ``compression``: `Compression.none` or `Compression.fp16`;
     ``gradient_predivide_factor`` as in `DistributedOptimizer`; ``prefix``: a part of the operations' names, which tells
-    several trainers apart; ``num_groups`` is accepted and changes nothing. ``step(batch_size)`` takes the batch of one
-    rank. Gradients are dense.
+    several trainers apart; ``num_groups`` is accepted and changes nothing; ``process_set``: the ranks to average over,
+    on others the trainer works alone. ``step(batch_size)`` takes the batch of one rank. Gradients are dense.
 
     >>> trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     """
@@ -114,22 +131,24 @@ class DistributedTrainer(mxnet.gluon.Trainer):  # type: ignore[misc]
         gradient_predivide_factor: float = 1.0,
         prefix: str | None = None,
         num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
-            optimizer = optimizer._optimizer
-            optimizer.rescale_grad /= gradient_predivide_factor / size()
+            scale, optimizer = optimizer._scale, optimizer._optimizer
+            optimizer.rescale_grad /= scale
             warnings.warn(
                 "DistributedTrainer takes the optimizer that DistributedOptimizer wraps", stacklevel=2
             )
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
-        self._scale *= gradient_predivide_factor / size()
+        self._scale *= _scale_of(process_set, gradient_predivide_factor)
+        self._process_set = process_set
         self._compression = compression
         self._gradient_predivide_factor = gradient_predivide_factor
         self._prefix = prefix or ""
 
     def _allreduce_grads(self) -> None:
         """Gluon calls it in `step`, and as `allreduce_grads`."""
-        if size() == 1:
+        if _is_alone(self._process_set):
             return
         sent = []
         for i, param in enumerate(self._params):
@@ -137,7 +156,8 @@ class DistributedTrainer(mxnet.gluon.Trainer):  # type: ignore[misc]
                 gradient = param.list_grad()[0]
                 sent.append((f"{self._prefix}{i}", gradient, *self._compression.compress(gradient)))
         scale = 1.0 / self._gradient_predivide_factor
-        sum_all([(f"gradient.{name}", compressed) for name, _, compressed, _ in sent], scale)
+        named = [(f"gradient.{name}", compressed) for name, _, compressed, _ in sent]
+        sum_all(named, scale, self._process_set.group)
         for _, gradient, compressed, context in sent:
             if compressed is not gradient:
                 gradient[:] = self._compression.decompress(compressed, context)
