@@ -18,8 +18,9 @@ namespace nb = nanobind;
 namespace slipstream {
 
 QuickCalls::Kind QuickCalls::kind_of(std::string_view collective) {
-  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather",  "broadcast",
-                                         "barrier",    "all_to_all",     "long_gather", "long_exchange"};
+  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather",   "broadcast",
+                                         "barrier",    "all_to_all",     "long_gather",  "long_exchange",
+                                         "gather",     "scatter",        "long_collect", "long_divide"};
   const auto found = std::ranges::find(kNames, collective);
   if (found == std::end(kNames)) throw Failure(Code::invalid, "no collective that has quick calls");
   return static_cast<Kind>(found - std::begin(kNames));
@@ -59,7 +60,8 @@ void bind_quick_calls(nb::module_& m) {
           "Knows `request`, of plain arrays of one dimension. `size`: bit_length() of the bytes (all_reduce, "
           "broadcast), "
           "elements of the input (reduce_scatter, and what follows an all_gather or all_to_all of as many on all "
-          "ranks: long_gather, long_exchange), else 0. `which`: op or root, else 0.")
+          "ranks: long_gather, long_exchange; of a gather or scatter of equal blocks, those of a block: long_collect, "
+          "long_divide), else 0. `which`: op or root, else 0.")
       .def("clear", &QuickCalls::clear)
       .def(
           "all_reduce",

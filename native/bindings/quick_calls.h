@@ -19,8 +19,8 @@ namespace slipstream {
 
 class QuickCalls {
  public:
-  // all_gather and all_to_all begin with what the ranks tell each other; what is too long to follow that at once
-  // travels in an operation of its own: long_gather, long_exchange.
+  // all_gather, all_to_all, gather and scatter begin with what the ranks tell each other; what is too long to follow
+  // that at once travels in an operation of its own: long_gather, long_exchange, long_collect, long_divide.
   enum class Kind : uint8_t {
     all_reduce,
     reduce_scatter,
@@ -29,7 +29,11 @@ class QuickCalls {
     barrier,
     all_to_all,
     long_gather,
-    long_exchange
+    long_exchange,
+    gather,
+    scatter,
+    long_collect,
+    long_divide
   };
   // By the name of the collective.
   static Kind kind_of(std::string_view collective);
@@ -39,7 +43,8 @@ class QuickCalls {
 
   const std::shared_ptr<Session>& session() const { return session_; }
   // `size`: bits of the number of bytes (all_reduce, broadcast), elements of the input (reduce_scatter, long_gather,
-  // long_exchange: all ranks have as many, and all blocks are alike), else 0.
+  // long_exchange: all ranks have as many, and all blocks are alike), elements of a rank's block (long_collect,
+  // long_divide), else 0.
   // `which`: the reduction or the root, else 0.
   void add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request);
   void clear() { requests_.clear(); }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <vector>
 
 #include "bindings/begun.h"
@@ -69,7 +70,7 @@ bool QuickEntry::read(PyObject* const* args, Py_ssize_t count, PyObject* names, 
   static PyObject* const kOp = interned("op");
   static PyObject* const kRoot = interned("root");
   const bool reduces = kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter;
-  PyObject* const which = reduces ? kOp : kind_ == Kind::broadcast ? kRoot : nullptr;
+  PyObject* const which = reduces ? kOp : has_root() ? kRoot : nullptr;
   if (count > (kind_ == Kind::barrier ? 0 : which == nullptr ? 1 : 2)) return false;
   if (count > 0) given.x = args[0];
   if (count > 1) given.which = args[1];
@@ -140,6 +141,8 @@ PyObject* QuickEntry::run(const Given& given) const {
     calls->run(*request, calls->token(), calls->token(), 1, {owner});
     return Py_NewRef(Py_None);
   }
+  if (kind_ == Kind::gather) return gathered(*calls, given);
+  if (kind_ == Kind::scatter) return scattered(*calls, given);
   const auto x = ArrayView::of(given.x);
   if (!x || (given.out != nullptr && !ArrayView::of(given.out))) return nullptr;
   if (kind_ == Kind::all_gather || kind_ == Kind::all_to_all) return told_first(*calls, given, *x);
@@ -183,31 +186,39 @@ PyObject* QuickEntry::told_first(const QuickCalls& calls, const Given& given, co
   const nb::object told = tell(calls.session(), *request, heads, reinterpret_cast<uintptr_t>(x.begin()),
                                std::vector<uint64_t>(messages, bytes), follows, {});
   PyObject* result = follows ? joined(told, given, x) : moved(calls, told, given, x);
-  if (result == nullptr && PyErr_Occurred() == nullptr) {
-    PyObject* const none = Py_None;
-    PyObject* const args[] = {given.group != nullptr ? given.group : none, given.x,
-                              given.out != nullptr ? given.out : none, told.ptr()};
-    result = or_stop([&] { return PyObject_Vectorcall(rest_.ptr(), args, std::size(args), nullptr); });
-  }
+  if (result == nullptr && PyErr_Occurred() == nullptr) result = go_on(given, told);
   if (result != nullptr) whole.complete();
   return result;
+}
+
+PyObject* QuickEntry::go_on(const Given& given, const nb::object& told) const {
+  static PyObject* const kZero = PyLong_FromLong(0);
+  const auto or_none = [](PyObject* one) { return one != nullptr ? one : Py_None; };
+  PyObject* const args[] = {or_none(given.group), given.x, or_none(given.out), told.ptr(),
+                            given.which != nullptr ? given.which : kZero};
+  return or_stop([&] { return PyObject_Vectorcall(rest_.ptr(), args, has_root() ? 5 : 4, nullptr); });
+}
+
+// `out`, or without one a new array like x, for so many elements. Invalid if `out` has another number of them.
+nb::object QuickEntry::target(PyObject* out, const ArrayView& x, uint64_t elements) {
+  if (out == nullptr) return nb::steal(x.empty(elements, 1));
+  const auto view = ArrayView::of(out);
+  return view && view->elements() == elements ? nb::borrow(out) : nb::object();
 }
 
 // Null without an error if the ranks' blocks do not fit, or have not all come.
 PyObject* QuickEntry::joined(const nb::object& told, const Given& given, const ArrayView& x) const {
   const Told& all = nb::cast<const Told&>(told);
   std::vector<uint64_t> sizes;
-  if (!all.whole() || !all.agree(sizes)) return nullptr;
+  if (!all.whole() || !all.agree(sizes, kFields)) return nullptr;
   uint64_t rows = 0;
   for (uint64_t& size : sizes) {
     rows += size;
     size *= size_of(x.dtype());
   }
-  const nb::object result = given.out != nullptr ? nb::borrow(given.out) : nb::steal(x.empty(rows, 1));
+  const nb::object result = target(given.out, x, rows);
   if (!result.is_valid()) return nullptr;
-  const auto out = ArrayView::of(result.ptr());
-  if (!out || out->elements() != rows) return nullptr;
-  all.join(reinterpret_cast<uintptr_t>(out->begin()), sizes);
+  all.join(reinterpret_cast<uintptr_t>(ArrayView::of(result.ptr())->begin()), sizes);
   return Py_NewRef(result.ptr());
 }
 
@@ -215,7 +226,7 @@ PyObject* QuickEntry::joined(const nb::object& told, const Given& given, const A
 PyObject* QuickEntry::moved(const QuickCalls& calls, const nb::object& told, const Given& given,
                             const ArrayView& x) const {
   std::vector<uint64_t> sizes;
-  if (!nb::cast<const Told&>(told).agree(sizes)) return nullptr;
+  if (!nb::cast<const Told&>(told).agree(sizes, kFields)) return nullptr;
   const bool gathers = kind_ == Kind::all_gather;
   const uint64_t rows = gathers ? x.elements() : x.elements() / sizes.size();
   if (std::ranges::any_of(sizes, [rows](uint64_t size) { return size != rows; })) return nullptr;
@@ -223,13 +234,110 @@ PyObject* QuickEntry::moved(const QuickCalls& calls, const nb::object& told, con
   const auto request = calls.find(kind, x.elements(), static_cast<int>(x.dtype()), 0);
   if (!request) return nullptr;
   const uint64_t elements = rows * sizes.size();
-  const nb::object result = given.out != nullptr ? nb::borrow(given.out) : nb::steal(x.empty(elements, 1));
+  const nb::object result = target(given.out, x, elements);
   if (!result.is_valid()) return nullptr;
   const auto out = ArrayView::of(result.ptr());
-  if (!out || out->elements() != elements) return nullptr;
   // Ranks may hold different amounts in an all_to_all: as in Python, they do not compare them.
   calls.run(*request, x.begin(), out->begin(), gathers ? elements : 0, {nb::handle(given.x), result});
   return Py_NewRef(result.ptr());
+}
+
+PyObject* QuickEntry::gathered(const QuickCalls& calls, const Given& given) const {
+  const auto x = ArrayView::of(given.x);
+  const auto root = which_of(given.which);
+  const auto request = root ? calls.find(kind_, 0, 0, *root) : nullptr;
+  if (!request || !x || x->dimensions() != 1) return nullptr;
+  const bool mine = request->group->rank == *root;
+  if (given.out != nullptr) {
+    const auto out = ArrayView::of(given.out);
+    if (!out) return nullptr;
+    if (mine && (!out->writable() || out->dtype() != x->dtype() || out->dimensions() != 1 || x->overlaps(*out)))
+      return nullptr;
+  }
+  const bool follows = x->bytes() + (kFields + 1) * sizeof(int64_t) <= request->spaces[1].offsets[1];
+  if (follows && !calls.session()->quiet()) return nullptr;
+  OneCall whole;
+  const size_t ranks = request->group->ranks.size();
+  std::vector<int64_t> heads;
+  for (size_t i = 0; i < ranks; ++i)
+    heads.insert(heads.end(), {static_cast<int64_t>(x->elements()), 1, static_cast<int64_t>(x->dtype()), 0});
+  std::vector<uint64_t> sizes(ranks, 0);
+  sizes[static_cast<size_t>(*root)] = x->bytes();
+  const nb::object told =
+      tell(calls.session(), *request, heads, reinterpret_cast<uintptr_t>(x->begin()), sizes, follows, {});
+  PyObject* result = mine ? joined(told, given, *x) : nullptr;
+  if (result == nullptr && PyErr_Occurred() == nullptr) result = collected(calls, told, given, *x, *root, mine);
+  if (result == nullptr && PyErr_Occurred() == nullptr) result = go_on(given, told);
+  if (result != nullptr) whole.complete();
+  return result;
+}
+
+// Null without an error if there is nothing to collect, or as `moved`.
+PyObject* QuickEntry::collected(const QuickCalls& calls, const nb::object& told, const Given& given, const ArrayView& x,
+                                int root, bool mine) const {
+  const Told& all = nb::cast<const Told&>(told);
+  std::vector<uint64_t> rows;
+  if (!all.agree(rows, kFields)) return nullptr;
+  if (all.whole()) return mine ? nullptr : Py_NewRef(Py_None);
+  if (std::ranges::any_of(rows, [&x](uint64_t one) { return one != x.elements(); })) return nullptr;
+  const auto request = calls.find(Kind::long_collect, x.elements(), static_cast<int>(x.dtype()), root);
+  if (!request) return nullptr;
+  const uint64_t elements = x.elements() * rows.size();
+  const nb::object result = target(mine ? given.out : nullptr, x, mine ? elements : 0);
+  if (!result.is_valid()) return nullptr;
+  const auto out = ArrayView::of(result.ptr());
+  calls.run(*request, x.begin(), out->begin(), elements, {nb::handle(given.x), result});
+  return Py_NewRef(mine ? result.ptr() : Py_None);
+}
+
+PyObject* QuickEntry::scattered(const QuickCalls& calls, const Given& given) const {
+  const auto out = given.out != nullptr ? ArrayView::of(given.out) : std::nullopt;
+  const auto root = which_of(given.which);
+  const auto request = root ? calls.find(kind_, 0, 0, *root) : nullptr;
+  if (!request || !out || !out->writable() || out->dimensions() != 1) return nullptr;
+  const bool mine = request->group->rank == *root;
+  const auto x = mine ? ArrayView::of(given.x) : out;  // others do not look at what they are given
+  if (!x || x->dimensions() != 1 || (mine && x->overlaps(*out))) return nullptr;
+  const uint64_t bytes = mine ? x->bytes() : 0;
+  const bool follows = bytes + (2 * kFields + 1) * sizeof(int64_t) <= request->spaces[1].offsets[1];
+  if (follows && !calls.session()->quiet()) return nullptr;
+  OneCall whole;
+  std::vector<int64_t> head{static_cast<int64_t>(out->elements()), 1, static_cast<int64_t>(out->dtype()), 0};
+  head.resize(2 * kFields);
+  if (mine) {
+    head[kFields] = static_cast<int64_t>(x->elements());
+    head[kFields + 1] = 1;
+    head[kFields + 2] = static_cast<int64_t>(x->dtype());
+  }
+  const nb::object told =
+      tell(calls.session(), *request, head, reinterpret_cast<uintptr_t>(x->begin()), {bytes}, follows, {});
+  PyObject* result = divided(calls, told, given, *x, *out, *root) ? Py_NewRef(given.out) : go_on(given, told);
+  if (result != nullptr) whole.complete();
+  return result;
+}
+
+// False, and nothing has happened, if the rows do not fit, or are not all alike, or nobody has asked for such before.
+bool QuickEntry::divided(const QuickCalls& calls, const nb::object& told, const Given& given, const ArrayView& x,
+                         const ArrayView& out, int root) const {
+  const Told& all = nb::cast<const Told&>(told);
+  const auto from = static_cast<size_t>(root);
+  std::vector<uint64_t> rows;
+  if (!all.agree(rows, kFields)) return false;
+  const uint64_t total = std::accumulate(rows.begin(), rows.end(), uint64_t{0});
+  if (static_cast<uint64_t>(all.field(from, kFields)) != total) return false;
+  for (size_t i = 1; i < kFields; ++i)
+    if (all.field(from, kFields + i) != all.field(from, i)) return false;
+  if (all.whole()) {
+    const auto me = static_cast<ptrdiff_t>(calls.find(kind_, 0, 0, root)->group->rank);
+    const uint64_t before = std::accumulate(rows.begin(), rows.begin() + me, uint64_t{0});
+    all.part(from, before * size_of(out.dtype()), out.bytes(), reinterpret_cast<uintptr_t>(out.begin()));
+    return true;
+  }
+  if (std::ranges::any_of(rows, [&out](uint64_t one) { return one != out.elements(); })) return false;
+  const auto request = calls.find(Kind::long_divide, out.elements(), static_cast<int>(out.dtype()), root);
+  if (!request) return false;
+  calls.run(*request, x.begin(), out.begin(), total, {nb::handle(given.x), nb::borrow(given.out)});
+  return true;
 }
 
 void bind_quick_entries(nb::module_& m) {

@@ -17,8 +17,9 @@ class QuickEntry {
   using Kind = QuickCalls::Kind;
 
   // All outlive this. `jobs`: a dict that has the process's job, or None, as `_job`; its `world.quick` is a QuickCalls.
-  // `copies`: a dict; as long as it has entries nothing is quick. `op`: the type of reductions. `rest`: of all_gather
-  // and all_to_all, goes on with (group or None, x, out or None, Told) where what the ranks have told is unusual.
+  // `copies`: a dict; as long as it has entries nothing is quick. `op`: the type of reductions. `rest`: of all_gather,
+  // all_to_all, gather and scatter, goes on with (group or None, x, out or None, Told), and the root if there is one,
+  // where what the ranks have told is unusual.
   QuickEntry(Kind kind, nanobind::object jobs, nanobind::object copies, nanobind::object op, nanobind::object rest);
 
   // The call with these arguments, as a function of Python is called. Null without an error: it is none that is quick,
@@ -37,10 +38,20 @@ class QuickEntry {
   nanobind::object calls_of(PyObject* group) const;
   std::optional<int> which_of(PyObject* given) const;
   PyObject* run(const Given& given) const;
+  bool has_root() const { return kind_ == Kind::broadcast || kind_ == Kind::gather || kind_ == Kind::scatter; }
   // all_gather and all_to_all.
   PyObject* told_first(const QuickCalls& calls, const Given& given, const ArrayView& x) const;
   PyObject* joined(const nanobind::object& told, const Given& given, const ArrayView& x) const;
   PyObject* moved(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x) const;
+  static nanobind::object target(PyObject* out, const ArrayView& x, uint64_t elements);
+  PyObject* gathered(const QuickCalls& calls, const Given& given) const;
+  PyObject* collected(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x,
+                      int root, bool mine) const;
+  PyObject* scattered(const QuickCalls& calls, const Given& given) const;
+  bool divided(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x,
+               const ArrayView& out, int root) const;
+  // Calls `rest`, once the ranks have told each other.
+  PyObject* go_on(const Given& given, const nanobind::object& told) const;
 
   Kind kind_;
   nanobind::object jobs_, copies_, op_, rest_;

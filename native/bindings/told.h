@@ -49,10 +49,11 @@ class Told {
       if (sent_by(r) < 0) return false;
     return true;
   }
-  // The first integer of every rank's head in `firsts`, if all others are alike on all ranks; else false.
-  bool agree(Sizes& firsts) const {
+  // The first integer of every rank's head in `firsts`, if all others of the first `fields` are alike on all ranks;
+  // else false.
+  bool agree(Sizes& firsts, size_t fields) const {
     for (size_t r = 0; r < ranks_; ++r) {
-      for (size_t i = 1; i + 1 < begin_ / sizeof(int64_t); ++i)
+      for (size_t i = 1; i < fields; ++i)
         if (field(r, i) != field(0, i)) return false;
       firsts.push_back(static_cast<uint64_t>(field(r, 0)));
     }
@@ -71,14 +72,16 @@ class Told {
     if (rank < ranks_) take(rank, begin, size, reinterpret_cast<std::byte*>(to));
   }
 
- private:
-  // Bytes of a rank's block; kNone: it did not follow its head.
-  int64_t sent_by(size_t rank) const { return field(rank, begin_ / sizeof(int64_t) - 1); }
+  // An integer of a rank's head.
   int64_t field(size_t rank, size_t index) const {
     int64_t value = 0;
     std::memcpy(&value, received() + rank * room_ + index * sizeof value, sizeof value);
     return value;
   }
+
+ private:
+  // Bytes of a rank's block; kNone: it did not follow its head.
+  int64_t sent_by(size_t rank) const { return field(rank, begin_ / sizeof(int64_t) - 1); }
   void take(size_t rank, size_t begin, size_t size, std::byte* to) const {
     const int64_t sent = sent_by(rank);
     const size_t most = std::min(room_ - begin_, static_cast<size_t>(std::max<int64_t>(sent, 0)));

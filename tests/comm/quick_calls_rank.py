@@ -12,7 +12,12 @@ import slipstream
 from slipstream import _core
 from slipstream.base.dtypes import Op
 from slipstream.comm.collectives.copies_back import OPEN
-from slipstream.comm.collectives.joined import exchange_unusual, gather_unusual
+from slipstream.comm.collectives.joined import (
+    collect_unusual,
+    divide_unusual,
+    exchange_unusual,
+    gather_unusual,
+)
 from slipstream.comm.membership import job
 
 COUNT = 5
@@ -247,6 +252,87 @@ def moved_at_length() -> None:
             raise AssertionError("arrays that do not fit were joined")
 
 
+def rooted() -> None:
+    """gather and scatter, short and long, against NumPy: by both ways, and by different ones on different ranks."""
+    size, rank = slipstream.size(), slipstream.rank()
+    unusual: list[str] = []
+
+    def rest(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def goes_on(*args: Any) -> Any:
+            unusual.append(name)
+            return function(*args)
+
+        return short_way(name, goes_on)
+
+    gathers, scatters = rest("gather", collect_unusual), rest("scatter", divide_unusual)
+    for code in ["f", "d", "B", "q"]:
+        for count in (1, 7, 1000, 20011, 100003):
+            for root in range(size):
+                x = (np.arange(count) % 100 + rank).astype(code)
+                wanted = np.concatenate([(np.arange(count) % 100 + r).astype(code) for r in range(size)])
+                everything = (np.arange(size * count) % 100).astype(code)
+                mine = everything[rank * count :][:count]
+                for collect, divide in (
+                    (slipstream.gather, slipstream.scatter),
+                    (gathers, scatters),
+                    (slipstream.gather, slipstream.scatter) if rank == 0 else (gathers, scatters),
+                ):
+                    got = collect(x, root)
+                    assert (got is not None) == (rank == root)
+                    into = np.zeros_like(wanted)
+                    back = collect(x, root=root, out=into)
+                    assert (back is into) == (rank == root)
+                    for one in (got, back) if rank == root else ():
+                        np.testing.assert_array_equal(one, wanted)
+                    out = np.zeros_like(mine)
+                    assert divide(everything if rank == root else None, root, out=out) is out
+                    np.testing.assert_array_equal(out, mine)
+    assert not unusual
+    # rows of other numbers: short ones are put together at once, long ones ask Python
+    for count, way in ((5, []), (30011, ["gather", "scatter"] if size > 1 else [])):
+        rows = np.full(count + 2 * rank, rank, np.float64)
+        wanted = np.concatenate([np.full(count + 2 * r, r, np.float64) for r in range(size)])
+        got = gathers(rows, size - 1)
+        assert rank != size - 1 or np.array_equal(got, wanted)
+        rows[:] = -1
+        scatters(wanted, size - 1, out=rows)
+        np.testing.assert_array_equal(rows, np.full(count + 2 * rank, rank, np.float64))
+        assert unusual == (way if size > 1 or count < 30000 else unusual)
+    # what does not fit on some rank is an error on all of them
+    kinds = np.ones(3, np.float32 if rank == 0 else np.float64)
+    short = np.ones(3 * size - 1)
+    for call in (
+        lambda: slipstream.gather(kinds),
+        lambda: slipstream.scatter(np.ones(3 * size), out=kinds),
+        lambda: slipstream.scatter(short, out=np.ones(3)),
+        lambda: slipstream.scatter(short.astype("f"), out=np.ones(3)),
+    )[0 if size > 1 else 2 :]:
+        with contextlib.suppress(ValueError):
+            call()
+            raise AssertionError("arrays that do not fit were joined or divided")
+    # what is refused has done nothing
+    x, whole = np.ones(COUNT), np.ones(size * COUNT)
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    for refused in (
+        lambda: gathers(x, np.int64(0)),
+        lambda: gathers(x, size),
+        lambda: gathers(x, 0, name="named"),
+        lambda: gathers(whole.reshape(size, COUNT)),
+        lambda: gathers(x.tolist()),
+        lambda: gathers(x, out=[1.0]),
+        lambda: gathers(whole[:COUNT], out=whole) if rank == 0 else NotImplemented,
+        lambda: gathers(x, out=whole.astype("f")) if rank == 0 else NotImplemented,
+        lambda: scatters(whole),
+        lambda: scatters(whole, out=read_only),
+        lambda: scatters(whole, out=whole[:COUNT]) if rank == 0 else NotImplemented,
+        lambda: scatters(whole, out=np.ones((1, COUNT))),
+        lambda: scatters(whole, -1, out=x),
+        lambda: scatters(whole.tolist(), out=x) if rank == 0 else NotImplemented,
+    ):
+        assert refused() is NotImplemented
+
+
 def later() -> None:
     """A call that comes while one before it still has to copy back what it gives."""
     memory = np.ones(2 * COUNT)
@@ -263,4 +349,5 @@ others()
 moved()
 moved_unusually()
 moved_at_length()
+rooted()
 later()

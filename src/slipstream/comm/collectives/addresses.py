@@ -338,6 +338,8 @@ def gather(
     if group.rank == root:
         check_gather("gather", group, src, dst, counts, dtype)
     compiled, fields = of_gather(group, tuple(counts), dtype, root)
+    if min(counts) == max(counts):
+        fields["quick"] = "long_collect", counts[0], dtype, root
     return _issue(group, compiled, dtype, -1, src, dst, sum(counts), keep, sync, name, timeout, **fields)
 
 
@@ -360,6 +362,8 @@ def scatter(
     if group.rank == root:
         check_scatter(group, src, dst, counts, dtype)
     compiled, fields = of_scatter(group, tuple(counts), dtype, root)
+    if min(counts) == max(counts):
+        fields["quick"] = "long_divide", counts[0], dtype, root
     return _issue(group, compiled, dtype, -1, src, dst, sum(counts), keep, sync, name, timeout, **fields)
 
 

@@ -22,17 +22,19 @@ from slipstream.base.arguments import check_int, check_text
 from slipstream.base.dtypes import Op, as_op
 from slipstream.comm.collectives import addresses, ragged
 from slipstream.comm.collectives.buffers import Buffer, as_given, check_memory, contiguous, writable
-from slipstream.comm.collectives.copies_back import OPEN, await_memory
+from slipstream.comm.collectives.copies_back import OPEN
 from slipstream.comm.collectives.interruption import Together, whole
 from slipstream.comm.collectives.joined import (
+    collect_told,
+    collect_unusual,
+    divide_told,
+    divide_unusual,
     exchange_told,
     exchange_unusual,
     gather_told,
     gather_unusual,
-    join_told,
 )
-from slipstream.comm.collectives.overlaps import check_gather, check_scatter
-from slipstream.comm.collectives.rows import FIELDS, check_rows, check_source, head_of, rows_of
+from slipstream.comm.collectives.rows import FIELDS, head_of, rows_of
 from slipstream.comm.collectives.wires import check_wire
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
@@ -65,6 +67,8 @@ _QUICK = {
     **dict.fromkeys(("all_reduce", "reduce_scatter", "broadcast", "barrier")),
     "all_gather": gather_unusual,
     "all_to_all": exchange_unusual,
+    "gather": collect_unusual,
+    "scatter": divide_unusual,
 }
 
 
@@ -375,29 +379,15 @@ def gather(
     if out is not None:
         check_memory(out)
     head = head_of(array, dtype)
-    width = head[1]
-    mine = group.rank == root
     with Together(group, "gather"):
         sizes = [array.nbytes if rank == root else 0 for rank in range(group.size)]
         fits = ragged.fits(group, "gather", len(head), address_of(array), array.nbytes, array.nbytes)
         heads = [head] * group.size
         told = ragged.tell_each(group, "gather", heads, address_of(array), sizes, fits, name, root)
-        counts = check_rows("gather", told.heads)
-        shape = (sum(counts) if mine else 0, *array.shape[1:])
-        given = out is not None and mine
-        result = writable(out, shape, array) if given else np.empty(shape, dtype=array.dtype)
-        elements = [n * width for n in counts]
-        memory = address_of(array), address_of(result)
-        if told.blocks is None:
-            work = addresses.gather(
-                group, *memory, elements, dtype, root, name=name, keep=(array, result), sync=not async_op
-            )
-        else:
-            work = Work(None)
-            if mine:
-                check_gather("gather", group, *memory, elements, dtype)
-                join_told(group, "gather", told.blocks, elements, result, given)
-    return _finish(work, result if mine else None, async_op)
+        work, result = collect_told(
+            group, told, array, dtype, head[1], root, out, name=name, sync=not async_op
+        )
+    return _finish(work, result, async_op)
 
 
 @_collective
@@ -428,7 +418,6 @@ def scatter(
     target, dtype = contiguous(out)
     result = writable(out, target.shape, target)
     own = head_of(result, dtype)
-    width = own[1]
     source, given = result, (0,) * FIELDS
     if group.rank == root:
         source, kind = contiguous(x, group, "scatter")
@@ -436,21 +425,7 @@ def scatter(
     with Together(group, "scatter"):
         size = source.nbytes if group.rank == root else 0
         told = _tell_all(group, "scatter", (*own, *given), source, size, name, root)
-        counts = check_rows("scatter", told.heads)
-        check_source(told.heads, root, sum(counts))
-        elements = [n * width for n in counts]
-        memory = address_of(source), address_of(result)
-        if told.blocks is None:
-            work = addresses.scatter(
-                group, *memory, elements, dtype, root, name=name, keep=(source, result), sync=not async_op
-            )
-        else:
-            if group.rank == root:
-                check_scatter(group, *memory, elements, dtype)
-            await_memory(group, "scatter", address_of(result), result.nbytes, writes=True)
-            begin = sum(elements[: group.rank]) * result.itemsize
-            told.blocks.part(root, begin, result.nbytes, address_of(result))
-            work = Work(None)
+        work = divide_told(group, told, source, result, dtype, own[1], root, name=name, sync=not async_op)
     return _finish(work, result, async_op)
 
 

@@ -26,6 +26,13 @@ _MOST_RANKS = 16  # that send to each other at once; more gather the heads alone
 _MOST_BYTES = 16 << 10  # of a message that the engine sends without asking
 _MEMORY = 64 << 10  # bytes of the messages of all ranks
 _INTEGER = 8  # bytes
+# How operations that need no Python tell each other of their arrays, and by how many integers (`QuickEntry`).
+_QUICK = {
+    "all_gather": ("all_gather", FIELDS),
+    "all_to_all": ("all_to_all", FIELDS),
+    "gather": ("all_to_all", FIELDS),
+    "scatter": ("all_gather", 2 * FIELDS),
+}
 
 
 class Told(NamedTuple):
@@ -118,8 +125,8 @@ def _request(
             extra=fields,
             ragged=True,
         )
-        if operation == collective and fields == FIELDS:
-            group.quick.add(collective, 0, 0, 0, found)
+        if _QUICK.get(operation) == (collective, fields):
+            group.quick.add(operation, 0, 0, max(root, 0), found)
     return found
 
 
