@@ -29,6 +29,7 @@ __all__ = [
     "exchange_unusual",
     "gather_told",
     "gather_unusual",
+    "join_told",
 ]
 
 
@@ -57,7 +58,7 @@ def gather_told(
         )
         return work, result
     check_gather("all_gather", group, *memory, elements, dtype)
-    _join_told(group, "all_gather", told.blocks, elements, result, out is not None)
+    join_told(group, "all_gather", told.blocks, elements, result, out is not None)
     return Work(None), result
 
 
@@ -92,7 +93,7 @@ def exchange_told(
     result = np.empty(shape, dtype=array.dtype) if out is None else writable(out, shape, array)
     received = [n * width for n in counts]
     if told.blocks is not None:
-        _join_told(group, "all_to_all", told.blocks, received, result, out is not None)
+        join_told(group, "all_to_all", told.blocks, received, result, out is not None)
         return Work(None), result
     if np.may_share_memory(array, result):
         array = array.copy()
@@ -147,7 +148,7 @@ def collect_told(
         work = addresses.gather(group, *memory, elements, dtype, root, name=name, keep=keep, sync=sync)
     elif mine:
         check_gather("gather", group, *memory, elements, dtype)
-        _join_told(group, "gather", told.blocks, elements, result, given)
+        join_told(group, "gather", told.blocks, elements, result, given)
     return work, result if mine else None
 
 
@@ -202,7 +203,7 @@ def divide_unusual(
     return out
 
 
-def _join_told(
+def join_told(
     group: Group, operation: str, blocks: _core.Told, counts: Sequence[int], result: NDArray[Any], given: bool
 ) -> None:
     """Puts ``counts`` elements of each rank's block into ``result``. ``given``: that is the caller's memory."""
