@@ -43,7 +43,7 @@ def serve(settings: Settings, local_rank: int) -> None:
         by = holder_of(port) if taken else ""
         _log.warning(
             "no metrics of this rank: %s%s; another --metrics-port (SLIPSTREAM_METRICS_PORT) is needed",
-            getattr(error, "strerror", None) or error,
+            f"port {port} is above 65535" if port > 65535 else getattr(error, "strerror", None) or error,
             f" (by {by})" if by else "",
         )
 
