@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import logging
 import os
 import queue
@@ -23,7 +24,7 @@ from slipstream.base.protocol import PROTOCOL, VERSIONS_DIFFER, package_version
 from slipstream.comm.rendezvous import admission, handshake, requests
 from slipstream.comm.rendezvous import server as connections
 from slipstream.comm.rendezvous.questions import QuestionServer
-from slipstream.comm.rendezvous.store import Store
+from slipstream.comm.rendezvous.store import Store, _connect
 from slipstream.comm.rendezvous.store_server import StoreServer
 from slipstream.comm.rendezvous.waiting import says_who_is_late
 
@@ -201,6 +202,31 @@ def test_another_program_that_has_the_port_is_told_from_another_secret(more: str
             Refused, match=r"another program answers there, and says 'HTTP/1.0 400 Bad .*port"
         ):
             call.result(timeout=20)
+
+
+def test_a_web_server_that_has_the_port_is_told() -> None:
+    """It waits for the end of a line."""
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(Refused, match="another program answers there"):
+                Store("127.0.0.1", server.server_port, SECRET, "job", 2)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_another_program_at_one_address_hides_no_store_at_the_next(server: StoreServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        hello = handshake.Hello(handshake.PURPOSE_STORE, handshake.job_id("job"))
+        both = [listener.getsockname(), server.address]
+        call = pool.submit(_connect, lambda: both, SECRET, hello, time.monotonic() + 20)
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(4096)
+            sock.sendall(b"-ERR unknown command\r\n")
+        call.result(timeout=30).close()
 
 
 def test_nobody_listens() -> None:

@@ -355,7 +355,9 @@ def run(
         try:
             for _ in run_suite(suite, job, sizes, names, wanted, ALONE[alone], results, resume):
                 if file:
-                    file.write_text(dump(results, ran))
+                    whole = file.with_suffix(".part")  # a signal may come amid the writing
+                    whole.write_text(dump(results, ran))
+                    whole.replace(file)
         except Stopped:
             sys.exit("stopped; --resume goes on with what --json holds")
     click.echo(report(results, known))

@@ -138,6 +138,10 @@ def process_sets() -> None:
             mx.optimizer.get_updater(optimizer)(0, net.weight.grad(), net.weight.data())
         return net.weight.data()
 
+    unknown = hvd.ProcessSet([0])
+    sgd = mx.optimizer.SGD(learning_rate=1.0)
+    raises(ValueError, lambda: hvd.DistributedOptimizer(sgd, process_set=unknown), "not known")
+    raises(TypeError, lambda: hvd.reducescatter(mx.nd.ones(2), hvd.Sum, None, 0, 2.0), "by name")
     mean = 1.5 if rank < 2 else rank + 1.0
     for kind in ("trainer", "optimizer"):
         check(train(kind), np.full((2, 3), 1.0 - mean))

@@ -69,6 +69,10 @@ def job_id(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:16]
 
 
+_WORD = 4  # bytes of an answer that tell a language from chance
+_REPLY = 1.0  # seconds in which a program replies to an empty line
+
+
 class NoServer(Refused):
     """Another program answers there."""
 
@@ -76,7 +80,11 @@ class NoServer(Refused):
 def _stranger(answer: bytes) -> NoServer | None:
     """The error for an answer in plain text, such as that of a web server: no proof of ours looks like that."""
     text = answer.decode("ascii", "replace")
-    if not text or not all(letter.isprintable() or letter in "\r\n\t" for letter in text) or "\ufffd" in text:
+    if (
+        len(text) < _WORD
+        or not all(letter.isprintable() or letter in "\r\n\t" for letter in text)
+        or "\ufffd" in text
+    ):
         return None
     return NoServer(f"another program answers there, and says {text.split(chr(10))[0].strip()!r}")
 
@@ -189,11 +197,24 @@ def records(secret: bytes, hello: bytes, nonce: bytes, *, client: bool) -> Recor
 def _receive(sock: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        part = sock.recv(count - len(data))
+        try:
+            part = sock.recv(count - len(data))
+        except TimeoutError:
+            raise _stranger(data) or TimeoutError("timed out") from None
         if not part:
             raise _stranger(data) or ConnectionResetError("the connection was closed during the handshake")
         data += part
     return data
+
+
+def _spoken_to(sock: socket.socket) -> NoServer | None:
+    """The error for a program that answers a line of text: many wait for the end of one."""
+    sock.settimeout(_REPLY)
+    try:
+        sock.sendall(b"\r\n\r\n")
+        return _stranger(sock.recv(NONCE_SIZE + MAC_SIZE))
+    except OSError:
+        return None
 
 
 def call(sock: socket.socket, secret: bytes, hello: Hello) -> Records | None:
@@ -205,7 +226,10 @@ def call(sock: socket.socket, secret: bytes, hello: Hello) -> Records | None:
     """
     packed = hello.pack()
     sock.sendall(packed)
-    answer = _receive(sock, NONCE_SIZE + MAC_SIZE)
+    try:
+        answer = _receive(sock, NONCE_SIZE + MAC_SIZE)
+    except TimeoutError:
+        raise _spoken_to(sock) or TimeoutError("it accepts the connection, and does not answer") from None
     nonce, mac = answer[:NONCE_SIZE], answer[NONCE_SIZE:]
     if macs_equal(mac, server_mac(secret, packed, nonce, differs=True)):
         sock.sendall(client_mac(secret, packed, nonce, differs=True))

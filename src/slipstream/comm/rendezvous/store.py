@@ -54,6 +54,7 @@ class Called(NamedTuple):
 
 
 _STORE = Called()
+_PORT_TAKEN = "give the job another port, or end that program"
 
 
 class _Process:
@@ -332,15 +333,16 @@ def _connect(
 ) -> _Wire:
     pause, silent, last = 0.02, 0, otherwise
     while True:
+        strangers, others = "", 0
         for host, port in addresses():
             tried = called.name.format(host, port)
             try:
                 return _dial(host, port, secret, hello, deadline)
             except handshake.OtherVersion as error:
                 raise Refused(f"{tried}: {error}") from None
-            except handshake.NoServer as error:
-                cure = "give the job another port, or end that program"
-                raise Refused(f"{tried} is not there: {error}; {cure}") from None
+            except handshake.NoServer as error:  # perhaps the server has another address
+                strangers = last = f"{tried} is not there: {error}; {_PORT_TAKEN}"
+                continue
             except handshake.Differs as error:
                 raise Refused(f"{tried} refused this process: {error}") from None
             except Refused as error:
@@ -353,6 +355,9 @@ def _connect(
                     ) from None
             except OSError as error:
                 last = f"cannot reach {tried}: {error}"
+            others += 1
+        if strangers and not others:
+            raise Refused(strangers)
         left = deadline - time.monotonic()
         if left <= 0:
             raise Timeout(f"{last}{called.absent}") from None

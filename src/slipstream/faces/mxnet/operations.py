@@ -265,6 +265,7 @@ def reducescatter(
 ) -> Any:
     """Reduces ``tensor`` over the ranks and returns this rank's rows of it; the first ranks get one row more."""
     with wrong_arguments():
+        _check_set(process_set)
         scales = prescale_factor, postscale_factor
         work = starting.reduce_scatter(Memory(tensor).view(), name, op, *scales, process_set)
         return _as_mxnet(work.wait(), tensor)
@@ -289,6 +290,7 @@ def grouped_reducescatter(
     if not tensors:
         return []
     with wrong_arguments():
+        _check_set(process_set)
         scales = prescale_factor, postscale_factor
         found = starting.grouped_reduce_scatter(_views(tensors), name, op, *scales, process_set).wait()
     return [_as_mxnet(rows, tensor) for rows, tensor in zip(found, tensors, strict=True)]
@@ -298,6 +300,13 @@ def grouped_reducescatter(
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks have called it."""
     starting.barrier(process_set).wait()
+
+
+def _check_set(process_set: Any) -> None:
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(
+            f"process_set must be a ProcessSet, not {type(process_set).__name__}; factors are given by name"
+        )
 
 
 def _views(tensors: Sequence[Any]) -> list[Array]:

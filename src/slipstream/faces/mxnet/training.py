@@ -17,7 +17,7 @@ from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.faces.horovod.job import size
-from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
+from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set, require_init
 from slipstream.faces.horovod.reduce_ops import Sum
 from slipstream.faces.mxnet.compression import Compression
 from slipstream.faces.mxnet.operations import broadcast_, start_sum
@@ -36,8 +36,12 @@ def sum_all(gradients: Sequence[tuple[str, Any]], prescale: float, group: Group)
 
 
 def _is_alone(process_set: ProcessSet) -> bool:
-    """Whether this rank sums with nobody: it is not in the set, or alone there."""
-    return not process_set.included() or process_set.size() == 1
+    """Whether this rank sums with nobody: it is not in the set, or alone there. ValueError before `hvd.init`."""
+    included = process_set.included()
+    if included is None:
+        require_init()
+        raise ValueError("the process set is not known: give it to hvd.add_process_set or hvd.init first")
+    return not included or process_set.size() == 1
 
 
 def _scale_of(process_set: ProcessSet, predivide: float) -> float:
@@ -134,6 +138,12 @@ class DistributedTrainer(mxnet.gluon.Trainer):  # type: ignore[misc]
         process_set: ProcessSet = global_process_set,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
+            if process_set is global_process_set:
+                process_set = optimizer._process_set
+            elif optimizer._process_set not in (global_process_set, process_set):
+                raise ValueError(
+                    "the process sets of the DistributedTrainer and of its DistributedOptimizer differ"
+                )
             scale, optimizer = optimizer._scale, optimizer._optimizer
             optimizer.rescale_grad /= scale
             warnings.warn(

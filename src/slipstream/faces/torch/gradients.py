@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from slipstream.base.dtypes import DType
+from slipstream.base.log import Log
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import AnyCompression, way_and_compressor
@@ -26,6 +27,8 @@ from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.policy import Policy
 
 __all__ = ["exchange_gradients"]
+
+_log = Log("slipstream")
 
 
 def _own_references() -> int:
@@ -107,9 +110,7 @@ class _TorchGradients:
         self._views: dict[int, torch.Tensor] = {}
         self._contexts: dict[int, object] = {}
         self._sparse_dims: dict[int, int] = {}  # of gradients that were sparse, and travel dense
-        self._frozen: set[int] = (
-            set()
-        )  # of those that are in their places: parameters that need no gradient any more
+        self._told_of_frozen = False
         self._hooks: list[Any] = []
 
     def watch(self, ready: Callable[..., None]) -> None:
@@ -160,9 +161,7 @@ class _TorchGradients:
         view = self._views[index]
         grad = param.grad
         if grad is None and not param.requires_grad:
-            self._frozen.add(index)
-        else:
-            self._frozen.discard(index)
+            self._tell_of_frozen(index)
         if grad is view:
             return
         if grad is not None and grad.is_sparse:
@@ -181,9 +180,6 @@ class _TorchGradients:
     def read(self, index: int) -> None:
         param = self._params[index]
         view = self._views[index]
-        if index in self._frozen and not view.any():  # on the other ranks, too: an optimizer must not move it
-            param.grad = None
-            return
         if self._in_place(index, view):
             param.grad = view
             return
@@ -196,6 +192,17 @@ class _TorchGradients:
             if param.grad is None or param.grad.is_sparse:
                 param.grad = torch.empty_like(param)
             param.grad.copy_(result)
+
+    def _tell_of_frozen(self, index: int) -> None:
+        """Warns once: a single process would leave the parameter alone, while this rank may not know what others do."""
+        if not self._told_of_frozen and self._process_set.rank() == 0:
+            _log.warning(
+                "parameter %s needs no gradient any more (requires_grad is False), but DistributedOptimizer still "
+                "gives it one, of zeros unless other ranks have another: momentum and weight decay go on moving it; "
+                "after a layer is frozen, make the optimizer anew from the parameters that are left",
+                self._names[index] or f"number {index}",
+            )
+        self._told_of_frozen = True
 
     def start_sparse(self, index: int) -> Callable[[], None]:
         param = self._params[index]

@@ -11,11 +11,11 @@ from collections.abc import Collection
 from slipstream.base.excepthook import is_reporting
 from slipstream.base.log import Log
 from slipstream.base.settings import REPLACEABLE, Settings
-from slipstream.comm.membership import job
 
 __all__ = ["notice", "say_if_bypassed"]
 
 _log = Log("slipstream")
+_said = False
 _OPTIONS = ("encrypt", "wire", "reducers", "lanes", "autotune", "timeline", "summary", "metrics_port")
 
 
@@ -29,17 +29,27 @@ def notice(backends: Collection[str], settings: Settings) -> str:
     return (
         f"torch.distributed communicates by {names} in this job, not by slipstream{lost}; to use slipstream, give "
         f"`slipstream run` the option --replace {','.join(sorted(backends))}, or have the script call "
-        'init_process_group("slipstream")'
+        'init_process_group("slipstream"); where it calls hvd.init() or slipstream.init() as well, that part is served'
     )
 
 
 def say_if_bypassed(backends: Collection[str]) -> None:
-    """Logs `notice` as a warning on rank 0, if `slipstream run` has started it and it is in no job of ours."""
+    """Logs `notice` as a warning once, on rank 0, if `slipstream run` has started it and nobody uses slipstream there.
+
+    A process that is in a job of ours has only asked for another backend beside it; where it asked for encryption, too,
+    it is told all the same.
+    """
+    global _said
     others = set(REPLACEABLE).intersection(backends)
     first = os.environ.get("SLIPSTREAM_RANK") == "0" and os.environ.get("SLIPSTREAM_SIZE", "1") != "1"
-    if others and first and is_reporting() and not job.is_initialized():
-        try:
-            settings = Settings.from_environment()
-        except ValueError:  # that concerns jobs of ours alone
-            settings = Settings()
+    if _said or not others or not first or not is_reporting():
+        return
+    from slipstream.comm.membership import job  # `import torch` has no need of it
+
+    try:
+        settings = Settings.from_environment()
+    except ValueError:  # that concerns jobs of ours alone
+        settings = Settings()
+    if settings.encrypt or not job.is_initialized():
+        _said = True
         _log.warning("%s", notice(others, settings))
