@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
 from slipstream.comm.negotiation.buffers import Buffer, SharedSum
 from slipstream.comm.negotiation.locked import Locked, _BrokenOff
-from slipstream.comm.negotiation.messages import WARN
 from slipstream.comm.negotiation.negotiated import DONE, Negotiated, Pending
 from slipstream.comm.negotiation.negotiator import _LOOK, Negotiator
 from slipstream.comm.negotiation.order import Batch, LockedOrder
@@ -246,19 +244,6 @@ def test_a_handler_may_wait_for_the_sum_that_its_thread_takes() -> None:
     thread.start()
     thread.join(timeout=60)
     assert not thread.is_alive()
-
-
-def test_nobody_is_warned_of_what_has_just_been_called(
-    negotiator: Negotiator, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also where something has been open at all times for long."""
-    rounds = negotiator._rounds
-    call = call_of(negotiator)
-    rounds.open[call.request.key] = call
-    for age, warnings in ((0.0, 0), (WARN - 1, 0), (WARN + 1, 1)):
-        call.since = time.monotonic() - age
-        rounds._look_at_the_time()
-        assert len(caplog.records) == warnings, age
 
 
 @pytest.fixture

@@ -17,8 +17,6 @@ from slipstream.comm.negotiation.agreement import JOIN
 __all__ = [
     "ALGORITHM",
     "ENDLESS",
-    "WARN",
-    "WARN_AGAIN",
     "UnderWay",
     "await_others",
     "exchange",
@@ -26,7 +24,6 @@ __all__ = [
     "only_joins",
 ]
 
-WARN, WARN_AGAIN = 10.0, 60.0  # seconds without an answer of all ranks
 ENDLESS = 1e9  # seconds
 ALGORITHM, _CHUNK = "bruck", 64 << 10  # of n ranks each sends 2 log2 n messages at most, whatever they cost
 _SOON = 1.0  # seconds; what takes longer gets a title
@@ -62,13 +59,20 @@ def messages_of(group: Group) -> Group:
     return found
 
 
-def exchange(group: Group, mine: bytes, what: Callable[[], str], endless: bool = False) -> list[bytes]:
+def exchange(
+    group: Group,
+    mine: bytes,
+    what: Callable[[], str],
+    endless: bool = False,
+    meanwhile: Callable[[], None] | None = None,
+) -> list[bytes]:
     """Every rank's message, in order of rank. ``what``: what this rank waits for, which reports say if that takes long.
 
-    ``endless``: this rank waits for the others without a limit and a warning until all have come.
+    ``endless``: this rank waits for the others without a limit and a warning until all have come. ``meanwhile``: is
+    called about once a second while it waits for them.
     """
     first = len(mine).to_bytes(_LENGTH, "little") + mine[: _SLOT - _LENGTH]
-    slots = _gather(group, first, _SLOT, what, endless)
+    slots = _gather(group, first, _SLOT, what, endless, meanwhile)
     lengths = [int.from_bytes(slot[:_LENGTH], "little") for slot in slots]
     if max(lengths) > _SLOT - _LENGTH:
         slots = _gather(group, bytes(_LENGTH) + mine, max(lengths) + _LENGTH, what)
@@ -76,7 +80,12 @@ def exchange(group: Group, mine: bytes, what: Callable[[], str], endless: bool =
 
 
 def _gather(
-    group: Group, mine: bytes, nbytes: int, what: Callable[[], str], endless: bool = False
+    group: Group,
+    mine: bytes,
+    nbytes: int,
+    what: Callable[[], str],
+    endless: bool = False,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[bytes]:
     source, target = np.zeros(nbytes, np.uint8), np.empty(group.size * nbytes, np.uint8)
     source[: len(mine)] = np.frombuffer(mine, np.uint8)
@@ -90,21 +99,31 @@ def _gather(
         keep=(source, target),
         timeout=ENDLESS if endless else 0.0,
     )
-    await_others(work, what, endless)
+    await_others(work, what, endless, meanwhile)
     text = target.tobytes()
     return [text[at : at + nbytes] for at in range(0, len(text), nbytes)]
 
 
-def await_others(work: UnderWay, title: Callable[[], str], endless: bool = False) -> None:
+def await_others(
+    work: UnderWay,
+    title: Callable[[], str],
+    endless: bool = False,
+    meanwhile: Callable[[], None] | None = None,
+) -> None:
     """Waits for what needs the other ranks. ``title``: what reports call it, here and on other ranks, if it takes long.
 
-    ``endless``: it has no limit.
+    ``endless``: it has no limit. ``meanwhile``: see `exchange`.
     """
-    try:
-        work.wait(_SOON)
-        return
-    except Timeout:
-        pass  # or it has ended by its own limit: the next wait says so
-    if not work.done():
-        work.entitle(title())
+    entitled = False
+    while not entitled or (meanwhile is not None and not work.done()):
+        try:
+            work.wait(_SOON)
+            return
+        except Timeout:
+            pass  # or it has ended by its own limit: the next wait says so
+        if not entitled and not work.done():
+            work.entitle(title())
+        elif meanwhile is not None:
+            meanwhile()
+        entitled = True
     work.wait(ENDLESS if endless else None)

@@ -12,14 +12,18 @@ from slipstream.base.spans import format_spans
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN, Agreement, Decision, Key, Request
 from slipstream.comm.negotiation.buffers import Buffer, SharedSum
-from slipstream.comm.negotiation.messages import WARN, WARN_AGAIN, exchange, messages_of, only_joins
+from slipstream.comm.negotiation.messages import exchange, messages_of, only_joins
 from slipstream.comm.negotiation.negotiated import Negotiated, Pending, abort_for
 from slipstream.comm.negotiation.order import Cycles, LockedOrder, share
+from slipstream.comm.negotiation.overdue import WARN, Overdue
 
 __all__ = ["Rounds", "TakePart", "listed"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody has announced anything
 _MOST_SHOWN = 5  # operations in a text
+_LOOK = 0.5  # seconds between two looks at the time
+# Seconds. What a rank has announced so short a time before a round that does not end, the engine warns of as soon.
+_ENGINE_SAYS = 2.0
 
 _log = Log("slipstream.negotiation")
 
@@ -32,9 +36,15 @@ class Rounds:
     ``begin`` starts a call that has been decided, or fails it with a mismatch. ``count``: how many rounds there have
     been; ``helped``: how many operations of others this rank took part in, as it had joined; ``pause``: seconds that a
     rank should wait before the next one; ``take_part``: starts what this rank does not call, once it has joined.
+    ``clock``: in seconds.
     """
 
-    def __init__(self, group: Group, begin: Callable[[Negotiated, str, bool], None]) -> None:
+    def __init__(
+        self,
+        group: Group,
+        begin: Callable[[Negotiated, str, bool], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.count = 0
         self.helped = 0
         self.pause = 0.0
@@ -46,18 +56,16 @@ class Rounds:
         self._limit = group.job.settings.timeout
         self._agreement = Agreement(group.native.ranks, group.job.settings.fusion_threshold)
         self._cycles = Cycles()
-        self._warn_at = 0.0
+        self._clock = clock
+        self._overdue = Overdue()
+        self._look_at = 0.0
 
     def run(self, new: Sequence[Negotiated]) -> LockedOrder | None:
         """A round that announces ``new``. Returns the order, if the ranks lock it now."""
-        if not self.open:
-            self._warn_at = time.monotonic() + WARN
         order = self._run(new)
         # Each rank waits for something that another one has not called: they look again, less and less often.
         quiet = self._agreement.quiet
         self.pause = min(max(2 * self.pause, _FIRST_PAUSE), _LONGEST_PAUSE) if quiet else 0.0
-        if quiet:
-            self._look_at_the_time()
         return order
 
     def unlock(self, order: LockedOrder, new: Sequence[Negotiated]) -> tuple[LockedOrder | None, int]:
@@ -65,7 +73,6 @@ class Rounds:
 
         Returns what `run` does, and the number of batches that some rank has launched.
         """
-        self._warn_at = time.monotonic() + WARN
         self.pause = 0.0
         self._cycles.unlocked(order.ended)
         again = self._run(new, order.launched, order.deviates)
@@ -82,9 +89,17 @@ class Rounds:
         entries = [entry for one in new for entry in ((None, one.request) if one.pause else (one.request,))]
         mine = self._agreement.encode(entries, launched, reason)
         recording.mark("negotiation", "CYCLE_START", number=self.count)
-        messages = exchange(self._messages, mine, self._titles, endless=only_joins(self.open))
+        began = self._clock()
+        messages = exchange(
+            self._messages,
+            mine,
+            self._titles,
+            endless=only_joins(self.open),
+            meanwhile=lambda: self._look_at_the_time(began - _ENGINE_SAYS),
+        )
         self.count += 1
         decisions = self._agreement.decide(messages)
+        self._overdue.end(decision.key for decision in decisions)
         self.helped += sum(decision.key not in self.open for decision in decisions)
         self._start_all(decisions)
         for decision in decisions:
@@ -93,11 +108,20 @@ class Rounds:
         if order is not None:
             _log.info("the order of %d operations is locked, in %d batches", len(order), len(order.batches))
             recording.mark("negotiation", "locked", operations=len(order), batches=len(order.batches))
-            self._agreement.forget()
-            for one in self.open.values():
-                one.announced = False
-            self.open.clear()
+            self._forget(order)
+        else:
+            self._look_at_the_time()
         return order
+
+    def _forget(self, order: LockedOrder) -> None:
+        """What has been announced and not decided: each rank takes it to the locked order, or announces it again."""
+        self._agreement.forget()
+        # What the order has may be done in it, and what has no name may have another number after it.
+        self._overdue.end(key for batch in order.batches for key in batch.keys)
+        self._overdue.end(key for key in self._overdue.older(float("inf")) if not key[0])
+        for one in self.open.values():
+            one.announced = False
+        self.open.clear()
 
     def _start_all(self, decisions: Sequence[Decision]) -> None:
         good = [one for one in decisions if not one.mismatch]
@@ -147,30 +171,52 @@ class Rounds:
             abort_for(self._group, request, error)
             raise
 
-    def _look_at_the_time(self) -> None:
-        """Warns of operations that other ranks do not call although they call others, and ends the session at last."""
-        now = time.monotonic()
-        since = min((one.since for key, one in self.open.items() if key[0] != JOIN), default=now)
-        if now - since > self._limit:
+    def _look_at_the_time(self, before: float = float("inf")) -> None:
+        """Warns of operations that some ranks do not call although they call others, and ends the session at last.
+
+        ``before``: it is only about those that have waited since before that.
+        """
+        now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + min(_LOOK, self._limit / 4)
+        self._see(now)
+        mine = min((one.since for key, one in self.open.items() if key[0] != JOIN), default=now)
+        if now - mine > self._limit and mine < before:
+            waits = self._waits(self._overdue.older(now - min(WARN, self._limit / 2)), now)
             text = (
-                f"Timed out after {now - since:.0f} s (SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, sets the "
-                f"limit): {self._waits()}"
+                f"Timed out after {now - mine:.0f} s (SLIPSTREAM_TIMEOUT, or `slipstream run --timeout`, sets the "
+                f"limit): {waits}"
             )
             self._group.session.abort(text)
             raise Timeout(text)
-        if now - since >= WARN and now >= self._warn_at:
-            self._warn_at = now + WARN_AGAIN
-            _log.warning("%s, for %.0f s now", self._waits(), now - since)
+        if due := self._overdue.due(now, before):
+            _log.warning("%s", self._waits(due, now))
 
-    def _waits(self) -> str:
-        """Which operations wait for which ranks."""
-        return f"not all ranks have called {self._titles()}"
+    def _see(self, now: float) -> None:
+        """Takes note of what waits: for the ranks that have joined, other calls may go on for long."""
+        waiting = {key for key in (*self.open, *self._agreement.missing()) if key[0] != JOIN}
+        for key in waiting:
+            self._overdue.see(key, self.open[key].since if key in self.open else now)
+        self._overdue.keep(waiting)
+
+    def _waits(self, keys: Sequence[Key], now: float) -> str:
+        """Which of these operations wait for which ranks, and for how long."""
+        titles = self._title_of()
+        told = [f"{titles[key]}, for {now - self._overdue.since(key):.0f} s now" for key in keys]
+        return f"not all ranks have called {listed(told)}"
 
     def _titles(self) -> str:
-        missing = self._agreement.missing()
-        titles = [_of(self._agreement.request(key), ranks) for key, ranks in missing.items()]
-        titles += [one.request.title for key, one in self.open.items() if key not in missing]
-        return listed(titles)
+        return listed(list(self._title_of().values()))
+
+    def _title_of(self) -> dict[Key, str]:
+        """What texts call all that is open, with the ranks that have not called it as far as this one knows."""
+        rank = self._group.native.ranks[self._group.rank]
+        found = {}
+        for key, ranks in self._agreement.missing().items():
+            others = [one for one in ranks if one != rank or key not in self.open]
+            found[key] = _of(self._agreement.request(key), others)
+        return found | {key: one.request.title for key, one in self.open.items() if key not in found}
 
 
 def listed(titles: Sequence[str]) -> str:
