@@ -311,14 +311,15 @@ PyObject* QuickEntry::scattered(const QuickCalls& calls, const Given& given) con
   }
   const nb::object told =
       tell(calls.session(), *request, head, reinterpret_cast<uintptr_t>(x->begin()), {bytes}, follows, {});
-  PyObject* result = divided(calls, told, given, *x, *out, *root) ? Py_NewRef(given.out) : go_on(given, told);
+  PyObject* result =
+      divided(calls, told, given, *x, *out, request->group->rank, *root) ? Py_NewRef(given.out) : go_on(given, told);
   if (result != nullptr) whole.complete();
   return result;
 }
 
 // False, and nothing has happened, if the rows do not fit, or are not all alike, or nobody has asked for such before.
 bool QuickEntry::divided(const QuickCalls& calls, const nb::object& told, const Given& given, const ArrayView& x,
-                         const ArrayView& out, int root) const {
+                         const ArrayView& out, int rank, int root) const {
   const Told& all = nb::cast<const Told&>(told);
   const auto from = static_cast<size_t>(root);
   std::vector<uint64_t> rows;
@@ -328,8 +329,7 @@ bool QuickEntry::divided(const QuickCalls& calls, const nb::object& told, const 
   for (size_t i = 1; i < kFields; ++i)
     if (all.field(from, kFields + i) != all.field(from, i)) return false;
   if (all.whole()) {
-    const auto me = static_cast<ptrdiff_t>(calls.find(kind_, 0, 0, root)->group->rank);
-    const uint64_t before = std::accumulate(rows.begin(), rows.begin() + me, uint64_t{0});
+    const uint64_t before = std::accumulate(rows.begin(), rows.begin() + rank, uint64_t{0});
     all.part(from, before * size_of(out.dtype()), out.bytes(), reinterpret_cast<uintptr_t>(out.begin()));
     return true;
   }

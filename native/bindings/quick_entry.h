@@ -49,7 +49,7 @@ class QuickEntry {
                       int root, bool mine) const;
   PyObject* scattered(const QuickCalls& calls, const Given& given) const;
   bool divided(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x,
-               const ArrayView& out, int root) const;
+               const ArrayView& out, int rank, int root) const;
   // Calls `rest`, once the ranks have told each other.
   PyObject* go_on(const Given& given, const nanobind::object& told) const;
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -333,6 +335,29 @@ def rooted() -> None:
         assert refused() is NotImplemented
 
 
+def forgotten() -> None:
+    """Another thread has the group plan anew while a scatter waits for the others."""
+    x, out = np.arange(slipstream.size() * COUNT, dtype="d"), np.zeros(COUNT)
+    for _ in range(2):
+        slipstream.scatter(x, out=out)
+    for _ in range(10):
+        slipstream.barrier()
+        if slipstream.rank() == 0:
+            clears = threading.Thread(target=lambda: slipstream.world().quick.clear())
+            clears.start()
+            slipstream.scatter(x, out=out)
+            clears.join()
+        else:
+            time.sleep(0.002)  # that thread's chance: too short a time shows less, and fails nothing
+            slipstream.scatter(x, out=out)
+        np.testing.assert_array_equal(out, x[slipstream.rank() * COUNT :][:COUNT])
+        slipstream.scatter(x, out=out)
+    for root in (0.0, "0", None):
+        with contextlib.suppress(TypeError):
+            slipstream.scatter(x, root, out=out)
+            raise AssertionError("a root that is no number was taken")
+
+
 def later() -> None:
     """A call that comes while one before it still has to copy back what it gives."""
     memory = np.ones(2 * COUNT)
@@ -350,4 +375,5 @@ moved()
 moved_unusually()
 moved_at_length()
 rooted()
+forgotten()
 later()

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream._core import address_of
+from slipstream.base.arguments import check_int
 from slipstream.base.dtypes import DType, Op, WireType, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
 from slipstream.comm.collectives.overlaps import (
@@ -111,7 +112,8 @@ def _issue(
 
 
 def check_root(group: Group, root: int) -> None:
-    """ValueError if the group has no such rank."""
+    """ValueError if the group has no such rank, TypeError if it is no number of one."""
+    check_int("root", root)
     if not 0 <= root < group.size:
         raise ValueError(f"root {root} is not in 0..{group.size - 1}")
 

@@ -43,7 +43,9 @@ class Overdue:
 
     def older(self, than: float) -> list[Key]:
         """Those that have waited since before that, the longest first."""
-        return sorted((key for key, since in self._since.items() if since < than), key=self._since.__getitem__)
+        return sorted(
+            (key for key, since in self._since.items() if since < than), key=self._since.__getitem__
+        )
 
     def due(self, now: float, before: float = float("inf")) -> list[Key]:
         """Those that a warning is due for, the longest first: it is taken to be given. Only what waits since ``before``."""
