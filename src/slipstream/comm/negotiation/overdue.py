@@ -48,7 +48,10 @@ class Overdue:
         )
 
     def due(self, now: float, before: float = float("inf")) -> list[Key]:
-        """Those that a warning is due for, the longest first: it is taken to be given. Only what waits since ``before``."""
+        """Those that a warning is due for, the longest first: it is taken to be given.
+
+        Only those that have waited since before ``before``.
+        """
         if now < self._again:
             return []
         found = [key for key in self.older(before) if self._warn_at[key] <= now]
