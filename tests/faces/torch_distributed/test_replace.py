@@ -24,12 +24,17 @@ print(dist.get_world_size(), x.tolist(), flush=True)
 """
 
 
-def run(*arguments: str, ranks: int = 2) -> list[str]:
-    """Runs a job to its end; the lines it printed, sorted, without the ranks' prefixes."""
+def finished(*arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """A job that has ended well; its lines are without the ranks' prefixes."""
     command = [sys.executable, "-m", "slipstream", "run", "-np", str(ranks), "--no-prefix", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ})
     assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.splitlines())
+    return done
+
+
+def run(*arguments: str, ranks: int = 2) -> list[str]:
+    """Runs a job to its end; the lines it printed, sorted."""
+    return sorted(finished(*arguments, ranks=ranks).stdout.splitlines())
 
 
 def found_by_script(*arguments: str) -> list[dict[str, Any]]:
@@ -41,33 +46,24 @@ def test_a_script_needs_only_the_name() -> None:
     assert run("--", sys.executable, "-c", SCRIPT_OF_A_USER) == ["2 [3.0, 3.0, 3.0, 3.0]"] * 2
 
 
-def said_by(*arguments: str) -> str:
-    """What a job of gloo writes to standard error."""
-    script = SCRIPT_OF_A_USER.replace('"slipstream"', '"gloo"')
-    command = [
-        sys.executable,
-        "-m",
-        "slipstream",
-        "run",
-        "-np",
-        "2",
-        *arguments,
-        "--",
-        sys.executable,
-        "-c",
-        script,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ})
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+FOR_GLOO = SCRIPT_OF_A_USER.replace('"slipstream"', '"gloo"')
+BOTH = "import slipstream; slipstream.init()" + FOR_GLOO
 
 
-def test_a_job_that_communicates_by_gloo_says_so() -> None:
-    told = said_by("--wire", "int8", "--encrypt")
-    assert told.count("communicates by gloo in this job, not by slipstream") == 1, told
-    assert "--encrypt, --wire have no effect on it" in told
-    assert "--replace gloo" in told
-    assert "not by slipstream" not in said_by("--replace", "gloo")
+@pytest.mark.parametrize(
+    ("options", "script", "times"),
+    [
+        (["--wire", "int8", "--encrypt"], FOR_GLOO, 1),
+        (["--replace", "gloo"], FOR_GLOO, 0),
+        ([], BOTH, 0),  # gloo beside slipstream, on purpose
+        (["--encrypt"], BOTH, 1),
+    ],
+)
+def test_a_job_that_communicates_by_gloo_says_so(options: list[str], script: str, times: int) -> None:
+    told = finished(*options, "--", sys.executable, "-c", script).stderr
+    assert told.count("communicates by gloo in this job, not by slipstream") == times, told
+    assert ("--encrypt, --wire have no effect on it" in told) == ("--wire" in options)
+    assert ("--replace gloo" in told) == (times > 0)
 
 
 def test_gloo_is_replaced(tmp_path: Path) -> None:
