@@ -304,7 +304,7 @@ def rooted() -> None:
                     np.testing.assert_array_equal(out, mine)
     assert not unusual
     # rows of other numbers: short ones are put together at once, long ones ask Python
-    for count, way in ((5, []), (30011, ["gather", "scatter"] if size > 1 else [])):
+    for count, way in ((5, []), (30011, ["gather", "scatter"])):
         rows = np.full(count + 2 * rank, rank, np.float64)
         wanted = np.concatenate([np.full(count + 2 * r, r, np.float64) for r in range(size)])
         got = gathers(rows, size - 1)
