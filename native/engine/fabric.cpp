@@ -1,6 +1,7 @@
 #include "engine/fabric.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "engine/texts.h"
@@ -11,6 +12,9 @@ namespace {
 
 constexpr double kFirstKnockSeconds = 0.1;
 constexpr double kKnockSeconds = 2;
+// Parts of the time that a peer has for an answer: after which others are pinged, too, and for which these then have to
+// be silent to count as unreachable.
+constexpr double kAskOthers = 0.25, kNoAnswer = 0.5;
 
 class PastLink final : public Link {
  public:
@@ -178,26 +182,62 @@ Error Fabric::watch(int rank, Time now) {
     return {};
   }
   if (!peer.link->up()) return {};  // the transport times its own set-up
+  if (!silent(peer, now)) return {};
+  const auto asked = now - peer.pinged;
+  if (asked >= lost_ - quiet_) return silence(rank, now);
+  ping(peer, now);
+  if (alone_counts() && asked >= (lost_ - quiet_) * kAskOthers) ping_others(now);
+  return {};
+}
+
+bool Fabric::silent(Peer& peer, Time now) {
   const Time heard = peer.link->last_heard();
   if (heard >= peer.pinged) peer.pinged = peer.last_pinged = {};
-  if (now - heard < quiet_) return {};
+  if (now - heard < quiet_) return false;
   if (peer.pinged == Time{}) peer.pinged = now;
-  if (now - peer.pinged >= lost_ - quiet_) {
-    const std::string trouble = peer.link->trouble();
-    const std::string more = heartbeat_.recovery > 0 ? " + " + seconds_text(seconds(heartbeat_.recovery)) : "";
-    const std::string text = who(rank) + " has sent nothing for " + seconds_text(lost_) + " (" + heartbeat_.setting +
-                             more +
-                             "), and answers no ping: it is stopped, its machine is down or the network to it is cut" +
-                             (trouble.empty() ? "" : "; the last attempt to reach it: " + trouble);
-    return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
+  return true;
+}
+
+void Fabric::ping(Peer& peer, Time now) {
+  if (now - peer.last_pinged < again_) return;
+  peer.last_pinged = now;
+  WorkHeader frame;
+  frame.type = MessageType::ping;
+  peer.link->send(frame, nullptr, 0);
+}
+
+void Fabric::ping_others(Time now) {
+  for (int rank = 0; rank < size(); ++rank)
+    if (Peer& peer = at(rank); is_elsewhere(rank) && silent(peer, now)) ping(peer, now);
+}
+
+bool Fabric::hears_nobody(Time now) const {
+  std::set<std::string> hosts;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!is_elsewhere(rank)) continue;
+    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    const bool unanswered = peer.pinged != Time{} && peer.link->last_heard() < peer.pinged;
+    if (!unanswered || now - peer.pinged < (lost_ - quiet_) * kNoAnswer) return false;
+    hosts.insert(dialer_.host_of(rank));
   }
-  if (now - peer.last_pinged >= again_) {
-    peer.last_pinged = now;
-    WorkHeader frame;
-    frame.type = MessageType::ping;
-    peer.link->send(frame, nullptr, 0);
-  }
-  return {};
+  return hosts.size() > 1;
+}
+
+// Of a rank with which nobody can talk the others learn by the last words of the one that says so first. If that one is
+// cut off in one direction, its words still reach them.
+Error Fabric::silence(int rank, Time now) {
+  const std::string trouble = at(rank).link->trouble();
+  const std::string more = heartbeat_.recovery > 0 ? " + " + seconds_text(seconds(heartbeat_.recovery)) : "";
+  const std::string span = seconds_text(lost_) + " (" + heartbeat_.setting + more + ")";
+  const std::string last = trouble.empty() ? "" : "; the last attempt to reach it: " + trouble;
+  if (alone_counts() && hears_nobody(now))
+    return Error{Code::peer_lost, rank_, dialer_.host_of(rank_),
+                 who(rank_) + " has heard from no other host for " + span + ", and " + who(rank) +
+                     " is not the only one that answers no ping: the network of its own host is likely to be at fault" +
+                     last};
+  const std::string text = who(rank) + " has sent nothing for " + span +
+                           ", and answers no ping: it is stopped, its machine is down or the network to it is cut" + last;
+  return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
 }
 
 void Fabric::broadcast(const WorkHeader& frame, std::span<const std::byte> payload) {

@@ -91,7 +91,8 @@ class Fabric {
   // We have consumed so many bytes of eager messages from `rank`; tells it now and then.
   void consumed(int rank, uint64_t bytes);
 
-  // Pings `rank`, on which work waits; an error if it has been silent for too long.
+  // Pings `rank`, on which work waits; an error if it has been silent for too long. The error names this rank itself if
+  // no peer on any other host, of two at least, has answered a ping: then our own network is more likely to be at fault.
   Error watch(int rank, Time now);
 
   void broadcast(const WorkHeader& frame, std::span<const std::byte> payload);
@@ -131,6 +132,17 @@ class Fabric {
   };
 
   void bury(Peer& peer);
+  // Whether the peer is silent: it has not been heard for a while, nor since the first ping after that.
+  bool silent(Peer& peer, Time now);
+  void ping(Peer& peer, Time now);
+  // Pings all that are linked to us and on other hosts: somebody may be heard.
+  void ping_others(Time now);
+  bool is_elsewhere(int rank) const { return rank != rank_ && up(rank) != nullptr && !dialer_.shares_memory(rank); }
+  // Not between a job and a reducer, of which a rank knows nobody else.
+  bool alone_counts() const { return heartbeat_.recovery > 0; }
+  // Whether none of them has answered for long, on two hosts at least.
+  bool hears_nobody(Time now) const;
+  Error silence(int rank, Time now);
 
   Peer& at(int rank) { return peers_[static_cast<size_t>(rank)]; }
 

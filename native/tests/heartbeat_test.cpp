@@ -1,5 +1,7 @@
 // When a peer that is silent is pinged, and when it counts as lost. The time is the test's own.
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -111,4 +113,77 @@ TEST(silence_before_the_first_question_is_none) {
   CHECK(!watched.until(510));
   watched.out = true;
   CHECK(watched.until(525).code == Code::peer_lost);
+}
+
+namespace {
+
+// This is rank 0 on host a, linked to ranks on other hosts, and to one on its own.
+class SomeDialer final : public Dialer {
+ public:
+  std::unique_ptr<Link> dial(int rank) override {
+    auto made = std::make_unique<QuietLink>(rank);
+    links.push_back(made.get());
+    return made;
+  }
+  void knock(int) override {}
+  std::string host_of(int rank) const override { return std::string(1, "aabcc"[rank]); }
+  bool shares_memory(int rank) const override { return rank == 1; }
+  std::vector<QuietLink*> links;
+};
+
+struct Some {
+  explicit Some(std::vector<int> linked, double recovery = 2) : fabric(0, 5, dialer, {3, recovery, "SETTING"}) {
+    for (const int rank : linked) fabric.want(rank);
+    for (QuietLink* link : dialer.links) link->hear(at(0));
+  }
+  // Work waits for `waits`. All that are not in `out` answer each ping; what a silent one sends of itself is another matter.
+  Error until(double end, int waits, const std::vector<int>& out) {
+    for (double t = 0; t <= end + 1e-9; t += 0.1) {
+      if (Error error = fabric.watch(waits, at(t))) return error;
+      for (QuietLink* link : dialer.links) {
+        const bool asked = std::exchange(link->pings, 0) > 0;
+        if (asked && std::ranges::find(out, link->peer()) == out.end()) link->hear(at(t));
+      }
+    }
+    return {};
+  }
+
+  SomeDialer dialer;
+  Fabric fabric;
+};
+
+}  // namespace
+
+// Its own words may reach the others while nothing reaches it: they must not hear that a healthy rank is lost.
+TEST(a_rank_that_no_other_host_answers_names_itself) {
+  for (const std::vector<int>& linked : {std::vector{2, 3}, {1, 2, 3}, {1, 2, 3, 4}}) {
+    Some some(linked);
+    const Error error = some.until(5.2, 2, {2, 3, 4});
+    CHECK(error.code == Code::peer_lost);
+    CHECK_EQ(error.rank, 0);
+    CHECK_EQ(error.host, "a");
+    CHECK(error.text.find("rank 0 (host a) has heard from no other host for 5 s (SETTING + 2 s), and rank 2 (host b) is "
+                          "not the only one that answers no ping") != std::string::npos);
+  }
+}
+
+TEST(one_host_that_answers_is_enough_to_name_the_silent_one) {
+  const std::vector<std::vector<int>> outs = {{2}, {2, 3}, {2, 4}};
+  for (const std::vector<int>& out : outs) {
+    Some some({1, 2, 3, 4});
+    const Error error = some.until(5.2, 2, out);
+    CHECK(error.code == Code::peer_lost);
+    CHECK_EQ(error.rank, 2);
+    CHECK(error.text.find("rank 2 (host b) has sent nothing for 5 s (SETTING + 2 s)") != std::string::npos);
+  }
+}
+
+// If all that is known of the network is one other host, that one may as well be at fault. A reducer knows no more.
+TEST(silence_of_one_other_host_is_its_own) {
+  Some pair({1, 2});
+  CHECK_EQ(pair.until(5.2, 2, {2}).rank, 2);
+  Some ranks_of_one_host({1, 3, 4});
+  CHECK_EQ(ranks_of_one_host.until(5.2, 3, {3, 4}).rank, 3);
+  Some reducer({2, 3}, 0);
+  CHECK_EQ(reducer.until(5.2, 2, {2, 3}).rank, 2);
 }

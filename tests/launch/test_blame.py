@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -82,6 +83,85 @@ def test_the_host_that_all_others_have_lost_is_named(case: tuple[dict[int, str],
     assert first.judgement.startswith(f"host {host} was cut off from the others")
     count = f"the reports of {outside} of {len(hosts)} ranks name rank {first.lost} there as lost"
     assert first.judgement.endswith(count)
+
+
+def deaf(rank: int) -> bytes:
+    """The session of a rank has failed because it heard from nobody."""
+    text = f"rank {rank} (host h) has heard from no other host for 5 s (SLIPSTREAM_HEARTBEAT + 2 s), and rank 0 (host h0) "
+    more = "is not the only one that answers no ping; the last attempt to reach it: rank 0 at 10.0.0.1:1 does not answer"
+    return session(PEER_LOST, rank, text=text + more)
+
+
+@st.composite
+def deaf_hosts(draw: st.DrawFn) -> tuple[dict[int, str], str, list[Report]]:
+    """One host receives nothing, and what its ranks say reaches the others."""
+    slots = draw(st.integers(1, 3))
+    hosts = placed(draw(st.integers(3, 5)), slots)
+    host = draw(st.sampled_from(sorted(set(hosts.values()))))
+    inside = draw(st.permutations([rank for rank in hosts if hosts[rank] == host]))
+    found = draw(st.integers(1, slots))
+    reports = [(rank, deaf(rank)) for rank in inside[:found]]
+    text = json.loads(deaf(inside[0]))["session"]["text"]
+    for rank in hosts:
+        if rank not in inside[:found]:
+            told = session(PEER_LOST, inside[0], draw(st.sampled_from(inside[:found])), text)
+            reports.append((rank, told))
+    return hosts, host, draw(st.permutations(reports))
+
+
+@given(deaf_hosts())
+def test_a_host_that_receives_nothing_is_named_though_its_word_gets_out(
+    case: tuple[dict[int, str], str, list[Report]],
+) -> None:
+    hosts, host, reports = case
+    first = causes_of(hosts, reports)
+    assert hosts[first.rank] != host
+    assert first.lost is not None
+    assert hosts[first.lost] == host
+    outside = sum(one != host for one in hosts.values())
+    assert first.judgement == (
+        f"host {host} heard from no other host: its network is likely to be at fault: the reports of {outside} of "
+        f"{len(hosts)} ranks name rank {first.lost} there as lost"
+    )
+
+
+@given(cut_off_hosts(), st.randoms())
+def test_a_host_that_is_cut_off_both_ways_may_say_so_itself(
+    case: tuple[dict[int, str], str, list[Report]], rng: random.Random
+) -> None:
+    hosts, host, reports = case
+    reports = [(r, deaf(r) if hosts[r] == host and rng.random() < 0.5 else told) for r, told in reports]
+    first = causes_of(hosts, reports)
+    assert hosts[first.rank] != host
+    assert first.judgement.startswith(f"host {host} was cut off from the others")
+
+
+@given(st.permutations(range(3)))
+def test_if_no_host_hears_another_one_the_network_is_at_fault(order: list[int]) -> None:
+    first = causes_of(placed(3, 1), [(rank, deaf(rank)) for rank in order])
+    said = "hosts h0, h1, h2 heard from no other host: the network between them is at fault"
+    assert first.judgement == said
+
+
+def test_one_that_has_heard_from_nobody_is_named_if_nobody_else_says_anything() -> None:
+    first = causes_of(placed(3, 1), [(1, deaf(1))])
+    assert (first.rank, first.grade) == (1, CONSEQUENCE)
+    assert first.judgement.endswith("its network is likely to be at fault: rank 1 there lost them")
+
+
+def test_what_one_host_says_of_itself_does_not_hide_that_others_have_lost_each_other() -> None:
+    reports = [(0, deaf(0)), (1, session(PEER_LOST, 2)), (2, session(PEER_LOST, 1)), (3, session(PEER_LOST, 2))]
+    first = causes_of(placed(4, 1), reports)
+    assert first.lost == 2
+    assert "h0" not in first.judgement
+
+
+def test_more_reports_are_awaited_if_one_host_says_that_it_heard_from_nobody() -> None:
+    causes = Causes(placed(3, 1))
+    causes.report(1, deaf(1))
+    assert causes.one_sided
+    causes.report(0, session(PEER_LOST, 1))
+    assert not causes.one_sided
 
 
 @given(st.permutations(range(3)))

@@ -12,7 +12,7 @@ Wrong arguments are ``ValueError`` or ``TypeError``, as everywhere in Python.
 
 from __future__ import annotations
 
-__all__ = ["Aborted", "Mismatch", "PeerLost", "Refused", "SlipstreamError", "Timeout"]
+__all__ = ["HEARD_NOBODY", "Aborted", "Mismatch", "PeerLost", "Refused", "SlipstreamError", "Timeout"]
 
 
 class SlipstreamError(RuntimeError):
@@ -46,6 +46,9 @@ class Refused(SlipstreamError):
 class Aborted(SlipstreamError):
     """A rank called ``Group.abort``, left or was interrupted while operations ran; or ``shrink`` was refused."""
 
+
+HEARD_NOBODY = "has heard from no other host for"
+"""In the text of a `PeerLost` that names the rank which has found it: all others were silent at once."""
 
 # As the engine numbers them (native/base/error.h); others are a SlipstreamError, or the caller's ValueError.
 CODES: dict[int, type[SlipstreamError]] = {1: PeerLost, 2: Mismatch, 3: Timeout, 4: Refused, 5: Aborted}

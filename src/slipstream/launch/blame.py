@@ -2,7 +2,8 @@
 
 A rank that has lost another one says so in its error, and tells the ranks that it reaches: they have the same error at
 second hand. So an error at first hand shows that there was no way to a rank. One at second hand shows only that there
-is a way from the rank that has told of it, even to the rank that it takes for lost.
+is a way from the rank that has told of it, even to the rank that it takes for lost. A rank that has lost all others at
+once takes itself for lost.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+
+from slipstream.base.errors import HEARD_NOBODY
 
 __all__ = ["Accusation", "Judgement", "judge", "named"]
 
@@ -40,8 +43,13 @@ class Accusation:
     @property
     def proves(self) -> bool:
         """Whether it shows that there was no way to the rank that is lost, whose process may live."""
-        other = self.lost not in (None, self.rank)
+        other = self.lost not in (None, self.rank) and HEARD_NOBODY not in self.text
         return other and self.told_by is None and _NO_WAY.search(self.text) is not None
+
+    @property
+    def of_itself(self) -> bool:
+        """Whether it has found that it is the one with which nobody else could talk."""
+        return self.lost == self.rank and self.told_by is None and HEARD_NOBODY in self.text
 
     @property
     def of_an_end(self) -> bool:
@@ -75,6 +83,8 @@ def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> J
     case = _Case(
         accusations, [one for one in accusations if one.rank in circle or one.lost in circle], host_of
     )
+    if alone := case.alone():
+        return case.of_the_alone(alone)
     return case.of_hosts() if case.spans_hosts else case.of_ranks()
 
 
@@ -91,6 +101,22 @@ class _Case:
     @property
     def spans_hosts(self) -> bool:
         return any(one.proves and self._crosses(one) for one in self._near)
+
+    def alone(self) -> set[str]:
+        """Hosts whose ranks have heard from no other one; none if others have lost each other, too."""
+        found = {self._host_of(one.rank) for one in self._all if one.of_itself}
+        apart = [one for one in self._all if one.proves and self._crosses(one)]
+        known = all(found & self._ends(one) for one in apart)
+        return found if known else set()
+
+    def of_the_alone(self, hosts: set[str]) -> Judgement:
+        if len(hosts) == 1:
+            return self._cut_off(*hosts, alone=True)
+        first = next(one for one in self._all if one.of_itself)
+        names = ", ".join(sorted(hosts))
+        return Judgement(
+            first.rank, f"hosts {names} heard from no other host: the network between them is at fault"
+        )
 
     def of_ranks(self) -> Judgement:
         found = self._most_lost(lambda rank: rank)
@@ -126,8 +152,11 @@ class _Case:
         ]
         return {host for way in ways if len(way) == 2 for host in way}
 
-    def _cut_off(self, host: Hashable, only_from: Hashable = None) -> Judgement:
-        """``only_from``: the one other host of which that is known at first hand, if it is one."""
+    def _cut_off(self, host: Hashable, only_from: Hashable = None, alone: bool = False) -> Judgement:
+        """``only_from``: the one other host of which that is known at first hand, if it is one.
+
+        ``alone``: it has heard from no other host, and they may have heard from it.
+        """
 
         def inside(rank: int | None) -> bool:
             return rank is not None and self._host_of(rank) == host
@@ -135,8 +164,10 @@ class _Case:
         perhaps = f", or only from host {only_from}" if only_from is not None else ""
         what = f"host {host} was cut off from the others{perhaps}, or stood still"
         accusers = [one for one in self._all if inside(one.lost) and not inside(one.rank)]
+        if alone and not any(one.proves for one in accusers):
+            what = f"host {host} heard from no other host: its network is likely to be at fault"
         if not accusers:
-            own = [one for one in self._all if inside(one.rank) and self._crosses(one)]
+            own = [one for one in self._all if inside(one.rank) and (self._crosses(one) or one.of_itself)]
             return Judgement(
                 self._first(own).rank, f"{what}: {named(sorted(one.rank for one in own))} there lost them"
             )
@@ -144,6 +175,9 @@ class _Case:
         return Judgement(
             self._first(accusers).rank, f"{what}: {self._count(accusers)} name {named(lost)} there as lost"
         )
+
+    def _ends(self, one: Accusation) -> set[str]:
+        return {self._host_of(rank) for rank in (one.rank, one.lost) if rank is not None}
 
     def _crosses(self, one: Accusation) -> bool:
         return one.lost is not None and self._host_of(one.lost) != self._host_of(one.rank)

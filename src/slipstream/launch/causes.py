@@ -154,13 +154,15 @@ class Causes:
     def one_sided(self) -> bool:
         """Whether all that is known comes from one host of several, which may be cut off from the others.
 
-        Its ranks then have lost a rank that lives, on one of two hosts or more, and no rank there says anything.
+        Its ranks then have lost a rank that lives, on one of two hosts or more, or all others, and no rank there says
+        anything.
         """
         told = self._all()
         here = {self._hosts.get(one.rank) for one in told}
         lost = {one.lost for one in told if one.lost is not None and self._hosts.get(one.lost) not in here}
         living = lost - {one.rank for one in self._failures} - self._finished
-        return len(here) == 1 and len(set(self._hosts.values())) > 2 and bool(living)
+        doubt = bool(living) or any(one.heard_nobody for one in self._sessions.values())
+        return len(here) == 1 and len(set(self._hosts.values())) > 2 and doubt
 
     def first(self) -> Failure | None:
         """The first cause as far as it is known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.base.errors import CODES, Aborted, PeerLost, SlipstreamError
+from slipstream.base.errors import CODES, HEARD_NOBODY, Aborted, PeerLost, SlipstreamError
 from slipstream.base.excepthook import CONSEQUENCE, OWN
 
 __all__ = ["SessionFailure", "read"]
@@ -31,12 +31,17 @@ class SessionFailure:
     def grade(self, rank: int) -> int:
         """`OWN` or `CONSEQUENCE`, where the session is that of ``rank``."""
         found = self.told_by is None and (self.kind is not PeerLost or self.culprit == rank)
-        return OWN if found else CONSEQUENCE
+        return OWN if found and not self.heard_nobody else CONSEQUENCE
+
+    @property
+    def heard_nobody(self) -> bool:
+        """Whether a rank had lost all others at once: itself, as it says, but others may know better."""
+        return self.kind is PeerLost and HEARD_NOBODY in self.text
 
     def lost(self, rank: int) -> int | None:
         """The rank whose loss, or whose `Aborted`, made the session of ``rank`` fail.
 
-        That may be ``rank`` itself, if others have lost it and have told it so.
+        That may be ``rank`` itself, if others have lost it and have told it so, or if it had lost all of them.
         """
         follows = self.kind in (PeerLost, Aborted) and self.grade(rank) == CONSEQUENCE
         return self.culprit if follows else None

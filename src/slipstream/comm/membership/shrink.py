@@ -19,7 +19,7 @@ import os
 import time
 from typing import Any
 
-from slipstream.base.errors import Aborted, PeerLost, Refused, SlipstreamError, Timeout
+from slipstream.base.errors import HEARD_NOBODY, Aborted, PeerLost, Refused, SlipstreamError, Timeout
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import sendable
 from slipstream.comm.membership.job import Job
@@ -78,7 +78,7 @@ def _check_belongs(old: Job) -> None:
     try:
         old.session.check()
     except PeerLost as error:
-        if error.rank == old.rank:
+        if error.rank == old.rank and HEARD_NOBODY not in str(error):
             raise Aborted(f"rank {old.rank} cannot continue: the others have given it up ({error})") from None
     except SlipstreamError:
         pass
