@@ -236,7 +236,8 @@ Error Fabric::silence(int rank, Time now) {
                      " is not the only one that answers no ping: the network of its own host is likely to be at fault" +
                      last};
   const std::string text = who(rank) + " has sent nothing for " + span +
-                           ", and answers no ping: it is stopped, its machine is down or the network to it is cut" + last;
+                           ", and answers no ping: it is stopped, its machine is down or the network to it is cut" +
+                           last;
   return Error{Code::peer_lost, rank, dialer_.host_of(rank), text};
 }
 

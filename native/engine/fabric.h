@@ -92,7 +92,8 @@ class Fabric {
   void consumed(int rank, uint64_t bytes);
 
   // Pings `rank`, on which work waits; an error if it has been silent for too long. The error names this rank itself if
-  // no peer on any other host, of two at least, has answered a ping: then our own network is more likely to be at fault.
+  // no peer on any other host, of two at least, has answered a ping: then our own network is more likely to be at
+  // fault.
   Error watch(int rank, Time now);
 
   void broadcast(const WorkHeader& frame, std::span<const std::byte> payload);

@@ -136,7 +136,8 @@ struct Some {
     for (const int rank : linked) fabric.want(rank);
     for (QuietLink* link : dialer.links) link->hear(at(0));
   }
-  // Work waits for `waits`. All that are not in `out` answer each ping; what a silent one sends of itself is another matter.
+  // Work waits for `waits`. All that are not in `out` answer each ping; what a silent one sends of itself is another
+  // matter.
   Error until(double end, int waits, const std::vector<int>& out) {
     for (double t = 0; t <= end + 1e-9; t += 0.1) {
       if (Error error = fabric.watch(waits, at(t))) return error;
@@ -162,8 +163,9 @@ TEST(a_rank_that_no_other_host_answers_names_itself) {
     CHECK(error.code == Code::peer_lost);
     CHECK_EQ(error.rank, 0);
     CHECK_EQ(error.host, "a");
-    CHECK(error.text.find("rank 0 (host a) has heard from no other host for 5 s (SETTING + 2 s), and rank 2 (host b) is "
-                          "not the only one that answers no ping") != std::string::npos);
+    CHECK(
+        error.text.find("rank 0 (host a) has heard from no other host for 5 s (SETTING + 2 s), and rank 2 (host b) is "
+                        "not the only one that answers no ping") != std::string::npos);
   }
 }
 

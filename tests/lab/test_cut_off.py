@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from slipstream.lab import Lab
+from slipstream.lab.namespaces import batch
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root and iproute2"
@@ -19,7 +22,7 @@ TRAIN = """
 import os, sys
 import numpy, slipstream
 slipstream.init()
-x = numpy.ones(100_000, numpy.float32)
+x = numpy.ones(int(sys.argv[1]), numpy.float32)
 for step in range(1_000_000):
     slipstream.all_reduce(x)
     if step == 20:
@@ -28,15 +31,22 @@ for step in range(1_000_000):
 COMMAND = [sys.executable, "-m", "slipstream", "run", "--", sys.executable, "-c", TRAIN]
 
 
-def last_words(lab: Lab, hosts: int, cut: str) -> list[str]:
-    """What the launcher on h1 says at the end if this host loses the network while all ranks go on."""
+def last_words(lab: Lab, hosts: int, cut: Callable[[], None], elements: int = 100_000) -> list[str]:
+    """What the launcher on h1 says at the end if a host loses the network, by ``cut``, while all ranks go on."""
     pipe = subprocess.PIPE
-    job = lab.popen("h1", COMMAND, env={"SLIPSTREAM_HEARTBEAT": "3"}, stdout=pipe, stderr=pipe, text=True)
+    job = lab.popen(
+        "h1",
+        [*COMMAND, str(elements)],
+        env={"SLIPSTREAM_HEARTBEAT": "3"},
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
     try:
         assert job.stdout is not None
         for _ in range(hosts):
             assert "going on" in job.stdout.readline()
-        lab.cut(cut)
+        cut()
         _, err = job.communicate(timeout=120)
     finally:
         job.kill()
@@ -48,16 +58,31 @@ def last_words(lab: Lab, hosts: int, cut: str) -> list[str]:
 @pytest.mark.parametrize("cut", ["h1", "h3"])
 def test_a_host_that_is_cut_off_is_named(cut: str) -> None:
     with Lab(3, rate="400mbit") as lab:
-        lines = last_words(lab, 3, cut)
+        lines = last_words(lab, 3, lambda: lab.cut(cut))
     rank = int(cut[1]) - 1
     assert lines[-1].startswith(f"slipstream: host {cut} was cut off from the others"), lines
     assert lines[-1].endswith(f": the reports of 2 of 3 ranks name rank {rank} there as lost"), lines
     assert f"PeerLost: rank {rank} (host {cut}) has sent nothing for 5 s" in lines[-2], lines
 
 
+@pytest.mark.parametrize("cut", ["h1", "h3"])
+def test_a_host_that_receives_nothing_is_named_though_its_word_gets_out(cut: str) -> None:
+    """With so much data its rank is the first to hear from nobody, as a rule, and the others have it from that one."""
+    number = int(cut[1])
+    with Lab(4, rate=None) as lab:
+        drop = [f"qdisc add dev p{number} root bfifo limit 1b"]
+        lines = last_words(lab, 4, lambda: batch(lab._record.hub, "tc", drop), elements=2_000_000)
+    assert re.match(
+        f"slipstream: host {cut} (heard from no other host|was cut off from the others)", lines[-1]
+    ), lines
+    assert lines[-1].endswith(f" name rank {number - 1} there as lost"), lines
+    lost = {one for line in lines for one in re.findall(r"PeerLost: rank (\d+) ", line)}
+    assert lost == {str(number - 1)}, lines
+
+
 def test_of_two_hosts_the_network_between_them_is_at_fault() -> None:
     with Lab(2, rate="400mbit") as lab:
-        lines = last_words(lab, 2, "h2")
+        lines = last_words(lab, 2, lambda: lab.cut("h2"))
     said = (
         "slipstream: ranks on both sides have lost each other: the network between hosts h1, h2 is at fault"
     )

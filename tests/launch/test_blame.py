@@ -87,8 +87,8 @@ def test_the_host_that_all_others_have_lost_is_named(case: tuple[dict[int, str],
 
 def deaf(rank: int) -> bytes:
     """The session of a rank has failed because it heard from nobody."""
-    text = f"rank {rank} (host h) has heard from no other host for 5 s (SLIPSTREAM_HEARTBEAT + 2 s), and rank 0 (host h0) "
-    more = "is not the only one that answers no ping; the last attempt to reach it: rank 0 at 10.0.0.1:1 does not answer"
+    text = f"rank {rank} (host h) has heard from no other host for 5 s (SLIPSTREAM_HEARTBEAT + 2 s), and rank 0 (host "
+    more = "h0) is not the only one that answers no ping; the last attempt to reach it: rank 0 at 10.0.0.1 does not answer"
     return session(PEER_LOST, rank, text=text + more)
 
 
@@ -150,7 +150,12 @@ def test_one_that_has_heard_from_nobody_is_named_if_nobody_else_says_anything() 
 
 
 def test_what_one_host_says_of_itself_does_not_hide_that_others_have_lost_each_other() -> None:
-    reports = [(0, deaf(0)), (1, session(PEER_LOST, 2)), (2, session(PEER_LOST, 1)), (3, session(PEER_LOST, 2))]
+    reports = [
+        (0, deaf(0)),
+        (1, session(PEER_LOST, 2)),
+        (2, session(PEER_LOST, 1)),
+        (3, session(PEER_LOST, 2)),
+    ]
     first = causes_of(placed(4, 1), reports)
     assert first.lost == 2
     assert "h0" not in first.judgement
