@@ -88,7 +88,7 @@ def test_the_host_that_all_others_have_lost_is_named(case: tuple[dict[int, str],
 def deaf(rank: int) -> bytes:
     """The session of a rank has failed because it heard from nobody."""
     text = f"rank {rank} (host h) has heard from no other host for 5 s (SLIPSTREAM_HEARTBEAT + 2 s), and rank 0 (host "
-    more = "h0) is not the only one that answers no ping; the last attempt to reach it: rank 0 at 10.0.0.1 does not answer"
+    more = "h0) is not the only one that answers no ping; the last attempt to reach it: rank 0 at h0:1 does not answer"
     return session(PEER_LOST, rank, text=text + more)
 
 

@@ -12,7 +12,7 @@ Wrong arguments are ``ValueError`` or ``TypeError``, as everywhere in Python.
 
 from __future__ import annotations
 
-__all__ = ["HEARD_NOBODY", "Aborted", "Mismatch", "PeerLost", "Refused", "SlipstreamError", "Timeout"]
+__all__ = ["Aborted", "Mismatch", "PeerLost", "Refused", "SlipstreamError", "Timeout"]
 
 
 class SlipstreamError(RuntimeError):
