@@ -152,7 +152,7 @@ class _Case:
         ]
         return {host for way in ways if len(way) == 2 for host in way}
 
-    def _cut_off(self, host: Hashable, only_from: Hashable = None, alone: bool = False) -> Judgement:
+    def _cut_off(self, host: Hashable, only_from: Hashable = None, *, alone: bool = False) -> Judgement:
         """``only_from``: the one other host of which that is known at first hand, if it is one.
 
         ``alone``: it has heard from no other host, and they may have heard from it.
