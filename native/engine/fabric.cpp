@@ -12,9 +12,9 @@ namespace {
 
 constexpr double kFirstKnockSeconds = 0.1;
 constexpr double kKnockSeconds = 2;
-// Parts of the time that a peer has for an answer: after which others are pinged, too, and for which these then have to
-// be silent to count as unreachable.
-constexpr double kAskOthers = 0.25, kNoAnswer = 0.5;
+// The part of the time that a peer has for an answer for which all others have to be silent, too, so that this rank
+// takes itself for cut off: nearly all, as an outage that ends sooner is none.
+constexpr double kNoAnswer = 0.9;
 
 class PastLink final : public Link {
  public:
@@ -186,7 +186,7 @@ Error Fabric::watch(int rank, Time now) {
   const auto asked = now - peer.pinged;
   if (asked >= lost_ - quiet_) return silence(rank, now);
   ping(peer, now);
-  if (alone_counts() && asked >= (lost_ - quiet_) * kAskOthers) ping_others(now);
+  if (alone_counts()) ping_others(now);
   return {};
 }
 

@@ -161,6 +161,15 @@ def test_what_one_host_says_of_itself_does_not_hide_that_others_have_lost_each_o
     assert "h0" not in first.judgement
 
 
+@given(st.permutations(range(4)))
+def test_a_rank_that_accuses_itself_is_not_to_blame_if_another_one_has_lost_a_host(order: list[int]) -> None:
+    text = json.loads(deaf(0))["session"]["text"]
+    second_hand = session(PEER_LOST, 0, 0, text)
+    reports = [(0, deaf(0)), (1, second_hand), (2, second_hand), (3, session(PEER_LOST, 1))]
+    first = causes_of(placed(4, 1), [reports[at] for at in order])
+    assert (first.rank, first.lost) == (3, 1)
+
+
 def test_more_reports_are_awaited_if_one_host_says_that_it_heard_from_nobody() -> None:
     causes = Causes(placed(3, 1))
     causes.report(1, deaf(1))

@@ -85,6 +85,11 @@ def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> J
     )
     if alone := case.alone():
         return case.of_the_alone(alone)
+    others = [one for one in accusations if HEARD_NOBODY not in one.text]
+    if (
+        0 < len(others) < len(accusations)
+    ):  # who have lost each other, so a rank that accuses itself is no more at fault
+        return judge(others, host_of)
     return case.of_hosts() if case.spans_hosts else case.of_ranks()
 
 
