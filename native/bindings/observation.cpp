@@ -31,7 +31,9 @@ nb::dict lane_statistics(const LaneStatistics& lane) {
   return one;
 }
 
-nb::dict link_statistics(const LinkStatistics& link) {
+}  // namespace
+
+nb::dict dict_of(const LinkStatistics& link) {
   nb::list lanes;
   uint64_t sent = link.sent;
   uint64_t received = link.received;
@@ -58,6 +60,8 @@ nb::dict link_statistics(const LinkStatistics& link) {
   return one;
 }
 
+namespace {
+
 nb::list statistics(Session& self) {
   std::vector<LinkStatistics> links;
   {
@@ -65,7 +69,7 @@ nb::list statistics(Session& self) {
     links = self.link_statistics();
   }
   nb::list found;
-  for (const LinkStatistics& link : links) found.append(link_statistics(link));
+  for (const LinkStatistics& link : links) found.append(dict_of(link));
   return found;
 }
 

@@ -8,6 +8,7 @@
 
 #include "bindings/gil.h"
 #include "bindings/module.h"
+#include "bindings/session.h"
 #include "reducers/client.h"
 #include "reducers/server.h"
 #include "reducers/shares.h"
@@ -71,6 +72,17 @@ nb::list states(ReducerClient& client) {
   return found;
 }
 
+nb::dict links(ReducerClient& client) {
+  std::map<size_t, LinkStatistics> links;
+  {
+    const WithoutGil release;
+    links = client.links();
+  }
+  nb::dict found;
+  for (const auto& [reducer, link] : links) found[nb::int_(reducer)] = dict_of(link);
+  return found;
+}
+
 nb::dict served(ReducerServer& server) {
   ReducerServer::Served found;
   {
@@ -127,6 +139,7 @@ void bind_reducers(nb::module_& m) {
       .def("registered", &ReducerClient::registered, nb::arg("reducer"), nb::arg("incarnation"),
            nb::call_guard<WithoutGil>(), "Rank 0: the reducer has a new session for this job.")
       .def("states", &states, "What is known of each reducer.")
+      .def("links", &links, "This rank's link to each reducer, by the reducer's number, as Session.link_statistics.")
       .def("set_rates", &ReducerClient::set_rates, nb::arg("rates"), nb::arg("worker"), nb::call_guard<WithoutGil>(),
            "worker: bytes a second of a worker host's link. Of each reducer's link, relative to that; negative: not "
            "used. The same on all ranks, without works.")

@@ -261,6 +261,19 @@ std::vector<ReducerState> ReducerClient::states() {
   return pool_.states();
 }
 
+std::map<size_t, LinkStatistics> ReducerClient::links() {
+  std::vector<std::shared_ptr<Session>> sessions;
+  {
+    const std::lock_guard lock(mutex_);
+    sessions = pool_.sessions();
+  }
+  std::map<size_t, LinkStatistics> found;  // without the lock: whoever drives a session may wait for that
+  for (size_t i = 0; i < sessions.size(); ++i)
+    if (sessions[i] != nullptr)
+      for (LinkStatistics& link : sessions[i]->link_statistics()) found.insert_or_assign(i, std::move(link));
+  return found;
+}
+
 void ReducerClient::set_rates(const std::vector<double>& rates, double worker) {
   const std::lock_guard lock(mutex_);
   pool_.set_rates(rates, worker);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -50,6 +51,8 @@ class ReducerClient final : public Splitter {
   // Rank 0: the reducer has a new session for this job. The others learn it by a verdict.
   void registered(size_t reducer, uint64_t incarnation);
   std::vector<ReducerState> states();
+  // This rank's link to each reducer that it has a session with, by the reducer's number.
+  std::map<size_t, LinkStatistics> links();
   // The rate of each reducer's link, relative to a worker host's, from now on; negative: it is not used. The same on
   // all ranks, while none of them has works under way. `worker`: bytes a second of a worker host's link.
   void set_rates(const std::vector<double>& rates, double worker);

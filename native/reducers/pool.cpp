@@ -164,6 +164,12 @@ std::vector<ReducerState> ReducerPool::states() const {
   return found;
 }
 
+std::vector<std::shared_ptr<Session>> ReducerPool::sessions() const {
+  std::vector<std::shared_ptr<Session>> found;
+  for (const Reducer& reducer : reducers_) found.push_back(reducer.session);
+  return found;
+}
+
 void ReducerPool::set_rates(const std::vector<double>& rates, double worker) {
   worker_rate_ = worker;
   for (size_t i = 0; i < std::min(rates.size(), reducers_.size()); ++i) {

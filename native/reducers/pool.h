@@ -89,6 +89,8 @@ class ReducerPool {
   void obey(const Verdict& verdict, const std::vector<uint64_t>& incarnations);
 
   std::vector<ReducerState> states() const;
+  // Of each reducer; null where there is none.
+  std::vector<std::shared_ptr<Session>> sessions() const;
   // ReducerClient::set_rates().
   void set_rates(const std::vector<double>& rates, double worker);
   // Has a verdict say the rates that there are now.

@@ -6,10 +6,17 @@ from typing import Any
 
 
 def link(
-    rank: int, rate: float, *, transport: str = "tcp", sent: int = 1 << 30, notes: int = 50
+    rank: int,
+    rate: float,
+    *,
+    transport: str = "tcp",
+    sent: int = 1 << 30,
+    notes: int = 50,
+    reducer: str = "",
 ) -> dict[str, Any]:
     return {
         "rank": rank,
+        "reducer": reducer,
         "transport": transport,
         "closed": False,
         "sent": sent,
@@ -20,7 +27,7 @@ def link(
         "lanes": 2,
         "lanes_up": 2,
         "rate": rate,
-        "usual_rate": rate,
+        "best_rate": rate,
         "rate_notes": notes,
         "rtt": 0.001,
         "retransmits": 3,

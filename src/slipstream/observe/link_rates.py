@@ -1,7 +1,8 @@
 """How fast the links of a rank are, as the steps of a run have seen it.
 
 A link knows only the rate of its last moments, which is no evidence: one that has sent little is slow by chance. So the
-end of a step notes the rates of links that have carried something since, and their median counts.
+end of a step notes the rates of links that have carried something since. The second highest of the latest notes
+counts: a host whose processors are busy sends slowly now and then, but no link carries more than its network does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["LinkRates"]
 
 _PERIOD = 0.2  # seconds between two notes
 _LEAST_BYTES = 1 << 20  # that a link has sent between two notes: less tells nothing of its rate
-_KEPT = 100  # notes of a link, the latest
+_KEPT = 16  # notes of a link, the latest
 
 
 class LinkRates:
@@ -38,14 +39,12 @@ class LinkRates:
             rank = link["rank"]
             if link["rate"] > 0 and link["sent"] - self._sent.get(rank, 0) >= _LEAST_BYTES:
                 self._sent[rank] = link["sent"]
-                self._rates.setdefault(rank, deque(maxlen=_KEPT)).append(link["rate"])
+                notes = self._rates.setdefault(rank, deque(maxlen=_KEPT))
+                if not notes or notes[-1] != link["rate"]:  # else the link has not been busy since
+                    notes.append(link["rate"])
 
     def of(self, rank: int) -> dict[str, Any]:
-        """``usual_rate``: the median of the notes of the link to ``rank``, 0 without any; ``rate_notes``: how many."""
+        """``best_rate``: the second highest of the notes of the link to ``rank``, 0 without two; ``rate_notes``: how
+        many there are."""
         rates = sorted(self._rates.get(rank, ()))
-        return {"usual_rate": _median(rates) if rates else 0.0, "rate_notes": len(rates)}
-
-
-def _median(ordered: list[float]) -> float:
-    # every rank imports this module as it starts, and `statistics` takes 3 ms
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+        return {"best_rate": rates[-2] if len(rates) > 1 else 0.0, "rate_notes": len(rates)}

@@ -125,7 +125,12 @@ class Recorder:
         }
 
     def _links(self) -> list[dict[str, Any]]:
-        return [_link(one) for one in self.job.session.link_statistics()]
+        job = self.job
+        known = job.reducers.known
+        return [
+            *(_link(one) | {"reducer": ""} for one in job.session.link_statistics()),
+            *(_link(one) | {"reducer": known[-1 - one["rank"]]["name"]} for one in job.reducers.links()),
+        ]
 
     def _operations(self, cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """``cells`` without what the start of the job has measured."""

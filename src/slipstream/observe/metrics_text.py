@@ -129,10 +129,14 @@ def _size(largest: int) -> str:
     return str(largest) if largest else "+Inf"
 
 
+def _peer(link: dict[str, Any]) -> str:
+    return f"reducer {link['reducer']}" if link["reducer"] else str(link["rank"])
+
+
 def _of_links(labelled: _Labelled) -> list[Family]:
     def links(name: str) -> list[Sample]:
         return [
-            (labels | {"peer": str(link["rank"]), "transport": link["transport"]}, link[name])
+            (labels | {"peer": _peer(link), "transport": link["transport"]}, link[name])
             for labels, one in labelled
             for link in one["links"]
         ]

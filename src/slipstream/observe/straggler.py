@@ -12,7 +12,8 @@ __all__ = ["Straggler", "find_straggler"]
 
 _SLOWER = 1.15  # times the others' median: what counts as slow compute
 _LEAST_SHARE = 0.05  # of a step that the others lose by it
-_RATE = 0.6  # of the others' rate: what counts as a slow link
+_RATE = 0.6  # of the others' rate: what counts as slow if all links of a rank are
+_RATE_OF_ONE = 0.5  # if a single link is: that happens by chance sooner
 _EXPOSED = 0.1  # of a step: below that no link matters
 _LEAST_NOTES = 5  # of a link's rate: fewer may be slow by chance
 _LATE = 0.1  # of the time of a run
@@ -38,7 +39,7 @@ class Straggler:
 class _Link:
     source: int
     target: int
-    rate: float  # bytes a second while it is busy, the median over the run
+    rate: float  # bytes a second while it is busy, the best of late
 
 
 def find_straggler(snapshots: Sequence[Snapshot]) -> Straggler | None:
@@ -93,7 +94,7 @@ def _slow_link(links: list[_Link], hosts: dict[int, str]) -> Straggler | None:
         return None
     slowest = min(links, key=lambda link: link.rate)
     rest = median(link.rate for link in links if link is not slowest)
-    if slowest.rate >= _RATE * rest:
+    if slowest.rate >= _RATE_OF_ONE * rest:
         return None
     source, target = slowest.source, slowest.target
     others = "the other link carries" if len(links) == 2 else "the median of the other links is"
@@ -107,9 +108,9 @@ def _slow_link(links: list[_Link], hosts: dict[int, str]) -> Straggler | None:
 def _links(snapshots: Iterable[Snapshot]) -> Iterable[_Link]:
     known = {one["rank"] for one in snapshots}
     for one in snapshots:
-        for link in one["links"]:
+        for link in one["links"]:  # those to reducers are not filled for as long as a rate needs
             if link["transport"] == "tcp" and link["rate_notes"] >= _LEAST_NOTES and link["rank"] in known:
-                yield _Link(one["rank"], link["rank"], link["usual_rate"])
+                yield _Link(one["rank"], link["rank"], link["best_rate"])
 
 
 def _late(snapshots: list[Snapshot]) -> Straggler | None:

@@ -118,6 +118,11 @@ class JobReducers:
         """What this rank knows of each reducer: its ``name``, whether it is ``used``, the bytes ``sent`` to it."""
         return [] if self.client is None else self.client.states()
 
+    def links(self) -> list[dict[str, Any]]:
+        """This rank's links to them, as the session tells of those to ranks; ``rank``: -1 for the first reducer."""
+        found = {} if self.client is None else self.client.links()
+        return [link | {"rank": -1 - number} for number, link in found.items()]
+
     def stop(self) -> None:
         """Registers no more with reducers that were lost."""
         if self._keeper is not None:
