@@ -12,9 +12,11 @@ namespace {
 
 constexpr double kFirstKnockSeconds = 0.1;
 constexpr double kKnockSeconds = 2;
-// The part of the time that a peer has for an answer for which all others have to be silent, too, so that this rank
-// takes itself for cut off: nearly all, as an outage that ends sooner is none.
-constexpr double kNoAnswer = 0.9;
+// So much of the time that a peer has for an answer the others may lack, so that this rank still takes itself for cut
+// off: hardly any, as an outage that ends sooner is none. They may have been heard just before it, and are asked a few
+// ticks later.
+constexpr double kLatePart = 0.1;
+constexpr double kLateSeconds = 0.3;
 
 class PastLink final : public Link {
  public:
@@ -182,19 +184,18 @@ Error Fabric::watch(int rank, Time now) {
     return {};
   }
   if (!peer.link->up()) return {};  // the transport times its own set-up
-  if (!silent(peer, now)) return {};
-  const auto asked = now - peer.pinged;
-  if (asked >= lost_ - quiet_) return silence(rank, now);
+  if (!silent(peer, peer.pinged, now)) return {};
+  if (now - peer.pinged >= lost_ - quiet_) return silence(rank, now);
   ping(peer, now);
-  if (alone_counts()) ping_others(now);
+  if (alone_counts() && now > peer.pinged) ping_others(now);  // one that is only late has answered by now
   return {};
 }
 
-bool Fabric::silent(Peer& peer, Time now) {
+bool Fabric::silent(Peer& peer, Time& pinged, Time now) {
   const Time heard = peer.link->last_heard();
-  if (heard >= peer.pinged) peer.pinged = peer.last_pinged = {};
+  if (heard >= pinged) pinged = peer.last_pinged = {};
   if (now - heard < quiet_) return false;
-  if (peer.pinged == Time{}) peer.pinged = now;
+  if (pinged == Time{}) pinged = now;
   return true;
 }
 
@@ -207,18 +208,24 @@ void Fabric::ping(Peer& peer, Time now) {
 }
 
 void Fabric::ping_others(Time now) {
+  if (std::exchange(others_pinged_, now) == now) return;  // for another work, in the same tick
   for (int rank = 0; rank < size(); ++rank)
-    if (Peer& peer = at(rank); is_elsewhere(rank) && silent(peer, now)) ping(peer, now);
+    if (Peer& peer = at(rank); is_elsewhere(rank) && silent(peer, peer.pinged_too, now)) ping(peer, now);
 }
 
 bool Fabric::hears_nobody(Time now) const {
+  const auto span = lost_ - quiet_;
+  const auto late = std::max(std::chrono::duration_cast<Clock::duration>(span * kLatePart), quiet_ + seconds(kLateSeconds));
+  const std::string own = dialer_.host_of(rank_);
   std::set<std::string> hosts;
   for (int rank = 0; rank < size(); ++rank) {
     if (!is_elsewhere(rank)) continue;
+    const std::string host = dialer_.host_of(rank);
+    if (host == own) continue;  // by TCP: that is no network of others
     const Peer& peer = peers_[static_cast<size_t>(rank)];
-    const bool unanswered = peer.pinged != Time{} && peer.link->last_heard() < peer.pinged;
-    if (!unanswered || now - peer.pinged < (lost_ - quiet_) * kNoAnswer) return false;
-    hosts.insert(dialer_.host_of(rank));
+    const bool unanswered = peer.pinged_too != Time{} && peer.link->last_heard() < peer.pinged_too;
+    if (!unanswered || now - peer.pinged_too < span - late) return false;
+    hosts.insert(host);
   }
   return hosts.size() > 1;
 }

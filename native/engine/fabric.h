@@ -126,17 +126,18 @@ class Fabric {
     bool wanted = false;
     bool connecting = false;  // it has a link that has not come up yet
     Time next_knock{};
-    Time pinged{};       // first unanswered ping
+    Time pinged{};       // first unanswered ping while work waits for it
+    Time pinged_too{};   // the same, while work waits for others: that time is not held against it
     Time last_pinged{};  // latest ping
     std::vector<Queued> queued;
     EagerCredit credit;
   };
 
   void bury(Peer& peer);
-  // Whether the peer is silent: it has not been heard for a while, nor since the first ping after that.
-  bool silent(Peer& peer, Time now);
+  // Whether the peer is silent: it has not been heard for a while, nor since the first ping after that, at `pinged`.
+  bool silent(Peer& peer, Time& pinged, Time now);
   void ping(Peer& peer, Time now);
-  // Pings all that are linked to us and on other hosts: somebody may be heard.
+  // Pings all to which a network leads: somebody may be heard.
   void ping_others(Time now);
   bool is_elsewhere(int rank) const { return rank != rank_ && up(rank) != nullptr && !dialer_.shares_memory(rank); }
   // Not between a job and a reducer, of which a rank knows nobody else.
@@ -155,6 +156,7 @@ class Fabric {
   const Clock::duration lost_;   // silence that ends it
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Link>> graveyard_;
+  Time others_pinged_{};
 };
 
 }  // namespace slipstream

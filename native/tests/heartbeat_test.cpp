@@ -127,30 +127,39 @@ class SomeDialer final : public Dialer {
   }
   void knock(int) override {}
   std::string host_of(int rank) const override { return std::string(1, "aabcc"[rank]); }
-  bool shares_memory(int rank) const override { return rank == 1; }
+  bool shares_memory(int rank) const override { return ++looks, tcp_alone ? false : rank == 1; }
   std::vector<QuietLink*> links;
+  bool tcp_alone = false;  // SLIPSTREAM_TRANSPORT=tcp
+  mutable int looks = 0;
 };
 
 struct Some {
-  explicit Some(std::vector<int> linked, double recovery = 2) : fabric(0, 5, dialer, {3, recovery, "SETTING"}) {
+  explicit Some(std::vector<int> linked, double recovery = 2, double heartbeat = 3)
+      : fabric(0, 5, dialer, {heartbeat, recovery, "SETTING"}) {
     for (const int rank : linked) fabric.want(rank);
     for (QuietLink* link : dialer.links) link->hear(at(0));
   }
   // Work waits for `waits`. All that are not in `out` answer each ping; what a silent one sends of itself is another
   // matter.
   Error until(double end, int waits, const std::vector<int>& out) {
-    for (double t = 0; t <= end + 1e-9; t += 0.1) {
-      if (Error error = fabric.watch(waits, at(t))) return error;
+    for (; last <= end + 1e-9; last += 0.1) {
+      if (Error error = fabric.watch(waits, at(last))) return error;
       for (QuietLink* link : dialer.links) {
-        const bool asked = std::exchange(link->pings, 0) > 0;
-        if (asked && std::ranges::find(out, link->peer()) == out.end()) link->hear(at(t));
+        const int asked = std::exchange(link->pings, 0);
+        pings[static_cast<size_t>(link->peer())] += asked;
+        if (asked > 0 && std::ranges::find(out, link->peer()) == out.end()) link->hear(at(last));
       }
     }
     return {};
   }
+  QuietLink& link_to(int rank) {
+    return **std::ranges::find_if(dialer.links, [rank](const QuietLink* link) { return link->peer() == rank; });
+  }
 
   SomeDialer dialer;
   Fabric fabric;
+  std::vector<int> pings = std::vector<int>(5);
+  double last = 0;
 };
 
 }  // namespace
@@ -188,4 +197,58 @@ TEST(silence_of_one_other_host_is_its_own) {
   CHECK_EQ(ranks_of_one_host.until(5.2, 3, {3, 4}).rank, 3);
   Some reducer({2, 3}, 0);
   CHECK_EQ(reducer.until(5.2, 2, {2, 3}).rank, 2);
+}
+
+// What it was asked while work waited for others is no question of the work that waits for it now: it may have been
+// stopped all the time in between, and nobody has needed it.
+TEST(a_rank_has_its_whole_time_though_it_was_asked_before_because_of_others) {
+  Some some({1, 2, 3, 4});
+  CHECK(!some.until(2, 2, {2, 3}));  // rank 2 is slow: so rank 3 is asked, too
+  CHECK(some.pings[3] > 0);
+  CHECK(!some.until(100, 2, {3}));
+  CHECK(!some.until(104, 3, {3}));
+  CHECK(!some.until(200, 3, {}));
+  CHECK(!some.until(204, 3, {3}));
+  CHECK_EQ(some.until(206, 3, {3}).rank, 3);
+}
+
+// The others may have been heard just before the outage, and the one that work waits for not for a while.
+TEST(whoever_was_heard_last_does_not_matter) {
+  for (const double heartbeat : {0.5, 1.0, 2.0, 3.0, 10.0})
+    for (double spoke = 0; spoke <= std::min(heartbeat, 2.0) / 4; spoke += 0.1) {
+      Some some({2, 3, 4}, 2, heartbeat);
+      some.link_to(3).hear(at(spoke));
+      some.link_to(4).hear(at(spoke));
+      CHECK_EQ(some.until(heartbeat + 2.3, 2, {2, 3, 4}).rank, 0);
+    }
+}
+
+// Over TCP, too, ranks of one host are no other host: neither do they answer for the network, nor is it theirs.
+TEST(ranks_of_its_own_host_do_not_count_by_whatever_transport) {
+  for (const std::vector<int>& out : {std::vector{2, 3, 4}, {1, 2, 3, 4}}) {
+    Some some({1, 2, 3, 4});
+    some.dialer.tcp_alone = true;
+    CHECK_EQ(some.until(5.2, 2, out).rank, 0);
+  }
+  Some pair({1, 2});
+  pair.dialer.tcp_alone = true;
+  CHECK_EQ(pair.until(5.2, 2, {1, 2}).rank, 2);
+}
+
+// A rank that only comes late answers: that is no reason to wake all others.
+TEST(nobody_else_is_asked_if_the_one_that_work_waits_for_answers) {
+  Some some({1, 2, 3, 4});
+  CHECK(!some.until(20, 2, {}));
+  CHECK(some.pings[2] > 10);
+  CHECK_EQ(some.pings[1] + some.pings[3] + some.pings[4], 0);
+}
+
+// Thousands of works may wait for the same ranks.
+TEST(others_are_looked_at_once_a_tick) {
+  Some some({1, 2, 3, 4});
+  CHECK(!some.until(2, 2, {2}));
+  const int before = some.dialer.looks;
+  for (int work = 0; work < 1000; ++work)
+    for (const int rank : {2, 3, 4}) CHECK(!some.fabric.watch(rank, at(2.1)));
+  CHECK(some.dialer.looks - before <= 5);
 }
