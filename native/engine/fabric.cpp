@@ -215,7 +215,8 @@ void Fabric::ping_others(Time now) {
 
 bool Fabric::hears_nobody(Time now) const {
   const auto span = lost_ - quiet_;
-  const auto late = std::max(std::chrono::duration_cast<Clock::duration>(span * kLatePart), quiet_ + seconds(kLateSeconds));
+  const auto late =
+      std::max(std::chrono::duration_cast<Clock::duration>(span * kLatePart), quiet_ + seconds(kLateSeconds));
   const std::string own = dialer_.host_of(rank_);
   std::set<std::string> hosts;
   for (int rank = 0; rank < size(); ++rank) {

@@ -159,6 +159,7 @@ def test_what_one_host_says_of_itself_does_not_hide_that_others_have_lost_each_o
     first = causes_of(placed(4, 1), reports)
     assert first.lost == 2
     assert "h0" not in first.judgement
+    assert first.judgement.endswith("the reports of 2 of 4 ranks name rank 2 there as lost")
 
 
 @given(st.permutations(range(4)))

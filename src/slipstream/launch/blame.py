@@ -65,13 +65,16 @@ class Judgement:
     saying: str = ""
 
 
-def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> Judgement:
+def judge(
+    accusations: Sequence[Accusation], host_of: Callable[[int], str], reports: int | None = None
+) -> Judgement:
     """The cause, as far as these tell, in the order of arrival: there is one of them at least, one of a rank at most.
 
     It is the first rank, or the rank whose loss made that fail, and so on. If ranks blame each other, the one counts
     that most others have no way to: a host, if they are on different ones. If nobody can tell which, it is the first
-    that does not only see that another one has ended.
+    that does not only see that another one has ended. ``reports``: how many there are, if these are not all.
     """
+    number = len(accusations) if reports is None else reports
     of_rank = {one.rank: one for one in accusations}
     one, seen = accusations[0], list[Accusation]()
     while one not in seen:
@@ -80,16 +83,14 @@ def judge(accusations: Sequence[Accusation], host_of: Callable[[int], str]) -> J
             return Judgement(one.rank)
         one = of_rank[one.lost]
     circle = {one.rank for one in seen[seen.index(one) :]}
-    case = _Case(
-        accusations, [one for one in accusations if one.rank in circle or one.lost in circle], host_of
-    )
+    near = [one for one in accusations if one.rank in circle or one.lost in circle]
+    case = _Case(accusations, near, host_of, number)
     if alone := case.alone():
         return case.of_the_alone(alone)
+    # They have lost each other: one that accuses itself is no more at fault.
     others = [one for one in accusations if HEARD_NOBODY not in one.text]
-    if (
-        0 < len(others) < len(accusations)
-    ):  # who have lost each other, so a rank that accuses itself is no more at fault
-        return judge(others, host_of)
+    if 0 < len(others) < len(accusations):
+        return judge(others, host_of, number)
     return case.of_hosts() if case.spans_hosts else case.of_ranks()
 
 
@@ -97,11 +98,16 @@ class _Case:
     """Ranks that blame each other, ``near`` them those that blame one of them, and all others."""
 
     def __init__(
-        self, all_: Sequence[Accusation], near: Sequence[Accusation], host_of: Callable[[int], str]
+        self,
+        all_: Sequence[Accusation],
+        near: Sequence[Accusation],
+        host_of: Callable[[int], str],
+        reports: int,
     ) -> None:
         self._all = all_
         self._near = near
         self._host_of = host_of
+        self._reports = reports
 
     @property
     def spans_hosts(self) -> bool:
@@ -188,7 +194,7 @@ class _Case:
         return one.lost is not None and self._host_of(one.lost) != self._host_of(one.rank)
 
     def _count(self, accusers: Sequence[Accusation]) -> str:
-        return f"the reports of {len(accusers)} of {len(self._all)} ranks"
+        return f"the reports of {len(accusers)} of {self._reports} ranks"
 
     def _first(self, those: Sequence[Accusation]) -> Accusation:
         """The first that shows most: one that has given the other up knows why, and its error tells more."""
