@@ -142,6 +142,7 @@ class Engine final : public Events {
   Fabric fabric_;
   SendTable sends_;
   Intake intake_;
+  Receiving receiving_;
   ExecutionContext context_;
   Executions executions_;
   Receives receives_;

@@ -88,7 +88,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       trace_(work_->steps, request_),
       encoded_(context.arena, geometry_),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
-      private_sends_(request_, geometry_, context.fabric, 1 + peers_here()),
+      private_sends_(request_, geometry_, context.fabric, context.receiving, 1 + peers_here()),
       gates_(plan_.peers().size()) {
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }

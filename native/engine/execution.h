@@ -39,6 +39,7 @@ struct ExecutionContext {
   const Regions& regions;
   SendTable& sends;
   Intake& intake;
+  Receiving& receiving;
 };
 
 class Execution {

@@ -54,9 +54,9 @@ bool is_crowded(size_t ranks_here) {
 // Of links whose peers read cheaply (PrivateReads::judge). What one rank sends, slots move at both ends at the same
 // time, if both ends have a core to themselves. A copy in a slot serves several peers. All ratios are of times with and
 // without, two ranks on two cores of a Xeon, 1 and 4 MiB.
-bool pays(const Traffic& traffic, bool reduces, bool is_crowded, const std::byte* data, uint64_t bytes) {
+bool pays(const Traffic& traffic, bool reduces, bool at_both_ends, bool is_crowded, const std::byte* data,
+          uint64_t bytes) {
   const bool in_caches = traffic.out <= kInCaches;
-  const bool at_both_ends = is_crowded || traffic.has_copies || traffic.in >= traffic.out / 2;
   // Sums read slots as they add (all_reduce 1.1).
   if (reduces) return !in_caches && at_both_ends && !traffic.is_multicast && in_huge_pages(data, bytes);
   if (traffic.is_fresh) return false;                     // it lies in this core's cache (broadcast 1.1)
@@ -67,30 +67,53 @@ bool pays(const Traffic& traffic, bool reduces, bool is_crowded, const std::byte
   return (in_caches || at_both_ends) && in_huge_pages(data, bytes);
 }
 
+// Bytes of a work that only sends, to one rank, or only receives.
+uint64_t of_message(const Request& request, const Geometry& geometry, bool is_sent) {
+  const std::vector<Plan::Peer>& peers = request.plan->peers();
+  if (peers.size() != 1 || request.signature.reduces) return 0;
+  const auto [out, in] = geometry.traffic(peers.front());
+  return is_sent ? (in == 0 ? out : 0) : (out == 0 ? in : 0);
+}
+
 }  // namespace
 
-bool PrivateSends::lends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here) {
+PrivateSends::PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric, Receiving& receiving,
+                           size_t here)
+    : receiving_(receiving),
+      sent_(of_message(request, geometry, true)),
+      when_(lends(request, geometry, fabric, here)),
+      share_(receiving, of_message(request, geometry, false)) {}
+
+PrivateSends::When PrivateSends::lends(const Request& request, const Geometry& geometry, const Fabric& fabric,
+                                       size_t here) const {
   const Plan& plan = *request.plan;
-  if (is_windowed(request)) return false;
-  if (geometry.largest_block() * geometry.element_bytes() <= kEagerBytes) return false;
+  if (is_windowed(request)) return When::never;
+  if (geometry.largest_block() * geometry.element_bytes() <= kEagerBytes) return When::never;
   SingleCopy most = SingleCopy::off;
   for (const Plan::Peer& peer : plan.peers())
     if (const Link* link = fabric.up(request.group->ranks[static_cast<size_t>(peer.rank)]);
         link != nullptr && !peer.sends.empty())
       most = std::max(most, link->single_copy());
-  if (most == SingleCopy::off) return false;
+  if (most == SingleCopy::off) return When::never;
   const Traffic traffic = traffic_of(plan, geometry);
+  const bool crowded = is_crowded(here);
+  const bool at_both_ends = crowded || traffic.has_copies || traffic.in >= traffic.out / 2;
+  When found = When::always;
   for (const Space space : {Space::in, Space::out}) {
     const std::byte* data = request.spaces[static_cast<size_t>(space)].data;
     const uint64_t bytes = geometry.elements(space) * geometry.element_bytes();
     if (data == nullptr || bytes == 0) continue;
-    if (!others_can_read(data, bytes)) return false;
+    if (!others_can_read(data, bytes)) return When::never;
     const bool is_read = space == Space::in || request.signature.reduces;
-    if (most == SingleCopy::automatic && is_read &&
-        !pays(traffic, request.signature.reduces, is_crowded(here), data, bytes))
-      return false;
+    if (most != SingleCopy::automatic || !is_read) continue;
+    const auto pays_if = [&](bool at_both) {
+      return pays(traffic, request.signature.reduces, at_both, crowded, data, bytes);
+    };
+    if (pays_if(at_both_ends)) continue;
+    if (sent_ == 0 || !pays_if(true)) return When::never;
+    found = When::receiving;
   }
-  return true;
+  return found;
 }
 
 const std::byte* PrivateSends::bytes_of(Link* link, const Payload& payload, std::byte* dst, bool past_cache) {

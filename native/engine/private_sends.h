@@ -3,6 +3,7 @@
 // thread only.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "engine/fabric.h"
@@ -13,14 +14,37 @@
 
 namespace slipstream {
 
+// Bytes that this rank receives by works which do nothing else: those whose sends do nothing else then copy at both
+// ends, too.
+class Receiving {
+ public:
+  class Share {
+   public:
+    Share(Receiving& all, uint64_t bytes) : all_(all), bytes_(bytes) { all_.bytes_ += bytes_; }
+    ~Share() { all_.bytes_ -= bytes_; }
+    Share(const Share&) = delete;
+
+   private:
+    Receiving& all_;
+    uint64_t bytes_;
+  };
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  uint64_t bytes_ = 0;
+};
+
 class PrivateSends {
  public:
   // `here`: ranks of this host that take part.
-  PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here)
-      : lends_(lends(request, geometry, fabric, here)) {}
+  PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric, Receiving& receiving,
+               size_t here);
 
   // Whether a bulk send over this link may lie in private memory.
-  bool over(const Link& link) const { return lends_ && link.single_copy() != SingleCopy::off; }
+  bool over(const Link& link) const {
+    const bool pays = when_ == When::always || (when_ == When::receiving && receiving_.bytes() >= sent_ / 2);
+    return pays && link.single_copy() != SingleCopy::off;
+  }
   // The receiver's side: where the bytes of a payload are, which fetches them if need be: to `dst`, or, if that is
   // null, to memory of its own until the next call. Null if they cannot be had; the link is about to go down.
   // `past_cache`: `dst` is not read soon. The kernel's stores would read it before they overwrite it, so the bytes go
@@ -28,13 +52,18 @@ class PrivateSends {
   const std::byte* bytes_of(Link* link, const Payload& payload, std::byte* dst, bool past_cache);
 
  private:
-  static bool lends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here);
+  enum class When { never, receiving, always };
+
+  When lends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here) const;
 
   bool fetch_past_cache(Link& link, const Payload& payload, std::byte* dst);
   // Memory of its own, of so many bytes.
   std::byte* room(size_t bytes);
 
-  bool lends_;
+  Receiving& receiving_;
+  uint64_t sent_ = 0;  // by a work that only sends, to one rank
+  When when_;
+  Receiving::Share share_;
   std::vector<std::byte> fetched_;
 };
 

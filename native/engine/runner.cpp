@@ -126,11 +126,13 @@ void Runner::idle_watch(Time until) {
 
 void Runner::park() {
   std::unique_lock lock(park_mutex_);
+  parked_.store(true);
   while (!stop_.load() && !unparked_) {
     if (!caller_drives_.load() && now() - Time(Clock::duration(caller_left_.load())) > kParkStep) break;
     park_bell_.wait_for(lock, kParkStep);
   }
   unparked_ = false;
+  parked_.store(false);
 }
 
 void Runner::unpark() {
@@ -142,7 +144,24 @@ void Runner::unpark() {
 // ---- callers
 
 void Runner::submit(WorkPtr work) {
+  if (is_short_message(work->request)) {
+    const std::unique_lock lock(drive_, std::try_to_lock);
+    if (lock.owns_lock()) return begin(std::move(work));
+  }
   engine_.submit(std::move(work));
+  unpark();
+}
+
+void Runner::begin(WorkPtr work) {
+  const DefaultFloatState state;
+  const bool alone = !engine_.busy();
+  bell_.disarm();
+  engine_.submit(std::move(work));
+  if (!alone || stop_.load()) return hand_over();
+  turn();
+  bell_.arm();
+  if (parked_.load() || !(engine_.must_turn() || engine_.busy())) return;
+  bell_.ring();
   unpark();
 }
 

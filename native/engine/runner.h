@@ -31,7 +31,7 @@ class Runner {
   // Ends the engine thread; pending works stay as they are.
   void stop();
 
-  // Any thread: hands the work to the engine thread.
+  // Any thread: hands the work to the engine thread. A short message begins here and now, if nobody drives.
   void submit(WorkPtr work);
   // For a call that was made before (Work::deferred).
   void submit_deferred(WorkPtr work);
@@ -106,6 +106,9 @@ class Runner {
   // With the lock held: what is left to do wakes the engine thread, and so does what comes later. The driver may have
   // read the event of a bell that had been rung for that thread.
   void hand_over();
+  // With the lock held: begins a work that takes no time. If callers have driven lately, what is left to do does not
+  // wake the engine thread: the caller is likely to drive next. If it does not, that thread looks after kParkStep.
+  void begin(WorkPtr work);
 
   Engine& engine_;
   Poller& poller_;
@@ -123,7 +126,8 @@ class Runner {
   std::atomic<Clock::rep> caller_left_{0};  // when a caller last stopped driving
   std::mutex park_mutex_;
   std::condition_variable park_bell_;
-  bool unparked_ = false;  // guarded by park_mutex_
+  bool unparked_ = false;           // guarded by park_mutex_
+  std::atomic<bool> parked_{false};  // the engine thread is, and looks again after kParkStep
 };
 
 }  // namespace slipstream

@@ -171,6 +171,14 @@ inline uint64_t chunk_elements(const Request& request) {
   return chunk_elements(request.chunk_bytes, dtype_of(request), wire_of(request));
 }
 
+// A send or a receive of one rank that the engine hands to a link, or takes from it, at once.
+inline bool is_short_message(const Request& request) {
+  constexpr uint64_t kShort = 64 << 10;
+  if (request.signature.side == Side::none || !request.candidates.empty()) return false;
+  const uint64_t count = std::max(request.spaces[0].count, request.spaces[1].count);
+  return count <= kShort / size_of(request.signature.dtype);
+}
+
 inline bool is_windowed(const Request& request) { return request.part && request.part->windowed; }
 
 // Told once when a work is done: by the driver, or by the thread that listens too late. Must be quick.
