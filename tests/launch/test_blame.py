@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -88,7 +89,10 @@ def test_the_host_that_all_others_have_lost_is_named(case: tuple[dict[int, str],
 def deaf(rank: int) -> bytes:
     """The session of a rank has failed because it heard from nobody."""
     text = f"rank {rank} (host h) has heard from no other host for 5 s (SLIPSTREAM_HEARTBEAT + 2 s), and rank 0 (host "
-    more = "h0) is not the only one that answers no ping; the last attempt to reach it: rank 0 at h0:1 does not answer"
+    more = (
+        "h0) is not the only one that answers no ping: the network of its own host is likely to be at fault; the last "
+        "attempt to reach it: rank 0 at h0:1 does not answer"
+    )
     return session(PEER_LOST, rank, text=text + more)
 
 
@@ -206,6 +210,91 @@ def test_without_reports_of_the_others_it_is_as_the_ranks_there_say(order: list[
     )
 
 
+# ---- several hosts are
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> tuple[dict[int, str], list[set[str]], list[Report]]:
+    """The network falls into two parts, of two hosts at least, and each rank has lost one of the other part."""
+    slots = draw(st.integers(1, 2))
+    hosts = placed(draw(st.integers(4, 6)), slots)
+    names = draw(st.permutations(sorted(set(hosts.values()))))
+    border = draw(st.integers(2, len(names) - 2))
+    sides = [set(names[:border]), set(names[border:])]
+    reports = []
+    for side in sides:
+        here = draw(st.permutations([rank for rank in hosts if hosts[rank] in side]))
+        there = [rank for rank in hosts if hosts[rank] not in side]
+        told: list[tuple[int, int]] = []  # a rank, and the one that it has lost
+        for rank in here:
+            by = draw(st.sampled_from([None, *told]))
+            if by is None:
+                told.append((rank, draw(st.sampled_from(there))))
+                reports.append((rank, session(PEER_LOST, told[-1][1])))
+            else:
+                told.append((rank, by[1]))
+                reports.append((rank, session(PEER_LOST, by[1], told_by=by[0])))
+    return hosts, sides, draw(st.permutations(reports))
+
+
+@given(splits())
+def test_no_host_of_a_split_network_is_blamed_alone(
+    case: tuple[dict[int, str], list[set[str]], list[Report]],
+) -> None:
+    hosts, sides, reports = case
+    said = causes_of(hosts, reports).judgement
+    both = " and hosts ".join(sorted(", ".join(sorted(side)) for side in sides))
+    if found := re.match(r"hosts? (.*?) (was|were) cut off from the others", said):
+        assert any(set(found[1].split(", ")) <= side for side in sides)
+        assert found[2] == "were"
+    elif said.startswith("hosts "):
+        assert said == f"hosts {both} have lost each other: the network between them is at fault"
+    else:
+        assert re.match(
+            "ranks on both sides have lost each other: the network between hosts (.*) is at fault", said
+        )
+
+
+@given(st.permutations(range(4)))
+def test_if_each_host_has_lost_a_different_one_the_network_is_at_fault(order: list[int]) -> None:
+    told = [session(PEER_LOST, 2), session(PEER_LOST, 3), session(PEER_LOST, 1), session(PEER_LOST, 0)]
+    first = causes_of(placed(4, 1), [(rank, told[rank]) for rank in order])
+    said = "the network between hosts h0, h1, h2, h3 is at fault"
+    assert first.judgement == f"ranks on both sides have lost each other: {said}"
+
+
+@given(st.permutations(range(5)))
+def test_two_hosts_that_are_cut_off_are_named(order: list[int]) -> None:
+    told = {
+        0: session(PEER_LOST, 3),
+        1: session(PEER_LOST, 3, told_by=0),
+        2: session(PEER_LOST, 4),
+        3: session(PEER_LOST, 0),
+        4: session(PEER_LOST, 1),
+    }
+    first = causes_of(placed(5, 1), [(rank, told[rank]) for rank in order])
+    assert first.judgement == (
+        "ranks on both sides have lost each other: the network between hosts h0, h1, h2, h3, h4 is at fault"
+    )
+    told[2] = session(PEER_LOST, 3, told_by=0)
+    first = causes_of(placed(5, 1), [(rank, told[rank]) for rank in order])
+    assert first.judgement == (
+        "hosts h3, h4 were cut off from the others, or stood still: the reports of 3 of 5 ranks name rank 3 there as "
+        "lost"
+    )
+
+
+def test_two_hosts_that_hear_nobody_are_at_fault_themselves() -> None:
+    reports = [
+        (1, deaf(1)),
+        (2, deaf(2)),
+        (0, session(PEER_LOST, 1, 1, json.loads(deaf(1))["session"]["text"])),
+    ]
+    first = causes_of(placed(4, 1), reports)
+    said = "hosts h1, h2 heard from no other host: their networks are likely to be at fault"
+    assert first.judgement == said
+
+
 # ---- the network between two hosts is cut
 
 
@@ -220,8 +309,8 @@ def test_both_hosts_are_named_if_the_others_reach_both(order: list[int], both: b
     first = causes_of(placed(4, 1), [(rank, told[rank]) for rank in order])
     at_fault = "the network between hosts h0, h1 is at fault"
     lives = "rank 1 lives, and others reached it: it stood still for a while, or "
-    sides = "ranks on both sides have lost each other: "
-    assert first.judgement == (sides if both else lives) + at_fault
+    sides = "ranks on both sides have lost each other: the network between hosts h0, h2 and hosts h1, h3 is at fault, "
+    assert first.judgement == (sides + "or only between hosts h0, h1" if both else lives + at_fault)
     assert first.rank in (0, 1) if both else first.rank == 0
 
 

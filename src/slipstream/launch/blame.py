@@ -9,7 +9,7 @@ once takes itself for lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slipstream.base.errors import HEARD_NOBODY
@@ -71,8 +71,8 @@ def judge(
     """The cause, as far as these tell, in the order of arrival: there is one of them at least, one of a rank at most.
 
     It is the first rank, or the rank whose loss made that fail, and so on. If ranks blame each other, the one counts
-    that most others have no way to: a host, if they are on different ones. If nobody can tell which, it is the first
-    that does not only see that another one has ended. ``reports``: how many there are, if these are not all.
+    that most others have no way to: the host, or the hosts, on one end of all the ways that are missing, if they are on
+    different ones. If nobody can tell which, it is the first that does not only see that another one has ended. ``reports``: how many there are, if these are not all.
     """
     number = len(accusations) if reports is None else reports
     of_rank = {one.rank: one for one in accusations}
@@ -122,15 +122,16 @@ class _Case:
 
     def of_the_alone(self, hosts: set[str]) -> Judgement:
         if len(hosts) == 1:
-            return self._cut_off(*hosts, alone=True)
+            return self._cut_off(hosts, alone=True)
         first = next(one for one in self._all if one.of_itself)
-        names = ", ".join(sorted(hosts))
-        return Judgement(
-            first.rank, f"hosts {names} heard from no other host: the network between them is at fault"
+        others = {self._host_of(one.rank) for one in self._all} - hosts
+        fault = (
+            "their networks are likely to be at fault" if others else "the network between them is at fault"
         )
+        return Judgement(first.rank, f"hosts {_listed(hosts)} heard from no other host: {fault}")
 
     def of_ranks(self) -> Judgement:
-        found = self._most_lost(lambda rank: rank)
+        found = self._most_lost()
         if len(found) != 1:
             return Judgement(self._first(self._near).rank)
         (rank,) = found
@@ -138,45 +139,85 @@ class _Case:
         return Judgement(self._first(accusers).rank, f"{self._count(accusers)} name rank {rank} as lost")
 
     def of_hosts(self) -> Judgement:
-        found = self._most_lost(self._host_of)
-        if len(found) == 1:
-            return self._cut_off(*found)
-        if len(found) == 2 and len(silent := found - self._heard()) == 1:
-            return self._cut_off(*silent, *(found - silent))
+        """There are hosts without which no others have lost each other, or else it is the network between them."""
         apart = [one for one in self._all if one.proves and self._crosses(one)]
+        pairs = {frozenset(self._ends(one)) for one in apart}
+        ends, talking = set[str]().union(*pairs), self._talking()
+        common = ends.intersection(*pairs)
+        if len(pairs) == 1 and len(silent := ends - self._heard()) == 1:
+            return self._cut_off(silent, only_from=next(iter(ends - silent)))
+        if len(pairs) > 1 and len(common) == 1 and not common & talking:
+            return self._cut_off(common)
+        sides, silent = self._sides(pairs), ends - talking
+        others = [side for side in sides if side & talking]
+        if len(others) == 1 and all(len(pair & silent) == 1 for pair in pairs):
+            return self._cut_off(silent)
         first = self._first(apart)
-        assert first.lost is not None
-        between = f"the network between hosts {', '.join(sorted(map(str, found)))} is at fault"
-        if any(self._host_of(one.rank) == self._host_of(first.lost) for one in apart):
-            return Judgement(first.rank, f"ranks on both sides have lost each other: {between}")
-        if any(one.rank == one.lost == first.lost for one in self._all):
+        between = _listed(ends)
+        if len(sides) == 2 and all(len(side) > 1 for side in sides):
+            only = f", or only between hosts {between}" if len(pairs) == 1 else ""
+            between = f"{' and hosts '.join(sorted(map(_listed, sides)))} is at fault{only}"
+        else:
+            between += " is at fault"
+        between = f"the network between hosts {between}"
+        if len(pairs) == 1 and any(one.rank == one.lost == first.lost for one in self._all):
             lives = f"rank {first.lost} lives, and others reached it"
             return Judgement(first.rank, f"{lives}: it stood still for a while, or {between}")
-        return Judgement(first.rank)
+        return Judgement(first.rank, f"ranks on both sides have lost each other: {between}")
 
-    def _heard(self) -> set[Hashable]:
-        """Hosts that have told another one, or have been told."""
+    def _sides(self, pairs: set[frozenset[str]]) -> list[set[str]]:
+        """Hosts that have talked to each other, together: of each host in ``pairs``. [] if such hosts are together."""
+        sides: list[set[str]] = []
+        for way in [*self._ways(), *({host} for pair in pairs for host in pair)]:
+            if way in pairs:  # one way works, and not the other one
+                continue
+            joined = [side for side in sides if side & way]
+            sides = [side for side in sides if side not in joined] + [set(way).union(*joined)]
+        if any(pair <= side for side in sides for pair in pairs):
+            return []
+        ends = set[str]().union(*pairs)
+        return [side for side in sides if side & ends]
+
+    def _ways(self) -> list[frozenset[str]]:
+        """Of two hosts each, of which one has told the other."""
         ways = [
-            {self._host_of(one.rank), self._host_of(one.told_by)}
+            frozenset(map(self._host_of, (one.rank, one.told_by)))
             for one in self._all
             if one.told_by is not None
         ]
-        return {host for way in ways if len(way) == 2 for host in way}
+        return [way for way in ways if len(way) == 2]
 
-    def _cut_off(self, host: Hashable, only_from: Hashable = None, *, alone: bool = False) -> Judgement:
+    def _heard(self) -> set[str]:
+        """Hosts that have told another one, or have been told."""
+        return set[str]().union(*self._ways())
+
+    def _talking(self) -> set[str]:
+        """The same without those that have only been told that they are lost themselves: nobody has heard of these."""
+        talking = set[str]()
+        for one in self._all:
+            if one.told_by is not None and self._host_of(one.told_by) != (here := self._host_of(one.rank)):
+                talking.add(self._host_of(one.told_by))
+                if one.lost is None or self._host_of(one.lost) != here:
+                    talking.add(here)
+        return talking
+
+    def _cut_off(self, hosts: set[str], *, only_from: str = "", alone: bool = False) -> Judgement:
         """``only_from``: the one other host of which that is known at first hand, if it is one.
 
         ``alone``: it has heard from no other host, and they may have heard from it.
         """
 
         def inside(rank: int | None) -> bool:
-            return rank is not None and self._host_of(rank) == host
+            return rank is not None and self._host_of(rank) in hosts
 
-        perhaps = f", or only from host {only_from}" if only_from is not None else ""
-        what = f"host {host} was cut off from the others{perhaps}, or stood still"
+        several = len(hosts) > 1
+        what = f"host{'s' * several} {_listed(hosts)}"
+        perhaps = f", or only from host {only_from}" if only_from else ""
         accusers = [one for one in self._all if inside(one.lost) and not inside(one.rank)]
         if alone and not any(one.proves for one in accusers):
-            what = f"host {host} heard from no other host: its network is likely to be at fault"
+            what += " heard from no other host: its network is likely to be at fault"
+        else:
+            what += f" {'were' if several else 'was'} cut off from the others{perhaps}, or stood still"
         if not accusers:
             own = [one for one in self._all if inside(one.rank) and (self._crosses(one) or one.of_itself)]
             return Judgement(
@@ -205,15 +246,19 @@ class _Case:
 
         return min(those, key=order)
 
-    def _most_lost(self, place_of: Callable[[int], Hashable]) -> set[Hashable]:
-        """The places (hosts, or ranks) that the largest number of others have no way to, or from."""
-        apart: dict[Hashable, set[Hashable]] = {}
+    def _most_lost(self) -> set[int]:
+        """The ranks that the largest number of others have no way to, or from."""
+        apart: dict[int, set[int]] = {}
         for one in self._all:
-            if one.proves and one.lost is not None and place_of(one.rank) != place_of(one.lost):
-                apart.setdefault(place_of(one.rank), set()).add(place_of(one.lost))
-                apart.setdefault(place_of(one.lost), set()).add(place_of(one.rank))
+            if one.proves and one.lost is not None:
+                apart.setdefault(one.rank, set()).add(one.lost)
+                apart.setdefault(one.lost, set()).add(one.rank)
         most = max(map(len, apart.values()), default=0)
-        return {place for place, others in apart.items() if len(others) == most}
+        return {rank for rank, others in apart.items() if len(others) == most}
+
+
+def _listed(hosts: Iterable[str]) -> str:
+    return ", ".join(sorted(hosts))
 
 
 def named(ranks: Sequence[int]) -> str:
