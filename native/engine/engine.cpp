@@ -10,6 +10,8 @@ namespace slipstream {
 
 namespace {
 
+constexpr int kStarts = 4;  // of chunks, by each work, in a turn
+
 // The global ranks that have called a work or will: all of a group's, but only the other end of a message.
 std::vector<int> ranks_of(const Request& request) {
   const auto& group = request.group->ranks;
@@ -216,7 +218,8 @@ bool Engine::turn() {
   if (submitted_.size() > 0) take_submitted();
   if (failure_state_.ended() && !executions_.empty()) executions_.clear();  // fail() may be called by one of them
   bool moved = pump_->poll();
-  if (!moved) moved = executions_.start_chunks();
+  // As much may leave in a turn as comes in (ShmLink::poll), or one direction would wait for the other.
+  for (int i = 0; i < kStarts && executions_.start_chunks(); ++i) moved = true;
   if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
   if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();

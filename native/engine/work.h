@@ -171,7 +171,7 @@ inline uint64_t chunk_elements(const Request& request) {
   return chunk_elements(request.chunk_bytes, dtype_of(request), wire_of(request));
 }
 
-// A send or a receive of one rank that the engine hands to a link, or takes from it, at once.
+// A send, or a receive from one rank, that a link takes, or gives, at once.
 inline bool is_short_message(const Request& request) {
   constexpr uint64_t kShort = 64 << 10;
   if (request.signature.side == Side::none || !request.candidates.empty()) return false;

@@ -127,6 +127,8 @@ class Link {
  protected:
   Link(int peer, Kind kind) : peer_(peer), kind_(kind), last_heard_(now()) {}
 
+  uint64_t received() const { return received_; }
+
   int peer_;
   Kind kind_;
   bool up_ = false;

@@ -31,7 +31,7 @@ enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
 constexpr double kCopySeconds = 0.005;
 // Until the socket says that a process has ended that could not be read: its memory goes first.
 constexpr double kEndSeconds = 1;
-constexpr uint64_t kBytesPerTurn = 1 << 20;  // that are fetched
+constexpr uint64_t kBytesPerTurn = 1 << 20;  // that come in
 constexpr auto kLookAgain = std::chrono::microseconds(50);
 
 struct DescriptorBody {
@@ -390,8 +390,8 @@ bool ShmLink::poll() {
   if (open_) messages_.flush(socket_);
   if (!open_ || phase_ != Phase::up) return false;
   bool moved = flush_entries();
-  const uint64_t enough = private_.bytes() + kBytesPerTurn;
-  for (int i = 0; i < 32 && open_ && private_.bytes() < enough; ++i) {
+  const uint64_t enough = received() + kBytesPerTurn;
+  for (int i = 0; i < 32 && open_ && received() < enough; ++i) {
     Ring::EntryHeader entry{};
     const std::byte* body = nullptr;
     const auto found = incoming_.peek(entry, body);

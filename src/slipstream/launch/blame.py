@@ -72,7 +72,8 @@ def judge(
 
     It is the first rank, or the rank whose loss made that fail, and so on. If ranks blame each other, the one counts
     that most others have no way to: the host, or the hosts, on one end of all the ways that are missing, if they are on
-    different ones. If nobody can tell which, it is the first that does not only see that another one has ended. ``reports``: how many there are, if these are not all.
+    different ones. If nobody can tell which, it is the first that does not only see that another one has ended.
+    ``reports``: how many there are, if these are not all.
     """
     number = len(accusations) if reports is None else reports
     of_rank = {one.rank: one for one in accusations}
