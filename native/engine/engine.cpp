@@ -219,7 +219,7 @@ bool Engine::turn() {
   if (failure_state_.ended() && !executions_.empty()) executions_.clear();  // fail() may be called by one of them
   bool moved = pump_->poll();
   // As much may leave in a turn as comes in (ShmLink::poll), or one direction would wait for the other.
-  for (int i = 0; i < kStarts && executions_.start_chunks(); ++i) moved = true;
+  if (!failure_state_.ended()) moved |= executions_.start_chunks(kStarts);  // else the memory is no longer theirs
   if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
   if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <functional>
 #include <memory>
 #include <unordered_map>
@@ -28,14 +29,19 @@ class Executions {
     const auto it = by_key_.find(key);
     return it == by_key_.end() ? nullptr : it->second.get();
   }
-  // Each begins a chunk, if it may; but none does that is less urgent than one that did. True if any did.
-  bool start_chunks() {
-    bool moved = false;
-    for (size_t i = 0; i < in_order_.size(); ++i) {
-      if (moved && in_order_[i]->urgency() < in_order_[i - 1]->urgency()) break;
-      moved |= in_order_[i]->start_chunk();
+  // Each begins up to so many chunks, if it may; but none does that is less urgent than one that did. True if any did.
+  bool start_chunks(int most) {
+    int least = INT_MIN;
+    bool any = false;
+    for (bool moved = true; most > 0 && moved; --most) {
+      moved = false;
+      for (size_t i = 0; i < in_order_.size() && in_order_[i]->urgency() >= least; ++i)
+        if (in_order_[i]->start_chunk()) {
+          moved = any = true;
+          least = std::max(least, in_order_[i]->urgency());
+        }
     }
-    return moved;
+    return any;
   }
   // Destroys the execution in_order()[index]; returns its work.
   WorkPtr remove(size_t index) {

@@ -82,7 +82,7 @@ PrivateSends::PrivateSends(const Request& request, const Geometry& geometry, con
     : receiving_(receiving),
       sent_(of_message(request, geometry, true)),
       when_(lends(request, geometry, fabric, here)),
-      share_(receiving, of_message(request, geometry, false)) {}
+      share_(receiving, here > 1 ? of_message(request, geometry, false) : 0) {}
 
 PrivateSends::When PrivateSends::lends(const Request& request, const Geometry& geometry, const Fabric& fabric,
                                        size_t here) const {

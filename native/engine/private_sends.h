@@ -14,8 +14,8 @@
 
 namespace slipstream {
 
-// Bytes that this rank receives by works which do nothing else: those whose sends do nothing else then copy at both
-// ends, too.
+// Bytes that this rank receives from its host by works that only receive. While it does, works that only send copy at
+// both ends, too.
 class Receiving {
  public:
   class Share {

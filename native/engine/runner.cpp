@@ -144,7 +144,7 @@ void Runner::unpark() {
 // ---- callers
 
 void Runner::submit(WorkPtr work) {
-  if (is_short_message(work->request)) {
+  if (guests_.load() == 0 && is_short_message(work->request)) {
     const std::unique_lock lock(drive_, std::try_to_lock);
     if (lock.owns_lock()) return begin(std::move(work));
   }
@@ -156,18 +156,15 @@ void Runner::begin(WorkPtr work) {
   const DefaultFloatState state;
   const bool alone = !engine_.busy();
   bell_.disarm();
+  const HandOver after{*this, alone};
   engine_.submit(std::move(work));
-  if (!alone || stop_.load()) return hand_over();
-  turn();
-  bell_.arm();
-  if (parked_.load() || !(engine_.must_turn() || engine_.busy())) return;
-  bell_.ring();
-  unpark();
+  if (alone) turn();
 }
 
 void Runner::submit_deferred(WorkPtr work) {
   work->deferred = true;
-  submit(std::move(work));
+  engine_.submit(std::move(work));  // perhaps by who drives: it must not begin here
+  unpark();
 }
 
 bool Runner::run(WorkPtr work, Time deadline) {
@@ -240,10 +237,10 @@ bool Runner::drive_for(Work& work, Time deadline) {
   return work.done();
 }
 
-void Runner::hand_over() {
+void Runner::hand_over(bool will_look) {
   if (stop_.load()) return;  // there is no thread: the bell would only end the driver's own next wait
   bell_.arm();
-  if (engine_.must_turn() || engine_.busy()) {
+  if (!will_look && (engine_.must_turn() || engine_.busy() || engine_.congested())) {
     bell_.ring();
     unpark();
   }

@@ -63,7 +63,8 @@ class Runner {
   // Hands over when it goes, whether the guest has thrown or not.
   struct HandOver {
     Runner& runner;
-    ~HandOver() { runner.hand_over(); }
+    bool parked_will_do = false;  // the engine thread looks soon
+    ~HandOver() { runner.hand_over(parked_will_do && runner.parked_.load()); }
   };
   class BellHandler : public Handler {
    public:
@@ -103,11 +104,12 @@ class Runner {
   bool take_over(std::unique_lock<std::mutex>& lock);
   // With the lock held: drives until `work` is done, the deadline passes or a guest comes, then hands over.
   bool drive_for(Work& work, Time deadline);
-  // With the lock held: what is left to do wakes the engine thread, and so does what comes later. The driver may have
-  // read the event of a bell that had been rung for that thread.
-  void hand_over();
-  // With the lock held: begins a work that takes no time. If callers have driven lately, what is left to do does not
-  // wake the engine thread: the caller is likely to drive next. If it does not, that thread looks after kParkStep.
+  // With the lock held: what is left to do wakes the engine thread, unless that `will_look` soon, and so does what
+  // comes later. The driver may have read the event of a bell that had been rung for that thread.
+  void hand_over(bool will_look = false);
+  // With the lock held: a short message, and a turn if it is the only work. If callers have driven lately, what is left
+  // to do does not wake the engine thread: the caller is likely to drive next. If it does not, that thread looks after
+  // kParkStep.
   void begin(WorkPtr work);
 
   Engine& engine_;
@@ -126,7 +128,7 @@ class Runner {
   std::atomic<Clock::rep> caller_left_{0};  // when a caller last stopped driving
   std::mutex park_mutex_;
   std::condition_variable park_bell_;
-  bool unparked_ = false;           // guarded by park_mutex_
+  bool unparked_ = false;            // guarded by park_mutex_
   std::atomic<bool> parked_{false};  // the engine thread is, and looks again after kParkStep
 };
 

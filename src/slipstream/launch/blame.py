@@ -152,7 +152,7 @@ class _Case:
         sides, silent = self._sides(pairs), ends - talking
         others = [side for side in sides if side & talking]
         if len(others) == 1 and all(len(pair & silent) == 1 for pair in pairs):
-            return self._cut_off(silent)
+            return self._cut_off(silent, only_from=next(iter(ends - silent)) if len(pairs) == 1 else "")
         first = self._first(apart)
         between = _listed(ends)
         if len(sides) == 2 and all(len(side) > 1 for side in sides):

@@ -37,6 +37,8 @@ class LinkRates:
         self._noted = self._clock()
         for link in links:
             rank = link["rank"]
+            if link["sent"] < self._sent.get(rank, 0):  # to a reducer that has come back
+                self._sent[rank] = 0
             if link["rate"] > 0 and link["sent"] - self._sent.get(rank, 0) >= _LEAST_BYTES:
                 self._sent[rank] = link["sent"]
                 notes = self._rates.setdefault(rank, deque(maxlen=_KEPT))

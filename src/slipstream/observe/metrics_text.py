@@ -131,7 +131,8 @@ def _size(largest: int) -> str:
 
 
 def _peer(link: dict[str, Any]) -> str:
-    return f"reducer {link['reducer']}" if link["reducer"] else str(link["rank"])
+    reducer = link.get("reducer")  # unknown to a rank of an earlier version
+    return f"reducer {reducer}" if reducer else str(link["rank"])
 
 
 def _of_links(labelled: _Labelled) -> list[Family]:

@@ -109,8 +109,9 @@ def _links(snapshots: Iterable[Snapshot]) -> Iterable[_Link]:
     known = {one["rank"] for one in snapshots}
     for one in snapshots:
         for link in one["links"]:  # those to reducers are not filled for as long as a rate needs
-            if link["transport"] == "tcp" and link["rate_notes"] >= _LEAST_NOTES and link["rank"] in known:
-                yield _Link(one["rank"], link["rank"], link["best_rate"])
+            rate = link.get("best_rate", 0.0) if link["rate_notes"] >= _LEAST_NOTES else 0.0
+            if link["transport"] == "tcp" and link["rank"] in known and rate > 0:
+                yield _Link(one["rank"], link["rank"], rate)
 
 
 def _late(snapshots: list[Snapshot]) -> Straggler | None:

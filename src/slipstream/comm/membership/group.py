@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -319,8 +320,7 @@ class Group:
         for rank in (source, target):
             if not 0 <= rank < self.size:
                 raise ValueError(f"{rank} is not a rank of a group of {self.size}")
-        text = f"{self.id}/{self.ranks[source]}/{self.ranks[target]}/{tag}"
-        return _stable_hash(text) | 1 << 63
+        return _channel(self.id, self.ranks[source], self.ranks[target], tag)
 
 
 def _members(ranks: Sequence[int], job: jobs.Job) -> tuple[int, ...]:
@@ -353,6 +353,11 @@ def check_group(name: str, value: object) -> None:
     ranks = isinstance(value, list | tuple) and all(isinstance(r, int) for r in value)
     cure = f": slipstream.Group({list(value)})" if ranks else ""  # type: ignore[call-overload]
     raise TypeError(f"{name} must be a slipstream.Group, not {type(value).__name__}{cure}")
+
+
+@lru_cache(maxsize=4096)
+def _channel(group: int, source: int, target: int, tag: int) -> int:
+    return _stable_hash(f"{group}/{source}/{target}/{tag}") | 1 << 63
 
 
 def _stable_hash(text: str) -> int:
