@@ -10,7 +10,8 @@ namespace slipstream {
 
 namespace {
 
-constexpr int kStarts = 4;  // of chunks, by each work, in a turn
+constexpr int kStarts = 4;   // of chunks, by each work, in a turn
+constexpr size_t kFew = 64;  // works that are looked at in every turn
 
 // The global ranks that have called a work or will: all of a group's, but only the other end of a message.
 std::vector<int> ranks_of(const Request& request) {
@@ -219,7 +220,8 @@ bool Engine::turn() {
   if (failure_state_.ended() && !executions_.empty()) executions_.clear();  // fail() may be called by one of them
   bool moved = pump_->poll();
   // As much may leave in a turn as comes in (ShmLink::poll), or one direction would wait for the other.
-  if (!failure_state_.ended()) moved |= executions_.start_chunks(kStarts);  // else the memory is no longer theirs
+  const int starts = executions_.size() <= kFew ? kStarts : moved ? 0 : 1;
+  if (!failure_state_.ended()) moved |= executions_.start_chunks(starts);  // else the memory is no longer theirs
   if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
   if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();

@@ -131,6 +131,7 @@ int PrivateReads::read(const Fd& socket, uint64_t address, std::byte* to, size_t
   if (!process_) return EPERM;
   if (const int error = read_process(pid_, address, to, bytes)) return error;
   if (ended(socket)) return ESRCH;
+  bytes_ += bytes;
   return 0;
 }
 

@@ -77,6 +77,8 @@ class PrivateReads {
 
   // Copies bytes of the other end's. Returns 0, or an errno: then nothing counts.
   int read(const Fd& socket, uint64_t address, std::byte* to, size_t bytes);
+  // Bytes read so far.
+  uint64_t bytes() const { return bytes_; }
 
  private:
   bool ended(const Fd& socket) const;
@@ -96,6 +98,7 @@ class PrivateReads {
   pid_t pid_ = 0;
   Fd process_;  // pidfd of the other end; none: it cannot be read
   bool other_reads_ = false;
+  uint64_t bytes_ = 0;
   uint64_t lent_ = 0;
 };
 
