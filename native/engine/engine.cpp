@@ -10,9 +10,6 @@ namespace slipstream {
 
 namespace {
 
-constexpr int kStarts = 4;   // of chunks, by each work, in a turn
-constexpr size_t kFew = 64;  // works that are looked at in every turn
-
 // The global ranks that have called a work or will: all of a group's, but only the other end of a message.
 std::vector<int> ranks_of(const Request& request) {
   const auto& group = request.group->ranks;
@@ -219,9 +216,7 @@ bool Engine::turn() {
   if (submitted_.size() > 0) take_submitted();
   if (failure_state_.ended() && !executions_.empty()) executions_.clear();  // fail() may be called by one of them
   bool moved = pump_->poll();
-  // As much may leave in a turn as comes in (ShmLink::poll), or one direction would wait for the other.
-  const int starts = executions_.size() <= kFew ? kStarts : moved ? 0 : 1;
-  if (!failure_state_.ended()) moved |= executions_.start_chunks(starts);  // else the memory is no longer theirs
+  if (!failure_state_.ended()) moved |= executions_.start_chunks(moved);  // else the memory is no longer theirs
   if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
   if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();

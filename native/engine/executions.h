@@ -29,8 +29,11 @@ class Executions {
     const auto it = by_key_.find(key);
     return it == by_key_.end() ? nullptr : it->second.get();
   }
-  // Each begins up to so many chunks, if it may; but none does that is less urgent than one that did. True if any did.
-  bool start_chunks(int most) {
+  // Each begins some chunks, if it may; but none does that is less urgent than one that did. True if any did.
+  // `came_in`: so did others' in this turn. As much may leave then (ShmLink::poll), or one direction would wait for the
+  // other; but many works are not looked at in every turn.
+  bool start_chunks(bool came_in) {
+    int most = size() <= kFew ? kStarts : came_in ? 0 : 1;
     int least = INT_MIN;
     bool any = false;
     for (bool moved = true; most > 0 && moved; --most) {
@@ -60,6 +63,9 @@ class Executions {
   bool empty() const { return in_order_.empty(); }
 
  private:
+  static constexpr int kStarts = 4;   // of chunks, by each work, in a turn
+  static constexpr size_t kFew = 64;  // works
+
   std::unordered_map<WorkKey, std::unique_ptr<Execution>, WorkKey::Hash> by_key_;
   std::vector<Execution*> in_order_;
 };
