@@ -24,6 +24,14 @@ def test_prometheus_reads_the_page() -> None:
     assert sent.labels == {"job": "job", "rank": "3", "peer": "1", "transport": "tcp"}
 
 
+def test_a_reducer_is_a_peer_with_its_name() -> None:
+    page = render(of_ranks([snapshot(0, links=[link(-1, 5e7, sent=7, reducer="r1:29700")])]))
+    assert (
+        'slipstream_link_sent_bytes_total{job="job",rank="0",peer="reducer r1:29700",transport="tcp"} 7'
+        in page
+    )
+
+
 def test_labels_are_escaped_and_empty_families_left_out() -> None:
     odd = Family("a", "gauge", "A.", [({"x": 'say "hi"\\\n'}, 1.5)])
     assert render([odd, Family("b", "gauge", "B.", [])]) == (

@@ -92,3 +92,9 @@ def test_the_one_link_of_two_hosts_is_compared_with_the_way_back() -> None:
 def test_one_rank_is_no_straggler() -> None:
     assert find_straggler([snapshot(0)]) is None
     assert find_straggler([]) is None
+
+
+def test_links_to_reducers_are_not_judged() -> None:
+    rates = (60e6, 60e6, 9e6)
+    links = [[link(-1 - number, rate, reducer=f"r{number}") for number in range(2)] for rate in rates]
+    assert find_straggler([snapshot(r, links=mine) for r, mine in enumerate(links)]) is None

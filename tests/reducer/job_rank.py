@@ -144,6 +144,9 @@ def asynchronous(rank: int) -> None:
             same(f"{k} of turn {turn}", works[k].wait(), expected(*cases[k], Op.SUM))
         assert small.wait()[0] == sum(range(slipstream.size()))
     assert all(state["used"] and state["sent"] for state in states()), states()
+    sent = {link["rank"]: link["sent"] for link in job.current().reducers.links()}
+    for number, state in enumerate(states()):  # what has not left yet is only in the latter
+        assert not state["used"] or sent[-1 - number] > state["sent"] / 2, (sent, states())
 
 
 def resets(rank: int) -> None:
