@@ -20,19 +20,20 @@ namespace slipstream {
 QuickCalls::Kind QuickCalls::kind_of(std::string_view collective) {
   constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather",   "broadcast",
                                          "barrier",    "all_to_all",     "long_gather",  "long_exchange",
-                                         "gather",     "scatter",        "long_collect", "long_divide"};
+                                         "gather",     "scatter",        "long_collect", "long_divide",
+                                         "reduce"};
   const auto found = std::ranges::find(kNames, collective);
   if (found == std::end(kNames)) throw Failure(Code::invalid, "no collective that has quick calls");
   return static_cast<Kind>(found - std::begin(kNames));
 }
 
 void QuickCalls::add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request) {
-  if (size >> kSizeBits != 0 || requests_.size() >= kMost) return;
+  if (size >> kSizeBits != 0 || which > kMostWhich || requests_.size() >= kMost) return;
   requests_[key(kind, size, dtype, which)] = std::make_shared<const CallRequest>(request);
 }
 
 QuickCalls::Found QuickCalls::find(Kind kind, uint64_t size, int dtype, int which) const {
-  if (size >> kSizeBits != 0) return nullptr;
+  if (size >> kSizeBits != 0 || which > kMostWhich) return nullptr;
   const auto found = requests_.find(key(kind, size, dtype, which));
   return found == requests_.end() ? nullptr : found->second;
 }
@@ -58,10 +59,10 @@ void bind_quick_calls(nb::module_& m) {
              const CallRequest& request) { self.add(QuickCalls::kind_of(collective), size, dtype, which, request); },
           nb::arg("collective"), nb::arg("size"), nb::arg("dtype"), nb::arg("which"), nb::arg("request"),
           "Knows `request`, of plain arrays of one dimension. `size`: bit_length() of the bytes (all_reduce, "
-          "broadcast), "
+          "broadcast, reduce), "
           "elements of the input (reduce_scatter, and what follows an all_gather or all_to_all of as many on all "
           "ranks: long_gather, long_exchange; of a gather or scatter of equal blocks, those of a block: long_collect, "
-          "long_divide), else 0. `which`: op or root, else 0.")
+          "long_divide), else 0. `which`: op or root, of a reduce root * 16 + op, else 0.")
       .def("clear", &QuickCalls::clear)
       .def(
           "all_reduce",

@@ -33,19 +33,22 @@ class QuickCalls {
     gather,
     scatter,
     long_collect,
-    long_divide
+    long_divide,
+    reduce
   };
   // By the name of the collective.
   static Kind kind_of(std::string_view collective);
+  // More than `add` takes, if the root is too large.
+  static int which_reduce(int op, int root) { return root << 4 | op; }
   using Found = std::shared_ptr<const CallRequest>;
 
   explicit QuickCalls(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
   const std::shared_ptr<Session>& session() const { return session_; }
-  // `size`: bits of the number of bytes (all_reduce, broadcast), elements of the input (reduce_scatter, long_gather,
+  // `size`: bits of the number of bytes (all_reduce, broadcast, reduce), elements of the input (reduce_scatter, long_gather,
   // long_exchange: all ranks have as many, and all blocks are alike), elements of a rank's block (long_collect,
   // long_divide), else 0.
-  // `which`: the reduction or the root, else 0.
+  // `which`: the reduction or the root, both of a reduce (`which_reduce`), else 0.
   void add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request);
   void clear() { requests_.clear(); }
   // Null: there is none. Another thread may clear the table meanwhile.
@@ -61,9 +64,10 @@ class QuickCalls {
  private:
   static constexpr size_t kMost = 4096;  // requests
   static constexpr int kSizeBits = 36;   // of a key: larger sizes have none
+  static constexpr int kMostWhich = 0xffff;
   static uint64_t key(Kind kind, uint64_t size, int dtype, int which) {
     return static_cast<uint64_t>(kind) << 60 | static_cast<uint64_t>(dtype & 0xff) << 52 |
-           static_cast<uint64_t>(which & 0xffff) << kSizeBits | size;
+           static_cast<uint64_t>(which & kMostWhich) << kSizeBits | size;
   }
 
   std::shared_ptr<Session> session_;

@@ -69,11 +69,11 @@ bool QuickEntry::read(PyObject* const* args, Py_ssize_t count, PyObject* names, 
   static PyObject* const kGroup = interned("group");
   static PyObject* const kOp = interned("op");
   static PyObject* const kRoot = interned("root");
-  const bool reduces = kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter;
-  PyObject* const which = reduces ? kOp : has_root() ? kRoot : nullptr;
-  if (count > (kind_ == Kind::barrier ? 0 : which == nullptr ? 1 : 2)) return false;
+  const Py_ssize_t most = kind_ == Kind::barrier ? 0 : 1 + (has_root() ? 1 : 0) + (reduces() ? 1 : 0);
+  if (count > most) return false;
   if (count > 0) given.x = args[0];
-  if (count > 1) given.which = args[1];
+  if (count > 1) (has_root() ? given.root : given.op) = args[1];
+  if (count > 2) given.op = args[2];
   const Py_ssize_t more = names == nullptr ? 0 : PyTuple_Size(names);
   for (Py_ssize_t i = 0; i < more; ++i) {
     PyObject* const name = PyTuple_GetItem(names, i);  // interned, where a program has written it
@@ -82,8 +82,10 @@ bool QuickEntry::read(PyObject* const* args, Py_ssize_t count, PyObject* names, 
       given.out = value == Py_None ? nullptr : value;
     else if (name == kGroup)
       given.group = value == Py_None ? nullptr : value;
-    else if (name == which && given.which == nullptr)
-      given.which = value;
+    else if (name == kOp && reduces() && given.op == nullptr)
+      given.op = value;
+    else if (name == kRoot && has_root() && given.root == nullptr)
+      given.root = value;
     else
       return false;
   }
@@ -102,16 +104,19 @@ nb::object QuickEntry::calls_of(PyObject* group) const {
   return calls.is_valid() && nb::isinstance<QuickCalls>(calls) ? calls : nb::object();
 }
 
-// The code of a reduction, or a root; 0, which is the default of both, if none is given.
-std::optional<int> QuickEntry::which_of(PyObject* given) const {
-  if (given == nullptr) return 0;
-  const bool reduces = kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter;
-  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(given));
-  if (type != (reduces ? op_.ptr() : reinterpret_cast<PyObject*>(&PyLong_Type))) return std::nullopt;
-  const long value = PyLong_AsLong(given);
-  if (value == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
-  if (value < 0 || value > 0xffff) return std::nullopt;
-  return static_cast<int>(value);
+std::optional<int> QuickEntry::which_of(const Given& given) const {
+  const auto code_of = [](PyObject* one, PyObject* type) -> std::optional<int> {
+    if (one == nullptr) return 0;
+    if (reinterpret_cast<PyObject*>(Py_TYPE(one)) != type) return std::nullopt;
+    const long value = PyLong_AsLong(one);
+    if (value == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+    if (value < 0 || value > 0xffff) return std::nullopt;
+    return static_cast<int>(value);
+  };
+  const auto root = code_of(given.root, reinterpret_cast<PyObject*>(&PyLong_Type));
+  const auto op = code_of(given.op, op_.ptr());
+  if (!root || !op) return std::nullopt;
+  return kind_ == Kind::reduce ? QuickCalls::which_reduce(*op, *root) : has_root() ? *root : *op;
 }
 
 PyObject* QuickEntry::call(PyObject* const* args, Py_ssize_t count, PyObject* names) const noexcept {
@@ -146,7 +151,7 @@ PyObject* QuickEntry::run(const Given& given) const {
   const auto x = ArrayView::of(given.x);
   if (!x || (given.out != nullptr && !ArrayView::of(given.out))) return nullptr;
   if (kind_ == Kind::all_gather || kind_ == Kind::all_to_all) return told_first(*calls, given, *x);
-  const auto which = which_of(given.which);
+  const auto which = which_of(given);
   if (!which) return nullptr;
   const bool scatters = kind_ == Kind::reduce_scatter;
   if (scatters && x->dimensions() != 1) return nullptr;
@@ -154,8 +159,10 @@ PyObject* QuickEntry::run(const Given& given) const {
   const auto request = calls->find(kind_, size, static_cast<int>(x->dtype()), *which);
   if (!request) return nullptr;
   const uint64_t elements = scatters ? request->spaces[1].offsets.back() : x->elements();
+  // Of a reduce, others than the root need memory of their own as well.
+  const bool mine = kind_ != Kind::reduce || request->group->rank == request->signature.root;
   const nb::object result =
-      given.out != nullptr ? nb::borrow(given.out) : nb::steal(x->empty(elements, x->dimensions()));
+      given.out != nullptr && mine ? nb::borrow(given.out) : nb::steal(x->empty(elements, x->dimensions()));
   if (!result.is_valid()) return nullptr;  // with an error
   const auto out = ArrayView::of(result.ptr());
   if (!out || !out->writable() || out->dtype() != x->dtype() || out->dimensions() != x->dimensions() ||
@@ -163,7 +170,7 @@ PyObject* QuickEntry::run(const Given& given) const {
     return nullptr;
   if (x->overlaps(*out) && (scatters || x->begin() != out->begin())) return nullptr;
   calls->run(*request, x->begin(), out->begin(), x->elements(), {nb::handle(given.x), result});
-  return Py_NewRef(result.ptr());
+  return Py_NewRef(mine ? result.ptr() : Py_None);
 }
 
 PyObject* QuickEntry::told_first(const QuickCalls& calls, const Given& given, const ArrayView& x) const {
@@ -195,7 +202,7 @@ PyObject* QuickEntry::go_on(const Given& given, const nb::object& told) const {
   static PyObject* const kZero = PyLong_FromLong(0);
   const auto or_none = [](PyObject* one) { return one != nullptr ? one : Py_None; };
   PyObject* const args[] = {or_none(given.group), given.x, or_none(given.out), told.ptr(),
-                            given.which != nullptr ? given.which : kZero};
+                            given.root != nullptr ? given.root : kZero};
   return or_stop([&] { return PyObject_Vectorcall(rest_.ptr(), args, has_root() ? 5 : 4, nullptr); });
 }
 
@@ -244,7 +251,7 @@ PyObject* QuickEntry::moved(const QuickCalls& calls, const nb::object& told, con
 
 PyObject* QuickEntry::gathered(const QuickCalls& calls, const Given& given) const {
   const auto x = ArrayView::of(given.x);
-  const auto root = which_of(given.which);
+  const auto root = which_of(given);
   const auto request = root ? calls.find(kind_, 0, 0, *root) : nullptr;
   if (!request || !x || x->dimensions() != 1) return nullptr;
   const bool mine = request->group->rank == *root;
@@ -292,7 +299,7 @@ PyObject* QuickEntry::collected(const QuickCalls& calls, const nb::object& told,
 
 PyObject* QuickEntry::scattered(const QuickCalls& calls, const Given& given) const {
   const auto out = given.out != nullptr ? ArrayView::of(given.out) : std::nullopt;
-  const auto root = which_of(given.which);
+  const auto root = which_of(given);
   const auto request = root ? calls.find(kind_, 0, 0, *root) : nullptr;
   if (!request || !out || !out->writable() || out->dimensions() != 1) return nullptr;
   const bool mine = request->group->rank == *root;

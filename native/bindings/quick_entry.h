@@ -29,16 +29,23 @@ class QuickEntry {
  private:
   struct Given {
     PyObject* x = nullptr;
-    PyObject* which = nullptr;  // op or root
+    PyObject* root = nullptr;
+    PyObject* op = nullptr;
     PyObject* out = nullptr;
     PyObject* group = nullptr;
   };
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* names, Given& given) const;
   nanobind::object calls_of(PyObject* group) const;
-  std::optional<int> which_of(PyObject* given) const;
+  // The root, the reduction, or both, as `QuickCalls` keeps them; 0, which is the default of both, if none is given.
+  std::optional<int> which_of(const Given& given) const;
   PyObject* run(const Given& given) const;
-  bool has_root() const { return kind_ == Kind::broadcast || kind_ == Kind::gather || kind_ == Kind::scatter; }
+  bool has_root() const {
+    return kind_ == Kind::broadcast || kind_ == Kind::gather || kind_ == Kind::scatter || kind_ == Kind::reduce;
+  }
+  bool reduces() const {
+    return kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter || kind_ == Kind::reduce;
+  }
   // all_gather and all_to_all.
   PyObject* told_first(const QuickCalls& calls, const Given& given, const ArrayView& x) const;
   PyObject* joined(const nanobind::object& told, const Given& given, const ArrayView& x) const;

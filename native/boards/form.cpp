@@ -46,6 +46,7 @@ BoardForm::Kind kind_of(const Request& request) {
   const bool has_root =
       request.signature.root >= 0 && std::cmp_less(request.signature.root, request.group->ranks.size());
   if (collective == "broadcast" && has_root && !scales) return Kind::broadcast;  // by any plan: nothing is reduced
+  if (collective == "reduce" && algorithm == "binomial" && has_root) return Kind::reduce;
   return Kind::none;
 }
 
@@ -62,8 +63,10 @@ class Reduction {
     const std::byte* sum = doubled(dst, 0, power, from, count);
     if (sum != dst) std::memcpy(dst, sum, count * element_);
   }
-  // plan/tree.py: a rank adds what its children bring, the one with the smallest subtree first.
-  void tree(std::byte* dst, uint64_t from, uint64_t count) {
+  // plan/tree.py: a rank adds what its children bring, the one with the smallest subtree first. Ranks are counted from
+  // the root.
+  void tree(std::byte* dst, int root, uint64_t from, uint64_t count) {
+    root_ = root;
     const std::byte* sum = treed(dst, 0, static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks_))), from, count);
     if (sum != dst) std::memcpy(dst, sum, count * element_);
   }
@@ -98,13 +101,16 @@ class Reduction {
 
   // The sum of `width` ranks from `rank` on, or of as many as there are: in `place`, or where it lies anyway.
   const std::byte* treed(std::byte* place, int rank, int width, uint64_t from, uint64_t count) {
-    if (width == 1) return at(rank, from);
-    const std::byte* low = treed(place, rank, width / 2, from, count);
-    if (rank + width / 2 >= ranks_) return low;
-    const std::byte* high = treed(scratch(width), rank + width / 2, width / 2, from, count);
-    reduce_(place, low, high, count);
+    if (width == 1) return at(from_root(rank), from);
+    const std::byte* near = treed(place, rank, width / 2, from, count);
+    const int child = rank + width / 2;
+    if (child >= ranks_) return near;
+    const std::byte* far = treed(scratch(width), child, width / 2, from, count);
+    if (from_root(child) < from_root(rank)) std::swap(near, far);  // the lower rank's is on the left
+    reduce_(place, near, far, count);
     return place;
   }
+  int from_root(int rank) const { return (root_ + rank) % ranks_; }
   // Of its own for each width, a power of two.
   std::byte* scratch(int width) {
     return scratch_[static_cast<size_t>(std::countr_zero(static_cast<unsigned>(width)) - 1)].data();
@@ -114,6 +120,7 @@ class Reduction {
   size_t element_;
   const std::byte* const* posted_;
   int ranks_;
+  int root_ = 0;  // of a tree
   std::array<std::array<std::byte, kBlockBytes>, 6> scratch_;  // not initialised: written before it is read
 };
 
@@ -145,6 +152,7 @@ size_t BoardCall::bytes_of(int member) const {
   switch (form.kind) {
     case BoardForm::Kind::all_reduce:
     case BoardForm::Kind::tree_all_reduce:
+    case BoardForm::Kind::reduce:
       return count * element;
     case BoardForm::Kind::reduce_scatter:
       return in.back() * element;
@@ -232,6 +240,8 @@ void BoardCall::conclude_from(const std::byte* const* posted) const {
   if (form.kind == BoardForm::Kind::all_gather) return gather(posted);
   if (form.kind == BoardForm::Kind::broadcast) return take_from_root(posted);
   if (tells()) return take_told(posted);
+  const bool has_root = form.kind == BoardForm::Kind::reduce;
+  if (has_root && request.signature.root != me) return;
   const bool scatters = form.kind == BoardForm::Kind::reduce_scatter;
   const auto& in = request.spaces[0].offsets;
   const uint64_t begin = scatters ? in[static_cast<size_t>(me)] : 0;
@@ -242,8 +252,8 @@ void BoardCall::conclude_from(const std::byte* const* posted) const {
     const uint64_t now = std::min(block, elements - done);
     if (scatters)
       reduction.circle(dst + done * element, me, begin + done, now);
-    else if (form.kind == BoardForm::Kind::tree_all_reduce)
-      reduction.tree(dst + done * element, done, now);
+    else if (has_root || form.kind == BoardForm::Kind::tree_all_reduce)
+      reduction.tree(dst + done * element, has_root ? me : 0, done, now);
     else
       reduction.doubling(dst + done * element, done, now);
   }

@@ -25,6 +25,7 @@ struct BoardForm {
     reduce_scatter,
     all_gather,
     broadcast,
+    reduce,
     told,
     told_each
   };

@@ -1,4 +1,5 @@
-// Copies of frames that arrived before their work was submitted on this rank. Driver's thread only.
+// Frames that arrived before their work was submitted on this rank: their bytes are copied, or lie in their senders'
+// memory until they are fetched. Driver's thread only.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "engine/work_header.h"
 #include "engine/work_key.h"
+#include "transport/link.h"
 
 namespace slipstream {
 
@@ -18,6 +20,8 @@ struct EarlyFrame {
   uint64_t order;  // of arrival, over all works
   WorkHeader frame;
   std::vector<std::byte> payload;
+  Payload lent{};  // in place of `payload`, if the sender lends its memory (Payload::remote)
+  bool is_lent() const { return lent.remote != 0; }
   size_t bytes() const { return sizeof(EarlyFrame) + payload.size(); }
 };
 
@@ -31,9 +35,9 @@ class EarlyFrames {
   size_t most_bytes() const { return most_bytes_; }
   // What a frame that is kept exceeds, if anything; then it is not kept.
   enum class Limit : uint8_t { none, works, bytes };
-  Limit keep(int peer, const WorkHeader& frame, std::vector<std::byte> payload) {
+  Limit keep(int peer, const WorkHeader& frame, std::vector<std::byte> payload, const Payload& lent = {}) {
     if (frames_.size() >= kMostWorks) return Limit::works;
-    EarlyFrame early{peer, count_++, frame, std::move(payload)};
+    EarlyFrame early{peer, count_++, frame, std::move(payload), lent};
     size_t& kept = bytes_[peer];
     if (early.bytes() > most_bytes_ - kept) return Limit::bytes;
     kept += early.bytes();
@@ -48,6 +52,20 @@ class EarlyFrames {
     frames_.erase(it);
     for (const EarlyFrame& early : taken) bytes_[early.peer] -= early.bytes();
     return taken;
+  }
+
+  // The link to `peer` has gone down: what it has lent cannot be fetched any more.
+  void drop_lent(int peer) {
+    size_t& kept = bytes_[peer];
+    const auto gone = [&](const EarlyFrame& early) {
+      const bool is_gone = early.peer == peer && early.is_lent();
+      if (is_gone) kept -= early.bytes();
+      return is_gone;
+    };
+    for (auto it = frames_.begin(); it != frames_.end();) {
+      std::erase_if(it->second, gone);
+      it = it->second.empty() ? frames_.erase(it) : std::next(it);
+    }
   }
 
   // The first frame of a work; null if none has arrived.

@@ -350,6 +350,7 @@ void Engine::down(Link& link, const Error& error) {
   const bool ended = failure_state_.ended();
   if (!ended)  // else the works are complete, and their memory may be gone
     for (Execution* execution : executions_.in_order()) execution->outlive(link);
+  early_.drop_lent(peer);
   const bool stranger = fabric_.never_up(link) && !needs(peer);
   if (!fabric_.went_down(link, named) || ended) return;
   if (named.code == Code::aborted) {  // it left in good order: that hurts only works that wait for it

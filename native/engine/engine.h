@@ -76,9 +76,9 @@ class Engine final : public Events {
   bool turn();
   // Sleeps until something happens, or a timer is due. Returns at once if there is work.
   void sleep(Time until);
-  // True while there are works to drive.
+  // True while there are works that must be driven.
   bool busy() const {
-    return !executions_.empty() || !receives_.empty() || submitted_.size() > 0 || failure_state_.suspects();
+    return executions_.need_driver() || !receives_.empty() || submitted_.size() > 0 || failure_state_.suspects();
   }
   // True if a turn would move something now. To be asked after Bell::arm.
   bool must_turn() const { return pump_->pending() || submitted_.size(std::memory_order_seq_cst) > 0; }

@@ -88,7 +88,7 @@ Execution::Execution(const ExecutionContext& context, WorkPtr work)
       trace_(work_->steps, request_),
       encoded_(context.arena, geometry_),
       shared_copies_(context.arena, context.regions, plan_, geometry_, schedule_.window()),
-      private_sends_(request_, geometry_, context.fabric, context.receiving, 1 + peers_here()),
+      private_sends_(request_, geometry_, context.fabric, context.regions, context.receiving, 1 + peers_here()),
       gates_(plan_.peers().size()) {
   if (part_ && part_->received) part_->received->assign(geometry_.chunks(), 0);
 }
@@ -137,7 +137,8 @@ void Execution::start() {
 
 void Execution::try_open(int peer_index) {
   SendGate& gate = gates_[static_cast<size_t>(peer_index)].sends;
-  if (!gate.may_open() || link_to(plan_.peers()[static_cast<size_t>(peer_index)].rank) == nullptr) return;
+  const Link* link = link_to(plan_.peers()[static_cast<size_t>(peer_index)].rank);
+  if (link == nullptr || gate.is_open() || !(gate.may_open() || private_sends_.at_once(*link))) return;
   ++progress_;
   for (const auto& [step, chunk] : gate.open()) issue_send(step, chunk);
   run_ready();

@@ -75,6 +75,10 @@ class Execution {
   std::vector<int> waiting_on() const;
   const WorkPtr& work() const { return work_; }
   bool bulk() const { return bulk_; }
+  // True of a message once its receiver can fetch all of it without this rank's help.
+  bool is_lent_out() const {
+    return private_sends_.lends_message() && schedule_.begun() == schedule_.chunks() && gates_.front().sends.is_open();
+  }
   int urgency() const { return request_.urgency; }
   uint64_t progress() const { return progress_; }
 

@@ -46,6 +46,10 @@ class Executions {
     }
     return any;
   }
+  // True if some would not end unless somebody drives.
+  bool need_driver() const {
+    return size() > kFew || !std::ranges::all_of(in_order_, [](const Execution* one) { return one->is_lent_out(); });
+  }
   // Destroys the execution in_order()[index]; returns its work.
   WorkPtr remove(size_t index) {
     WorkPtr work = in_order_[index]->work();

@@ -113,17 +113,16 @@ Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const Work
 
 Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Payload& payload) {
   const int peer = link.peer();
-  std::vector<std::byte> copied(payload.size);
-  if (payload.remote == 0)
-    std::copy_n(payload.data, payload.size, copied.data());
-  else if (!link.fetch(payload, copied.data()))
-    return {};
-  if (!link.intact(payload)) return {};
-  link.release(payload);
+  std::vector<std::byte> copied;
+  if (payload.remote == 0) {
+    copied.assign(payload.data, payload.data + payload.size);
+    if (!link.intact(payload)) return {};
+    link.release(payload);
+  }
   // Whoever takes part in a work that is offered offers it first.
   if (offers_ != nullptr && frame.seq >= ledger_.next(frame.channel))
     return broken_rules(peer, fabric_.who(peer) + " sent a frame of a work that it has not offered");
-  switch (early_.keep(peer, frame, std::move(copied))) {
+  switch (early_.keep(peer, frame, std::move(copied), payload.remote == 0 ? Payload{} : payload)) {
     case EarlyFrames::Limit::works:
       return broken_rules(peer, fabric_.who(peer) + " is over a million operations ahead");
     case EarlyFrames::Limit::bytes:
@@ -139,8 +138,10 @@ Error FrameDispatch::deliver_early(Execution& execution) {
   const Request& request = execution.work()->request;
   for (const EarlyFrame& early : early_.take({request.channel, request.seq})) {
     Link* link = fabric_.up(early.peer);
+    if (link == nullptr && early.is_lent()) continue;
     if (link == nullptr) link = &fabric_.past(early.peer);
-    const Payload payload{early.payload.data(), early.frame.length, true, 0};
+    const Payload payload =
+        early.is_lent() ? early.lent : Payload{early.payload.data(), early.frame.length, true, 0};
     execution.lateness.was_early(execution.peer_index(early.peer));
     if (Error error = for_execution(execution, *link, early.frame, payload)) return error;
   }

@@ -77,11 +77,20 @@ uint64_t of_message(const Request& request, const Geometry& geometry, bool is_se
 
 }  // namespace
 
-PrivateSends::PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric, Receiving& receiving,
-                           size_t here)
+bool is_lent_message(const Request& request, const Fabric& fabric) {
+  const std::vector<Plan::Peer>& peers = request.plan->peers();
+  if (request.signature.side != Side::sender || peers.size() != 1) return false;
+  if (request.spaces[0].count > kSmall / size_of(request.signature.dtype)) return false;
+  const Link* link = fabric.up(request.group->ranks[static_cast<size_t>(peers.front().rank)]);
+  return link != nullptr && link->single_copy() != SingleCopy::off;
+}
+
+PrivateSends::PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric,
+                           const Regions& regions, Receiving& receiving, size_t here)
     : receiving_(receiving),
       sent_(of_message(request, geometry, true)),
       when_(lends(request, geometry, fabric, here)),
+      lends_at_once_(when_ == When::always && !request.signature.reduces && !regions.find(request.spaces[0].data, 1)),
       share_(receiving, here > 1 ? of_message(request, geometry, false) : 0) {}
 
 PrivateSends::When PrivateSends::lends(const Request& request, const Geometry& geometry, const Fabric& fabric,

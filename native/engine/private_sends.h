@@ -11,6 +11,7 @@
 #include "engine/plan.h"
 #include "engine/work.h"
 #include "transport/link.h"
+#include "transport/region.h"
 
 namespace slipstream {
 
@@ -34,17 +35,25 @@ class Receiving {
   uint64_t bytes_ = 0;
 };
 
+// A send of 64 KiB to 1 MiB whose receiver fetches it from this rank's memory. To be asked by the driver.
+bool is_lent_message(const Request& request, const Fabric& fabric);
+
 class PrivateSends {
  public:
   // `here`: ranks of this host that take part.
-  PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric, Receiving& receiving,
-               size_t here);
+  PrivateSends(const Request& request, const Geometry& geometry, const Fabric& fabric, const Regions& regions,
+               Receiving& receiving, size_t here);
 
   // Whether a bulk send over this link may lie in private memory.
   bool over(const Link& link) const {
     const bool pays = when_ == When::always || (when_ == When::receiving && receiving_.bytes() >= sent_ / 2);
     return pays && link.single_copy() != SingleCopy::off;
   }
+  // Whether bulk may leave before its receiver has said that it is ready: it lies here until it is fetched, and takes no
+  // memory of the receiver's.
+  bool at_once(const Link& link) const { return lends_at_once_ && link.single_copy() != SingleCopy::off; }
+  // A message that leaves so.
+  bool lends_message() const { return lends_at_once_ && sent_ != 0; }
   // The receiver's side: where the bytes of a payload are, which fetches them if need be: to `dst`, or, if that is
   // null, to memory of its own until the next call. Null if they cannot be had; the link is about to go down.
   // `past_cache`: `dst` is not read soon. The kernel's stores would read it before they overwrite it, so the bytes go
@@ -63,6 +72,7 @@ class PrivateSends {
   Receiving& receiving_;
   uint64_t sent_ = 0;  // by a work that only sends, to one rank
   When when_;
+  bool lends_at_once_;
   Receiving::Share share_;
   std::vector<std::byte> fetched_;
 };

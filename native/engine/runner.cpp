@@ -9,6 +9,7 @@
 #include "base/float_state.h"
 #include "base/relax.h"
 #include "base/thread.h"
+#include "engine/private_sends.h"
 
 namespace slipstream {
 
@@ -144,9 +145,11 @@ void Runner::unpark() {
 // ---- callers
 
 void Runner::submit(WorkPtr work) {
-  if (guests_.load() == 0 && is_short_message(work->request)) {
+  const Request& request = work->request;
+  if (guests_.load() == 0 && request.signature.side != Side::none) {
     const std::unique_lock lock(drive_, std::try_to_lock);
-    if (lock.owns_lock()) return begin(std::move(work));
+    if (lock.owns_lock() && (is_short_message(request) || is_lent_message(request, engine_.fabric())))
+      return begin(std::move(work));
   }
   engine_.submit(std::move(work));
   unpark();

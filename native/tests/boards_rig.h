@@ -78,6 +78,25 @@ inline std::shared_ptr<const Plan> tree_all_reduce(int rank, int n) {
   return b.build();
 }
 
+inline std::shared_ptr<const Plan> tree_reduce(int rank, int n, int root) {
+  PlanBuilder b(rank, n, 1);
+  const auto from_root = [&](int v) { return (v + root) % n; };
+  const int v = (rank - root + n) % n;
+  const int lowest = v == 0 ? n : v & -v;
+  const Space sums = v == 0 ? Space::out : Space::tmp;
+  std::vector<int> ready;
+  Space src = Space::in;
+  for (int bit = 1; bit < lowest && v + bit < n; bit *= 2) {
+    ready = {b.add(StepKind::recv_reduce, from_root(v + bit), 0, ready, src, sums)};
+    src = sums;
+  }
+  if (v == 0)
+    b.add(StepKind::finish, -1, 0, ready);
+  else
+    b.add(StepKind::send, from_root(v - lowest), 0, ready, src);
+  return b.build();
+}
+
 inline std::shared_ptr<const Plan> direct_broadcast(int rank, int n, int root) {
   PlanBuilder b(rank, n, 1);
   if (rank != root) {
@@ -128,13 +147,13 @@ class Rank {
     std::string name = {};
     double timeout = 0;
   };
-  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier, told, broadcast, tree_all_reduce };
+  enum class Kind { all_reduce, reduce_scatter, all_gather, barrier, told, broadcast, reduce, tree_all_reduce };
   // Of `told`: the elements of 8 bytes that a rank tells all, and those that there is room for.
   static uint64_t told_by(int rank, uint64_t count) {
     return std::min<uint64_t>(count, 300) + static_cast<uint64_t>(rank % 3);
   }
   static uint64_t room_of_told(uint64_t count) { return std::min<uint64_t>(count, 300) + 2; }
-  // Of `broadcast`.
+  // Of `broadcast` and `reduce`.
   static int root_of(uint64_t count, int n) { return static_cast<int>(count % static_cast<uint64_t>(n)); }
 
   // `counts`: elements of each rank, of those that have tables.
@@ -151,7 +170,7 @@ class Rank {
     r.group = group;
     const char* const names[] = {
         "all_reduce/recursive_doubling", "reduce_scatter/direct", "all_gather/direct", "barrier/recursive_doubling",
-        "all_gather/with_sizes",         "broadcast/direct",      "all_reduce/tree"};
+        "all_gather/with_sizes",         "broadcast/direct",      "reduce/binomial",   "all_reduce/tree"};
     r.signature.operation = names[static_cast<int>(kind)];
     r.signature.dtype = dtype;
     r.signature.op = op;
@@ -183,6 +202,9 @@ class Rank {
     } else if (kind == Kind::broadcast) {
       r.signature.root = root_of(count, n);
       r.plan = direct_broadcast(me, n, r.signature.root);
+    } else if (kind == Kind::reduce) {
+      r.signature.root = root_of(count, n);
+      r.plan = tree_reduce(me, n, r.signature.root);
     } else {
       r.plan = kind == Kind::tree_all_reduce ? tree_all_reduce(me, n) : doubling_all_reduce(me, n);
     }

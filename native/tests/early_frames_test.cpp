@@ -48,6 +48,25 @@ TEST(each_peer_has_its_own_limit_of_bytes) {
   CHECK(early.keep(1, frame(7, 2), bytes(100)) == Limit::none);
 }
 
+TEST(what_a_peer_has_lent_goes_with_its_link) {
+  EarlyFrames early(3 * sizeof(EarlyFrame) + 4);
+  const Payload lent{nullptr, 1 << 20, false, 1, 0x1000};
+  CHECK(early.keep(1, frame(7, 0), {}, lent) == Limit::none);
+  CHECK(early.keep(1, frame(7, 1), bytes(4)) == Limit::none);
+  CHECK(early.keep(1, frame(7, 1), {}, lent) == Limit::none);
+  CHECK(early.keep(1, frame(7, 2), {}, lent) == Limit::bytes);
+  CHECK(early.keep(2, frame(7, 1), {}, lent) == Limit::none);
+  CHECK(early.first({7, 0})->is_lent());
+  early.drop_lent(1);
+  CHECK(early.first({7, 0}) == nullptr);
+  CHECK(early.keep(1, frame(7, 2), {}, lent) == Limit::none);  // as much as was dropped
+  const auto taken = early.take({7, 1});
+  CHECK_EQ(taken.size(), size_t{2});
+  CHECK(!taken[0].is_lent());
+  CHECK_EQ(taken[1].peer, 2);
+  CHECK_EQ(taken[1].lent.remote, lent.remote);
+}
+
 TEST(a_cookie_is_used_again_once_its_send_is_removed) {
   SendTable sends;
   const uint64_t a = sends.add({nullptr, 1, 10});

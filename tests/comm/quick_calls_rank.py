@@ -132,6 +132,51 @@ def moved() -> None:
     assert short_way("barrier")(group=slipstream.world()) is None
 
 
+def reduced() -> None:
+    """reduce against NumPy: by both ways, and by different ones on different ranks, to every root."""
+    size, rank = slipstream.size(), slipstream.rank()
+    short = short_way("reduce")
+    for code in ["f", "d", "b", "q"]:
+        for count in (1, 7, 1000, 20011):
+            x = (np.arange(count) % 40 + rank).astype(code)
+            for root in range(size):
+                for op, wanted in (
+                    (Op.SUM, (size * (np.arange(count) % 40) + sum(range(size))).astype(code)),
+                    (Op.MIN, (np.arange(count) % 40).astype(code)),
+                ):
+                    for reduces in (slipstream.reduce, short, slipstream.reduce if rank else short):
+                        got = reduces(x, root, op)
+                        into = np.zeros_like(x)
+                        back = reduces(x, op=op, root=root, out=into)
+                        assert (back is into) == (rank == root), back
+                        if rank == root:
+                            np.testing.assert_array_equal(got, wanted)
+                            np.testing.assert_array_equal(back, wanted)
+                        else:
+                            assert got is None, got
+                            assert not into.any()
+    x = np.ones(COUNT)
+    slipstream.reduce(x)
+    assert (short(x) is None) == (rank != 0)
+    with_table = np.ones((COUNT, 2))
+    for call in [
+        lambda: short(x, 0, "sum"),
+        lambda: short(x, Op.SUM),
+        lambda: short(x, 0, Op.SUM, x),
+        lambda: short(x, size),
+        lambda: short(x, 4096),
+        lambda: short(x, -1),
+        lambda: short(x, 0, Op.PROD),
+        lambda: short(x, prescale=2.0),
+        lambda: short(x, name="named"),
+        lambda: short(with_table),
+        lambda: short(x, out=with_table) if rank == 0 else NotImplemented,
+    ]:
+        assert call() is NotImplemented
+    got = slipstream.reduce(x, postscale=0.5)
+    assert rank != 0 or (got == size / 2).all()
+
+
 def moved_unusually() -> None:
     """What is refused has done nothing; what the ranks find out together goes on as it would have from Python."""
     size, rank = slipstream.size(), slipstream.rank()
@@ -398,6 +443,7 @@ slipstream.init()
 values()
 others()
 moved()
+reduced()
 moved_unusually()
 moved_at_length()
 rooted()

@@ -7,6 +7,7 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,66 @@ def lost() -> None:
         same("all_gather", out, np.concatenate([data(r, LARGE) for r in range(slipstream.size())]))
         if i == 1:
             (Path(sys.argv[2]) / f"running{rank}").touch()
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.003)  # a poll of files and counters
+
+
+def lent() -> int:
+    return slipstream.link_statistics()[0].single_copied
+
+
+def ahead() -> None:
+    """What rank 0 sends has left before rank 1 calls `recv`, and stays right; other messages go past it."""
+    slipstream.init()
+    rank, file = slipstream.rank(), Path(sys.argv[2]) / "has-left"
+    met()
+    tags = {1: (64 << 10) + 1, 2: (1 << 20) - 5, 3: (5 << 20) + 4097}
+    if rank == 0:
+        before = lent()
+        works = [slipstream.send(data(tag, size), 1, tag=tag, async_op=True) for tag, size in tags.items()]
+        wait_for(lambda: lent() - before >= 2 << 20)  # of the longest as much as may be under way
+        slipstream.send(data(0, 3), 1, tag=9)
+        file.touch()
+        for work in works:
+            work.wait()
+    else:
+        wait_for(file.exists)
+        for tag, size in ((9, 3), *reversed(tags.items())):
+            into = np.zeros(size, dtype=np.uint8)
+            slipstream.recv(into, 0, tag=tag)
+            same(f"tag {tag}", into, data(tag % 9, size))
+    slipstream.barrier()
+    statistics()
+    slipstream.shutdown()
+
+
+def ended_ahead() -> None:
+    """Rank 0 ends after its message has left, and before rank 1 has called `recv`."""
+    slipstream.init()
+    rank, folder = slipstream.rank(), Path(sys.argv[2])
+    met()
+    if rank == 0:
+        before, mine = lent(), data(0, 1 << 20)
+        work = slipstream.send(mine, 1, tag=2, async_op=True)
+        wait_for(lambda: lent() - before >= mine.size)
+        slipstream.send(data(0, 3), 1, tag=1)
+        wait_for((folder / "arrived").exists)
+        del work
+        os._exit(0)
+    small = np.zeros(3, dtype=np.uint8)
+    slipstream.recv(small, 0, tag=1)
+    same("what came behind", small, data(0, 3))
+    (folder / "arrived").touch()
+    wait_for((folder / "ended").exists)
+    try:
+        slipstream.recv(np.zeros(1 << 20, dtype=np.uint8), 0, tag=2)
+    except slipstream.SlipstreamError as error:
+        print(json.dumps({"error": type(error).__name__, "rank": getattr(error, "rank", None)}), flush=True)
 
 
 def reused() -> None:

@@ -96,6 +96,19 @@ def test_memory_that_is_used_again_does_not_arrive(tmp_path: Path) -> None:
         assert lines(job[1])[0]["error"] == "Aborted", job[1].text()
 
 
+def test_a_message_leaves_before_it_is_asked_for(tmp_path: Path) -> None:
+    with ranks.started(SCRIPT, 2, args=["ahead", str(tmp_path)], env=ON) as job:
+        finish(job)
+
+
+def test_a_sender_that_ends_after_its_message_has_left_is_named(tmp_path: Path) -> None:
+    with ranks.started(SCRIPT, 2, args=["ended_ahead", str(tmp_path)], env=ON) as job:
+        job[0].process.wait(60)
+        (tmp_path / "ended").touch()
+        job[1].process.wait(60)
+        assert lines(job[1]) == [{"error": "PeerLost", "rank": 0}], job[1].text()
+
+
 def test_a_forked_child_is_not_taken_for_its_parent() -> None:
     with ranks.started(SCRIPT, 2, args=["children"], env=ON) as job:
         assert all(possible for links in finish(job) for possible, _ in links)

@@ -33,6 +33,8 @@ SHM_CHUNK = 64 << 10  # a chunk and its partial sums stay in a core's cache
 # What is only moved takes fewer messages, and fewer turns if ranks share cores: up to this size, and so many chunks.
 MOVED_CHUNK = 512 << 10
 MOVED_CHUNKS = 64
+# An all_to_all is cut as one of so many bytes: its ranks may hold different amounts, and must cut alike.
+EXCHANGED = 16 << 20
 # Where each peer is sent other bytes, so much shared memory holds two chunks for each of them.
 MOVED_STAGED = 4 << 20
 _HOSTS_OF_ROUNDS = 8  # fewer senders seldom fill the queue before a port
@@ -202,6 +204,8 @@ def _choose_small(collective: str, nbytes: int, own: Choice, costs: SmallCosts) 
 def _moved_chunk(collective: str, nbytes: int, size: int) -> int:
     contents = size - 1 if collective in _SENDS_EACH_ITS_OWN else 1
     most = min(MOVED_CHUNK, MOVED_STAGED // (2 * max(contents, 1)))
+    if collective == "all_to_all":
+        nbytes = EXCHANGED
     chunk = SHM_CHUNK
     while 2 * chunk <= most and 2 * chunk * MOVED_CHUNKS <= nbytes:
         chunk *= 2

@@ -318,7 +318,11 @@ def reduce(
     if src != dst:
         check_apart("reduce", src, nbytes, dst, nbytes)
     compiled, fields = of_reduce(group, nbytes, op, root, shape, prescale, postscale, one_scale)
-    return _issue(group, compiled, dtype, op, src, dst, count, keep, sync, name, timeout, **fields)
+    plain = not fields["shape"] and prescale == 1.0 and postscale == 1.0
+    quick = ("reduce", nbytes.bit_length(), dtype, root << 4 | op) if plain else None
+    return _issue(
+        group, compiled, dtype, op, src, dst, count, keep, sync, name, timeout, quick=quick, **fields
+    )
 
 
 def gather(

@@ -64,7 +64,7 @@ _CHECKS = {
 
 # Those that may be called without Python; some go on with a function where that is not enough (`QuickEntry`).
 _QUICK = {
-    **dict.fromkeys(("all_reduce", "reduce_scatter", "broadcast", "barrier")),
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "broadcast", "reduce", "barrier")),
     "all_gather": gather_unusual,
     "all_to_all": exchange_unusual,
     "gather": collect_unusual,
