@@ -80,7 +80,7 @@ def check_same_as_one() -> None:
     """Ranks begin with weights of their own: the callback gives them those of rank 0."""
     rank, size = hvd.rank(), hvd.size()
     jit: list[dict[str, Any]] = [{"run_eagerly": True}, {}]
-    if keras.backend.backend() == "jax":
+    if keras.backend.backend() in ("jax", "tensorflow"):
         jit.append({"jit_compile": True})
     for options in jit:
         want, told = train(keras.optimizers.Adam(0.05), (0, 1), **options)

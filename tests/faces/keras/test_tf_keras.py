@@ -30,7 +30,7 @@ def check_nothing_else_is_loaded() -> None:
 def check_same_as_one(name: str) -> None:
     """Ranks begin with weights of their own: the callback gives them those of rank 0."""
     kinds, share = kind_of(name), (hvd.rank(), hvd.size())
-    for options in ({"run_eagerly": True}, {}):
+    for options in ({"run_eagerly": True}, {}, {"jit_compile": True}):
         want, told = shared.train(kinds.Adam(0.05), (0, 1), **options)
         callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
         optimizer = hvd.DistributedOptimizer(kinds.Adam(0.05))

@@ -190,8 +190,8 @@ def DistributedOptimizer(
     """Wraps an optimizer of Keras 3 so that ``apply`` reduces the gradients over the ranks before it applies them.
 
     Returns an instance of a new subclass of the optimizer's class, which shares its state. It works on the back ends
-    tensorflow, jax and torch; with mixed precision, gradient accumulation and EMA; in compiled functions too, but not
-    where TensorFlow compiles by XLA (``jit_compile=True``). A model is saved with the optimizer that was wrapped.
+    tensorflow, jax and torch; with mixed precision, gradient accumulation and EMA; in compiled functions too, also
+    where XLA compiles them, on CPUs. A model is saved with the optimizer that was wrapped.
 
     name, device_dense, device_sparse: accepted, and change nothing
     compression: what travels, see `Compression`; sums are formed in float32
