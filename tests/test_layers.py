@@ -44,7 +44,7 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
-    {"torch", "keras", "jax", "lightgbm", "ray", "mxnet"},
+    {"torch", "keras", "tf_keras", "jax", "lightgbm", "ray", "mxnet"},
     {"tensorflow"},
     {"launch"},
     {"lab", "bench"},
@@ -72,7 +72,7 @@ ROOMS = {
 }
 # what the modules beside the packages import when they are loaded
 TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}
-FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet", "lightgbm", "ray"}
+FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "jax", "mxnet", "lightgbm", "ray"}
 WITHOUT_FRAMEWORK = {
     *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "launch", "lab", "cli"),
     *("faces.horovod", "faces.arrays", "faces.mpi_trampoline"),

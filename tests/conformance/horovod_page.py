@@ -37,14 +37,13 @@ TENSORFLOW = """\
 `python tests/conformance/horovod_tensorflow_suite.py CHECKOUT --page` runs Horovod's own tests of its TensorFlow and
 Keras APIs on slipstream, and wrote this page. CHECKOUT is a source tree of Horovod: nothing of it is part of
 slipstream. The tables show a run of {date} with Horovod's commit {horovod}, slipstream {slipstream}, TensorFlow
-{tensorflow-cpu}, Keras {keras} and Python {python}, on CPUs, with `{launch}`.
+{tensorflow-cpu}, tf_keras {tf-keras} and Python {python}, on CPUs, with `{launch}`.
 
 Most tests run twice, in a session of TensorFlow 1 and eagerly: one **passed** if it passed in one of them and was
 skipped in the other at most. Those that ask for GPUs are skipped. Otherwise the words mean what they do on
 [Horovod's tests](horovod_tests.md) of PyTorch.
 
-Horovod's tests of Keras are written for Keras 2; slipstream is for Keras 3. `keras_two.py` gives Keras 3 names of
-Keras 2, such as an optimizer's `lr`. With Keras 3 gradients are reduced when they are applied.
+The tests are written for Keras 2: they run with `TF_USE_LEGACY_KERAS=1` ([legacy Keras](keras.md#legacy-keras)).
 
 Stand-ins: the test of Adasum asks for MPI: it runs without.
 """

@@ -1,6 +1,6 @@
 """Runs Horovod's own tests of its TensorFlow and Keras APIs on slipstream: `horovod_suite.py` with other files.
 
-CHECKOUT is a source tree of Horovod. TensorFlow and Keras 3 must be installed.
+CHECKOUT is a source tree of Horovod. TensorFlow and tf_keras must be installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TENSORFLOW = Suite(
     exceptions=HERE / "horovod_tensorflow_exceptions.json",
     page=DOCS / "horovod_tensorflow_tests.md",
     intro=horovod_page.TENSORFLOW,
-    packages=["tensorflow-cpu", "keras"],
+    packages=["tensorflow-cpu", "tf-keras"],
     # Two tests build graphs of so many operations that they take minutes on 3 ranks and two cores.
     limit=300.0,
 )

@@ -33,11 +33,11 @@ _KERAS_CALLBACKS, _KERAS_ELASTIC = f"{_KERAS}.callbacks", f"{_KERAS}.elastic"
 _EAGERLY = {"_executing_eagerly": "tensorflow:executing_eagerly"}
 _BATCH_NORM = _from("slipstream.faces.tensorflow.sync_batch_norm", "SyncBatchNormalization")
 
-# `horovod.keras` and `horovod.tensorflow.keras` are one and the same.
+# `horovod.tensorflow.keras` is for legacy Keras where ``tf.keras`` is, else as `horovod.keras` for Keras 3.
 _KERAS_MODULES = {
-    f"{package}{name}": names
-    for package in ("horovod.keras", "horovod.tensorflow.keras")
-    for name, names in (("", (_KERAS,)), (".callbacks", (_KERAS_CALLBACKS,)), (".elastic", (_KERAS_ELASTIC,)))
+    f"horovod{name}": (f"slipstream{name}",)
+    for package in (".keras", ".tensorflow.keras")
+    for name in (package, f"{package}.callbacks", f"{package}.elastic")
 }
 
 MODULES: dict[str, Names] = {

@@ -17,7 +17,7 @@ from slipstream.comm.rendezvous.discovery import advertised_addresses, interface
 
 __all__ = ["Finding", "inspect", "installed_version", "works"]
 
-_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "mxnet", "numpy")
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "tf_keras", "jax", "mxnet", "numpy")
 _FEATURES = ("avx2", "f16c", "fma", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "asimd", "sve")
 _VECTOR_AES = {"avx512f", "avx512vl", "vaes", "vpclmulqdq"}
 _VECTOR_AES_FROM = (3, 1)  # of OpenSSL

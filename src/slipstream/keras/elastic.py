@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from slipstream.faces.arrays.keras_elastic import run
 from slipstream.faces.horovod.elastic import HostsUpdatedInterrupt, ObjectState, State
 from slipstream.faces.keras.elastic import (
     CommitStateCallback,
     KerasState,
     UpdateBatchStateCallback,
     UpdateEpochStateCallback,
-    run,
 )
 
 __all__ = [

@@ -27,6 +27,7 @@ _MOST_TEXT = 300  # characters
 _FACES = {
     "slipstream.torch": "slipstream.faces.torch",
     "torch.distributed": "slipstream.faces.torch_distributed.group",
+    "slipstream.tf_keras": "slipstream.faces.tensorflow.legacy_keras",
     **{
         f"slipstream.{face}": f"slipstream.faces.{face}"
         for face in ("tensorflow", "keras", "jax", "mxnet", "lightgbm", "ray")

@@ -15,7 +15,12 @@ __all__ = ["advice", "report", "text"]
 
 _MUCH = 0.25  # of a step: exposed communication that is worth doing something about
 _TCP = "tcp"
-_COMPRESSING = {"slipstream.tensorflow", "slipstream.keras", "slipstream.mxnet"}  # faces whose optimizers can
+_COMPRESSING = {
+    "slipstream.tensorflow",
+    "slipstream.keras",
+    "slipstream.tf_keras",
+    "slipstream.mxnet",
+}  # faces whose optimizers can
 
 Report = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""`DistributedOptimizer` of TensorFlow: of an optimizer of Keras 3, or of TensorFlow 1."""
+"""`DistributedOptimizer` of TensorFlow: of an optimizer of Keras 3, of legacy Keras, or of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from slipstream.faces.arrays.compression import AnyCompression, Compression
+from slipstream.faces.arrays.keras_kinds import is_legacy
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
 from slipstream.faces.tensorflow.gradients import ReduceGradients
@@ -35,10 +36,11 @@ def DistributedOptimizer(
 ) -> Any:
     """Wraps an optimizer so that it applies gradients that are reduced over the ranks.
 
-    ``optimizer``: of Keras 3 (`slipstream.keras.DistributedOptimizer` says the rest), or of tf.compat.v1.train, whose
-    ``compute_gradients`` reduces then. ``use_locking`` and the devices are accepted, and change nothing; other
-    arguments are those of `slipstream.keras.DistributedOptimizer`. Raises TypeError for anything else, ValueError for
-    arguments that do not fit: optimizers of tf.compat.v1.train take no backward_passes_per_step above 1.
+    ``optimizer``: of Keras 3 (`slipstream.keras.DistributedOptimizer` says the rest), of legacy Keras
+    (`slipstream.tf_keras.DistributedOptimizer`), or of tf.compat.v1.train, whose ``compute_gradients`` reduces then.
+    ``use_locking`` and the devices are accepted, and change nothing; other arguments are those of
+    `slipstream.keras.DistributedOptimizer`. Raises TypeError for anything else, ValueError for arguments that do not
+    fit: optimizers of tf.compat.v1.train take no backward_passes_per_step above 1.
 
     >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
     """
@@ -57,7 +59,7 @@ def DistributedOptimizer(
                 "backward_passes_per_step is for optimizers of Keras, not for those of tf.compat.v1.train"
             )
         return wrap_session_optimizer(optimizer, name, ReduceGradients(**shared))
-    of_keras = importlib.import_module("slipstream.keras")
+    of_keras = importlib.import_module("slipstream.tf_keras" if is_legacy(optimizer) else "slipstream.keras")
     return of_keras.DistributedOptimizer(
         optimizer,
         name,

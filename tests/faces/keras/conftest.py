@@ -25,3 +25,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     job = Ranks(SIZES[backend], folder, worker=WORKER, environment=QUIET | {"KERAS_BACKEND": backend})
     yield job
     job.stop()
+
+
+@pytest.fixture(scope="session")
+def legacy_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """A job with legacy Keras, as ``tf.keras``."""
+    pytest.importorskip("tf_keras")
+    folder = tmp_path_factory.mktemp("tf_keras")
+    environment = QUIET | {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "1"}
+    job = Ranks(2, folder, worker=WORKER, environment=environment)
+    yield job
+    job.stop()

@@ -17,7 +17,10 @@ elif os.environ["KERAS_BACKEND"] == "torch":
 
     torch.set_num_threads(1)
 
-import slipstream.keras as hvd
+if os.environ.get("TF_USE_LEGACY_KERAS") == "1":
+    import slipstream.tensorflow.keras as hvd
+else:
+    import slipstream.keras as hvd
 
 
 def run(request: tuple[str, str, tuple[Any, ...]]) -> Any:

@@ -1,7 +1,11 @@
-"""slipstream.keras: what Keras trains on some ranks is what it trains on one with all of their batches."""
+"""slipstream.keras: what Keras trains on some ranks is what it trains on one with all of their batches.
+
+Ranks with legacy Keras (test_tf_keras.py) run some of these programs, too.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from pathlib import Path
@@ -10,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-keras = pytest.importorskip("keras")
+LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
+keras = pytest.importorskip("tf_keras" if LEGACY else "keras")
 
-import slipstream.keras as hvd  # noqa: E402
+hvd = importlib.import_module("slipstream.tensorflow.keras" if LEGACY else "slipstream.keras")
 
 EXAMPLES, BATCH, STEPS = 48, 12, 4  # BATCH: of all ranks together
 
@@ -37,10 +42,7 @@ def train(
     x, y = data()
     number, of = share
     mine = np.arange(EXAMPLES).reshape(-1, of, BATCH // of)[:, number].reshape(-1)
-    model = keras.Sequential(
-        [keras.Input((5,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(2, dtype="float32")]
-    )
-    model.compile(optimizer, loss="mse", metrics=["mae"], **compile)
+    model = model_of(optimizer, **compile)
     told = model.fit(
         x[mine],
         y[mine],
@@ -53,8 +55,20 @@ def train(
     return model, told.history
 
 
+def model_of(optimizer: Any, **compile: Any) -> Any:
+    model = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(2, dtype="float32")]
+    )
+    model.compile(optimizer, loss="mse", metrics=["mae"], **compile)
+    return model
+
+
+def value_of(variable: Any) -> Any:
+    return variable.numpy() if LEGACY else np.asarray(keras.ops.convert_to_numpy(variable))
+
+
 def weights(model: Any) -> list[Any]:
-    return [np.asarray(keras.ops.convert_to_numpy(one)) for one in model.trainable_weights]
+    return [value_of(one) for one in model.trainable_weights]
 
 
 def assert_equal_on_all(model: Any, where: object = "") -> None:
@@ -66,7 +80,7 @@ def check_same_as_one() -> None:
     """Ranks begin with weights of their own: the callback gives them those of rank 0."""
     rank, size = hvd.rank(), hvd.size()
     jit: list[dict[str, Any]] = [{"run_eagerly": True}, {}]
-    if keras.config.backend() == "jax":
+    if keras.backend.backend() in ("jax", "tensorflow"):
         jit.append({"jit_compile": True})
     for options in jit:
         want, told = train(keras.optimizers.Adam(0.05), (0, 1), **options)
@@ -81,17 +95,30 @@ def check_same_as_one() -> None:
 
 
 def check_kinds() -> None:
-    """Accumulation, EMA, compression, groups: equal weights on all ranks."""
+    """Keras's own accumulation, EMA: equal weights on all ranks."""
+    assert_kinds(
+        [
+            ({}, {"backward_passes_per_step": 2}),
+            ({"gradient_accumulation_steps": 2}, {}),
+            ({"use_ema": True, "clipnorm": 1.0}, {}),
+        ]
+    )
+
+
+def check_kinds_of_reductions() -> None:
+    """Compression, groups: equal weights on all ranks."""
+    assert_kinds(
+        [
+            ({}, {"compression": hvd.Compression.fp16}),
+            ({}, {"compression": hvd.Compression.topk(0.2)}),
+            ({}, {"groups": 2, "gradient_predivide_factor": 2.0}),
+            ({}, {"op": hvd.Sum}),
+        ]
+    )
+
+
+def assert_kinds(kinds: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     share = hvd.rank(), hvd.size()
-    kinds: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({}, {"backward_passes_per_step": 2}),
-        ({"gradient_accumulation_steps": 2}, {}),
-        ({"use_ema": True, "clipnorm": 1.0}, {}),
-        ({}, {"compression": hvd.Compression.fp16}),
-        ({}, {"compression": hvd.Compression.topk(0.2)}),
-        ({}, {"groups": 2, "gradient_predivide_factor": 2.0}),
-        ({}, {"op": hvd.Sum}),
-    ]
     for given, asked in kinds:
         optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.02, **given), **asked)
         got, _ = train(optimizer, share)
@@ -174,7 +201,7 @@ def check_rates() -> None:
 
     class Watch(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seen.append(float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)))
+            seen.append(float(value_of(self.model.optimizer.learning_rate)))
 
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.04, warmup_epochs=2)
     later = hvd.callbacks.LearningRateScheduleCallback(0.04, multiplier=0.5, start_epoch=2)
@@ -195,7 +222,7 @@ def check_partial() -> None:
     model.compile(hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=own), loss="mse")
     x, y = data()
     model.fit(x[rank::size], y[rank::size], batch_size=4, epochs=1, verbose=0)
-    kernels = hvd.allgather_object([keras.ops.convert_to_numpy(one.kernel).tolist() for one in (shared, own)])
+    kernels = hvd.allgather_object([value_of(one.kernel).tolist() for one in (shared, own)])
     assert all(one[0] == kernels[0][0] for one in kernels)
     assert all(one[1] != kernels[0][1] for one in kernels[1:])
 
@@ -205,7 +232,7 @@ def check_saving(folder: str) -> None:
     model, _ = train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.05)), share)
     file = f"{folder}/{hvd.rank()}.keras"
     model.save(file)
-    plain = keras.saving.load_model(file)
+    plain = keras.models.load_model(file)
     assert not hasattr(plain.optimizer, "_slipstream")
     again = hvd.load_model(file)
     assert hasattr(again.optimizer, "_slipstream")
@@ -213,6 +240,10 @@ def check_saving(folder: str) -> None:
     mine = slice(share[0] * 12, share[0] * 12 + 12)
     again.fit(x[mine], y[mine], batch_size=4, epochs=1, verbose=0)
     assert_equal_on_all(again)
+
+
+def check_best_model(folder: str) -> None:
+    share = hvd.rank(), hvd.size()
     best = hvd.callbacks.BestModelCheckpoint(f"{folder}/best-{hvd.rank()}.keras", monitor="loss")
     train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.05)), share, [best])
     assert Path(f"{folder}/best-{hvd.rank()}.keras").exists() == (hvd.rank() == 0)
@@ -264,6 +295,7 @@ def check_lost() -> None:
 CHECKS = [
     check_same_as_one,
     check_kinds,
+    check_kinds_of_reductions,
     check_accumulation,
     check_mixed_precision,
     check_operations,
@@ -281,6 +313,10 @@ def test_on_ranks(ranks: Any, check: Any) -> None:
 
 def test_saving(ranks: Any, tmp_path: Path) -> None:
     ranks(check_saving, str(tmp_path))
+
+
+def test_the_best_model(ranks: Any, tmp_path: Path) -> None:
+    ranks(check_best_model, str(tmp_path))
 
 
 def test_a_rank_that_is_killed(ranks: Any) -> None:

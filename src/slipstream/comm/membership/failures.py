@@ -21,6 +21,7 @@ _NOT_THE_CALLER = (
     "torch",
     "tensorflow",
     "keras",
+    "tf_keras",
     "jax",
     "numpy",
     "contextlib",

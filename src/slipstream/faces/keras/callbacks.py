@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
-import numpy as np
 
-from slipstream.faces.arrays import starting
-from slipstream.faces.horovod import job
-from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.horovod.reduce_ops import Average
+from slipstream.faces.arrays.keras_callbacks import (
+    AveragesMetrics,
+    BroadcastsVariables,
+    SavesBestModel,
+    SchedulesRate,
+    WarmsUpRate,
+)
 from slipstream.faces.keras.operations import broadcast_variables
 
 __all__ = [
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class BroadcastGlobalVariablesCallback(BroadcastsVariables, keras.callbacks.Callback):  # type: ignore[misc]
     """Gives all ranks the weights and the optimizer's variables of ``root_rank`` before the first batch.
 
     Keras builds model and optimizer before. ``device`` is accepted and changes nothing. ``local_variables``: those that
@@ -32,38 +33,21 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     >>> callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     """
 
-    def __init__(
-        self,
-        root_rank: int,
-        device: str = "",
-        local_variables: Iterable[Any] | None = None,
-        process_set: ProcessSet = global_process_set,
-    ) -> None:
-        super().__init__()
-        self.root_rank = root_rank
-        self._local = {id(one) for one in local_variables or ()}
-        self._process_set = process_set
-        self.broadcast_done = False
-
-    def register_local_var(self, var: Any) -> None:
-        """Has this variable stay as it is on each rank."""
-        self._local.add(id(var))
-
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts, once in this callback's life."""
         if self.broadcast_done:
             return
-        found = [one for one in self.model.weights if id(one) not in self._local]
+        found = self._shared(self.model.weights)
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
             if not optimizer.built:
                 optimizer.build(self.model.trainable_variables)
-            found += [one for one in optimizer.variables if id(one) not in self._local]
+            found += self._shared(optimizer.variables)
         broadcast_variables(found, self.root_rank, self._process_set)
         self.broadcast_done = True
 
 
-class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(AveragesMetrics, keras.callbacks.Callback):  # type: ignore[misc]
     """Averages the metrics of an epoch over all ranks, for the callbacks that come after it.
 
     ``device`` is accepted and changes nothing.
@@ -71,22 +55,23 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
     >>> callback = hvd.callbacks.MetricAverageCallback()
     """
 
-    def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
-        super().__init__()
-        self._process_set = process_set
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Puts the averages in the place of the metrics."""
-        names = sorted(logs or ())
-        if not names:
-            return
-        mine = np.array([float(logs[name]) for name in names], np.float64)
-        shared = f"metrics {', '.join(names)}"  # ranks that have others learn of it
-        found = starting.all_reduce(mine, shared, Average, 1.0, 1.0, self._process_set).wait()
-        logs.update(zip(names, found.tolist(), strict=True))
+class _Rate:
+    """The learning rate of a model of Keras 3."""
+
+    model: Any
+
+    def _set_rate(self, rate: float) -> None:
+        sync = getattr(self.model, "jax_state_sync", None)
+        if sync is not None:  # on JAX the variables hold the state only between steps that are synchronised
+            sync()
+        self.model.optimizer.learning_rate = rate
+
+    def _rate(self) -> float:
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateScheduleCallback(_Rate, SchedulesRate, keras.callbacks.Callback):  # type: ignore[misc]
     """Sets the learning rate to ``initial_lr`` times a multiplier, from one epoch on and up to another.
 
     ``multiplier``: a number, to the power of the epochs since ``start_epoch``, or a function of the epoch.
@@ -97,69 +82,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     >>> callback = hvd.callbacks.LearningRateScheduleCallback(0.1, multiplier=0.5, start_epoch=3)
     """
 
-    def __init__(
-        self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
-        start_epoch: int = 0,
-        end_epoch: int | None = None,
-        staircase: bool = True,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-    ) -> None:
-        super().__init__()
-        if initial_lr is None:
-            raise ValueError("Parameter `initial_lr` is required")
-        self.initial_lr = initial_lr
-        self.start_epoch, self.end_epoch = start_epoch, end_epoch
-        self.staircase = staircase
-        self.steps_per_epoch = steps_per_epoch
-        self.current_epoch = 0
-        self.multiplier: Callable[[float], float]
-        if callable(multiplier):
-            self.multiplier = multiplier
-        else:
-            base = multiplier
-            self.multiplier = lambda epoch: float(base ** (epoch - start_epoch))
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Finds out how many steps an epoch has; ValueError if that is needed, and not known."""
-        if self.staircase or self.steps_per_epoch:
-            return
-        self.steps_per_epoch = self.params.get("steps")
-        if not self.steps_per_epoch:
-            raise ValueError(
-                f"Could not autodetect the number of steps per epoch. Please specify the steps_per_epoch parameter to "
-                f"the {type(self).__name__}()."
-            )
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Takes note of the epoch."""
-        self.current_epoch = epoch
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Sets the learning rate, if it is due."""
-        ended = self.end_epoch is not None and self.current_epoch >= self.end_epoch
-        if self.current_epoch < self.start_epoch or ended:
-            return
-        if not self.staircase:
-            self._set(self.current_epoch + batch / (self.steps_per_epoch or 1))
-        elif batch == 0:
-            self._set(self.current_epoch)
-
-    def _set(self, epoch: float) -> None:
-        sync = getattr(self.model, "jax_state_sync", None)
-        if sync is not None:  # on JAX the variables hold the state only between steps that are synchronised
-            sync()
-        self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds the learning rate to the metrics."""
-        if logs is not None:
-            logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
-
-
-class LearningRateWarmupCallback(LearningRateScheduleCallback):
+class LearningRateWarmupCallback(_Rate, WarmsUpRate, keras.callbacks.Callback):  # type: ignore[misc]
     """Raises the learning rate from ``initial_lr`` divided by the number of ranks to ``initial_lr``, batch by batch.
 
     ``initial_lr`` is that for all ranks (Goyal et al., "Accurate, Large Minibatch SGD", arXiv 1706.02677).
@@ -168,49 +92,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     >>> callback = hvd.callbacks.LearningRateWarmupCallback(0.1 * hvd.size(), warmup_epochs=3)
     """
 
-    def __init__(
-        self,
-        initial_lr: float,
-        warmup_epochs: int = 5,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        def multiplier(epoch: float) -> float:
-            size = job.size()
-            # The last batch of an epoch ends at a whole number, as plots of the learning rate have it.
-            epoch += 1.0 / (self.steps_per_epoch or 1)
-            return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
 
-        super().__init__(
-            initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch
-        )
-        self.verbose = verbose
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds the learning rate to the metrics, and says when the warm-up is over."""
-        super().on_epoch_end(epoch, logs)
-        if (
-            self.end_epoch is not None
-            and epoch == self.end_epoch - 1
-            and self.verbose > 0
-            and job.rank() == 0
-        ):
-            rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
-            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
-
-
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class BestModelCheckpoint(SavesBestModel, keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     """keras.callbacks.ModelCheckpoint that keeps the best model; only rank 0 writes it.
 
     ``monitor`` and what follows: as of ModelCheckpoint. Put a `MetricAverageCallback` before it.
 
     >>> callback = hvd.callbacks.BestModelCheckpoint("best.keras", monitor="loss")
     """
-
-    def __init__(self, filepath: str, monitor: str = "val_loss", **kwargs: Any) -> None:
-        super().__init__(filepath, monitor=monitor, save_best_only=True, **kwargs)
-
-    def _save_model(self, *args: Any, **kwargs: Any) -> None:
-        if job.rank() == 0:
-            super()._save_model(*args, **kwargs)

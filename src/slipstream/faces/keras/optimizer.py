@@ -17,6 +17,7 @@ from slipstream.base.arguments import as_number
 from slipstream.faces.arrays import gradients
 from slipstream.faces.arrays.compression import AnyCompression, Compression, way_and_compressor
 from slipstream.faces.arrays.gradients import Terms, is_alone
+from slipstream.faces.arrays.keras_kinds import is_legacy
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
 from slipstream.faces.keras.backends import run
@@ -189,8 +190,8 @@ def DistributedOptimizer(
     """Wraps an optimizer of Keras 3 so that ``apply`` reduces the gradients over the ranks before it applies them.
 
     Returns an instance of a new subclass of the optimizer's class, which shares its state. It works on the back ends
-    tensorflow, jax and torch; with mixed precision, gradient accumulation and EMA; in compiled functions too, but not
-    where TensorFlow compiles by XLA (``jit_compile=True``). A model is saved with the optimizer that was wrapped.
+    tensorflow, jax and torch; with mixed precision, gradient accumulation and EMA; in compiled functions too, also
+    where XLA compiles them, on CPUs. A model is saved with the optimizer that was wrapped.
 
     name, device_dense, device_sparse: accepted, and change nothing
     compression: what travels, see `Compression`; sums are formed in float32
@@ -204,11 +205,30 @@ def DistributedOptimizer(
     process_set: the ranks to reduce over; on others the optimizer works alone
     scale_local_gradients: gradients of variables that ``register_local_var`` names are divided by the number of ranks
 
+    An optimizer of legacy Keras is wrapped as `slipstream.tf_keras.DistributedOptimizer` does.
+
     All ranks must have gradients for the same variables: Mismatch otherwise, on all of them. Raises TypeError for what
     is no optimizer of Keras, ValueError for one that is wrapped already and for arguments that do not fit.
 
     >>> optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     """
+    if is_legacy(optimizer):
+        return _of_legacy_keras("DistributedOptimizer")(
+            optimizer,
+            name,
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            gradient_predivide_factor,
+            op,
+            backward_passes_per_step,
+            average_aggregated_gradients,
+            num_groups,
+            groups,
+            process_set,
+            scale_local_gradients,
+        )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"DistributedOptimizer takes an optimizer of Keras 3, not {type(optimizer).__name__}")
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -225,6 +245,11 @@ def DistributedOptimizer(
     reduce.scale_local = scale_local_gradients
     _give(wrapped, reduce)
     return wrapped
+
+
+def _of_legacy_keras(name: str) -> Any:
+    """The function of this name for optimizers of `tf_keras`."""
+    return getattr(importlib.import_module("slipstream.faces.tensorflow.legacy_keras.optimizer"), name)
 
 
 def _accumulate(optimizer: Any, passes: int, averages: bool) -> float:
@@ -254,6 +279,10 @@ def PartialDistributedOptimizer(
     >>> layer = keras.layers.Dense(1)
     >>> optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=[layer])
     """
+    if is_legacy(optimizer):
+        return _of_legacy_keras("PartialDistributedOptimizer")(
+            optimizer, *args, local_layers=local_layers, scale_local_gradients=scale_local_gradients, **kwargs
+        )
     layers = [] if local_layers is None else local_layers
     layers = list(layers) if isinstance(layers, list | tuple | set) else [layers]
     if not all(isinstance(one, keras.layers.Layer) for one in layers):

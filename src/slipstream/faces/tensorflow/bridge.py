@@ -19,6 +19,7 @@ from slipstream.faces.arrays.operands import Array, is_aligned, new_array
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error
 from slipstream.faces.tensorflow.graph_calls import graph_call
 from slipstream.faces.tensorflow.native import Call, after_latest, started
+from slipstream.faces.tensorflow.xla import called, is_compiling
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "is_plain", "may_record", "run", "to_array", "to_tensor"]
 
@@ -96,10 +97,12 @@ def run(
     inputs: Sequence[Any],
     outputs: Outputs,
     call: Call | None = None,
+    what: str = "this operation",
 ) -> list[Any]:
     """What ``work`` makes of the arrays of ``inputs``, as tensors: now, or whenever the graph runs.
 
-    ``call``: the same, as native operations do it in a graph; its results have the shapes of the inputs.
+    ``call``: the same, as native operations do it in a graph, and XLA in what it compiles; its results have the shapes
+    of the inputs. ``what``: its name, for the error of XLA's functions that have it not.
     Errors of the job are raised as `as_framework_error` says; in a graph they are as `failures.code_in_graph` says,
     with their text.
     """
@@ -112,6 +115,8 @@ def run(
             raise as_argument_error(error) from None
         like = inputs[0] if inputs else None
         return [to_tensor(one, like) for one in results]
+    if is_compiling():
+        return called(call, inputs, what)
     found = started(call, inputs)
     if found is None:
         found = _by_python(work, inputs, outputs)

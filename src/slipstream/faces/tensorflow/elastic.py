@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from slipstream.faces.horovod.elastic import ObjectState
@@ -12,7 +13,12 @@ from slipstream.faces.horovod.job import rank
 from slipstream.faces.horovod.objects import broadcast_object
 from slipstream.faces.tensorflow.movement import broadcast_variables
 
-__all__ = ["TensorFlowState"]
+__all__ = ["TensorFlowState", "arrays_of"]
+
+
+def arrays_of(variables: Sequence[Any]) -> list[Any]:
+    """The values of variables, as arrays that may be their memory."""
+    return [np.asarray(one.numpy()) for one in variables]
 
 
 class TensorFlowState(ObjectState):
@@ -34,7 +40,7 @@ class TensorFlowState(ObjectState):
         self._keep()
 
     def _keep(self) -> None:
-        self._values = [one.numpy().copy() for one in self.variables]
+        self._values = [one.copy() for one in arrays_of(self.variables)]
 
     def save(self) -> None:
         """Keeps copies of the variables and objects."""

@@ -67,13 +67,12 @@ def code_in_graph(error: BaseException) -> int:
 
 
 def _of_native(text: str) -> SlipstreamError | None:
-    """The error that has ended the job, if a native operation says so."""
-    if "node Slipstream" not in text:
-        return None
+    """The error that has ended the job, if a native operation says so, or one in a function that XLA has compiled."""
     try:
         jobs.current().session.check()
     except SlipstreamError as failed:
-        return failed
+        cause = str(failed).partition(";")[0]  # behind it the operation is named that waited
+        return failed if "node Slipstream" in text or cause in text else None
     return None
 
 

@@ -9,13 +9,18 @@ from typing import Any
 import tensorflow as tf
 
 from slipstream.base.arguments import as_number
+from slipstream.base.dtypes import DType, WireType, as_wire
+from slipstream.comm.collectives.wires import wire_of_job
 from slipstream.faces.arrays import gradients
 from slipstream.faces.arrays.compression import AnyCompression, Compression, way_and_compressor
 from slipstream.faces.arrays.gradients import Terms, is_alone
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average
 from slipstream.faces.tensorflow.bridge import run
+from slipstream.faces.tensorflow.native import all_reduce_call
 from slipstream.faces.tensorflow.reductions import grouped_allreduce
+from slipstream.faces.tensorflow.xla import called, is_compiling, refuse
+from slipstream.gradients.compression import Cast, Wire
 
 __all__ = ["ReduceGradients"]
 
@@ -81,17 +86,44 @@ class ReduceGradients:
         if self._compressor is not None:
             small = [self._compressor.compress(one) for one in grads]
             grads, contexts = [one for one, _ in small], [ctx for _, ctx in small]
+        grads = [tf.convert_to_tensor(one) for one in grads]
+        found = self._by_xla(grads) if is_compiling() else self._by_python(grads, variables)
+        if self._compressor is None:
+            return found
+        return [self._compressor.decompress(one, ctx) for one, ctx in zip(found, contexts, strict=True)]
+
+    def _by_python(self, grads: list[Any], variables: list[Any]) -> list[Any]:
         names = gradients.names_of(variables)
         terms = self._terms.with_groups(gradients.groups_of(self._groups, variables))
 
         def work(*arrays: Any) -> list[Any]:
             return gradients.reduce_gradients(arrays, names, terms)
 
-        grads = [tf.convert_to_tensor(one) for one in grads]
-        found = run(work, grads, [(one.dtype, one.shape) for one in grads])
-        if self._compressor is None:
-            return found
-        return [self._compressor.decompress(one, ctx) for one, ctx in zip(found, contexts, strict=True)]
+        return run(work, grads, [(one.dtype, one.shape) for one in grads])
+
+    def _by_xla(self, grads: list[Any]) -> list[Any]:
+        """In a function that XLA compiles: one call, without buckets and groups."""
+        what = "the reduction of gradients"
+        terms, way = self._terms, self._terms.way
+        cast, wire = None, WireType.EXACT
+        if way is None:
+            wire = wire_of_job(terms.process_set.group)
+        elif isinstance(way, Cast):
+            cast = _DTYPES[way.to]
+        elif isinstance(way, Wire) and not way.feedback:
+            wire = as_wire(way.name)
+        else:
+            refuse(
+                what, f"{way} goes through Python. Take Compression.none, fp16, bf16, f8, int8 or wire(...)"
+            )
+        scales = (1.0 / terms.predivide, terms.predivide) if terms.op == Average else (1.0, 1.0)
+        call = all_reduce_call(terms.op, *scales, terms.process_set, wire, None)
+        small = [tf.cast(one, cast) if cast and one.dtype.is_floating else one for one in grads]
+        found = called(call, small, what if call else f"{what} by Adasum")
+        return [tf.cast(one, given.dtype) for one, given in zip(found, grads, strict=True)]
+
+
+_DTYPES: dict[DType | None, Any] = {None: None, DType.F16: tf.float16, DType.BF16: tf.bfloat16}
 
 
 def _is_sparse(grad: Any) -> bool:

@@ -59,14 +59,15 @@ def with_gradient(
     inputs: Sequence[Any],
     outputs: Any,
     native: Call | None = None,
+    what: str = "this operation",
 ) -> list[Any]:
     """`run`, with what ``gradient`` makes of the results' gradients as those of the inputs."""
     if not may_record() and all(map(is_eager, inputs)):
-        return run(work, inputs, outputs, native)
+        return run(work, inputs, outputs, native, what)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def call(*xs: Any) -> Any:
-        return tuple(run(work, xs, outputs, native)), gradient
+        return tuple(run(work, xs, outputs, native, what)), gradient
 
     return list(call(*inputs))
 
@@ -130,10 +131,11 @@ def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSe
             counts = [int(one.sum()) for one in arrays[len(dys) :]]
             return _own_rows(arrays[: len(dys)], counts, of_gradient, process_set)
 
-        found = run(back, [*dys, *rows], shapes)
+        found = run(back, [*dys, *rows], shapes, what="the gradient of allgather")
         return [tf.reshape(one, tf.shape(x)) for one, x in zip(found, inputs, strict=True)]
 
-    return with_gradient(work, gradient, inputs, [(one.dtype, _rows(one)) for one in inputs])
+    outputs = [(one.dtype, _rows(one)) for one in inputs]
+    return with_gradient(work, gradient, inputs, outputs, what="allgather")
 
 
 def _own_rows(
@@ -177,14 +179,14 @@ def broadcast(
             return [starting.all_reduce(array, of_gradient, Average, 1.0, 1.0, process_set).wait()]
 
         native = all_reduce_call(Average, 1.0, 1.0, process_set, WireType.EXACT, None)
-        reduced = run(back, [dy], [(dy.dtype, dy.shape)], native)[0]
+        reduced = run(back, [dy], [(dy.dtype, dy.shape)], native, "the gradient of broadcast")[0]
         if is_root:
             return reduced
         with tf.control_dependencies([reduced]):  # the root waits for this rank's part, also in a session
             return tf.identity(tf.zeros_like(reduced))
 
     native = broadcast_call(root_rank, process_set, name)
-    return with_gradient(work, gradient, [x], [(x.dtype, x.shape)], native)[0]
+    return with_gradient(work, gradient, [x], [(x.dtype, x.shape)], native, "broadcast")[0]
 
 
 @whole_call
@@ -213,7 +215,7 @@ def broadcast_(
         return starting.broadcast(arrays, root_rank, name, process_set).wait()
 
     native = broadcast_call(root_rank, process_set, name)
-    sent = run(work, values, [(one.dtype, one.shape) for one in values], native)
+    sent = run(work, values, [(one.dtype, one.shape) for one in values], native, "broadcast_variables")
     assigned = [variable.assign(value) for variable, value in zip(found, sent, strict=True)]
     return list(variables) if tf.executing_eagerly() else assigned
 
@@ -270,12 +272,12 @@ def _all_to_all(x: Any, splits: Any, name: str | None, process_set: ProcessSet) 
 
     outputs = [(x.dtype, _rows(x)), (tf.int32, tf.TensorShape([process_set.size()]))]
     if not may_record() and is_eager(x) and is_eager(splits):
-        result, received = run(work, [x, splits], outputs)
+        result, received = run(work, [x, splits], outputs, what="alltoall")
         return result, received
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def call(one: Any, counts: Any) -> Any:
-        result, received = run(work, [one, counts], outputs)
+        result, received = run(work, [one, counts], outputs, what="the gradient of alltoall")
         return (result, received), lambda dy, _: (gradient(dy, _, received), None)
 
     result, received = call(x, splits)

@@ -27,9 +27,10 @@ __all__ = [
 ]
 
 
-def _number(ask: Callable[[], int]) -> Any:
+def _number(what: str, ask: Callable[[], int]) -> Any:
     """An int32 of no dimension, asked for when it is needed: elastic training may change it."""
-    return run(lambda: [np.array(ask(), np.int32)], [], [(tf.int32, tf.TensorShape([]))])[0]
+    outputs = [(tf.int32, tf.TensorShape([]))]
+    return run(lambda: [np.array(ask(), np.int32)], [], outputs, what=what)[0]
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
@@ -38,7 +39,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     >>> hvd.size_op().numpy()
     2
     """
-    return _number(lambda: len(_ranks(process_set_id)))
+    return _number("size_op", lambda: len(_ranks(process_set_id)))
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
@@ -47,7 +48,7 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     >>> hvd.process_set_included_op().numpy()
     1
     """
-    return _number(lambda: int(job.rank() in _ranks(process_set_id)))
+    return _number("process_set_included_op", lambda: int(job.rank() in _ranks(process_set_id)))
 
 
 def _ranks(number: int) -> list[int]:
@@ -63,7 +64,7 @@ def rank_op(name: str | None = None) -> Any:
     >>> hvd.rank_op().numpy()  # on rank 0
     0
     """
-    return _number(job.rank)
+    return _number("rank_op", job.rank)
 
 
 def local_rank_op(name: str | None = None) -> Any:
@@ -72,7 +73,7 @@ def local_rank_op(name: str | None = None) -> Any:
     >>> hvd.local_rank_op().numpy()  # on rank 0
     0
     """
-    return _number(job.local_rank)
+    return _number("local_rank_op", job.local_rank)
 
 
 def local_size_op(name: str | None = None) -> Any:
@@ -81,7 +82,7 @@ def local_size_op(name: str | None = None) -> Any:
     >>> hvd.local_size_op().numpy()
     2
     """
-    return _number(job.local_size)
+    return _number("local_size_op", job.local_size)
 
 
 def join() -> Any:
@@ -92,7 +93,7 @@ def join() -> Any:
     >>> int(hvd.join()) in range(hvd.size())
     True
     """
-    return _number(job.join)
+    return _number("join", job.join)
 
 
 def broadcast_object(

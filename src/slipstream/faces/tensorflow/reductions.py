@@ -113,10 +113,14 @@ def _all_reduce(
         def work(array: Any) -> list[Any]:
             return [starting.all_reduce(array, name, op, *factors, process_set, wire).wait()]
 
-        return run(work, [x], [(x.dtype, x.shape)], native)[0], gradient
+        return run(work, [x], [(x.dtype, x.shape)], native, _called("allreduce", op))[0], gradient
 
     native = all_reduce_call(op, *factors, process_set, wire, name)
     return reduce(tensor)
+
+
+def _called(kind: str, op: int) -> str:
+    return f"{kind} by Adasum" if op == Adasum else kind
 
 
 def _all_reduce_now(
@@ -186,7 +190,14 @@ def _grouped_all_reduce(
         return _grouped_all_reduce(dys, None, op, factors, process_set, wire)
 
     native = all_reduce_call(op, *factors, process_set, wire, name)
-    return with_gradient(work, gradient, tensors, [(one.dtype, one.shape) for one in tensors], native)
+    return with_gradient(
+        work,
+        gradient,
+        tensors,
+        [(one.dtype, one.shape) for one in tensors],
+        native,
+        _called("grouped_allreduce", op),
+    )
 
 
 def _sparse(slices: Sequence[Any], op: int, factors: Factors, process_set: ProcessSet) -> list[Any]:
@@ -284,5 +295,5 @@ def _reduce_scatter(
         if one.shape.rank == 0:
             raise ValueError("reducescatter needs a tensor of at least one dimension")
     outputs = [(one.dtype, tf.TensorShape([None]).concatenate(one.shape[1:])) for one in inputs]
-    found = with_gradient(work, gradient, inputs, outputs)
+    found = with_gradient(work, gradient, inputs, outputs, what="reducescatter")
     return [compression.decompress(one, ctx) for one, (_, ctx) in zip(found, small, strict=True)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from slipstream.faces.arrays.keras_kinds import legacy_is_chosen
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.tensorflow.reductions import allreduce
 
@@ -21,13 +22,14 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     """
 
     def __init__(self, *args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any) -> None:
-        if "fused" in kwargs:
-            kwargs.pop("fused")  # of TensorFlow's own Keras; Horovod's layer refuses True
+        kwargs.pop("fused", None)  # of legacy Keras, whose fused operation asks nobody for mean and variance
+        if legacy_is_chosen():
+            kwargs["fused"] = False
         super().__init__(*args, **kwargs)
         self._process_set = process_set
 
-    def _moments(self, inputs: Any, mask: Any = None) -> tuple[Any, Any]:
-        mean, variance = super()._moments(inputs, mask)
+    def _moments(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        mean, variance = super()._moments(*args, **kwargs)
         if not self._process_set.included() or self._process_set.size() == 1:
             return mean, variance
         # Var[X] = E[X^2] - E[X]^2, where both are means over equally large batches.

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from slipstream.faces.arrays.compression import AnyCompression, Compression
+from slipstream.faces.arrays.keras_kinds import is_legacy
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
 from slipstream.faces.tensorflow.gradients import ReduceGradients
@@ -177,6 +178,6 @@ def PartialDistributedGradientTape(
 
 def _as_layers(layers: Any) -> list[Any]:
     found = [] if layers is None else list(layers) if isinstance(layers, list | tuple | set) else [layers]
-    if not all(isinstance(one, tf.keras.layers.Layer) for one in found):
+    if not all(is_legacy(one) or isinstance(one, tf.keras.layers.Layer) for one in found):
         raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
     return found
