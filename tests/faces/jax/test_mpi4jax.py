@@ -16,9 +16,12 @@ FOLDER = Path(__file__).parent
 EXAMPLE = FOLDER.parents[2] / "examples" / "mpi4jax_heat.py"
 
 
+@pytest.mark.parametrize(
+    "parts", ["operations", "dtypes", "messages communicators mistakes", "order mapped", "derivatives"]
+)
 @pytest.mark.parametrize(("n", "transport"), [(1, "shm"), (2, "shm"), (3, "tcp"), (4, "mixed")])
-def test_operations(n: int, transport: str) -> None:
-    ranks.run(FOLDER / "mpi4jax_rank.py", n, transport=transport, new=True)
+def test_functions(n: int, transport: str, parts: str) -> None:
+    ranks.run(FOLDER / "mpi4jax_rank.py", n, transport=transport, args=parts.split(), new=True)
 
 
 @pytest.mark.parametrize("how", ["length", "operation"])
