@@ -44,12 +44,12 @@ PYTHON_LAYERS = [
     {"observe"},
     {"reducer", "gradients", "staging"},
     {"faces"},
-    {"torch", "keras", "tf_keras", "jax", "lightgbm", "ray", "mxnet"},
+    {"torch", "keras", "tf_keras", "jax", "mpi4jax", "lightgbm", "ray", "mxnet"},
     {"tensorflow"},
     {"launch"},
     {"lab", "bench"},
     {"cli"},
-    {"as_horovod", "as_jax"},
+    {"as_horovod", "as_jax", "as_mpi4jax"},
 ]
 # the same within a package: its folders and modules
 ROOMS = {
@@ -62,7 +62,7 @@ ROOMS = {
         {"negotiation"},
     ],
     "faces": [
-        {"horovod", "torch_steps", "torch_tensors"},
+        {"horovod", "mpi", "torch_steps", "torch_tensors"},
         {"arrays"},
         {
             *("torch", "torch_distributed", "tensorflow", "keras", "jax", "mpi_trampoline"),
@@ -75,7 +75,7 @@ TOP_MODULES = {"__init__": {"base", "comm"}, "__main__": {"cli"}}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "tf_keras", "jax", "mxnet", "lightgbm", "ray"}
 WITHOUT_FRAMEWORK = {
     *("base", "plan", "comm", "observe", "reducer", "gradients", "staging", "launch", "lab", "cli"),
-    *("faces.horovod", "faces.arrays", "faces.mpi_trampoline"),
+    *("faces.horovod", "faces.mpi", "faces.arrays", "faces.mpi_trampoline"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 

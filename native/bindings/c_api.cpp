@@ -16,6 +16,7 @@
 #include "capi/table.h"
 #include "tensorflow/operations.h"
 #include "xla/handler.h"
+#include "xla/messages.h"
 
 namespace nb = nanobind;
 
@@ -234,6 +235,8 @@ void bind_c_api(nb::module_& m) {
   m.def(
       "xla_handler", [] { return nb::capsule(reinterpret_cast<void*>(&xla::call), "xla._CUSTOM_CALL_TARGET"); },
       "What XLA's FFI calls for the operations of slipstream.jax.");
+  m.def("xla_forget_messages", &xla::forget_messages,
+        "Drops the messages of slipstream.mpi4jax that have come and were not received.");
   bind_tensorflow(m);
   m.def("c_group", &c_group, nb::arg("session"), nb::arg("group"), nb::arg("caller"),
         "The address of C's handle of a group, a new reference. `caller` answers for the group.");

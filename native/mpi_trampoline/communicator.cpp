@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <new>
 #include <vector>
@@ -58,6 +59,22 @@ std::string objection(const std::vector<Member>& members) {
          "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
 }
 
+// The groups of one computation of JAX have as many members each. XLA keeps the groups that it has made: where a later
+// computation has some of them again, their processes do not come, and those that do are matched with the splits of
+// another computation. A group without all its members would give wrong results.
+std::string different_sizes(const std::vector<Part>& parts) {
+  if (!jax) return {};
+  std::map<int64_t, size_t> sizes;
+  for (const Part& part : parts)
+    if (part.color != MPI_UNDEFINED) ++sizes[part.color];
+  const bool alike =
+      std::all_of(sizes.begin(), sizes.end(), [&](const auto& one) { return one.second == sizes.begin()->second; });
+  if (alike) return {};
+  return "JAX makes groups of processes of different sizes at once: some of the groups of a computation were there "
+         "before, and others not. Over MPI the groups of a mesh must be all new or all known: use one order of the "
+         "devices in all meshes, or JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
+}
+
 // The ranks of the world that have this rank's color, in the order of their keys.
 int members_of(const slipstream_api* api, const Communicator& from, Part mine, std::vector<Member>* members) {
   std::vector<Part> parts(static_cast<size_t>(from.size));
@@ -71,6 +88,7 @@ int members_of(const slipstream_api* api, const Communicator& from, Part mine, s
   call.name = "MPI_Comm_split";
   const int code = code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? late_in_jax(from.size) : "");
   if (code != MPI_SUCCESS) return code;
+  if (std::string why = different_sizes(parts); !why.empty()) return fail(MPI_ERR_ARG, why);
   for (int32_t rank = 0; rank < from.size; ++rank) {
     const Part& part = parts[static_cast<size_t>(rank)];
     if (part.color == mine.color) members->push_back({part.key, rank});

@@ -11,6 +11,7 @@
 
 #include "capi/slipstream.h"
 #include "capi/table.h"
+#include "xla/messages.h"
 
 namespace slipstream::xla {
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr uint64_t kInline = 64 << 10;  // bytes: less is done before a thread has been told of more
 constexpr int kSigned64 = 5;            // XLA's number for int64
+constexpr int kToken = 17;              // and for what has no data
 
 const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
 
@@ -153,8 +155,10 @@ slipstream_call plain(const int64_t* fields, int32_t collective) {
 bool fit(int32_t collective, uint64_t in, uint64_t out, uint64_t ranks) {
   switch (collective) {
     case SLIPSTREAM_REDUCE_SCATTER:
+    case SLIPSTREAM_SCATTER:
       return in == out * ranks;
     case SLIPSTREAM_ALL_GATHER:
+    case SLIPSTREAM_GATHER:
       return out == in * ranks;
     case SLIPSTREAM_ALL_TO_ALL:
       return in == out && in % ranks == 0;
@@ -173,7 +177,8 @@ const char* append(Calls& to, slipstream_call call, const Buffer* in, const Buff
     return "this function was compiled for a group of another size: compile it anew (jax.clear_caches())";
   call.src = in != nullptr ? in->data : nullptr;
   call.dst = out != nullptr ? out->data : nullptr;
-  call.count = elements_of(call.collective == SLIPSTREAM_REDUCE_SCATTER ? *out : one);
+  const bool parts = call.collective == SLIPSTREAM_REDUCE_SCATTER || call.collective == SLIPSTREAM_SCATTER;
+  call.count = elements_of(parts ? *out : one);
   if (call.collective == SLIPSTREAM_ALL_TO_ALL) call.count /= ranks;
   to.bytes += call.count * api().dtype_bytes(call.dtype);
   to.waits = to.waits || call.collective == SLIPSTREAM_SEND || call.collective == SLIPSTREAM_RECV;
@@ -188,8 +193,9 @@ const char* read(const CallFrame& frame, const int64_t* fields, uint64_t ranks, 
     found.calls.push_back(plain(fields, collective));
     return nullptr;
   }
-  if (in != out && collective != SLIPSTREAM_SEND && collective != SLIPSTREAM_RECV)
-    return "an operation has not as many results as arrays";
+  const bool one_sided = collective == SLIPSTREAM_SEND || collective == SLIPSTREAM_RECV ||
+                         collective == SLIPSTREAM_GATHER || collective == SLIPSTREAM_SCATTER;
+  if (in != out && !one_sided) return "an operation has not as many results as arrays";
   for (int64_t i = 0; i < std::max(in, out); ++i) {
     const Buffer* const src = i < in ? &buffer_at(frame.args, i) : nullptr;
     const Buffer* const dst = i < out ? &buffer_at(frame.results, i) : nullptr;
@@ -227,6 +233,30 @@ Error* submit(CallFrame& frame, slipstream_group* group, const Calls& calls) {
   return nullptr;
 }
 
+// One message each way, at most.
+Error* exchanged(const CallFrame& frame, const int64_t* fields, slipstream_group* group) {
+  Outgoing out;
+  Incoming in;
+  if (fields[kArrays] > 1 || frame.results.size > 2)
+    return error_of(*frame.api, kInvalidArgument, "an exchange has one array each way");
+  const bool sends = fields[kArrays] == 1, receives = frame.results.size == 2;
+  const auto bytes_of = [](const Buffer& one) { return elements_of(one) * api().dtype_bytes(dtype_of(one.dtype)); };
+  if (sends) {
+    const Buffer& src = buffer_at(frame.args, 0);
+    out = {fields[kRoot], fields[kTag], src.data, bytes_of(src), dtype_of(src.dtype)};
+  }
+  if (receives) {
+    const Buffer& dst = buffer_at(frame.results, 0);
+    auto* const status = reinterpret_cast<Arrived*>(static_cast<uintptr_t>(fields[kStatus]));
+    in = {fields[kSource], fields[kRecvTag], dst.data, bytes_of(dst), dtype_of(dst.dtype), status};
+  }
+  if (out.dtype < 0 || in.dtype < 0)
+    return error_of(*frame.api, kInvalidArgument, "slipstream cannot communicate arrays of this dtype");
+  std::string text;
+  const int32_t status = exchange(group, sends ? &out : nullptr, receives ? &in : nullptr, text);
+  return status == SLIPSTREAM_OK ? nullptr : error_of(*frame.api, code_of(status), text);
+}
+
 Error* executed(CallFrame& frame) {
   const Attributes& attributes = frame.attributes;
   if (attributes.size != 1 || attributes.types[0] != kArray || frame.results.size < 1)
@@ -239,11 +269,13 @@ Error* executed(CallFrame& frame) {
     return error_of(*frame.api, kInvalidArgument, "an operation has more arrays than arguments");
   const GroupOf group(fields[kGroup]);
   if (group.status() != SLIPSTREAM_OK) return error_of(*frame.api, code_of(group.status()), api().last_error());
+  if (const Buffer& after = buffer_at(frame.results, frame.results.size - 1); after.dtype != kToken)
+    *static_cast<std::byte*>(after.data) = std::byte{0};
+  if (fields[kCollective] == kExchange) return exchanged(frame, fields, group.get());
   Calls calls;
   const auto ranks = static_cast<uint64_t>(api().group_size(group.get()));
   if (const char* const problem = read(frame, fields, ranks, calls); problem != nullptr)
     return error_of(*frame.api, kInvalidArgument, problem);
-  *static_cast<std::byte*>(buffer_at(frame.results, frame.results.size - 1).data) = std::byte{0};
   const bool at_once = !calls.waits && (calls.bytes <= kInline || calls.calls.empty());
   return at_once ? run(frame, group.get(), calls) : submit(frame, group.get(), calls);
 }

@@ -1,6 +1,6 @@
 """A program of JAX in which something goes wrong; each process prints what it is told.
 
-slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|subset|devices
+slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|subset|devices|meshes
 """
 
 from __future__ import annotations
@@ -55,6 +55,19 @@ def main() -> None:
         else:  # it lives, and has nothing to do with it
             for one in range(2):
                 told.blocking_key_value_get(f"told {one}", LIMIT_MS)
+    elif kind == "meshes":  # the second has one of the first's groups again, so only two processes come
+        for order in ([0, 1, 2, 3], [0, 1, 3, 2], [0, 2, 1, 3]):
+            mesh = Mesh(np.array(everywhere)[order].reshape(2, 2), ("i", "j"))
+            place = NamedSharding(mesh, P("i", "j"))
+            whole = np.arange(4.0, dtype=np.float32).reshape(2, 2)
+            x = jax.make_array_from_callback((2, 2), place, lambda index: whole[index])  # noqa: B023
+            try:
+                y = jax.device_put(x, NamedSharding(mesh, P("i")))
+                right = np.array_equal(y.addressable_data(0), whole[[order.index(me) // 2]])
+            except jax.errors.JaxRuntimeError as error:
+                print("told:", str(error).splitlines()[0])
+                break
+            assert right, order
     elif kind == "devices":
         assert len(jax.local_devices()) == 2
         psum(everywhere, 4)

@@ -74,6 +74,11 @@ def test_a_computation_of_some_processes_ends_with_the_cure(tag: str) -> None:
         assert re.search(r"has waited .* for rank 2 ", text)
 
 
+def test_groups_of_two_computations_are_not_taken_for_one(tag: str) -> None:
+    texts = told(tag, "meshes", 4, "-e", "SLIPSTREAM_TIMEOUT=10")
+    assert any("groups of processes of different sizes at once" in text for text in texts.values())
+
+
 @pytest.mark.parametrize(
     "how", ["XLA_FLAGS=--xla_force_host_platform_device_count=2", "JAX_NUM_CPU_DEVICES=2"]
 )

@@ -290,6 +290,12 @@ def main() -> None:
     "installed. See docs/migrating.md.",
 )
 @click.option(
+    "--mpi4jax",
+    is_flag=True,
+    help="Run scripts of mpi4jax unchanged: 'import mpi4jax' and 'from mpi4py import MPI' import slipstream, also "
+    "where these are installed. See docs/mpi4jax.md.",
+)
+@click.option(
     "--reducers",
     metavar="HOST[:PORT],...|auto",
     help="Reducers that run already (see slipstream reducer), or auto: one for this job on each host that the host "
@@ -319,6 +325,7 @@ def run(
     variables: tuple[str, ...],
     exported: tuple[str, ...],
     horovod: bool,
+    mpi4jax: bool,
     reducers: str | None,
     ssh_port: int | None,
     ssh_identity_file: str | None,
@@ -369,6 +376,7 @@ def run(
             reducers=_reducers(reducers, env, settings),
             reducer_hosts=_reducer_hosts(places) if reducers == "auto" else (),
             horovod=horovod,
+            mpi4jax=mpi4jax,
         )
         code = run_job(options)
     except ValueError as error:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.launch import control_group, wire
-from slipstream.launch.environment import as_horovod, for_jax, laid_over
+from slipstream.launch.environment import as_horovod, as_mpi4jax, for_jax, laid_over
 from slipstream.launch.guard import guarded
 from slipstream.launch.outbox import Outbox
 from slipstream.launch.processes import die_with_parent, kill_descendants, reap
@@ -160,6 +160,8 @@ class _HostAgent:
         common = laid_over(os.environ, spec.env) if spec.inherit else dict(spec.env)
         if spec.horovod:
             common = as_horovod(common)
+        if spec.mpi4jax:
+            common = as_mpi4jax(common)
         common = for_jax(common)
         cores = len(os.sched_getaffinity(0))
         common.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(spec.ranks))))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream.launch.hosts import Placed
 
-__all__ = ["FORWARDED", "as_horovod", "for_jax", "laid_over", "passed_on", "rank_variables"]
+__all__ = ["FORWARDED", "as_horovod", "as_mpi4jax", "for_jax", "laid_over", "passed_on", "rank_variables"]
 
 # What other hosts get of the launcher's variables: settings of libraries that ranks use, and where programs are.
 # Everything else stays here, tokens and keys above all; `slipstream run -x NAME` adds what a job needs.
@@ -58,6 +58,11 @@ def laid_over(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, s
 def as_horovod(env: Mapping[str, str]) -> dict[str, str]:
     """``env`` in which Python finds the package ``horovod`` of this slipstream before any other."""
     return _on_path(env, "as_horovod")
+
+
+def as_mpi4jax(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` in which Python finds the packages ``mpi4jax`` and ``mpi4py`` of this slipstream before any other."""
+    return _on_path(env, "as_mpi4jax")
 
 
 def for_jax(env: Mapping[str, str]) -> dict[str, str]:

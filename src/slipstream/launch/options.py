@@ -15,7 +15,7 @@ class JobOptions:
     """How to run a job; ``placed`` holds its ranks in order, times are in seconds.
 
     ``reducers``: host and port of those that run already. ``reducer_hosts``: where to start one for this job.
-    ``horovod``: the ranks find slipstream by the name of Horovod.
+    ``horovod``, ``mpi4jax``: the ranks find slipstream by the name of Horovod, of mpi4jax and mpi4py.
     ``min_np``: the job goes on while as many ranks are left (None: it ends with the first that fails).
     """
 
@@ -36,3 +36,4 @@ class JobOptions:
     reducers: tuple[tuple[str, int], ...] = ()
     reducer_hosts: tuple[str, ...] = ()
     horovod: bool = False
+    mpi4jax: bool = False

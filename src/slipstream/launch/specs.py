@@ -76,7 +76,7 @@ class JobSpecs:
             env["SLIPSTREAM_INTERFACE"] = options.interface
         env |= options.env
         ranks = [SpecRank(one.rank, rank_variables(one, len(options.placed))) for one in placed]
-        return Spec(options.argv, options.cwd, env, not local, ranks, options.horovod)
+        return Spec(options.argv, options.cwd, env, not local, ranks, options.horovod, options.mpi4jax)
 
     def of_reducer(self, host: str) -> Spec:
         """What starts a reducer on ``host``."""

@@ -47,8 +47,8 @@ class SpecRank:
 class Spec:
     """What an agent starts: the command, where, with which variables.
 
-    ``env`` is laid over the agent's own environment when ``inherit``, else it is all there is. ``horovod``: the ranks
-    find slipstream by the name of Horovod (`environment.as_horovod`).
+    ``env`` is laid over the agent's own environment when ``inherit``, else it is all there is. ``horovod``,
+    ``mpi4jax``: the ranks find slipstream by the name of Horovod, of mpi4jax and mpi4py (`launch.environment`).
     """
 
     argv: list[str]
@@ -57,6 +57,7 @@ class Spec:
     inherit: bool
     ranks: list[SpecRank]
     horovod: bool = False
+    mpi4jax: bool = False
 
     def pack(self) -> bytes:
         """This spec as JSON."""
@@ -67,8 +68,8 @@ class Spec:
         """Reads what `pack` wrote; raises ValueError, KeyError or TypeError when it is something else."""
         raw = json.loads(data.decode("utf-8", "surrogateescape"))
         ranks = [SpecRank(int(rank["rank"]), dict(rank["env"])) for rank in raw["ranks"]]
-        env, inherit, horovod = dict(raw["env"]), bool(raw["inherit"]), bool(raw["horovod"])
-        return cls(list(raw["argv"]), str(raw["cwd"]), env, inherit, ranks, horovod)
+        names = bool(raw["horovod"]), bool(raw["mpi4jax"])
+        return cls(list(raw["argv"]), str(raw["cwd"]), dict(raw["env"]), bool(raw["inherit"]), ranks, *names)
 
 
 def message(kind: int, rank: int = 0, payload: bytes = b"") -> bytes:

@@ -21,24 +21,28 @@ from jax.custom_batching import custom_vmap
 from slipstream import _core
 from slipstream.base.dtypes import from_numpy
 
-__all__ = ["Kind", "Spec", "called"]
+__all__ = ["TARGET", "Kind", "Spec", "called"]
 
-_TARGET = "slipstream_call"
-jax.ffi.register_ffi_target(_TARGET, _core.xla_handler(), platform="cpu")
+TARGET = "slipstream_call"
+jax.ffi.register_ffi_target(TARGET, _core.xla_handler(), platform="cpu")
 
 
 class Kind(IntEnum):
-    """The collectives, as slipstream.h numbers them; SEND_RECV is a pair of its."""
+    """The collectives, as slipstream.h numbers them; SEND_RECV is a pair of its, EXCHANGE messages as MPI has them."""
 
     ALL_REDUCE = 1
     REDUCE_SCATTER = 2
     ALL_GATHER = 3
     BROADCAST = 4
+    REDUCE = 5
+    GATHER = 6
+    SCATTER = 7
     ALL_TO_ALL = 8
     SEND = 9
     RECV = 10
     BARRIER = 11
     SEND_RECV = 100
+    EXCHANGE = 101
 
 
 # Their result is along dim 0 of other size, or in other order, than what they read.
@@ -51,7 +55,8 @@ class Spec:
 
     ``root``: or the rank that a message goes to, or comes from. ``source``: the rank that one comes from;
     of a broadcast, whether this rank is the root. ``results``: (shape, dtype) of what is received. ``unused``: a rank
-    that does not use the result takes part all the same.
+    that does not use the result takes part all the same. ``recv_tag``, ``status``: of an exchange; see
+    native/xla/handler.h. Of ``status``, which keeps the object alive, the address is told.
     """
 
     kind: Kind
@@ -66,14 +71,15 @@ class Spec:
     postscale: float = 1.0
     results: tuple[tuple[tuple[int, ...], str], ...] = ()
     unused: bool = False
+    recv_tag: int = 0
+    status: Any = None
 
     def fields(self, arrays: int) -> np.ndarray[Any, Any]:
         """What the native handler reads, in its order. ``arrays``: how many there are."""
         scales = struct.unpack("<qq", struct.pack("<dd", self.prescale, self.postscale))
-        return np.array(
-            [self.kind, self.group, self.op, self.root, self.source, self.tag, self.wire, *scales, arrays],
-            np.int64,
-        )
+        status = 0 if self.status is None else self.status.address
+        parts = (self.kind, self.group, self.op, self.root, self.source, self.tag, self.wire)
+        return np.array([*parts, *scales, arrays, self.recv_tag, status], np.int64)
 
     def result_of(self, x: Any) -> jax.ShapeDtypeStruct:
         """What becomes of one array."""
@@ -121,7 +127,7 @@ def _call(spec: Spec, tokens: tuple[Any, ...], *arrays: Any) -> tuple[Any, ...]:
     if spec.kind not in (Kind.SEND, Kind.RECV, Kind.BARRIER):
         results = [spec.result_of(x) for x in arrays]
     call = jax.ffi.ffi_call(
-        _TARGET,
+        TARGET,
         [*results, jax.ShapeDtypeStruct((), jnp.uint8)],
         # Switches off XLA's quick way, so only where nothing else would keep the operation.
         has_side_effect=spec.unused or spec.kind in (Kind.SEND, Kind.BARRIER),

@@ -8,12 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from slipstream import _core
 from slipstream.base.dtypes import Op, as_op, as_wire
-from slipstream.comm.collectives.native_calls import handle_of
-from slipstream.comm.membership.group import Group, check_group, world
+from slipstream.comm.membership.group import Group
 from slipstream.faces.jax.calls import Kind, Spec
 from slipstream.faces.jax.gradients import differentiable
+from slipstream.faces.jax.groups import named
 from slipstream.faces.jax.order import ordered
 
 __all__ = [
@@ -27,20 +26,6 @@ __all__ = [
     "send",
     "sendrecv",
 ]
-
-_held: dict[int, int] = {}  # C's handles of groups that operations name, by id
-
-
-def _named(group: Group | None) -> tuple[Group, int]:
-    """The group, and what operations call it: a compiled function may outlive the job, whose world is 0."""
-    check_group("group", group)
-    if group is None or group is group.job.world:
-        return group or world(), 0
-    if group.id not in _held:
-        _held[group.id] = handle_of(group)
-        group_id = group.id
-        group.job.when_left(lambda: _core.c_release(_held.pop(group_id, 0)))
-    return group, group.id
 
 
 def _run(spec: Spec, tree: Any, after: Any) -> Any:
@@ -86,7 +71,7 @@ def allreduce(
     Returns a tree like ``tree``. Raises ValueError or TypeError for arguments that do not fit; a SlipstreamError, or
     JaxRuntimeError or ValueError with its text inside `jit`, when the operation fails.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     spec = Spec(Kind.ALL_REDUCE, members.size, group_id, op=int(as_op(op)))
     return _by_wire(_scaled(spec, float(prescale_factor), float(postscale_factor)), wire, tree, after)
 
@@ -124,7 +109,7 @@ def reducescatter(
     ``tree``: arrays whose dim 0 the number of ranks divides. The rest is as in `allreduce`. Returns a tree of arrays
     with that part of dim 0. Raises what `allreduce` raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     spec = Spec(Kind.REDUCE_SCATTER, members.size, group_id, op=int(as_op(op)))
     return _run(_scaled(spec, float(prescale_factor), float(postscale_factor)), tree, after)
 
@@ -135,7 +120,7 @@ def allgather(tree: Any, *, group: Group | None = None, after: Any = ()) -> Any:
     ``tree``: arrays of the same shapes on all ranks, of at least one dimension. ``group``, ``after``: as in
     `allreduce`. Returns a tree of arrays with as many times the rows. Raises what `allreduce` raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     return _run(Spec(Kind.ALL_GATHER, members.size, group_id), tree, after)
 
 
@@ -145,7 +130,7 @@ def alltoall(tree: Any, *, group: Group | None = None, after: Any = ()) -> Any:
     ``tree``: arrays whose dim 0 the number of ranks divides. ``group``, ``after``: as in `allreduce`. Returns a tree
     like ``tree``. Raises what `allreduce` raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     return _run(Spec(Kind.ALL_TO_ALL, members.size, group_id), tree, after)
 
 
@@ -155,7 +140,7 @@ def broadcast(tree: Any, root_rank: int = 0, *, group: Group | None = None, afte
     ``tree``: arrays of the same shapes and dtypes on all ranks. ``root_rank``: of the group. ``group``, ``after``: as
     in `allreduce`. Returns the root's tree. Raises what `allreduce` raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     root = _rank_of(members, "root_rank", root_rank)
     mine = int(root == members.rank)  # the derivative asks
     return _run(Spec(Kind.BROADCAST, members.size, group_id, root=root, source=mine), tree, after)
@@ -177,7 +162,7 @@ def sendrecv(
     apart. ``group``, ``after``: as in `allreduce`. Returns what came, a tree like ``tree``. Raises what `allreduce`
     raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     ends = _rank_of(members, "dest", dest, other=True), _rank_of(members, "source", source, other=True)
     spec = Spec(Kind.SEND_RECV, members.size, group_id, root=ends[0], source=ends[1], tag=int(tag))
     return _run(spec, tree, after)
@@ -189,7 +174,7 @@ def send(x: Any, dest: int, *, tag: int = 0, group: Group | None = None, after: 
     ``x``: the array. ``dest``: a rank of the group, not this one. ``tag``, ``group``, ``after``: as in `sendrecv`. Two
     ranks that both send first may wait for each other: take `sendrecv`. Raises what `allreduce` raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     root = _rank_of(members, "dest", dest, other=True)
     ordered(Spec(Kind.SEND, members.size, group_id, root=root, tag=int(tag)), None, [jnp.asarray(x)], after)
 
@@ -201,7 +186,7 @@ def recv(like: Any, source: int, *, tag: int = 0, group: Group | None = None, af
     group, not this one. ``tag``, ``group``, ``after``: as in `sendrecv`. Returns the array. Raises what `allreduce`
     raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     root = _rank_of(members, "source", source, other=True)
     result = (tuple(like.shape), jnp.dtype(like.dtype).name)
     spec = Spec(Kind.RECV, members.size, group_id, root=root, tag=int(tag), results=(result,))
@@ -214,5 +199,5 @@ def barrier(*, group: Group | None = None, after: Any = ()) -> None:
     ``group``, ``after``: as in `allreduce`. In a traced function, what follows it in the same function comes after.
     Raises what `allreduce` raises.
     """
-    members, group_id = _named(group)
+    members, group_id = named(group)
     ordered(Spec(Kind.BARRIER, members.size, group_id), None, [], after)

@@ -1,0 +1,222 @@
+#include "xla/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "capi/table.h"
+
+namespace slipstream::xla {
+
+namespace {
+
+const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
+
+// The engine's tags of all frames, and of what does not fit into them.
+constexpr int32_t kFrameTag = std::numeric_limits<int32_t>::min();
+constexpr int32_t kPayloadTag = kFrameTag + 1;
+constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes of messages that nobody has received yet
+
+// What says which message it is, with a small one in it: the engine sends so many bytes without waiting for a receive.
+struct Frame {
+  struct {
+    int64_t tag;
+    uint64_t bytes;
+    int64_t dtype;
+    int64_t unused;
+  } head;
+  std::array<std::byte, 4096 - sizeof(head)> small;
+};
+static_assert(sizeof(Frame) == 4096);
+
+struct Kept {
+  int64_t tag;
+  int64_t dtype;
+  std::vector<std::byte> data;
+};
+
+// Of one rank of one group.
+struct Peer {
+  std::mutex sends, receives;
+  std::deque<Kept> kept;  // come, and not received; `receives` guards it
+};
+
+std::mutex peers_mutex;
+std::map<std::pair<uint64_t, int64_t>, std::shared_ptr<Peer>> peers;
+
+std::shared_ptr<Peer> peer_of(slipstream_group* group, int64_t rank) {
+  const std::lock_guard lock(peers_mutex);
+  auto& found = peers[{api().group_id(group), rank}];
+  if (found == nullptr) found = std::make_shared<Peer>();
+  return found;
+}
+
+slipstream_call call_of(int32_t collective, int64_t peer, int32_t tag, const void* src, void* dst, uint64_t bytes) {
+  slipstream_call call;
+  slipstream_call_init(&call, collective);
+  call.root = static_cast<int32_t>(peer);
+  call.tag = tag;
+  call.src = src;
+  call.dst = dst;
+  call.count = bytes;
+  call.dtype = SLIPSTREAM_U8;
+  return call;
+}
+
+std::string described(uint64_t bytes, int64_t dtype) {
+  return std::to_string(bytes) + " bytes of the dtype of number " + std::to_string(dtype);
+}
+
+class Exchange {
+ public:
+  Exchange(slipstream_group* group, std::string& text) : group_(group), rank_(api().group_rank(group)), text_(text) {}
+
+  // Begins to send. The frame and the rest are one after the other also if other threads send to this rank.
+  int32_t send(const Outgoing& out) {
+    if (out.dest == kNobody) return SLIPSTREAM_OK;
+    const auto peer = peer_of(group_, out.dest);
+    if (out.dest == rank_) return keep_own(*peer, out);
+    frame_.head = {out.tag, out.bytes, out.dtype, 0};
+    const bool small = out.bytes <= frame_.small.size();
+    if (small && out.bytes != 0) std::memcpy(frame_.small.data(), out.data, out.bytes);
+    const std::lock_guard lock(peer->sends);
+    const auto frame = call_of(SLIPSTREAM_SEND, out.dest, kFrameTag, &frame_, nullptr, sizeof frame_);
+    if (const int32_t status = begin(frame, sent_[0]); status != SLIPSTREAM_OK || small) return status;
+    return begin(call_of(SLIPSTREAM_SEND, out.dest, kPayloadTag, out.data, nullptr, out.bytes), sent_[1]);
+  }
+
+  int32_t receive(const Incoming& in) {
+    if (in.source == kNobody) {
+      if (in.bytes != 0) std::memset(in.data, 0, in.bytes);
+      return received(in, kNobody, kAnyTag, 0);
+    }
+    const auto peer = peer_of(group_, in.source);
+    const std::lock_guard lock(peer->receives);
+    for (auto kept = peer->kept.begin(); kept != peer->kept.end(); ++kept)
+      if (matches(in, kept->tag)) return take(in, *peer, kept);
+    if (in.source == rank_) {
+      text_ = "recv: this rank has sent itself no message with this tag, and would wait for ever";
+      return SLIPSTREAM_INVALID;
+    }
+    for (;;) {
+      const auto frame = std::make_unique<Frame>();
+      if (const int32_t status =
+              run(call_of(SLIPSTREAM_RECV, in.source, kFrameTag, nullptr, frame.get(), sizeof *frame));
+          status != SLIPSTREAM_OK)
+        return status;
+      if (matches(in, frame->head.tag)) return take(in, *frame);
+      if (const int32_t status = keep(*peer, in.source, *frame); status != SLIPSTREAM_OK) return status;
+    }
+  }
+
+  // Waits until what is sent may be written again. Errors of the job end it.
+  int32_t finish(int32_t status) {
+    for (slipstream_work* work : sent_) {
+      if (work == nullptr) continue;
+      const int32_t ended = api().work_wait(work, -1.0);
+      if (status == SLIPSTREAM_OK && ended != SLIPSTREAM_OK) status = told(ended);
+      api().work_free(work);
+    }
+    return status;
+  }
+
+ private:
+  int32_t told(int32_t status) {
+    if (status != SLIPSTREAM_OK) text_ = api().last_error();
+    return status;
+  }
+  int32_t run(const slipstream_call& call) { return told(api().run(group_, &call)); }
+  int32_t begin(const slipstream_call& call, slipstream_work*& work) { return told(api().begin(group_, &call, &work)); }
+
+  int32_t abort(std::string why) {
+    text_ = std::move(why);
+    api().abort(group_, text_.c_str());
+    return SLIPSTREAM_MISMATCH;
+  }
+
+  // Any tag is any of the program's: those of `scan` are negative.
+  static bool matches(const Incoming& in, int64_t tag) { return in.tag == kAnyTag ? tag >= 0 : in.tag == tag; }
+
+  static int32_t received(const Incoming& in, int64_t source, int64_t tag, uint64_t bytes) {
+    if (in.status != nullptr) *in.status = {source, tag, static_cast<int64_t>(bytes)};
+    return SLIPSTREAM_OK;
+  }
+
+  int32_t fits(const Incoming& in, int64_t tag, uint64_t bytes, int64_t dtype) {
+    if (bytes == in.bytes && dtype == in.dtype) return SLIPSTREAM_OK;
+    return abort("recv on rank " + std::to_string(rank_) + " wants " + described(in.bytes, in.dtype) + ", and rank " +
+                 std::to_string(in.source) + " has sent " + described(bytes, dtype) + " with the tag " +
+                 std::to_string(tag) + ": shapes and dtypes of a message must be the same on both ranks");
+  }
+
+  int32_t take(const Incoming& in, Peer& peer, std::deque<Kept>::iterator kept) {
+    if (const int32_t status = fits(in, kept->tag, kept->data.size(), kept->dtype); status != SLIPSTREAM_OK)
+      return status;
+    if (in.bytes != 0) std::memcpy(in.data, kept->data.data(), in.bytes);
+    const int64_t tag = kept->tag;
+    peer.kept.erase(kept);
+    return received(in, in.source, tag, in.bytes);
+  }
+
+  int32_t take(const Incoming& in, const Frame& frame) {
+    const auto& head = frame.head;
+    if (const int32_t status = fits(in, head.tag, head.bytes, head.dtype); status != SLIPSTREAM_OK) return status;
+    if (const int32_t status = fetch(in.source, frame, in.data); status != SLIPSTREAM_OK) return status;
+    return received(in, in.source, head.tag, in.bytes);
+  }
+
+  int32_t fetch(int64_t source, const Frame& frame, void* data) {
+    const uint64_t bytes = frame.head.bytes;
+    if (bytes > frame.small.size()) return run(call_of(SLIPSTREAM_RECV, source, kPayloadTag, nullptr, data, bytes));
+    if (bytes != 0) std::memcpy(data, frame.small.data(), bytes);
+    return SLIPSTREAM_OK;
+  }
+
+  int32_t keep(Peer& peer, int64_t source, const Frame& frame) {
+    uint64_t bytes = 0;
+    for (const Kept& one : peer.kept) bytes += one.data.size();
+    if (frame.head.bytes > kMostKept - std::min(bytes, kMostKept))
+      return abort("rank " + std::to_string(rank_) + " has more than 1 GiB of messages from rank " +
+                   std::to_string(source) + " whose tags no recv has named: receive them in the order of the sends");
+    Kept kept{frame.head.tag, frame.head.dtype, std::vector<std::byte>(frame.head.bytes)};
+    if (const int32_t status = fetch(source, frame, kept.data.data()); status != SLIPSTREAM_OK) return status;
+    peer.kept.push_back(std::move(kept));
+    return SLIPSTREAM_OK;
+  }
+
+  int32_t keep_own(Peer& peer, const Outgoing& out) {
+    const auto* const data = static_cast<const std::byte*>(out.data);
+    const std::lock_guard lock(peer.receives);
+    peer.kept.push_back({out.tag, out.dtype, std::vector<std::byte>(data, data + out.bytes)});
+    return SLIPSTREAM_OK;
+  }
+
+  slipstream_group* group_;
+  int64_t rank_;
+  std::string& text_;
+  Frame frame_;
+  std::array<slipstream_work*, 2> sent_{};
+};
+
+}  // namespace
+
+int32_t exchange(slipstream_group* group, const Outgoing* out, const Incoming* in, std::string& text) {
+  Exchange both(group, text);
+  int32_t status = out != nullptr ? both.send(*out) : SLIPSTREAM_OK;
+  if (status == SLIPSTREAM_OK && in != nullptr) status = both.receive(*in);
+  return both.finish(status);
+}
+
+void forget_messages() {
+  const std::lock_guard lock(peers_mutex);
+  peers.clear();
+}
+
+}  // namespace slipstream::xla
