@@ -18,10 +18,9 @@ namespace nb = nanobind;
 namespace slipstream {
 
 QuickCalls::Kind QuickCalls::kind_of(std::string_view collective) {
-  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather",   "broadcast",
-                                         "barrier",    "all_to_all",     "long_gather",  "long_exchange",
-                                         "gather",     "scatter",        "long_collect", "long_divide",
-                                         "reduce"};
+  constexpr std::string_view kNames[] = {"all_reduce",   "reduce_scatter", "all_gather",    "broadcast", "barrier",
+                                         "all_to_all",   "long_gather",    "long_exchange", "gather",    "scatter",
+                                         "long_collect", "long_divide",    "reduce"};
   const auto found = std::ranges::find(kNames, collective);
   if (found == std::end(kNames)) throw Failure(Code::invalid, "no collective that has quick calls");
   return static_cast<Kind>(found - std::begin(kNames));

@@ -43,9 +43,7 @@ class QuickEntry {
   bool has_root() const {
     return kind_ == Kind::broadcast || kind_ == Kind::gather || kind_ == Kind::scatter || kind_ == Kind::reduce;
   }
-  bool reduces() const {
-    return kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter || kind_ == Kind::reduce;
-  }
+  bool reduces() const { return kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter || kind_ == Kind::reduce; }
   // all_gather and all_to_all.
   PyObject* told_first(const QuickCalls& calls, const Given& given, const ArrayView& x) const;
   PyObject* joined(const nanobind::object& told, const Given& given, const ArrayView& x) const;

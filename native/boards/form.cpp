@@ -120,7 +120,7 @@ class Reduction {
   size_t element_;
   const std::byte* const* posted_;
   int ranks_;
-  int root_ = 0;  // of a tree
+  int root_ = 0;                                               // of a tree
   std::array<std::array<std::byte, kBlockBytes>, 6> scratch_;  // not initialised: written before it is read
 };
 

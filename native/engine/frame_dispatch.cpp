@@ -140,8 +140,7 @@ Error FrameDispatch::deliver_early(Execution& execution) {
     Link* link = fabric_.up(early.peer);
     if (link == nullptr && early.is_lent()) continue;
     if (link == nullptr) link = &fabric_.past(early.peer);
-    const Payload payload =
-        early.is_lent() ? early.lent : Payload{early.payload.data(), early.frame.length, true, 0};
+    const Payload payload = early.is_lent() ? early.lent : Payload{early.payload.data(), early.frame.length, true, 0};
     execution.lateness.was_early(execution.peer_index(early.peer));
     if (Error error = for_execution(execution, *link, early.frame, payload)) return error;
   }

@@ -49,8 +49,8 @@ class PrivateSends {
     const bool pays = when_ == When::always || (when_ == When::receiving && receiving_.bytes() >= sent_ / 2);
     return pays && link.single_copy() != SingleCopy::off;
   }
-  // Whether bulk may leave before its receiver has said that it is ready: it lies here until it is fetched, and takes no
-  // memory of the receiver's.
+  // Whether bulk may leave before its receiver has said that it is ready: it lies here until it is fetched, and takes
+  // no memory of the receiver's.
   bool at_once(const Link& link) const { return lends_at_once_ && link.single_copy() != SingleCopy::off; }
   // A message that leaves so.
   bool lends_message() const { return lends_at_once_ && sent_ != 0; }

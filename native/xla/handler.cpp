@@ -260,10 +260,10 @@ Error* exchanged(const CallFrame& frame, const int64_t* fields, slipstream_group
 Error* executed(CallFrame& frame) {
   const Attributes& attributes = frame.attributes;
   if (attributes.size != 1 || attributes.types[0] != kArray || frame.results.size < 1)
-    return error_of(*frame.api, kInvalidArgument, "this is no call of slipstream.jax");
+    return error_of(*frame.api, kInvalidArgument, "this is no call of slipstream");
   const auto& array = *static_cast<const Array*>(attributes.values[0]);
   if (array.dtype != kSigned64 || array.size != kFields)
-    return error_of(*frame.api, kInvalidArgument, "slipstream.jax and its native part are of different releases");
+    return error_of(*frame.api, kInvalidArgument, "slipstream and its native part are of different releases");
   const auto* const fields = static_cast<const int64_t*>(array.data);
   if (fields[kArrays] < 0 || fields[kArrays] > frame.args.size)
     return error_of(*frame.api, kInvalidArgument, "an operation has more arrays than arguments");

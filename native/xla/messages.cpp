@@ -19,13 +19,13 @@ namespace {
 
 const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
 
-// The engine's tags of all frames, and of what does not fit into them.
-constexpr int32_t kFrameTag = std::numeric_limits<int32_t>::min();
-constexpr int32_t kPayloadTag = kFrameTag + 1;
+// The engine's tags of all envelopes, and of what does not fit into them.
+constexpr int32_t kEnvelopeTag = std::numeric_limits<int32_t>::min();
+constexpr int32_t kPayloadTag = kEnvelopeTag + 1;
 constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes of messages that nobody has received yet
 
 // What says which message it is, with a small one in it: the engine sends so many bytes without waiting for a receive.
-struct Frame {
+struct Envelope {
   struct {
     int64_t tag;
     uint64_t bytes;
@@ -34,7 +34,7 @@ struct Frame {
   } head;
   std::array<std::byte, 4096 - sizeof(head)> small;
 };
-static_assert(sizeof(Frame) == 4096);
+static_assert(sizeof(Envelope) == 4096);
 
 struct Kept {
   int64_t tag;
@@ -78,17 +78,17 @@ class Exchange {
  public:
   Exchange(slipstream_group* group, std::string& text) : group_(group), rank_(api().group_rank(group)), text_(text) {}
 
-  // Begins to send. The frame and the rest are one after the other also if other threads send to this rank.
+  // Begins to send. The envelope and the rest are one after the other also if other threads send to this rank.
   int32_t send(const Outgoing& out) {
     if (out.dest == kNobody) return SLIPSTREAM_OK;
     const auto peer = peer_of(group_, out.dest);
     if (out.dest == rank_) return keep_own(*peer, out);
-    frame_.head = {out.tag, out.bytes, out.dtype, 0};
-    const bool small = out.bytes <= frame_.small.size();
-    if (small && out.bytes != 0) std::memcpy(frame_.small.data(), out.data, out.bytes);
+    envelope_.head = {out.tag, out.bytes, out.dtype, 0};
+    const bool small = out.bytes <= envelope_.small.size();
+    if (small && out.bytes != 0) std::memcpy(envelope_.small.data(), out.data, out.bytes);
     const std::lock_guard lock(peer->sends);
-    const auto frame = call_of(SLIPSTREAM_SEND, out.dest, kFrameTag, &frame_, nullptr, sizeof frame_);
-    if (const int32_t status = begin(frame, sent_[0]); status != SLIPSTREAM_OK || small) return status;
+    const auto envelope = call_of(SLIPSTREAM_SEND, out.dest, kEnvelopeTag, &envelope_, nullptr, sizeof envelope_);
+    if (const int32_t status = begin(envelope, sent_[0]); status != SLIPSTREAM_OK || small) return status;
     return begin(call_of(SLIPSTREAM_SEND, out.dest, kPayloadTag, out.data, nullptr, out.bytes), sent_[1]);
   }
 
@@ -106,13 +106,13 @@ class Exchange {
       return SLIPSTREAM_INVALID;
     }
     for (;;) {
-      const auto frame = std::make_unique<Frame>();
+      const auto envelope = std::make_unique<Envelope>();
       if (const int32_t status =
-              run(call_of(SLIPSTREAM_RECV, in.source, kFrameTag, nullptr, frame.get(), sizeof *frame));
+              run(call_of(SLIPSTREAM_RECV, in.source, kEnvelopeTag, nullptr, envelope.get(), sizeof *envelope));
           status != SLIPSTREAM_OK)
         return status;
-      if (matches(in, frame->head.tag)) return take(in, *frame);
-      if (const int32_t status = keep(*peer, in.source, *frame); status != SLIPSTREAM_OK) return status;
+      if (matches(in, envelope->head.tag)) return take(in, *envelope);
+      if (const int32_t status = keep(*peer, in.source, *envelope); status != SLIPSTREAM_OK) return status;
     }
   }
 
@@ -165,28 +165,28 @@ class Exchange {
     return received(in, in.source, tag, in.bytes);
   }
 
-  int32_t take(const Incoming& in, const Frame& frame) {
-    const auto& head = frame.head;
+  int32_t take(const Incoming& in, const Envelope& envelope) {
+    const auto& head = envelope.head;
     if (const int32_t status = fits(in, head.tag, head.bytes, head.dtype); status != SLIPSTREAM_OK) return status;
-    if (const int32_t status = fetch(in.source, frame, in.data); status != SLIPSTREAM_OK) return status;
+    if (const int32_t status = fetch(in.source, envelope, in.data); status != SLIPSTREAM_OK) return status;
     return received(in, in.source, head.tag, in.bytes);
   }
 
-  int32_t fetch(int64_t source, const Frame& frame, void* data) {
-    const uint64_t bytes = frame.head.bytes;
-    if (bytes > frame.small.size()) return run(call_of(SLIPSTREAM_RECV, source, kPayloadTag, nullptr, data, bytes));
-    if (bytes != 0) std::memcpy(data, frame.small.data(), bytes);
+  int32_t fetch(int64_t source, const Envelope& envelope, void* data) {
+    const uint64_t bytes = envelope.head.bytes;
+    if (bytes > envelope.small.size()) return run(call_of(SLIPSTREAM_RECV, source, kPayloadTag, nullptr, data, bytes));
+    if (bytes != 0) std::memcpy(data, envelope.small.data(), bytes);
     return SLIPSTREAM_OK;
   }
 
-  int32_t keep(Peer& peer, int64_t source, const Frame& frame) {
+  int32_t keep(Peer& peer, int64_t source, const Envelope& envelope) {
     uint64_t bytes = 0;
     for (const Kept& one : peer.kept) bytes += one.data.size();
-    if (frame.head.bytes > kMostKept - std::min(bytes, kMostKept))
+    if (envelope.head.bytes > kMostKept - std::min(bytes, kMostKept))
       return abort("rank " + std::to_string(rank_) + " has more than 1 GiB of messages from rank " +
                    std::to_string(source) + " whose tags no recv has named: receive them in the order of the sends");
-    Kept kept{frame.head.tag, frame.head.dtype, std::vector<std::byte>(frame.head.bytes)};
-    if (const int32_t status = fetch(source, frame, kept.data.data()); status != SLIPSTREAM_OK) return status;
+    Kept kept{envelope.head.tag, envelope.head.dtype, std::vector<std::byte>(envelope.head.bytes)};
+    if (const int32_t status = fetch(source, envelope, kept.data.data()); status != SLIPSTREAM_OK) return status;
     peer.kept.push_back(std::move(kept));
     return SLIPSTREAM_OK;
   }
@@ -201,7 +201,7 @@ class Exchange {
   slipstream_group* group_;
   int64_t rank_;
   std::string& text_;
-  Frame frame_;
+  Envelope envelope_;
   std::array<slipstream_work*, 2> sent_{};
 };
 
