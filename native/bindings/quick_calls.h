@@ -45,10 +45,9 @@ class QuickCalls {
   explicit QuickCalls(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
   const std::shared_ptr<Session>& session() const { return session_; }
-  // `size`: bits of the number of bytes (all_reduce, broadcast, reduce), elements of the input (reduce_scatter, long_gather,
-  // long_exchange: all ranks have as many, and all blocks are alike), elements of a rank's block (long_collect,
-  // long_divide), else 0.
-  // `which`: the reduction or the root, both of a reduce (`which_reduce`), else 0.
+  // `size`: bits of the number of bytes (all_reduce, broadcast, reduce), elements of the input (reduce_scatter,
+  // long_gather, long_exchange: all ranks have as many, and all blocks are alike), elements of a rank's block
+  // (long_collect, long_divide), else 0. `which`: the reduction or the root, both of a reduce (`which_reduce`), else 0.
   void add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request);
   void clear() { requests_.clear(); }
   // Null: there is none. Another thread may clear the table meanwhile.

@@ -137,8 +137,10 @@ void Execution::start() {
 
 void Execution::try_open(int peer_index) {
   SendGate& gate = gates_[static_cast<size_t>(peer_index)].sends;
-  const Link* link = link_to(plan_.peers()[static_cast<size_t>(peer_index)].rank);
-  if (link == nullptr || gate.is_open() || !(gate.may_open() || private_sends_.at_once(*link))) return;
+  const Plan::Peer& peer = plan_.peers()[static_cast<size_t>(peer_index)];
+  const Link* link = link_to(peer.rank);
+  if (link == nullptr || gate.is_open()) return;
+  if (!gate.may_open() && !private_sends_.at_once(*link, geometry_.traffic(peer).first)) return;
   ++progress_;
   for (const auto& [step, chunk] : gate.open()) issue_send(step, chunk);
   run_ready();

@@ -75,6 +75,14 @@ uint64_t of_message(const Request& request, const Geometry& geometry, bool is_se
   return is_sent ? (in == 0 ? out : 0) : (out == 0 ? in : 0);
 }
 
+// True if all that is sent is this rank's input as the caller has given it.
+bool gives_its_input(const Request& request) {
+  const auto reads_input = [](const Step& step) {
+    return step.kind != StepKind::send || (step.src == Space::in && step.deps == 0);
+  };
+  return !request.signature.reduces && !request.ragged && std::ranges::all_of(request.plan->steps(), reads_input);
+}
+
 }  // namespace
 
 bool is_lent_message(const Request& request, const Fabric& fabric) {
@@ -90,7 +98,7 @@ PrivateSends::PrivateSends(const Request& request, const Geometry& geometry, con
     : receiving_(receiving),
       sent_(of_message(request, geometry, true)),
       when_(lends(request, geometry, fabric, here)),
-      lends_at_once_(when_ == When::always && !request.signature.reduces && !regions.find(request.spaces[0].data, 1)),
+      lends_at_once_(when_ == When::always && gives_its_input(request) && !regions.find(request.spaces[0].data, 1)),
       share_(receiving, here > 1 ? of_message(request, geometry, false) : 0) {}
 
 PrivateSends::When PrivateSends::lends(const Request& request, const Geometry& geometry, const Fabric& fabric,

@@ -51,7 +51,10 @@ class PrivateSends {
   }
   // Whether bulk may leave before its receiver has said that it is ready: it lies here until it is fetched, and takes
   // no memory of the receiver's.
-  bool at_once(const Link& link) const { return lends_at_once_ && link.single_copy() != SingleCopy::off; }
+  // `bytes`: that go to that peer in all; few have a credit of their own.
+  bool at_once(const Link& link, uint64_t bytes) const {
+    return lends_at_once_ && bytes > kEagerBytes && link.single_copy() != SingleCopy::off;
+  }
   // A message that leaves so.
   bool lends_message() const { return lends_at_once_ && sent_ != 0; }
   // The receiver's side: where the bytes of a payload are, which fetches them if need be: to `dst`, or, if that is

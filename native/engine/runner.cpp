@@ -98,8 +98,10 @@ void Runner::loop() {
         continue;
       }
       if (engine_.congested()) until = std::min(until, now() + std::chrono::milliseconds(1));
+      asleep_until_.store(until.time_since_epoch().count());
     }
     idle_watch(until);
+    asleep_until_.store(0);
     park();
   }
 }
@@ -243,7 +245,12 @@ bool Runner::drive_for(Work& work, Time deadline) {
 void Runner::hand_over(bool will_look) {
   if (stop_.load()) return;  // there is no thread: the bell would only end the driver's own next wait
   bell_.arm();
-  if (!will_look && (engine_.must_turn() || engine_.busy() || engine_.congested())) {
+  // Works that need no driver have limits of time all the same. Once woken, the thread looks every so often.
+  const auto sleeps = [&] {
+    const Time soon = now() + seconds(2 * StallWatch::kTickSeconds);
+    return engine_.works() != 0 && asleep_until_.load() > soon.time_since_epoch().count();
+  };
+  if (!will_look && (engine_.must_turn() || engine_.busy() || engine_.congested() || sleeps())) {
     bell_.ring();
     unpark();
   }

@@ -45,7 +45,8 @@ struct Kept {
 // Of one rank of one group.
 struct Peer {
   std::mutex sends, receives;
-  std::deque<Kept> kept;  // come, and not received; `receives` guards it
+  std::deque<Kept> kept;  // come, and not received; `receives` guards both
+  uint64_t kept_bytes = 0;
 };
 
 std::mutex peers_mutex;
@@ -70,8 +71,15 @@ slipstream_call call_of(int32_t collective, int64_t peer, int32_t tag, const voi
   return call;
 }
 
+// As JAX calls them, by the table's numbers.
+constexpr std::array<const char*, 17> kDtypes = {
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8",      "int16",     "int32",
+    "int64",   "uint8",   "uint16",  "uint32",   "uint64",        "bool",        "complex64", "complex128"};
+
 std::string described(uint64_t bytes, int64_t dtype) {
-  return std::to_string(bytes) + " bytes of the dtype of number " + std::to_string(dtype);
+  if (dtype < 0 || dtype >= static_cast<int64_t>(kDtypes.size())) return std::to_string(bytes) + " bytes";
+  const uint64_t each = api().dtype_bytes(static_cast<int32_t>(dtype));
+  return std::to_string(bytes / each) + " elements of " + kDtypes[static_cast<size_t>(dtype)];
 }
 
 class Exchange {
@@ -116,6 +124,13 @@ class Exchange {
     }
   }
 
+  // Ends the job.
+  int32_t abort(std::string why) {
+    text_ = std::move(why);
+    api().abort(group_, text_.c_str());
+    return SLIPSTREAM_MISMATCH;
+  }
+
   // Waits until what is sent may be written again. Errors of the job end it.
   int32_t finish(int32_t status) {
     for (slipstream_work* work : sent_) {
@@ -134,12 +149,6 @@ class Exchange {
   }
   int32_t run(const slipstream_call& call) { return told(api().run(group_, &call)); }
   int32_t begin(const slipstream_call& call, slipstream_work*& work) { return told(api().begin(group_, &call, &work)); }
-
-  int32_t abort(std::string why) {
-    text_ = std::move(why);
-    api().abort(group_, text_.c_str());
-    return SLIPSTREAM_MISMATCH;
-  }
 
   // Any tag is any of the program's: those of `scan` are negative.
   static bool matches(const Incoming& in, int64_t tag) { return in.tag == kAnyTag ? tag >= 0 : in.tag == tag; }
@@ -161,6 +170,7 @@ class Exchange {
       return status;
     if (in.bytes != 0) std::memcpy(in.data, kept->data.data(), in.bytes);
     const int64_t tag = kept->tag;
+    peer.kept_bytes -= cost_of(kept->data.size());
     peer.kept.erase(kept);
     return received(in, in.source, tag, in.bytes);
   }
@@ -180,28 +190,39 @@ class Exchange {
   }
 
   int32_t keep(Peer& peer, int64_t source, const Envelope& envelope) {
-    uint64_t bytes = 0;
-    for (const Kept& one : peer.kept) bytes += one.data.size();
-    if (envelope.head.bytes > kMostKept - std::min(bytes, kMostKept))
-      return abort("rank " + std::to_string(rank_) + " has more than 1 GiB of messages from rank " +
-                   std::to_string(source) + " whose tags no recv has named: receive them in the order of the sends");
+    if (!has_room(peer, envelope.head.bytes)) return too_many(source);
     Kept kept{envelope.head.tag, envelope.head.dtype, std::vector<std::byte>(envelope.head.bytes)};
     if (const int32_t status = fetch(source, envelope, kept.data.data()); status != SLIPSTREAM_OK) return status;
-    peer.kept.push_back(std::move(kept));
+    put(peer, std::move(kept));
     return SLIPSTREAM_OK;
+  }
+
+  static uint64_t cost_of(uint64_t bytes) { return bytes + sizeof(Kept); }
+  static bool has_room(const Peer& peer, uint64_t bytes) {
+    return bytes < kMostKept && cost_of(bytes) <= kMostKept - peer.kept_bytes;
+  }
+  static void put(Peer& peer, Kept kept) {
+    const uint64_t cost = cost_of(kept.data.size());
+    peer.kept.push_back(std::move(kept));
+    peer.kept_bytes += cost;
+  }
+  int32_t too_many(int64_t source) {
+    return abort("rank " + std::to_string(rank_) + " has more than 1 GiB of messages from rank " +
+                 std::to_string(source) + " whose tags no recv has named: receive them in the order of the sends");
   }
 
   int32_t keep_own(Peer& peer, const Outgoing& out) {
     const auto* const data = static_cast<const std::byte*>(out.data);
     const std::lock_guard lock(peer.receives);
-    peer.kept.push_back({out.tag, out.dtype, std::vector<std::byte>(data, data + out.bytes)});
+    if (!has_room(peer, out.bytes)) return too_many(rank_);
+    put(peer, {out.tag, out.dtype, std::vector<std::byte>(data, data + out.bytes)});
     return SLIPSTREAM_OK;
   }
 
   slipstream_group* group_;
   int64_t rank_;
   std::string& text_;
-  Envelope envelope_;
+  Envelope envelope_{};
   std::array<slipstream_work*, 2> sent_{};
 };
 
@@ -209,8 +230,13 @@ class Exchange {
 
 int32_t exchange(slipstream_group* group, const Outgoing* out, const Incoming* in, std::string& text) {
   Exchange both(group, text);
-  int32_t status = out != nullptr ? both.send(*out) : SLIPSTREAM_OK;
-  if (status == SLIPSTREAM_OK && in != nullptr) status = both.receive(*in);
+  int32_t status = SLIPSTREAM_OK;
+  try {
+    if (out != nullptr) status = both.send(*out);
+    if (status == SLIPSTREAM_OK && in != nullptr) status = both.receive(*in);
+  } catch (const std::exception& error) {  // what is sent must not outlive its memory
+    status = both.abort(std::string("a message cannot be kept: ") + error.what());
+  }
   return both.finish(status);
 }
 

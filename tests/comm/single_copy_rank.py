@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 import slipstream
+from slipstream.base.dtypes import DType
+from slipstream.comm.collectives import addresses
+from slipstream.comm.collectives.work import Work
 
 SIZES = ((16 << 10) + 3, (64 << 10) + 1, (1 << 20) - 5, (5 << 20) + 4097)
 LARGE = 64 << 20
@@ -168,6 +171,57 @@ def ahead() -> None:
             same(f"tag {tag}", into, data(tag % 9, size))
     slipstream.barrier()
     statistics()
+    slipstream.shutdown()
+
+
+def unread() -> None:
+    """Rank 1 never calls `recv`: what rank 0 has sent ends by its limit, although nobody waits for it."""
+    slipstream.init()
+    rank, file = slipstream.rank(), Path(sys.argv[2]) / "over"
+    met()
+    if rank != 0:
+        return wait_for(file.exists)
+    time.sleep(0.3)  # the engine's thread has nothing to do, and sleeps without a limit
+    work = slipstream.send(data(0, 256 << 10), 1, async_op=True)
+    wait_for(work.done)
+    file.touch()
+    try:
+        work.wait()
+    except slipstream.SlipstreamError as error:
+        print(json.dumps({"error": type(error).__name__}), flush=True)
+
+
+def held_back() -> None:
+    """What lies in shared memory, and what is short, does not leave without end before it is asked for."""
+    slipstream.init()
+    rank, file = slipstream.rank(), Path(sys.argv[2]) / "many"
+    met()
+    group, size, many = slipstream.world(), 1 << 20, 300
+    mine, shared = data(rank, size), slipstream.empty(size, np.uint8)
+    counts = [size, 16000]
+
+    def begun(sync: bool) -> Work:
+        src = mine.ctypes.data
+        if sys.argv[3] == "shared":
+            place = shared.ctypes.data
+            return addresses.broadcast(group, src, place, size, DType.U8, 0, keep=(mine, shared), sync=sync)
+        place, parts = shared.ctypes.data, two.ctypes.data
+        return addresses.scatter(group, parts, place, counts, DType.U8, 0, keep=(two, shared), sync=sync)
+
+    two = data(0, sum(counts))
+    if rank == 0:
+        works = [begun(sync=False) for _ in range(many)]
+        time.sleep(0.5)  # so many have had time to leave
+        print(json.dumps({"done": sum(work.done() for work in works)}), flush=True)
+        file.touch()
+        for work in works:
+            work.wait()
+    else:
+        wait_for(file.exists)
+        for _ in range(many):
+            begun(sync=True)
+        expected = data(0, size) if sys.argv[3] == "shared" else two[size:]
+        same(sys.argv[3], shared[: expected.size], expected)
     slipstream.shutdown()
 
 

@@ -101,6 +101,23 @@ def test_a_message_leaves_before_it_is_asked_for(tmp_path: Path) -> None:
         finish(job)
 
 
+def test_a_message_that_nobody_takes_ends_by_its_limit(tmp_path: Path) -> None:
+    env = {**ON, "SLIPSTREAM_TIMEOUT": "2"}
+    with ranks.started(SCRIPT, 2, args=["unread", str(tmp_path)], env=env) as job:
+        for rank in job:
+            rank.process.wait(90)
+        assert lines(job[0]) == [{"error": "Timeout"}], job[0].text()
+
+
+@pytest.mark.parametrize("what", ["shared", "short"])
+def test_a_sender_does_not_run_ahead_without_end(tmp_path: Path, what: str) -> None:
+    with ranks.started(SCRIPT, 2, args=["held_back", str(tmp_path), what], env=ON) as job:
+        for rank in job:
+            rank.process.wait(90)
+            assert rank.process.returncode == 0, rank.text()
+        assert lines(job[0])[0]["done"] < 100, job[0].text()
+
+
 def test_a_sender_that_ends_after_its_message_has_left_is_named(tmp_path: Path) -> None:
     with ranks.started(SCRIPT, 2, args=["ended_ahead", str(tmp_path)], env=ON) as job:
         job[0].process.wait(60)

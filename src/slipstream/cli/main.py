@@ -44,6 +44,7 @@ Examples:
   slipstream run -np 4 --metrics-port 9400 -- python train.py   # Prometheus: curl localhost:9400/metrics
   slipstream run -H node1:1,node2:1 --autotune on --autotune-log tuning.jsonl -- python train.py
   slipstream run -np 4 --horovod -- python train.py        # its 'import horovod.torch' is ours
+  slipstream run -np 4 --mpi4jax -- python solve.py        # its 'import mpi4jax' is ours
   slipstream run -np 4 --replace gloo -- python train.py   # its init_process_group("gloo") is ours
 
 Settings without an option are SLIPSTREAM_* variables: docs/settings.md lists them all, -e sets them.

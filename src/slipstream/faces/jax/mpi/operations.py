@@ -116,9 +116,10 @@ def reduce(x: Any, op: Any, root: int, *, comm: Any = None, token: Any = NOTSET)
     def run(x: Any, code: int) -> Any:
         spec = _spec(Kind.REDUCE, group, (x.shape, x.dtype), op=code, root=root)
         (reduced,) = primitives.plain(spec, x)
-        return reduced if group.rank == root else x
+        return reduced
 
-    return _reduced("reduce", x, op, run)
+    reduced = _reduced("reduce", x, op, run)
+    return reduced if group.rank == root else jnp.asarray(x)
 
 
 def scan(x: Any, op: Any, *, comm: Any = None, token: Any = NOTSET) -> Any:
@@ -128,6 +129,8 @@ def scan(x: Any, op: Any, *, comm: Any = None, token: Any = NOTSET) -> Any:
     """
     check_token(token)
     group = as_group("scan", comm)
+    if as_op("scan", op)[0] not in _TWO:
+        raise ValueError(f"scan: {op} is not one of {', '.join(one.name for one in _TWO)}")
     return _reduced("scan", x, op, lambda x, code: _scanned(group, x, code))
 
 
