@@ -22,7 +22,12 @@ ERRORS = (
     ValueError,
     slipstream.SlipstreamError,
 )  # the last where a call finds it
-EXPECTED = {"dead": "rank 1", "waiting": "rank 1", "length": "1[01] elements of float32", "operation": "reduce|broadcast"}
+EXPECTED = {
+    "dead": "rank 1",
+    "waiting": "rank 1",
+    "length": "1[01] elements of float32",
+    "operation": "reduce|broadcast",
+}
 
 
 def main() -> None:
