@@ -50,8 +50,7 @@ class PrivateSends {
     return pays && link.single_copy() != SingleCopy::off;
   }
   // Whether bulk may leave before its receiver has said that it is ready: it lies here until it is fetched, and takes
-  // no memory of the receiver's.
-  // `bytes`: that go to that peer in all; few have a credit of their own.
+  // no memory of the receiver's. `bytes`: that go to that peer in all; few are sent within its credit.
   bool at_once(const Link& link, uint64_t bytes) const {
     return lends_at_once_ && bytes > kEagerBytes && link.single_copy() != SingleCopy::off;
   }

@@ -130,8 +130,8 @@ class Runner {
   std::condition_variable park_bell_;
   bool unparked_ = false;            // guarded by park_mutex_
   std::atomic<bool> parked_{false};  // the engine thread is, and looks again after kParkStep
-  std::atomic<Clock::rep> asleep_until_{
-      0};  // when the engine thread, asleep, looks by itself; 0: it is awake, or parked
+  // When the engine thread, asleep, looks by itself; 0: it is awake, or parked.
+  std::atomic<Clock::rep> asleep_until_{0};
 };
 
 }  // namespace slipstream

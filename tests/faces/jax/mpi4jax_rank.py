@@ -71,6 +71,8 @@ def dtypes(rank: int, n: int) -> None:
         found = jax.jit(lambda x: mpi4jax.allreduce(x, MPI.LXOR))(x)
         same(found, functools.reduce(np.logical_xor, [e != 0 for e in every]).astype(jnp.dtype(dtype)))
         same(mpi4jax.allreduce(x, MPI.LAND), np.all([e != 0 for e in every], axis=0))
+        found = mpi4jax.reduce(x, MPI.LAND, 0)  # the other ranks get their arrays back
+        same(found, x if rank else np.all([e != 0 for e in every], axis=0).astype(jnp.dtype(dtype)))
         same(mpi4jax.scan(x, MPI.LOR), np.any([e != 0 for e in every[: rank + 1]], axis=0))
         if dtype in (*whole, "bool"):
             for op, two in ((MPI.BAND, operator.and_), (MPI.BOR, operator.or_), (MPI.BXOR, operator.xor)):
