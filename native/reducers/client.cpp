@@ -115,7 +115,7 @@ std::string ReducerClient::awaited_by_small(const Request& whole) const {
   if (Express::is_small(whole) && input_bytes(whole) != 0)
     for (uint64_t i = 0; i < slices_of(whole, ways.size()); ++i)
       text += (text.empty() ? "" : " and ") + pool_.name(ways[i].first);
-  return text.empty() ? "the other workers" : text + ", or the workers that have not called it";
+  return text.empty() ? "the other workers" : text + kOrWorkers;
 }
 
 void ReducerClient::begin_ready() {

@@ -27,6 +27,8 @@ struct ReducerContext {
 
 // What channels of the workers' group are for. The repairs of a work have kRepairs + its number.
 inline constexpr uint64_t kSlices = 1, kVerdicts = 2, kWithin = 3, kGathers = 4, kHosts = 5, kRepairs = 6;
+// A reducer waits for workers, and does not say for which.
+inline constexpr const char* kOrWorkers = ", or the workers that have not called it";
 
 // A channel of the workers' group for one `use`. `incarnation`: of the session with a reducer whose slices it is for;
 // 0: for large works.

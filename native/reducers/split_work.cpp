@@ -172,9 +172,11 @@ Request SplitWork::status_request(std::byte* data, uint64_t bytes, DType dtype) 
 
 std::string SplitWork::awaited() const {
   std::string text;
+  bool reducers_only = true;
   const auto add = [&](const WorkPtr& work, int reducer) {
     if (work == nullptr || work->done()) return;
     if (!text.empty()) text += " and ";
+    if (reducer < 0) reducers_only = false;
     text +=
         reducer < 0 ? context_.workers.engine().reports().awaited_by(*work) : pool_.name(static_cast<size_t>(reducer));
   };
@@ -186,7 +188,8 @@ std::string SplitWork::awaited() const {
   if (whole_)
     for (const Portion& portion : portions_) add(portion.gather, -1);
   if (text.empty()) add(verdict_work_, -1);
-  return text.empty() ? "the other workers" : text;
+  if (text.empty()) return "the other workers";
+  return reducers_only ? text + kOrWorkers : text;
 }
 
 // ---- the verdict

@@ -31,4 +31,6 @@ def test_a_wait_for_a_small_operation_names_the_reducers_that_it_takes_and_the_w
 def test_a_wait_for_a_large_operation_names_the_reducer_and_the_rank_once(tmp_path: Path) -> None:
     named, text = wait_text(tmp_path, 1, 400_000)
     assert named == [1], text
-    assert text.count("rank 1 (host ") == 1, text
+    # If the workers were slow in the operation before, the reducer has got all of this one.
+    awaited = text.count("rank 1 (host ") + text.count(", or the workers that have not called it")
+    assert awaited == 1, text
