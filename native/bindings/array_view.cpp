@@ -57,11 +57,11 @@ void ArrayView::learn() {
   array_type = type;
 }
 
-std::optional<ArrayView> ArrayView::of(PyObject* array) {
+std::optional<ArrayView> ArrayView::of(PyObject* array, int most) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(array)) != array_type) return std::nullopt;
   const auto* fields = reinterpret_cast<const Fields*>(array);
   const auto* descr = reinterpret_cast<const Descr*>(fields->descr);
-  if (fields->nd > 1 || (fields->flags & kContiguous) == 0) return std::nullopt;
+  if (fields->nd > most || (fields->flags & kContiguous) == 0) return std::nullopt;
   if (descr->byteorder != '=' && descr->byteorder != '|') return std::nullopt;
   const auto dtype = dtype_of(descr->number);
   if (!dtype) return std::nullopt;

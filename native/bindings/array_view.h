@@ -18,11 +18,15 @@ class ArrayView {
   static void learn();
 
   // Nothing unless it is a C-contiguous np.ndarray (no subclass) of a dtype in this machine's byte order that the
-  // engine knows, with at most one dimension. To be called with Python's lock; the array outlives what is returned.
-  static std::optional<ArrayView> of(PyObject* array);
+  // engine knows, with at most `most` dimensions. To be called with Python's lock; the array outlives what is returned.
+  static std::optional<ArrayView> of(PyObject* array, int most = 1);
 
   std::byte* begin() const { return reinterpret_cast<std::byte*>(fields_->data); }
-  uint64_t elements() const { return fields_->nd == 0 ? 1 : static_cast<uint64_t>(fields_->dimensions[0]); }
+  uint64_t elements() const {
+    uint64_t all = 1;
+    for (int i = 0; i < fields_->nd; ++i) all *= static_cast<uint64_t>(fields_->dimensions[i]);
+    return all;
+  }
   uint64_t bytes() const { return elements() * size_of(dtype_); }
   int dimensions() const { return fields_->nd; }
   DType dtype() const { return dtype_; }

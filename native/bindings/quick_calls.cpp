@@ -20,14 +20,16 @@ namespace slipstream {
 QuickCalls::Kind QuickCalls::kind_of(std::string_view collective) {
   constexpr std::string_view kNames[] = {"all_reduce",   "reduce_scatter", "all_gather",    "broadcast", "barrier",
                                          "all_to_all",   "long_gather",    "long_exchange", "gather",    "scatter",
-                                         "long_collect", "long_divide",    "reduce"};
+                                         "long_collect", "long_divide",    "reduce",        "send",      "recv"};
   const auto found = std::ranges::find(kNames, collective);
   if (found == std::end(kNames)) throw Failure(Code::invalid, "no collective that has quick calls");
   return static_cast<Kind>(found - std::begin(kNames));
 }
 
 void QuickCalls::add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request) {
-  if (size >> kSizeBits != 0 || which > kMostWhich || requests_.size() >= kMost) return;
+  const bool is_message = kind == Kind::send || kind == Kind::recv;
+  const size_t most = is_message ? kMostMessages : kMost;
+  if (size >> kSizeBits != 0 || which > kMostWhich || requests_.size() >= most) return;
   requests_[key(kind, size, dtype, which)] = std::make_shared<const CallRequest>(request);
 }
 
@@ -48,6 +50,16 @@ void QuickCalls::run(const CallRequest& request, std::byte* src, std::byte* dst,
   Handle(session_, session_->prepare(std::move(by_messages), request.channel), keep.all()).run();
 }
 
+nb::object QuickCalls::submit(const CallRequest& request, std::byte* data, uint64_t count, nb::handle keep) const {
+  drop_orphans();
+  count_begun();
+  Request message = request.on_memory(data, data, count, 0);
+  nb::object work =
+      nb::cast(Handle(session_, session_->prepare(std::move(message), request.channel), nb::borrow(keep)));
+  session_->submit(nb::inst_ptr<Handle>(work)->shared_work());
+  return work;
+}
+
 void bind_quick_calls(nb::module_& m) {
   nb::class_<QuickCalls>(m, "QuickCalls",
                          "Requests of a group's collectives on NumPy arrays, known from earlier calls.")
@@ -61,7 +73,8 @@ void bind_quick_calls(nb::module_& m) {
           "broadcast, reduce), "
           "elements of the input (reduce_scatter, and what follows an all_gather or all_to_all of as many on all "
           "ranks: long_gather, long_exchange; of a gather or scatter of equal blocks, those of a block: long_collect, "
-          "long_divide), else 0. `which`: op or root, of a reduce root * 16 + op, else 0.")
+          "long_divide), the tag (send, recv), else 0. `which`: op or root, of a reduce root * 16 + op, the other rank "
+          "(send, recv), else 0.")
       .def("clear", &QuickCalls::clear)
       .def(
           "all_reduce",

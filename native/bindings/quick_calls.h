@@ -34,7 +34,9 @@ class QuickCalls {
     scatter,
     long_collect,
     long_divide,
-    reduce
+    reduce,
+    send,
+    recv
   };
   // By the name of the collective.
   static Kind kind_of(std::string_view collective);
@@ -47,7 +49,8 @@ class QuickCalls {
   const std::shared_ptr<Session>& session() const { return session_; }
   // `size`: bits of the number of bytes (all_reduce, broadcast, reduce), elements of the input (reduce_scatter,
   // long_gather, long_exchange: all ranks have as many, and all blocks are alike), elements of a rank's block
-  // (long_collect, long_divide), else 0. `which`: the reduction or the root, both of a reduce (`which_reduce`), else 0.
+  // (long_collect, long_divide), the tag (send, recv), else 0. `which`: the reduction or the root, both of a reduce
+  // (`which_reduce`), the other rank (send, recv), else 0.
   void add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request);
   void clear() { requests_.clear(); }
   // Null: there is none. Another thread may clear the table meanwhile.
@@ -59,9 +62,12 @@ class QuickCalls {
   // Runs it to its end.
   void run(const CallRequest& request, std::byte* src, std::byte* dst, uint64_t count, const Kept& keep,
            double timeout = 0) const;
+  // Begins a message; returns its Work.
+  nanobind::object submit(const CallRequest& request, std::byte* data, uint64_t count, nanobind::handle keep) const;
 
  private:
-  static constexpr size_t kMost = 4096;  // requests
+  static constexpr size_t kMost = 4096;          // requests
+  static constexpr size_t kMostMessages = 1024;  // of them, with which no more messages are added: tags may be many
   static constexpr int kSizeBits = 36;   // of a key: larger sizes have none
   static constexpr int kMostWhich = 0xffff;
   static uint64_t key(Kind kind, uint64_t size, int dtype, int which) {

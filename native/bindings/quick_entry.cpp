@@ -18,6 +18,7 @@ namespace slipstream {
 
 namespace {
 
+constexpr int kMostDimensions = 64;  // of NumPy's arrays
 constexpr size_t kFields = 4;  // of a head: rows, elements of a row, dtype, and 0 for one dimension
 
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
@@ -39,6 +40,16 @@ PyObject* attribute_of(PyObject* object, PyObject* name) {
   }
   Py_DECREF(found);
   return found == Py_None ? nullptr : found;
+}
+
+// 0, which is the default, for null; nothing unless it is a small number of this very type.
+std::optional<int> code_of(PyObject* one, PyObject* type) {
+  if (one == nullptr) return 0;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(one)) != type) return std::nullopt;
+  const long value = PyLong_AsLong(one);
+  if (value == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+  if (value < 0 || value > 0xffff) return std::nullopt;
+  return static_cast<int>(value);
 }
 
 // Of the operations of one call: they count as begun by it when all have begun.
@@ -63,32 +74,43 @@ QuickEntry::QuickEntry(Kind kind, nb::object jobs, nb::object copies, nb::object
   ArrayView::learn();
 }
 
-// False if some argument is one that quick calls do not have.
-bool QuickEntry::read(PyObject* const* args, Py_ssize_t count, PyObject* names, Given& given) const {
+bool QuickEntry::take(PyObject* name, PyObject* value, Given& given) const {
   static PyObject* const kOut = interned("out");
   static PyObject* const kGroup = interned("group");
   static PyObject* const kOp = interned("op");
   static PyObject* const kRoot = interned("root");
+  static PyObject* const kTag = interned("tag");
+  static PyObject* const kAsync = interned("async_op");
+  static PyObject* const kSource = interned("src");
+  static PyObject* const kTarget = interned("dst");
+  PyObject* const root = kind_ == Kind::send ? kTarget : kind_ == Kind::recv ? kSource : kRoot;
+  if (name == kGroup)
+    given.group = value == Py_None ? nullptr : value;
+  else if (name == kOut && kind_ != Kind::barrier && !is_message())
+    given.out = value == Py_None ? nullptr : value;
+  else if (name == kOp && reduces() && given.op == nullptr)
+    given.op = value;
+  else if (name == root && has_root() && given.root == nullptr)
+    given.root = value;
+  else if (name == kTag && is_message())
+    given.tag = value;
+  else if (name == kAsync && is_message())
+    given.async = value;
+  else
+    return false;
+  return true;
+}
+
+// False if some argument is one that quick calls do not have.
+bool QuickEntry::read(PyObject* const* args, Py_ssize_t count, PyObject* names, Given& given) const {
   const Py_ssize_t most = kind_ == Kind::barrier ? 0 : 1 + (has_root() ? 1 : 0) + (reduces() ? 1 : 0);
   if (count > most) return false;
   if (count > 0) given.x = args[0];
   if (count > 1) (has_root() ? given.root : given.op) = args[1];
   if (count > 2) given.op = args[2];
   const Py_ssize_t more = names == nullptr ? 0 : PyTuple_Size(names);
-  for (Py_ssize_t i = 0; i < more; ++i) {
-    PyObject* const name = PyTuple_GetItem(names, i);  // interned, where a program has written it
-    PyObject* const value = args[count + i];
-    if (name == kOut && kind_ != Kind::barrier)
-      given.out = value == Py_None ? nullptr : value;
-    else if (name == kGroup)
-      given.group = value == Py_None ? nullptr : value;
-    else if (name == kOp && reduces() && given.op == nullptr)
-      given.op = value;
-    else if (name == kRoot && has_root() && given.root == nullptr)
-      given.root = value;
-    else
-      return false;
-  }
+  for (Py_ssize_t i = 0; i < more; ++i)  // names are interned, where a program has written them
+    if (!take(PyTuple_GetItem(names, i), args[count + i], given)) return false;
   return given.x != nullptr || kind_ == Kind::barrier;
 }
 
@@ -105,14 +127,6 @@ nb::object QuickEntry::calls_of(PyObject* group) const {
 }
 
 std::optional<int> QuickEntry::which_of(const Given& given) const {
-  const auto code_of = [](PyObject* one, PyObject* type) -> std::optional<int> {
-    if (one == nullptr) return 0;
-    if (reinterpret_cast<PyObject*>(Py_TYPE(one)) != type) return std::nullopt;
-    const long value = PyLong_AsLong(one);
-    if (value == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
-    if (value < 0 || value > 0xffff) return std::nullopt;
-    return static_cast<int>(value);
-  };
   const auto root = code_of(given.root, reinterpret_cast<PyObject*>(&PyLong_Type));
   const auto op = code_of(given.op, op_.ptr());
   if (!root || !op) return std::nullopt;
@@ -146,6 +160,7 @@ PyObject* QuickEntry::run(const Given& given) const {
     calls->run(*request, calls->token(), calls->token(), 1, {owner});
     return Py_NewRef(Py_None);
   }
+  if (is_message()) return message(*calls, given);
   if (kind_ == Kind::gather) return gathered(*calls, given);
   if (kind_ == Kind::scatter) return scattered(*calls, given);
   const auto x = ArrayView::of(given.x);
@@ -345,6 +360,26 @@ bool QuickEntry::divided(const QuickCalls& calls, const nb::object& told, const 
   if (!request) return false;
   calls.run(*request, x.begin(), out.begin(), total, {nb::handle(given.x), nb::borrow(given.out)});
   return true;
+}
+
+PyObject* QuickEntry::message(const QuickCalls& calls, const Given& given) const {
+  const bool receives = kind_ == Kind::recv;
+  const auto x = ArrayView::of(given.x, kMostDimensions);
+  const auto peer = given.root != nullptr ? which_of(given) : std::nullopt;
+  const auto tag = code_of(given.tag, reinterpret_cast<PyObject*>(&PyLong_Type));
+  const bool is_async = given.async == Py_True;
+  if (!x || !peer || !tag || (receives && !x->writable())) return nullptr;
+  if (given.async != nullptr && !is_async && given.async != Py_False) return nullptr;
+  const auto request = calls.find(kind_, static_cast<uint64_t>(*tag), static_cast<int>(x->dtype()), *peer);
+  if (!request) return nullptr;
+  PyObject* const result = receives ? given.x : Py_None;
+  if (!is_async) {
+    calls.run(*request, x->begin(), x->begin(), x->elements(), {nb::handle(given.x)});
+    return Py_NewRef(result);
+  }
+  const nb::object work = calls.submit(*request, x->begin(), x->elements(), given.x);
+  PyObject* const args[] = {work.ptr(), result};
+  return or_stop([&] { return PyObject_Vectorcall(rest_.ptr(), args, 2, nullptr); });
 }
 
 void bind_quick_entries(nb::module_& m) {

@@ -19,7 +19,8 @@ class QuickEntry {
   // All outlive this. `jobs`: a dict that has the process's job, or None, as `_job`; its `world.quick` is a QuickCalls.
   // `copies`: a dict; as long as it has entries nothing is quick. `op`: the type of reductions. `rest`: of all_gather,
   // all_to_all, gather and scatter, goes on with (group or None, x, out or None, Told), and the root if there is one,
-  // where what the ranks have told is unusual.
+  // where what the ranks have told is unusual; of send and recv, makes what an asynchronous call returns of (a Work of
+  // the engine, its result).
   QuickEntry(Kind kind, nanobind::object jobs, nanobind::object copies, nanobind::object op, nanobind::object rest);
 
   // The call with these arguments, as a function of Python is called. Null without an error: it is none that is quick,
@@ -33,16 +34,23 @@ class QuickEntry {
     PyObject* op = nullptr;
     PyObject* out = nullptr;
     PyObject* group = nullptr;
+    PyObject* tag = nullptr;
+    PyObject* async = nullptr;
   };
 
+  // Takes the value of the argument `name`. False if quick calls have none of that name.
+  bool take(PyObject* name, PyObject* value, Given& given) const;
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* names, Given& given) const;
   nanobind::object calls_of(PyObject* group) const;
   // The root, the reduction, or both, as `QuickCalls` keeps them; 0, which is the default of both, if none is given.
   std::optional<int> which_of(const Given& given) const;
   PyObject* run(const Given& given) const;
+  // A root, or the other rank of a message.
   bool has_root() const {
-    return kind_ == Kind::broadcast || kind_ == Kind::gather || kind_ == Kind::scatter || kind_ == Kind::reduce;
+    return kind_ == Kind::broadcast || kind_ == Kind::gather || kind_ == Kind::scatter || kind_ == Kind::reduce ||
+           is_message();
   }
+  bool is_message() const { return kind_ == Kind::send || kind_ == Kind::recv; }
   bool reduces() const { return kind_ == Kind::all_reduce || kind_ == Kind::reduce_scatter || kind_ == Kind::reduce; }
   // all_gather and all_to_all.
   PyObject* told_first(const QuickCalls& calls, const Given& given, const ArrayView& x) const;
@@ -53,6 +61,7 @@ class QuickEntry {
   PyObject* collected(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x,
                       int root, bool mine) const;
   PyObject* scattered(const QuickCalls& calls, const Given& given) const;
+  PyObject* message(const QuickCalls& calls, const Given& given) const;
   bool divided(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x,
                const ArrayView& out, int rank, int root) const;
   // Calls `rest`, once the ranks have told each other.

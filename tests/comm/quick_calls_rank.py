@@ -20,6 +20,7 @@ from slipstream.comm.collectives.joined import (
     exchange_unusual,
     gather_unusual,
 )
+from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
 
 COUNT = 5
@@ -394,6 +395,87 @@ def rooted() -> None:
         assert refused() is NotImplemented
 
 
+def messages() -> None:
+    """send and recv round a ring, short and long, by both ways, and by different ones on different ranks."""
+    size, rank = slipstream.size(), slipstream.rank()
+    if size == 1:
+        return
+    target, source = (rank + 1) % size, (rank - 1) % size
+    quick_send, quick_recv = short_way("send", Work), short_way("recv", Work)
+    quick, slow = (quick_send, quick_recv), (slipstream.send, slipstream.recv)
+    evens = slipstream.Group([r for r in range(size) if r % 2 == 0]) if rank % 2 == 0 else None
+    for code in ["f", "d", "B", "q"]:
+        for shape in [(), (1,), (7,), (3, 5), (20011,), (2, 3, 50001)]:
+            values = (np.arange(np.prod(shape, dtype=int)) % 100).reshape(shape)
+            x = np.array(values + rank, code, copy=True)
+            wanted = np.array(values + source, code)
+            for tag in (0, 5):
+                for send, recv in (slow, quick, slow if rank == 0 else quick, (slow[0], quick[1])):
+                    into = np.zeros_like(x)
+                    work = send(x, target, tag=tag, async_op=True)
+                    assert recv(into, source, tag=tag) is into
+                    assert work.wait() is None
+                    np.testing.assert_array_equal(into, wanted)
+                    into = np.zeros_like(x)
+                    received = recv(into, src=source, tag=tag, async_op=True)
+                    assert send(x, dst=target, tag=tag, async_op=False) is None
+                    assert received.wait() is into
+                    np.testing.assert_array_equal(into, wanted)
+    # many under way, some of them with a tag of their own: they keep their order
+    parts = [np.full(9, 10 * rank + i) for i in range(8)]
+    works = [quick_send(part, target, tag=5 * (i % 2), async_op=True) for i, part in enumerate(parts)]
+    for i in [1, 3, 0, 2, 5, 4, 7, 6]:
+        np.testing.assert_array_equal(quick_recv(np.zeros(9, int), source, tag=5 * (i % 2)), 10 * source + i)
+    for work in works:
+        work.wait()
+    if evens is not None and evens.size > 1:  # its ranks count otherwise
+        there, here = (evens.rank + 1) % evens.size, (evens.rank - 1) % evens.size
+        for send, recv in (slow, quick):
+            work = send(np.full(3, rank), there, group=evens, async_op=True)
+            np.testing.assert_array_equal(recv(np.zeros(3, int), here, group=evens), evens.ranks[here])
+            work.wait()
+    x, read_only = np.ones(COUNT), np.ones(COUNT)
+    read_only.flags.writeable = False
+    for refused in (
+        lambda: quick_send(x),
+        lambda: quick_send(x, rank),
+        lambda: quick_send(x, -1),
+        lambda: quick_send(x, size),
+        lambda: quick_send(x, np.int64(target)),
+        lambda: quick_send(x, src=target),
+        lambda: quick_send(x, target, 0),
+        lambda: quick_send(x, target, tag=-1),
+        lambda: quick_send(x, target, tag=6),
+        lambda: quick_send(x, target, tag=True),
+        lambda: quick_send(x, target, async_op=1),
+        lambda: quick_send(x, target, out=x),
+        lambda: quick_send(x.tolist(), target),
+        lambda: quick_send(np.ones((4, 4)).T, target),
+        lambda: quick_recv(read_only, source),
+        lambda: quick_recv(x, dst=source),
+        lambda: quick_recv(np.ones(2 * COUNT)[::2], source),
+        lambda: quick_recv(x.astype(">f8"), source),
+        lambda: quick_recv(x.astype("M8[s]"), source),
+    ):
+        assert refused() is NotImplemented
+    # tags beyond those that are known without Python
+    for tag in (-1, 1 << 16, (1 << 40) + 1):
+        work = slipstream.send(x, target, tag=tag, async_op=True)
+        np.testing.assert_array_equal(slipstream.recv(np.zeros(COUNT), source, tag=tag), 1.0)
+        work.wait()
+    for tag in range(3000):
+        work = slipstream.send(x, target, tag=tag, async_op=True)
+        slipstream.recv(np.zeros(COUNT), source, tag=tag)
+        work.wait()
+    assert goes_the_short_way_soon(np.ones(123456))
+
+
+def goes_the_short_way_soon(x: np.ndarray) -> bool:
+    """Messages with many tags leave room for others."""
+    slipstream.all_reduce(x)
+    return goes_the_short_way(x, np.empty_like(x))
+
+
 def forgotten() -> None:
     """Another thread has the group forget its plans while a scatter waits for the other ranks."""
     size, rank = slipstream.size(), slipstream.rank()
@@ -447,5 +529,6 @@ reduced()
 moved_unusually()
 moved_at_length()
 rooted()
+messages()
 forgotten()
 later()

@@ -74,6 +74,8 @@ __all__ = [
     "send",
 ]
 
+_MOST_QUICK_TAG = 0xFFFF  # `QuickCalls` knows no messages with larger ones
+
 _Copy: TypeAlias = "tuple[int, int, int] | None"
 
 
@@ -480,4 +482,7 @@ def _point_to_point(
     timeout: float,
 ) -> Work:
     plan, fields = of_message(group, kind, peer, tag)
-    return _issue(group, plan, dtype, -1, address, address, count, keep, sync, None, timeout, **fields)
+    quick = (kind, tag, dtype, peer) if 0 <= tag <= _MOST_QUICK_TAG else None
+    return _issue(
+        group, plan, dtype, -1, address, address, count, keep, sync, None, timeout, quick=quick, **fields
+    )

@@ -62,13 +62,16 @@ _CHECKS = {
 }
 
 
-# Those that may be called without Python; some go on with a function where that is not enough (`QuickEntry`).
+# Those that may be called without Python; some go on with a function where that is not enough (`QuickEntry`). Messages
+# have the class of what an asynchronous call returns.
 _QUICK = {
     **dict.fromkeys(("all_reduce", "reduce_scatter", "broadcast", "reduce", "barrier")),
     "all_gather": gather_unusual,
     "all_to_all": exchange_unusual,
     "gather": collect_unusual,
     "scatter": divide_unusual,
+    "send": Work,
+    "recv": Work,
 }
 
 
