@@ -102,6 +102,7 @@ const slipstream_api* Call::ready() noexcept {
 }
 
 int Call::run() noexcept {
+  if (call_.collective != SLIPSTREAM_SEND && call_.collective != SLIPSTREAM_RECV) count_collective();
   const slipstream_api* api = ready();
   if (!api) return code_;
   return code_ = code_of(api->run(comm_->group, &call_), function_);

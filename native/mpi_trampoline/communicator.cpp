@@ -16,11 +16,13 @@ namespace {
 
 std::atomic<Communicator*> all_ranks{nullptr};
 std::atomic<bool> jax{false};
+std::atomic<int64_t> collectives{0};  // that this process has called
 
 // What a rank says as a communicator is split.
 struct Part {
   int64_t color;
   int64_t key;
+  int64_t collectives;
 };
 
 struct Member {
@@ -59,18 +61,23 @@ std::string objection(const std::vector<Member>& members) {
          "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
 }
 
-// The groups of one computation of JAX have as many members each. XLA keeps the groups that it has made: where a later
-// computation has some of them again, their processes do not come, and those that do are matched with the splits of
-// another computation. A group without all its members would give wrong results.
-std::string different_sizes(const std::vector<Part>& parts) {
+// XLA keeps the groups that it has made: where a collective has some of them again, their processes do not come, and
+// those that do are matched with the splits of a later collective. A group without all its members, or with others,
+// would give wrong results. All processes of a program call the same collectives, so those who split for the same one
+// have called as many before (but `ppermute`, which not all processes of a group need to call); and its groups have as
+// many members each.
+std::string mixed_up(const std::vector<Part>& parts) {
   if (!jax) return {};
   std::map<int64_t, size_t> sizes;
   for (const Part& part : parts)
     if (part.color != MPI_UNDEFINED) ++sizes[part.color];
-  const bool alike =
-      std::all_of(sizes.begin(), sizes.end(), [&](const auto& one) { return one.second == sizes.begin()->second; });
-  if (alike) return {};
-  return "JAX makes groups of processes of different sizes at once: some of the groups of a computation were there "
+  const bool one_size =
+      std::ranges::all_of(sizes, [&](const auto& one) { return one.second == sizes.begin()->second; });
+  const bool one_collective =
+      std::ranges::all_of(parts, [&](const Part& part) { return part.collectives == parts.front().collectives; });
+  if (one_size && one_collective) return {};
+  return "JAX makes groups of processes for different collectives at once: some of the groups of a collective were "
+         "there "
          "before, and others not. Over MPI the groups of a mesh must be all new or all known: use one order of the "
          "devices in all meshes, or JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
 }
@@ -82,13 +89,13 @@ int members_of(const slipstream_api* api, const Communicator& from, Part mine, s
   slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
   call.src = &mine;
   call.dst = parts.data();
-  call.count = 2;
+  call.count = sizeof(Part) / sizeof(int64_t);
   call.dtype = SLIPSTREAM_I64;
   call.timeout = gathering_seconds();
   call.name = "MPI_Comm_split";
   const int code = code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? late_in_jax(from.size) : "");
   if (code != MPI_SUCCESS) return code;
-  if (std::string why = different_sizes(parts); !why.empty()) return fail(MPI_ERR_ARG, why);
+  if (std::string why = mixed_up(parts); !why.empty()) return fail(MPI_ERR_ARG, why);
   for (int32_t rank = 0; rank < from.size; ++rank) {
     const Part& part = parts[static_cast<size_t>(rank)];
     if (part.color == mine.color) members->push_back({part.key, rank});
@@ -110,7 +117,7 @@ int split(const Communicator& from, int color, int key, Handle* made) {
   const slipstream_api* api = engine();
   if (!api) return fail(MPI_ERR_OTHER, "MPI_Comm_split: " + why_no_engine());
   std::vector<Member> members;
-  int code = members_of(api, from, {color, key}, &members);
+  int code = members_of(api, from, {color, key, collectives}, &members);
   if (code != MPI_SUCCESS) return code;
   if (color == MPI_UNDEFINED) {
     *made = MPI_COMM_NULL;
@@ -132,6 +139,8 @@ int split(const Communicator& from, int color, int key, Handle* made) {
 Communicator* world() noexcept { return all_ranks.load(std::memory_order_acquire); }
 
 void used_by_jax(bool yes) noexcept { jax = yes; }
+
+void count_collective() noexcept { ++collectives; }
 
 int open_world() noexcept {
   const slipstream_api* api = engine();

@@ -1,6 +1,6 @@
 """A program of JAX in which something goes wrong; each process prints what it is told.
 
-slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|subset|devices|meshes
+slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|subset|devices|meshes|alike
 """
 
 from __future__ import annotations
@@ -28,6 +28,31 @@ def psum(devices: list[jax.Device], size: int) -> None:
         jax.jit(mapped)(spread).block_until_ready()
     except jax.errors.JaxRuntimeError as error:
         print(f"told: {error}".replace("\n", " "), flush=True)
+
+
+def sums(devices: list[jax.Device]) -> bool:
+    """Sums in both halves of ``devices``, and over all of them. Prints the error and gives False if there is one."""
+    mesh = Mesh(np.array(devices).reshape(2, 2), ("i", "j"))
+    whole = 10.0 ** np.arange(4, dtype=np.float32).reshape(2, 2)
+    place = NamedSharding(mesh, P("i", "j"))
+    x = jax.make_array_from_callback((2, 2), place, lambda index: whole[index])
+    mine = devices.index(jax.local_devices()[0])
+    for axes, right in (("j", whole.sum(1)[mine // 2]), (("i", "j"), whole.sum())):
+        try:
+            mapped = jax.shard_map(
+                lambda x, axes=axes: jax.lax.psum(x, axes),
+                mesh=mesh,
+                in_specs=P("i", "j"),
+                out_specs=P("i", "j"),
+            )
+            found = jax.jit(mapped)(x).addressable_data(0)[0, 0]
+        except jax.errors.JaxRuntimeError as error:
+            print("told:", str(error).splitlines()[0])
+            return False
+        if found != right:
+            print(f"told: {found} in place of {right}")
+            return False
+    return True
 
 
 def main() -> None:
@@ -68,6 +93,12 @@ def main() -> None:
                 print("told:", str(error).splitlines()[0])
                 break
             assert right, order
+    elif kind == "alike":  # the second has a group of the first, and in the third sum all are of one group
+        for order in ([1, 0, 2, 3], [0, 1, 2, 3]):
+            if not sums([everywhere[i] for i in order]):
+                break
+        else:
+            print("told: all is right")
     elif kind == "devices":
         assert len(jax.local_devices()) == 2
         psum(everywhere, 4)

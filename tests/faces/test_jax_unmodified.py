@@ -76,7 +76,15 @@ def test_a_computation_of_some_processes_ends_with_the_cure(tag: str) -> None:
 
 def test_groups_of_two_computations_are_not_taken_for_one(tag: str) -> None:
     texts = told(tag, "meshes", 4, "-e", "SLIPSTREAM_TIMEOUT=10")
-    assert any("groups of processes of different sizes at once" in text for text in texts.values())
+    assert any("groups of processes for different collectives at once" in text for text in texts.values())
+
+
+def test_groups_of_two_collectives_that_have_one_size_are_not_taken_for_one(tag: str) -> None:
+    """Two processes come for a group of two, when the others come for the group of all four."""
+    texts = told(tag, "alike", 4, "-e", "SLIPSTREAM_TIMEOUT=10")
+    assert texts.keys() == {0, 1, 2, 3}
+    for text in texts.values():
+        assert "groups of processes for different collectives at once" in text
 
 
 @pytest.mark.parametrize(
