@@ -68,7 +68,7 @@ class QuickCalls {
  private:
   static constexpr size_t kMost = 4096;          // requests
   static constexpr size_t kMostMessages = 1024;  // of them, with which no more messages are added: tags may be many
-  static constexpr int kSizeBits = 36;   // of a key: larger sizes have none
+  static constexpr int kSizeBits = 36;           // of a key: larger sizes have none
   static constexpr int kMostWhich = 0xffff;
   static uint64_t key(Kind kind, uint64_t size, int dtype, int which) {
     return static_cast<uint64_t>(kind) << 60 | static_cast<uint64_t>(dtype & 0xff) << 52 |

@@ -19,7 +19,7 @@ namespace slipstream {
 namespace {
 
 constexpr int kMostDimensions = 64;  // of NumPy's arrays
-constexpr size_t kFields = 4;  // of a head: rows, elements of a row, dtype, and 0 for one dimension
+constexpr size_t kFields = 4;        // of a head: rows, elements of a row, dtype, and 0 for one dimension
 
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
