@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,15 @@ from comm import ranks
 SCRIPT = Path(__file__).with_name("conformance_rank.py")
 
 
-@pytest.mark.parametrize("transport", ranks.TRANSPORTS)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("n", "transport"),
+    [
+        *product([1, 2, 3, 4], ranks.TRANSPORTS),
+        (8, "tcp"),
+        (8, "shm"),
+        pytest.param(8, "mixed", marks=pytest.mark.slow),
+    ],
+)
 def test_collectives_equal_numpy(n: int, transport: str) -> None:
     ranks.run(SCRIPT, n, transport=transport, timeout=280)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,15 @@ def finish(job: list[ranks.Rank]) -> list[Any]:
     return [lines(rank)[-1] for rank in job]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("choice", ["auto", "on", "off", "mixed"])
+@pytest.mark.parametrize(
+    ("n", "choice"),
+    [
+        *product([1, 2, 3, 4], ["auto", "on", "off", "mixed"]),
+        (8, "auto"),
+        (8, "mixed"),
+        *(pytest.param(8, choice, marks=pytest.mark.slow) for choice in ("on", "off")),
+    ],
+)
 def test_all_that_moves_is_right(n: int, choice: str) -> None:
     envs = {
         r: {"SLIPSTREAM_SINGLE_COPY": choice if choice != "mixed" else ("on", "off")[r % 2]} for r in range(n)

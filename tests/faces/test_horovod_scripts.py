@@ -39,9 +39,9 @@ def models(name: str, size: int, folder: Path, epochs: int = EPOCHS) -> list[dic
     [
         ("clipping", EXACT),
         ("mixed_precision", BF16),
-        ("accumulation", EXACT),
-        ("warmup", EXACT),
-        ("by_hand", EXACT),
+        pytest.param("accumulation", EXACT, marks=pytest.mark.slow),
+        pytest.param("warmup", EXACT, marks=pytest.mark.slow),
+        pytest.param("by_hand", EXACT, marks=pytest.mark.slow),
     ],
 )
 def test_workers_train_what_one_process_trains(

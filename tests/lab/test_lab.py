@@ -288,6 +288,7 @@ def test_a_job_survives_a_cut_that_heals(tmp_path: Path, nothing_stays: None) ->
         assert job.wait(60) == 0, output.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # eight processes import PyTorch and train: minutes where others run beside them
 @pytest.mark.skipif(SSHD is None, reason="openssh-server is not installed")
 def test_digits_over_ssh_are_those_of_one_host(tmp_path: Path, nothing_stays: None) -> None:

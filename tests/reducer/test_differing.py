@@ -12,8 +12,15 @@ from reducer.test_job import environment, reducers
 RANK = Path(__file__).with_name("differing_rank.py")
 
 
-@pytest.mark.parametrize("count", [10, 100_000])
-@pytest.mark.parametrize(("call", "named"), [("gather", "gather("), ("receive", "recv(from rank ")])
+@pytest.mark.parametrize(
+    ("count", "call", "named"),
+    [
+        (10, "gather", "gather("),
+        (100_000, "receive", "recv(from rank "),
+        pytest.param(10, "receive", "recv(from rank ", marks=pytest.mark.slow),
+        pytest.param(100_000, "gather", "gather(", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("first", ["it", "others"])
 def test_a_rank_in_another_operation_is_said_to_be_there(
     tmp_path: Path, count: int, call: str, named: str, first: str

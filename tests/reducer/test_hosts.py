@@ -33,7 +33,7 @@ def test_all_ranks_have_the_same_bits(tmp_path: Path, local_sizes: tuple[int, ..
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-@pytest.mark.parametrize(("local_sizes", "k"), [((2, 2), 2), ((1, 3), 1)])
+@pytest.mark.parametrize(("local_sizes", "k"), [pytest.param((2, 2), 2, marks=pytest.mark.slow), ((1, 3), 1)])
 def test_a_reducer_is_lost_and_comes_back(
     tmp_path: Path, local_sizes: tuple[int, ...], k: int, how: str
 ) -> None:

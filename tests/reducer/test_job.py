@@ -159,7 +159,9 @@ def lose_one(
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-@pytest.mark.parametrize(("n", "k", "pace"), [(2, 1, ""), (2, 1, "--staggered"), (3, 2, "")])
+@pytest.mark.parametrize(
+    ("n", "k", "pace"), [pytest.param(2, 1, "", marks=pytest.mark.slow), (2, 1, "--staggered"), (3, 2, "")]
+)
 def test_a_reducer_is_lost_and_comes_back(tmp_path: Path, n: int, k: int, pace: str, how: str) -> None:
     lose_one(tmp_path, RANK, ["loss", *pace.split()], n, k, 0, how)
 

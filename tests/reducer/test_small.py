@@ -37,7 +37,8 @@ def test_scaling_and_many_at_once(tmp_path: Path, what: str, n: int, k: int) -> 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize("mode", ["one", "many", "staggered"])
 @pytest.mark.parametrize(
-    ("n", "k", "lost"), [(2, 1, 0), pytest.param(3, 2, 0, marks=pytest.mark.slow), (3, 2, 1)]
+    ("n", "k", "lost"),
+    [pytest.param(2, 1, 0, marks=pytest.mark.slow), pytest.param(3, 2, 0, marks=pytest.mark.slow), (3, 2, 1)],
 )
 def test_a_reducer_is_lost_and_comes_back(
     tmp_path: Path, n: int, k: int, lost: int, mode: str, how: str

@@ -19,6 +19,12 @@ KINDS["lab"] |= {"cut"}
 KINDS["reducers"] |= {"cut", "kill a reducer", "freeze a reducer", "cut a reducer"}
 EVERY = [pytest.param(name, marks=needs_lab if name in NEEDS_LAB else ()) for name in TRANSPORTS]
 
+SOME = [
+    pytest.param("shm"),
+    *(pytest.param(name, marks=needs_lab) for name in NEEDS_LAB),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in TRANSPORTS if name not in ("shm", *NEEDS_LAB)),
+]
+
 
 def check(soak: Soak, folder: Path) -> None:
     found = run(soak, folder)
@@ -30,7 +36,7 @@ def check(soak: Soak, folder: Path) -> None:
     assert found["survived"] == [-1] or soak.kill
 
 
-@pytest.mark.parametrize("transport", EVERY)
+@pytest.mark.parametrize("transport", SOME)
 def test_soak(transport: str, tmp_path: Path) -> None:
     check(Soak(transport, seed=1, seconds=12, session_seconds=1.5, break_every=0.2, kill=True), tmp_path)
 

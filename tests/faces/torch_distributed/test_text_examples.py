@@ -72,7 +72,10 @@ def gloo_curve(size: int, kind: str, file: Path, *options: str, limit: float = 1
     return curve(file)
 
 
-@pytest.mark.parametrize(("kind", "launchers"), [("ddp", ["torchrun", "slipstream"]), ("fsdp", ["torchrun"])])
+@pytest.mark.parametrize(
+    ("kind", "launchers"),
+    [("ddp", ["torchrun", "slipstream"]), pytest.param("fsdp", ["torchrun"], marks=pytest.mark.slow)],
+)
 def test_the_curve_is_that_of_gloo(kind: str, launchers: list[str], tmp_path: Path) -> None:
     theirs = gloo_curve(2, kind, tmp_path / "gloo.json", *FEW)
     assert len(theirs) == 8 + 1
