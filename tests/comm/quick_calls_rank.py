@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +25,14 @@ from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership import job
 
 COUNT = 5
+
+
+class Tag(int, enum.Enum):
+    """An integer whose text is none."""
+
+    SOME = 101
+
+
 NUMBERS = ["e", "f", "d", "b", "B", "h", "H", "i", "I", "q", "Q"]
 
 
@@ -458,6 +467,7 @@ def messages() -> None:
         lambda: quick_recv(x.astype("M8[s]"), source),
     ):
         assert refused() is NotImplemented
+    tags_of_other_kinds(slipstream.Group(range(size)), target, source)
     # tags beyond those that are known without Python
     for tag in (-1, 1 << 16, (1 << 40) + 1):
         work = slipstream.send(x, target, tag=tag, async_op=True)
@@ -468,6 +478,30 @@ def messages() -> None:
         slipstream.recv(np.zeros(COUNT), source, tag=tag)
         work.wait()
     assert goes_the_short_way_soon(np.ones(123456))
+
+
+def tags_of_other_kinds(group: slipstream.Group, target: int, source: int) -> None:
+    """A wrong tag harms no later message, and equal integers of whatever kind are one tag."""
+    x, odd = np.ones(COUNT), group.rank % 2 == 1
+    for wrong in (np.False_, np.True_, 0.0, 1j, "0", None, [0]):
+        for call in (slipstream.send, slipstream.recv):
+            with contextlib.suppress(TypeError):
+                call(x, target if call is slipstream.send else source, tag=wrong, group=group)
+                raise AssertionError(f"{wrong!r} was taken for a tag")
+    for tag, same in [
+        (0, False),
+        (1, True),
+        (77, np.int8(77)),
+        (-3, np.int32(-3)),
+        (78, np.uint16(78)),
+        (101, Tag.SOME),
+        (79, np.array(79)),
+    ]:
+        for _ in range(2):
+            work = slipstream.send(x, target, tag=same if odd else tag, group=group, async_op=True)
+            got = slipstream.recv(np.zeros(COUNT), source, tag=tag if odd else same, group=group)
+            np.testing.assert_array_equal(got, x)
+            work.wait()
 
 
 def goes_the_short_way_soon(x: np.ndarray) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, SupportsFloat
 
-__all__ = ["as_number", "as_seconds", "check_int", "check_text", "find_mistake", "seconds_of"]
+__all__ = ["as_int", "as_number", "as_seconds", "check_int", "check_text", "find_mistake", "seconds_of"]
 
 
 def find_mistake(
@@ -41,6 +41,11 @@ def check_int(name: str, value: Any) -> None:
         operator.index(value)
     except (TypeError, ValueError, RuntimeError) as error:  # of an array: each library raises another one
         raise TypeError(f"{name} must be an int, not {_describe(value)}") from error
+
+
+def as_int(value: Any) -> int:
+    """An integer of any kind as an int, so that what is equal has one text. TypeError if it is none."""
+    return value if type(value) is int else int(operator.index(value))
 
 
 def check_text(name: str, value: Any) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from slipstream import _core
 from slipstream._core import address_of
-from slipstream.base.arguments import check_int
+from slipstream.base.arguments import as_int, check_int
 from slipstream.base.dtypes import DType, Op, WireType, itemsize
 from slipstream.comm.collectives.copies_back import OPEN, any_source, settle, settle_tables
 from slipstream.comm.collectives.overlaps import (
@@ -460,6 +460,7 @@ def recv_any(
     """
     if group.size < 2:
         raise ValueError("cannot recv: the group has no other rank")
+    tag = as_int(tag)
     settle(group, any_source(group, tag), "recv", (dst, count * itemsize(dtype), None))
     sources = [rank for rank in range(group.size) if rank != group.rank]
     compiled = [group.point_to_point("recv", source, POINT_TO_POINT_CHUNK) for source in sources]
@@ -481,6 +482,7 @@ def _point_to_point(
     sync: bool,
     timeout: float,
 ) -> Work:
+    peer, tag = as_int(peer), as_int(tag)
     plan, fields = of_message(group, kind, peer, tag)
     quick = (kind, tag, dtype, peer) if 0 <= tag <= _MOST_QUICK_TAG else None
     return _issue(

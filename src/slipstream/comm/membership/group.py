@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.base.arguments import as_seconds
+from slipstream.base.arguments import as_int, as_seconds
 from slipstream.base.dtypes import WireType, wire_share
 from slipstream.base.log import Log
 from slipstream.base.spans import format_spans
@@ -320,7 +320,7 @@ class Group:
         for rank in (source, target):
             if not 0 <= rank < self.size:
                 raise ValueError(f"{rank} is not a rank of a group of {self.size}")
-        return _channel(self.id, self.ranks[source], self.ranks[target], tag)
+        return _channel(self.id, self.ranks[source], self.ranks[target], as_int(tag))
 
 
 def _members(ranks: Sequence[int], job: jobs.Job) -> tuple[int, ...]:
