@@ -28,9 +28,11 @@ QuickCalls::Kind QuickCalls::kind_of(std::string_view collective) {
 
 void QuickCalls::add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request) {
   const bool is_message = kind == Kind::send || kind == Kind::recv;
-  const size_t most = is_message ? kMostMessages : kMost;
-  if (size >> kSizeBits != 0 || which > kMostWhich || requests_.size() >= most) return;
-  requests_[key(kind, size, dtype, which)] = std::make_shared<const CallRequest>(request);
+  if (size >> kSizeBits != 0 || which > kMostWhich || requests_.size() >= kMost) return;
+  if (is_message && messages_ >= kMostMessages) return;
+  const auto [place, is_new] = requests_.try_emplace(key(kind, size, dtype, which));
+  place->second = std::make_shared<const CallRequest>(request);
+  if (is_message && is_new) ++messages_;
 }
 
 QuickCalls::Found QuickCalls::find(Kind kind, uint64_t size, int dtype, int which) const {
@@ -69,7 +71,8 @@ void bind_quick_calls(nb::module_& m) {
           [](QuickCalls& self, std::string_view collective, uint64_t size, int dtype, int which,
              const CallRequest& request) { self.add(QuickCalls::kind_of(collective), size, dtype, which, request); },
           nb::arg("collective"), nb::arg("size"), nb::arg("dtype"), nb::arg("which"), nb::arg("request"),
-          "Knows `request`, of plain arrays of one dimension. `size`: bit_length() of the bytes (all_reduce, "
+          "Knows `request`, of plain arrays of one dimension, of messages of any. `size`: bit_length() of the bytes "
+          "(all_reduce, "
           "broadcast, reduce), "
           "elements of the input (reduce_scatter, and what follows an all_gather or all_to_all of as many on all "
           "ranks: long_gather, long_exchange; of a gather or scatter of equal blocks, those of a block: long_collect, "

@@ -52,7 +52,10 @@ class QuickCalls {
   // (long_collect, long_divide), the tag (send, recv), else 0. `which`: the reduction or the root, both of a reduce
   // (`which_reduce`), the other rank (send, recv), else 0.
   void add(Kind kind, uint64_t size, int dtype, int which, const CallRequest& request);
-  void clear() { requests_.clear(); }
+  void clear() {
+    requests_.clear();
+    messages_ = 0;
+  }
   // Null: there is none. Another thread may clear the table meanwhile.
   Found find(Kind kind, uint64_t size, int dtype, int which) const;
 
@@ -67,7 +70,7 @@ class QuickCalls {
 
  private:
   static constexpr size_t kMost = 4096;          // requests
-  static constexpr size_t kMostMessages = 1024;  // of them, with which no more messages are added: tags may be many
+  static constexpr size_t kMostMessages = 1024;  // of messages among them: their tags may be many
   static constexpr int kSizeBits = 36;           // of a key: larger sizes have none
   static constexpr int kMostWhich = 0xffff;
   static uint64_t key(Kind kind, uint64_t size, int dtype, int which) {
@@ -77,6 +80,7 @@ class QuickCalls {
 
   std::shared_ptr<Session> session_;
   std::unordered_map<uint64_t, Found> requests_;
+  size_t messages_ = 0;  // of them
   mutable std::byte token_{};
 };
 

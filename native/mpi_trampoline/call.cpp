@@ -102,7 +102,7 @@ const slipstream_api* Call::ready() noexcept {
 }
 
 int Call::run() noexcept {
-  if (call_.collective != SLIPSTREAM_SEND && call_.collective != SLIPSTREAM_RECV) count_collective();
+  count_call();
   const slipstream_api* api = ready();
   if (!api) return code_;
   return code_ = code_of(api->run(comm_->group, &call_), function_);
@@ -110,6 +110,7 @@ int Call::run() noexcept {
 
 int Call::begin(slipstream_work** work) noexcept {
   *work = nullptr;
+  count_call();
   const slipstream_api* api = ready();
   if (!api) return code_;
   return code_ = code_of(api->begin(comm_->group, &call_, work), function_);

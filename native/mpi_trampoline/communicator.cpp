@@ -16,13 +16,13 @@ namespace {
 
 std::atomic<Communicator*> all_ranks{nullptr};
 std::atomic<bool> jax{false};
-std::atomic<int64_t> collectives{0};  // that this process has called
+std::atomic<int64_t> calls{0};  // of functions that communicate, by this process
 
 // What a rank says as a communicator is split.
 struct Part {
   int64_t color;
   int64_t key;
-  int64_t collectives;
+  int64_t calls;
 };
 
 struct Member {
@@ -62,46 +62,63 @@ std::string objection(const std::vector<Member>& members) {
 }
 
 // XLA keeps the groups that it has made: where a collective has some of them again, their processes do not come, and
-// those that do are matched with the splits of a later collective. A group without all its members, or with others,
-// would give wrong results. All processes of a program call the same collectives, so those who split for the same one
-// have called as many before (but `ppermute`, which not all processes of a group need to call); and its groups have as
-// many members each.
-std::string mixed_up(const std::vector<Part>& parts) {
-  if (!jax) return {};
+// those that do may meet the splits of a later collective. It is hardly so if all processes have called as many
+// functions before, and the groups have as many members each.
+bool may_be_mixed_up(const std::vector<Part>& parts) {
   std::map<int64_t, size_t> sizes;
   for (const Part& part : parts)
     if (part.color != MPI_UNDEFINED) ++sizes[part.color];
-  const bool one_size =
-      std::ranges::all_of(sizes, [&](const auto& one) { return one.second == sizes.begin()->second; });
-  const bool one_collective =
-      std::ranges::all_of(parts, [&](const Part& part) { return part.collectives == parts.front().collectives; });
-  if (one_size && one_collective) return {};
-  return "JAX makes groups of processes for different collectives at once: some of the groups of a collective were "
-         "there "
-         "before, and others not. Over MPI the groups of a mesh must be all new or all known: use one order of the "
-         "devices in all meshes, or JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
+  return std::ranges::any_of(sizes, [&](const auto& one) { return one.second != sizes.begin()->second; }) ||
+         std::ranges::any_of(parts, [&](const Part& part) { return part.calls != parts.front().calls; });
+}
+
+// The ranks of each group of JAX that this process has made, as "0,2;0,1,2,3". XLA makes them in one thread.
+std::string made_before;
+
+void remember(const std::vector<int32_t>& ranks) {
+  if (!made_before.empty()) made_before += ";";
+  for (size_t i = 0; i < ranks.size(); ++i) made_before += (i ? "," : "") + std::to_string(ranks[i]);
+}
+
+// Whether this process's computation wants a group of `size` here. `doubtful`: only if it is sure that it does.
+bool is_wanted(Part mine, size_t size, bool doubtful) {
+  const std::string wanted = group_sizes(static_cast<int>(mine.color), static_cast<int>(mine.key), made_before);
+  if (doubtful || wanted.empty()) return wanted == std::to_string(size) || !doubtful;
+  return (" " + wanted + " ").find(" " + std::to_string(size) + " ") != std::string::npos;
+}
+
+int gather(const slipstream_api* api, const Communicator& from, const int64_t* mine, int64_t* all, size_t count) {
+  slipstream_call call;
+  slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
+  call.src = mine;
+  call.dst = all;
+  call.count = count;
+  call.dtype = SLIPSTREAM_I64;
+  call.timeout = gathering_seconds();
+  call.name = "MPI_Comm_split";
+  return code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? late_in_jax(from.size) : "");
 }
 
 // The ranks of the world that have this rank's color, in the order of their keys.
 int members_of(const slipstream_api* api, const Communicator& from, Part mine, std::vector<Member>* members) {
   std::vector<Part> parts(static_cast<size_t>(from.size));
-  slipstream_call call;
-  slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
-  call.src = &mine;
-  call.dst = parts.data();
-  call.count = sizeof(Part) / sizeof(int64_t);
-  call.dtype = SLIPSTREAM_I64;
-  call.timeout = gathering_seconds();
-  call.name = "MPI_Comm_split";
-  const int code = code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? late_in_jax(from.size) : "");
+  int code = gather(api, from, &mine.color, &parts.front().color, sizeof(Part) / sizeof(int64_t));
   if (code != MPI_SUCCESS) return code;
-  if (std::string why = mixed_up(parts); !why.empty()) return fail(MPI_ERR_ARG, why);
   for (int32_t rank = 0; rank < from.size; ++rank) {
     const Part& part = parts[static_cast<size_t>(rank)];
     if (part.color == mine.color) members->push_back({part.key, rank});
   }
   std::stable_sort(members->begin(), members->end(), [](auto& a, auto& b) { return a.key < b.key; });
-  return MPI_SUCCESS;
+  if (!jax) return MPI_SUCCESS;
+  std::vector<int64_t> wanted(parts.size());
+  const int64_t here = mine.color == MPI_UNDEFINED || is_wanted(mine, members->size(), may_be_mixed_up(parts));
+  code = gather(api, from, &here, wanted.data(), 1);
+  if (code != MPI_SUCCESS || std::ranges::find(wanted, 0) == wanted.end()) return code;
+  return fail(
+      MPI_ERR_ARG,
+      "JAX makes groups of processes for different collectives at once: some of the groups of a collective were "
+      "there before, and others not. Over MPI the groups of a mesh must be all new or all known: use one order "
+      "of the devices in all meshes, or JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo");
 }
 
 int make_group(const slipstream_api* api, const std::vector<int32_t>& ranks, Communicator* made) {
@@ -117,7 +134,7 @@ int split(const Communicator& from, int color, int key, Handle* made) {
   const slipstream_api* api = engine();
   if (!api) return fail(MPI_ERR_OTHER, "MPI_Comm_split: " + why_no_engine());
   std::vector<Member> members;
-  int code = members_of(api, from, {color, key, collectives}, &members);
+  int code = members_of(api, from, {color, key, calls}, &members);
   if (code != MPI_SUCCESS) return code;
   if (color == MPI_UNDEFINED) {
     *made = MPI_COMM_NULL;
@@ -130,7 +147,9 @@ int split(const Communicator& from, int color, int key, Handle* made) {
   for (const Member& member : members) ranks.push_back(below[static_cast<size_t>(member.rank)]);
   auto communicator = std::make_unique<Communicator>();
   code = make_group(api, ranks, communicator.get());
-  if (code == MPI_SUCCESS) *made = reinterpret_cast<Handle>(communicator.release());
+  if (code != MPI_SUCCESS) return code;
+  if (jax) remember(ranks);
+  *made = reinterpret_cast<Handle>(communicator.release());
   return code;
 }
 
@@ -140,7 +159,7 @@ Communicator* world() noexcept { return all_ranks.load(std::memory_order_acquire
 
 void used_by_jax(bool yes) noexcept { jax = yes; }
 
-void count_collective() noexcept { ++collectives; }
+void count_call() noexcept { ++calls; }
 
 int open_world() noexcept {
   const slipstream_api* api = engine();

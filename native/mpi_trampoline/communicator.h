@@ -26,8 +26,8 @@ int open_world() noexcept;
 // From which library MPI_Init was called. JAX's rules are known, and are checked.
 void used_by_jax(bool yes) noexcept;
 
-// This process calls a collective, which all processes of a program of JAX call, each in its group.
-void count_collective() noexcept;
+// This process calls a function that communicates.
+void count_call() noexcept;
 
 // The communicator of a handle that can communicate; null, and a failure of `function` in *code, if there is none.
 const Communicator* communicator(Handle handle, const char* function, int* code) noexcept;

@@ -142,6 +142,20 @@ double parting_seconds() noexcept {
   return seconds;
 }
 
+std::string group_sizes(int first, int place, const std::string& made) noexcept {
+  Python py;
+  if (!engine() || !py.load() || !py.is_initialized()) return {};
+  const WithGil gil(py);
+  Python::Object module = py.import(kModule);
+  Python::Object given = module ? py.call(module, "group_sizes", "iis", first, place, made.c_str()) : nullptr;
+  const char* said = given ? py.text(given, nullptr) : nullptr;
+  std::string found = said ? said : "";
+  if (!said) py.print_error();
+  if (given) py.decref(given);
+  if (module) py.decref(module);
+  return found;
+}
+
 WithoutGil::WithoutGil() noexcept {
   Python py;
   if (py.load() && py.is_initialized() && py.has_lock()) state_ = py.save();

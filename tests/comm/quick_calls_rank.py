@@ -411,7 +411,8 @@ def messages() -> None:
         return
     target, source = (rank + 1) % size, (rank - 1) % size
     quick_send, quick_recv = short_way("send", Work), short_way("recv", Work)
-    quick, slow = (quick_send, quick_recv), (slipstream.send, slipstream.recv)
+    quick = quick_send, quick_recv
+    slow = slipstream.send.__wrapped__, slipstream.recv.__wrapped__  # type: ignore[attr-defined]
     evens = slipstream.Group([r for r in range(size) if r % 2 == 0]) if rank % 2 == 0 else None
     for code in ["f", "d", "B", "q"]:
         for shape in [(), (1,), (7,), (3, 5), (20011,), (2, 3, 50001)]:
@@ -468,6 +469,15 @@ def messages() -> None:
     ):
         assert refused() is NotImplemented
     tags_of_other_kinds(slipstream.Group(range(size)), target, source)
+    slipstream.world().use("all_reduce", "ring", 1 << 12)  # every plan is asked anew
+    for known in (False, True):
+        work = slipstream.send(x, target, tag=5, async_op=True)
+        if known:
+            assert quick_recv(np.zeros(COUNT), source, tag=5) is not NotImplemented
+        else:
+            assert quick_recv(np.zeros(COUNT), source, tag=5) is NotImplemented
+            slipstream.recv(np.zeros(COUNT), source, tag=5)
+        work.wait()
     # tags beyond those that are known without Python
     for tag in (-1, 1 << 16, (1 << 40) + 1):
         work = slipstream.send(x, target, tag=tag, async_op=True)

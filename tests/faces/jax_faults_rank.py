@@ -1,6 +1,6 @@
 """A program of JAX in which something goes wrong; each process prints what it is told.
 
-slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|subset|devices|meshes|alike
+slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|subset|devices|meshes|alike|loops
 """
 
 from __future__ import annotations
@@ -99,6 +99,20 @@ def main() -> None:
                 break
         else:
             print("told: all is right")
+    elif kind == "loops":  # each half of the processes calls as many collectives as it needs
+        mesh = Mesh(np.array(everywhere).reshape(2, 2), ("i", "j"))
+
+        def halved(x: jax.Array) -> jax.Array:
+            count = 3 + 4 * jax.lax.axis_index("i")
+            mine = jax.lax.fori_loop(0, count, lambda _, v: jax.lax.psum(v, "j") / 2, x)
+            return jax.lax.psum(mine, ("i", "j"))
+
+        place = NamedSharding(mesh, P("i", "j"))
+        ones = jax.make_array_from_callback((2, 2), place, lambda index: np.ones((2, 2), np.float32)[index])
+        mapped = jax.shard_map(
+            halved, mesh=mesh, in_specs=P("i", "j"), out_specs=P("i", "j"), check_vma=False
+        )
+        print(f"told: {jax.jit(mapped)(ones).addressable_data(0)[0, 0]}")
     elif kind == "devices":
         assert len(jax.local_devices()) == 2
         psum(everywhere, 4)

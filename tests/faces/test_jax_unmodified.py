@@ -87,6 +87,10 @@ def test_groups_of_two_collectives_that_have_one_size_are_not_taken_for_one(tag:
         assert "groups of processes for different collectives at once" in text
 
 
+def test_groups_that_call_unlike_numbers_of_collectives_are_no_mistake(tag: str) -> None:
+    assert set(told(tag, "loops", 4).values()) == {"4.0"}
+
+
 @pytest.mark.parametrize(
     "how", ["XLA_FLAGS=--xla_force_host_platform_device_count=2", "JAX_NUM_CPU_DEVICES=2"]
 )

@@ -74,7 +74,7 @@ __all__ = [
     "send",
 ]
 
-_MOST_QUICK_TAG = 0xFFFF  # `QuickCalls` knows no messages with larger ones
+_MOST_QUICK_TAG = 0xFFFF  # a `QuickEntry` takes no larger ones
 
 _Copy: TypeAlias = "tuple[int, int, int] | None"
 

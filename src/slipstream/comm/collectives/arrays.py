@@ -526,7 +526,7 @@ def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async
     dtype as are sent. ``src``: the rank of the group that sends. ``tag``: the tag it sends with. ``group``: the
     ranks that ``src`` counts in, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives ``x``.
     Returns ``x``. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
-    operation fails. Nobody waits for a message without elements, and nobody sends one.
+    operation fails. A message without elements is not sent: both calls return at once.
 
     >>> other = 1 - slipstream.rank()
     >>> work = slipstream.send(numpy.array([slipstream.rank()]), other, async_op=True)

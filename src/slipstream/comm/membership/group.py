@@ -294,6 +294,8 @@ class Group:
             self._wired = {key: plan for key, plan in self._wired.items() if key[0] != collective}
             self._forced[collective] = Choice(algorithm, chunk_bytes, "the program asks for it", reducers)
             self.quick.clear()
+            for plan in (*self.plans.values(), *self._wired.values()):
+                plan.requests.clear()  # those that are made anew are known to `quick` again
             _core.c_forget_kept(self.id)
 
     def point_to_point(self, kind: str, peer: int, chunk_bytes: int) -> Compiled:
