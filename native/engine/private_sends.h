@@ -47,12 +47,12 @@ class PrivateSends {
   // Whether a bulk send over this link may lie in private memory.
   bool over(const Link& link) const {
     const bool pays = when_ == When::always || (when_ == When::receiving && receiving_.bytes() >= sent_ / 2);
-    return pays && link.single_copy() != SingleCopy::off;
+    return pays && link.single_copy() >= least_;
   }
   // Whether bulk may leave before its receiver has said that it is ready: it lies here until it is fetched, and takes
   // no memory of the receiver's. `bytes`: that go to that peer in all; few are sent within its credit.
   bool at_once(const Link& link, uint64_t bytes) const {
-    return lends_at_once_ && bytes > kEagerBytes && link.single_copy() != SingleCopy::off;
+    return lends_at_once_ && bytes > kEagerBytes && link.single_copy() >= least_;
   }
   // A message that leaves so.
   bool lends_message() const { return lends_at_once_ && sent_ != 0; }
@@ -65,14 +65,15 @@ class PrivateSends {
  private:
   enum class When { never, receiving, always };
 
-  When lends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here) const;
+  When lends(const Request& request, const Geometry& geometry, const Fabric& fabric, size_t here);
 
   bool fetch_past_cache(Link& link, const Payload& payload, std::byte* dst);
   // Memory of its own, of so many bytes.
   std::byte* room(size_t bytes);
 
   Receiving& receiving_;
-  uint64_t sent_ = 0;  // by a work that only sends, to one rank
+  SingleCopy least_ = SingleCopy::automatic;  // of the links over which it pays, for so many bytes
+  uint64_t sent_ = 0;                         // by a work that only sends, to one rank
   When when_;
   bool lends_at_once_;
   Receiving::Share share_;

@@ -42,7 +42,8 @@ struct LinkStatistics;
 // there.
 enum class SingleCopy : uint8_t {
   off,        // the peer cannot, or shall not
-  automatic,  // where that can be cheaper than a copy in shared memory
+  uncached,   // only what caches do not hold can be cheaper so than by a copy in shared memory
+  automatic,  // where that can be cheaper
   always,
 };
 

@@ -118,11 +118,14 @@ std::string PrivateReads::answered(uint64_t answer) {
   if (answer == kLater) due_ = now() + seconds(kPause * std::min(++late_, kLateMarks));
   if (answer == kAgain || answer == kLater) return "";
   probe_ = {};
-  other_reads_ = answer == 0 && choice_ != SingleCopy::off;
+  const bool is_dear = (answer & 0xffff) == kDear;
+  if (answer == 0) allowed_ = choice_;
+  if (is_dear) allowed_ = std::min(choice_, SingleCopy::uncached);
   if (answer == kOff) return "its SLIPSTREAM_SINGLE_COPY is off";
-  if ((answer & 0xffff) == kDear)
-    return "that takes longer here: the kernel needs " + std::to_string(answer >> 16 & kMost24) + " ns for " +
-           std::to_string(kProbe >> 10) + " KiB, of shared memory they take " + std::to_string(answer >> 40) + " ns";
+  if (is_dear)
+    return "that takes longer here for what caches hold: the kernel needs " + std::to_string(answer >> 16 & kMost24) +
+           " ns for " + std::to_string(kProbe >> 10) + " KiB, of shared memory they take " +
+           std::to_string(answer >> 40) + " ns";
   if (answer == kAlone) return "both have been on one core all the time";
   return answer == 0 ? "" : errno_text("process_vm_readv", static_cast<int>(answer & 0xfff));
 }

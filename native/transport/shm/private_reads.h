@@ -43,7 +43,7 @@ class PrivateReads {
   static constexpr int kMost = 32;            // marks
   // What it answers: 0 if it can and that pays, else an errno or one of these: it may not try; it asks for another
   // mark; it asks for one when the ranks may have changed their cores; it has asked in vain; it can, but that takes
-  // longer than to copy twice (with both times).
+  // longer than to copy twice (with both times), where caches hold the data.
   static constexpr uint64_t kOff = ECANCELED;
   static constexpr uint64_t kAgain = EAGAIN;
   static constexpr uint64_t kLater = EBUSY;
@@ -65,12 +65,13 @@ class PrivateReads {
   uint64_t meet(const Fd& socket, const Mark& mark, std::span<const std::byte> shared);
   // The same for both as they have come; null if they are malformed.
   std::optional<uint64_t> meet(const Fd& socket, std::span<const std::byte> message);
-  // Its answer to ours. Returns why it does not read our memory, for people; empty if it does, or asks for a mark.
+  // Its answer to ours. Returns why it does not read our memory, or not always, for people; empty if it does, or asks
+  // for a mark.
   std::string answered(uint64_t answer);
   // What meet() answers, by the times that a private and a shared probe have taken.
   static uint64_t judge(Clock::duration from_private, Clock::duration from_shared);
-  // The choice that this was made with, once the other end has answered that it does; off before.
-  SingleCopy allowed() const { return other_reads_ ? choice_ : SingleCopy::off; }
+  // The choice that this was made with, or uncached, once the other end has answered that it does; off before.
+  SingleCopy allowed() const { return allowed_; }
   // Counts bytes that the other end was left to read.
   void lent(uint64_t bytes) { lent_ += bytes; }
   uint64_t lent() const { return lent_; }
@@ -97,7 +98,7 @@ class PrivateReads {
   uint64_t number_ = 0;
   pid_t pid_ = 0;
   Fd process_;  // pidfd of the other end; none: it cannot be read
-  bool other_reads_ = false;
+  SingleCopy allowed_ = SingleCopy::off;
   uint64_t bytes_ = 0;
   uint64_t lent_ = 0;
 };
