@@ -13,9 +13,9 @@ namespace {
 
 // Two processes on two cores of a Xeon, time of one copy by the kernel over that of two by way of slots, where both
 // send and where one does: 0.3 and 0.6 up to 1 MiB; up to 16 MiB 0.5 and 1.0 in huge pages, 0.7 and 1.4 in small ones;
-// 64 MiB, which caches do not hold, 0.95 and 1.6, 1.25 and 2.5. Where reads are dear (PrivateReads::judge), on two cores
-// of an EPYC, 64 MiB in huge pages on 2 and 4 ranks: all_to_all 0.9 and 0.83, scatter 0.9 and 0.83, all_gather 0.95 and
-// 0.81.
+// 64 MiB, which caches do not hold, 0.95 and 1.6, 1.25 and 2.5. Where reads are dear (PrivateReads::judge), on two
+// cores of an EPYC, 64 MiB in huge pages on 2 and 4 ranks: all_to_all 0.9 and 0.83, scatter 0.9 and 0.83, all_gather
+// 0.95 and 0.81.
 constexpr uint64_t kSmall = 1 << 20;
 constexpr uint64_t kInCaches = 16 << 20;
 // Of a fetch by way of this core's cache.
