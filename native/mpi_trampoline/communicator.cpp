@@ -38,10 +38,14 @@ Communicator* failed(std::string why) {
   return made;
 }
 
-std::string late_in_jax(int size) {
+// What makes only some processes come, and what helps.
+constexpr const char* kAllMustCome =
+    "use one order of the devices in all meshes; call a collective over an axis once before a loop or a condition that "
+    "some processes skip; let all processes compute; or set JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
+
+std::string missing_in_jax(int size) {
   return "JAX makes a group of processes with all " + std::to_string(size) +
-         " over MPI, and some have not come. A computation on the devices of some processes only needs "
-         "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo, or a part in it of all others";
+         " over MPI, and some have not come: " + kAllMustCome;
 }
 
 // JAX gives the keys 0, 1, 2 ... to the devices of a group, and the process of each device calls. With two devices in
@@ -96,7 +100,7 @@ int gather(const slipstream_api* api, const Communicator& from, const int64_t* m
   call.dtype = SLIPSTREAM_I64;
   call.timeout = gathering_seconds();
   call.name = "MPI_Comm_split";
-  return code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? late_in_jax(from.size) : "");
+  return code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? missing_in_jax(from.size) : "");
 }
 
 // The ranks of the world that have this rank's color, in the order of their keys.
@@ -114,11 +118,9 @@ int members_of(const slipstream_api* api, const Communicator& from, Part mine, s
   const int64_t here = mine.color == MPI_UNDEFINED || is_wanted(mine, members->size(), may_be_mixed_up(parts));
   code = gather(api, from, &here, wanted.data(), 1);
   if (code != MPI_SUCCESS || std::ranges::find(wanted, 0) == wanted.end()) return code;
-  return fail(
-      MPI_ERR_ARG,
-      "JAX makes groups of processes for different collectives at once: some of the groups of a collective were "
-      "there before, and others not. Over MPI the groups of a mesh must be all new or all known: use one order "
-      "of the devices in all meshes, or JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo");
+  return fail(MPI_ERR_ARG, std::string("JAX makes groups of processes for different collectives at once, and over MPI "
+                                       "all must come for one: ") +
+                               kAllMustCome);
 }
 
 int make_group(const slipstream_api* api, const std::vector<int32_t>& ranks, Communicator* made) {

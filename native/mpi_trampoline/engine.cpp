@@ -181,14 +181,16 @@ std::string why_no_engine() {
   return reason;
 }
 
-int code_of(int32_t status, const char* function, const std::string& late) noexcept {
+int code_of(int32_t status, const char* function, const std::string& missing) noexcept {
   if (status == SLIPSTREAM_OK) return MPI_SUCCESS;
   const slipstream_api* api = engine();
   if (!api) return fail(MPI_ERR_OTHER, std::string(function) + ": " + why_no_engine());
   const char* said = api->last_error();
   std::string text = named(status, said ? said : "");
-  if (status == SLIPSTREAM_TIMEOUT_ERROR && !late.empty())
-    text = "Timeout: " + late + text.substr(std::strlen("Timeout"));
+  if ((status == SLIPSTREAM_TIMEOUT_ERROR || status == SLIPSTREAM_MISMATCH) && !missing.empty()) {
+    const size_t name = text.find(':');
+    text = text.substr(0, name) + ": " + missing + text.substr(name);
+  }
   text.append(" (").append(function).append(")");
   return fail(status == SLIPSTREAM_INVALID ? MPI_ERR_ARG : MPI_ERR_OTHER, std::move(text));
 }

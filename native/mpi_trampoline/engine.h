@@ -43,7 +43,8 @@ double gathering_seconds() noexcept;
 std::string why_no_engine();
 
 // The MPI code for what a function of the table has returned in this thread; its text goes to MPI_Error_string.
-// `function`: of MPI. `late`: what the text of a time-out says first, since MPI cuts long texts.
-int code_of(int32_t status, const char* function, const std::string& late = {}) noexcept;
+// `function`: of MPI. `missing`: what the text says first if some ranks have not come, or have
+// come to something else: MPI cuts long texts.
+int code_of(int32_t status, const char* function, const std::string& missing = {}) noexcept;
 
 }  // namespace slipstream::mpi

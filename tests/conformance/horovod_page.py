@@ -41,11 +41,11 @@ slipstream. The tables show a run of {date} with Horovod's commit {horovod}, sli
 
 Most tests run twice, in a session of TensorFlow 1 and eagerly: one **passed** if it passed in one of them and was
 skipped in the other at most. Those that ask for GPUs are skipped. Otherwise the words mean what they do on
-[Horovod's tests](horovod_tests.md) of PyTorch.
+[Horovod's tests](horovod_tests.md) of PyTorch. **Bad alone** are those that do not pass in a job of their own either.
 
 The tests are written for Keras 2: they run with `TF_USE_LEGACY_KERAS=1` ([legacy Keras](keras.md#legacy-keras)).
 
-Stand-ins: the test of Adasum asks for MPI: it runs without.
+Stand-ins: the test of Adasum asks for MPI; here it runs without it.
 """
 
 MXNET = """\
@@ -57,7 +57,8 @@ show a run of {date} with Horovod's commit {horovod}, slipstream {slipstream}, M
 {python}, on CPUs, with `{launch}`.
 
 Those that ask for GPUs are skipped, and those for MXNet 2, which has no release. Otherwise the words mean what they do
-on [Horovod's tests](horovod_tests.md) of PyTorch.
+on [Horovod's tests](horovod_tests.md) of PyTorch. **Bad alone** are those that do not pass in a job of their own
+either.
 
 The tests import MXNet before Horovod: `horovod.mxnet` is imported before them, for MXNet's sake
 ([MXNet](mxnet.md#install)).

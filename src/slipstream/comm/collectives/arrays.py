@@ -501,7 +501,8 @@ def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async
     ``x``: a NumPy array, CPU tensor or buffer; the receiver takes as many elements of its dtype. ``dst``: the rank
     of the group that gets it. ``tag``: tells messages between two ranks apart; those of one tag keep their order.
     ``group``: the ranks that ``dst`` counts in, default all. ``async_op``: return a `Work` at once; ``x`` is free
-    after its ``wait()``. Returns None once ``x`` may be changed. Raises TypeError or ValueError for arguments that
+    after its ``wait()``. Returns None once ``x`` may be changed: above 16 KiB that may be when the receiver has called
+    `recv`, so two ranks that both send first need ``async_op``. Raises TypeError or ValueError for arguments that
     do not fit, a SlipstreamError when the operation fails.
 
     >>> other = 1 - slipstream.rank()
@@ -526,7 +527,7 @@ def recv(x: Buffer, src: int, *, tag: int = 0, group: Group | None = None, async
     dtype as are sent. ``src``: the rank of the group that sends. ``tag``: the tag it sends with. ``group``: the
     ranks that ``src`` counts in, default all. ``async_op``: return a `Work` at once, whose ``wait()`` gives ``x``.
     Returns ``x``. Raises TypeError or ValueError for arguments that do not fit, a SlipstreamError when the
-    operation fails. A message without elements is not sent: both calls return at once.
+    operation fails. Where both ends have no elements nothing is sent, and both calls return at once.
 
     >>> other = 1 - slipstream.rank()
     >>> work = slipstream.send(numpy.array([slipstream.rank()]), other, async_op=True)
