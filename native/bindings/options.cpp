@@ -27,8 +27,7 @@ void set_checksum(LinkOptions& options, const std::string& text) {
 }
 
 const char* single_copy(const LinkOptions& options) {
-  const char* const names[] = {"off", "auto", "on"};
-  return names[static_cast<int>(options.single_copy)];
+  return options.single_copy == SingleCopy::off ? "off" : options.single_copy == SingleCopy::always ? "on" : "auto";
 }
 
 Lanes lanes(const LinkOptions& options) {

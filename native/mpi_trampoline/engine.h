@@ -15,7 +15,7 @@ int start_engine() noexcept;
 double parting_seconds() noexcept;
 
 // The sizes of groups, with spaces between, that the computation of JAX which runs now in this thread may want to make
-// (slipstream.faces.jax_groups). Empty if that cannot be found out.
+// (slipstream.faces.mpi_trampoline.groups). Empty if that cannot be found out.
 std::string group_sizes(int first, int place, const std::string& made) noexcept;
 
 // Without Python's lock while it lives, if this thread has it.

@@ -1,4 +1,4 @@
-"""What `libslipstream_mpi.so` asks Python: to join the job, and for the engine's functions (native/mpi_trampoline)."""
+"""The functions that `libslipstream_mpi.so` calls."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def _jax_devices() -> int:
 
 
 def group_sizes(first: int, place: int, made: str) -> str:
-    """What `jax_groups.sizes` finds; empty where it fails, whatever it is that fails in another version of JAX."""
+    """What `groups.sizes` finds; empty where it fails, whatever it is that fails in another version of JAX."""
     try:
-        from slipstream.faces import jax_groups
+        from slipstream.faces.mpi_trampoline import groups
 
-        return jax_groups.sizes(first, place, made)
+        return groups.sizes(first, place, made)
     except Exception as error:
         _log.info(f"the groups of a computation cannot be found out: {type(error).__name__}: {error}")
         return ""

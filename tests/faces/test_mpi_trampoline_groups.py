@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.faces.jax_groups import groups_in
+from slipstream.faces.mpi_trampoline.groups import groups_in
 
 DEVICES = [20, 10, 30, 40]
 
