@@ -92,7 +92,8 @@ else
 endif
 # The faces of other frameworks have an environment of their own: it takes gigabytes, so `make test` does without.
 FRAMEWORKS := .venv-frameworks
-FRAMEWORK_TESTS := $(wildcard tests/faces/tensorflow tests/faces/keras tests/faces/jax) tests/faces/test_as_horovod.py
+FRAMEWORK_TESTS := $(wildcard tests/faces/tensorflow tests/faces/keras tests/faces/jax) \
+  tests/faces/test_as_horovod.py tests/faces/test_jax_unmodified.py
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 $(FRAMEWORKS)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py
@@ -116,7 +117,8 @@ test-frameworks: build  ## the tests of the faces of TensorFlow, Keras and JAX, 
 	  else echo "skipped: TensorFlow, Keras and JAX have releases for Python 3.11 to 3.13, not for $(BIN)/python"; fi
 
 frameworks-tests: $(FRAMEWORKS)/package.stamp
-	@PATH="$(CURDIR)/$(FRAMEWORKS)/bin:$$PATH" $(FRAMEWORKS)/bin/python -m pytest -q -m "slow or not slow" $(FRAMEWORK_TESTS)
+	@PATH="$(CURDIR)/$(FRAMEWORKS)/bin:$$PATH" $(FRAMEWORKS)/bin/python -m pytest -q \
+	  $(if $(filter-out 1,$(JOBS)),-n 2) -m "slow or not slow" $(FRAMEWORK_TESTS)
 
 lint: venv  ## ruff, mypy, clang-format and the import contracts
 	@$(BIN)/ruff check .
