@@ -90,11 +90,14 @@ def _ints(text: str) -> list[int]:
 
 
 def _running(frame: FrameType | None) -> Any:
-    """The executable of the innermost function on this thread's stack that runs one; None if none does."""
+    """The executable of the innermost function of JAX on this thread's stack that runs one; None if none does."""
     while frame is not None:
-        executable = getattr(frame.f_locals.get("self"), "xla_executable", None)
-        if executable is not None:
-            return executable
+        if str(frame.f_globals.get("__name__")).startswith(
+            "jax."
+        ):  # attributes of users' objects may be code of theirs
+            executable = getattr(frame.f_locals.get("self"), "xla_executable", None)
+            if executable is not None:
+                return executable
         frame = frame.f_back
     return None
 
