@@ -7,6 +7,15 @@
 
 namespace slipstream {
 
+namespace {
+
+bool level_is(std::string_view level) {
+  const char* chosen = std::getenv("SLIPSTREAM_LOG");
+  return chosen != nullptr && chosen == level;
+}
+
+}  // namespace
+
 void log_warning(int rank, const std::string& text) {
   const std::string head = "slipstream: rank " + std::to_string(rank) + ": ";
   std::string lines = head;
@@ -19,10 +28,12 @@ void log_warning(int rank, const std::string& text) {
 }
 
 void log_info(int rank, const std::string& text) {
-  static const bool wanted = [] {
-    const char* level = std::getenv("SLIPSTREAM_LOG");
-    return level != nullptr && (std::string_view(level) == "info" || std::string_view(level) == "debug");
-  }();
+  static const bool wanted = level_is("info") || level_is("debug");
+  if (wanted) log_warning(rank, text);
+}
+
+void log_debug(int rank, const std::string& text) {
+  static const bool wanted = level_is("debug");
   if (wanted) log_warning(rank, text);
 }
 

@@ -9,5 +9,7 @@ namespace slipstream {
 void log_warning(int rank, const std::string& text);
 // Shown with SLIPSTREAM_LOG=info alone, or debug.
 void log_info(int rank, const std::string& text);
+// Shown with SLIPSTREAM_LOG=debug alone.
+void log_debug(int rank, const std::string& text);
 
 }  // namespace slipstream

@@ -192,6 +192,10 @@ TEST(marks_of_other_cores_decide_whether_reads_pay) {
            std::string("that takes longer here for what caches hold: the kernel needs 3501 ns for 24 KiB, of shared "
                        "memory they take 2000 ns"));
   CHECK(theirs.allowed() == SingleCopy::uncached);
+  CHECK(PrivateReads::by_time(PrivateReads::judge(std::chrono::nanoseconds(3501), std::chrono::nanoseconds(2000))));
+  CHECK(PrivateReads::by_time(PrivateReads::kAlone));
+  CHECK(!PrivateReads::by_time(PrivateReads::kOff));
+  CHECK(!PrivateReads::by_time(EPERM));
   theirs.answered(0);
   CHECK(theirs.allowed() == SingleCopy::automatic);
   using std::chrono::nanoseconds;

@@ -85,10 +85,11 @@ Error unreadable(int peer, int error) {
 
 constexpr const char* kNoDescriptors = "it has run out of file descriptors (ulimit -n)";
 
-void say_if_twice(int rank, int peer, const std::string& why) {
-  if (!why.empty())
-    log_info(rank, "large data for rank " + std::to_string(peer) +
-                       " is copied twice: it does not read this rank's memory (" + why + ")");
+// A reason that lies in the times of this link differs from rank to rank and from job to job, and nobody can mend it.
+void say_if_twice(int rank, int peer, const std::string& why, bool by_time) {
+  if (why.empty()) return;
+  (by_time ? log_debug : log_info)(rank, "large data for rank " + std::to_string(peer) +
+                                             " is copied twice: it does not read this rank's memory (" + why + ")");
 }
 
 // It has closed its end on purpose, or died: either way it copies nothing.
@@ -430,7 +431,7 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
     }
     case kAnswer:
       incoming_.pop();
-      say_if_twice(home_->identity.rank, peer_, private_.answered(entry.value));
+      say_if_twice(home_->identity.rank, peer_, private_.answered(entry.value), PrivateReads::by_time(entry.value));
       if (now() >= private_.due()) send_mark();
       return true;
     case kReleased: {

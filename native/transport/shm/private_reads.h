@@ -68,6 +68,8 @@ class PrivateReads {
   // Its answer to ours. Returns why it does not read our memory, or not always, for people; empty if it does, or asks
   // for a mark.
   std::string answered(uint64_t answer);
+  // Whether an answer that is bad tells of times, and not of what is permitted.
+  static bool by_time(uint64_t answer) { return answer == kAlone || (answer & 0xffff) == kDear; }
   // What meet() answers, by the times that a private and a shared probe have taken.
   static uint64_t judge(Clock::duration from_private, Clock::duration from_shared);
   // The choice that this was made with, or uncached, once the other end has answered that it does; off before.
