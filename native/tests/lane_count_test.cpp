@@ -58,12 +58,41 @@ TEST(many_lanes_that_carry_more_are_kept) {
   Link link;
   link.go(0.75, 50e6);
   CHECK_EQ(link.count.wanted(), 16);
-  link.go(1.5, 100e6);
+  link.go(1, 100e6);
+  CHECK_EQ(link.count.wanted(), 2);  // to see whether these carry less again
+  CHECK_EQ(link.count.claimed(), 16);
+  CHECK(!link.trial.has_value());
+  link.go(1, 50e6);
   CHECK(link.trial.has_value());
   CHECK(link.trial->few > 49e6 && link.trial->few < 51e6);
   CHECK(link.trial->many > 99e6);
   link.go(30, 10e6);
   CHECK_EQ(link.count.wanted(), 16);
+}
+
+TEST(what_only_happens_to_be_faster_with_many_lanes_does_not_count) {
+  Link link;
+  link.go(0.75, 20e6);  // beside two other links
+  link.go(20, 60e6);    // alone
+  CHECK_EQ(link.trials, 1);
+  CHECK_EQ(link.count.wanted(), 2);
+  CHECK(link.trial->few > 59e6);
+}
+
+TEST(lanes_that_the_peer_wants_are_not_waited_for) {
+  Link link;
+  link.go(0.75, of_each);
+  link.least = 16;
+  link.go(5, of_each);
+  CHECK_EQ(link.trials, 1);
+  CHECK_EQ(link.count.wanted(), 16);
+  Link other;
+  other.go(2, of_each);
+  CHECK_EQ(other.count.claimed(), 16);
+  CHECK_EQ(other.count.wanted(), 2);
+  other.least = 16;  // it begins to want them during the second look at the few
+  other.go(0.5, of_each);
+  CHECK_EQ(other.count.wanted(), 16);
 }
 
 TEST(many_lanes_that_carry_no_more_are_ended_and_tried_again_later) {
@@ -193,7 +222,7 @@ TEST(time_without_work_does_not_count) {
   CHECK_EQ(link.count.wanted(), 2);
   link.go(4, 50e6, 0.1);
   CHECK_EQ(link.count.wanted(), 16);
-  link.go(8, 100e6, 0.1);
+  link.go(16, [](int lanes) { return lanes > 2 ? 100e6 : 50e6; }, 0.1);
   CHECK(link.trial.has_value());
   CHECK(link.trial->many > 99e6);
 }

@@ -88,11 +88,12 @@ void BulkLanes::recount(Time now) {
   const bool may_try = at.core->spare_lanes >= lane_count_.many() - lane_count_.few();
   const auto trial = lane_count_.look({link_.sender().went(), link_.sender().busy(now), open()}, may_try, now);
   const int wanted = lane_count_.wanted();
-  reserve(wanted - lane_count_.few());
+  reserve(lane_count_.claimed() - lane_count_.few());
   if (trial) {
     char text[160];
     std::snprintf(text, sizeof(text), "%d lanes to %s carry %.0f Mbit/s, %d carry %.0f Mbit/s: %d stay",
-                  lane_count_.few(), at.name().c_str(), trial->few * 8e-6, before, trial->many * 8e-6, wanted);
+                  lane_count_.few(), at.name().c_str(), trial->few * 8e-6, lane_count_.many(), trial->many * 8e-6,
+                  wanted);
     log_info(at.core->identity.rank, text);
   }
   if (changed || wanted != before) want(wanted);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kMeasureSeconds = 0.4;  // of busy time
 constexpr double kSettleSeconds = 0.2;   // of busy time, in which new connections find their rate
-constexpr double kOpeningSeconds = 2;    // until a trial goes on without those that could not be opened
+constexpr double kOpeningSeconds = 2;    // until a trial goes on without those that could not be opened, or closed
 constexpr double kLeastRate = 2e5;       // bytes a second: who never sent more needs no lanes
 constexpr double kGain = 1.1;
 constexpr double kFallen = 0.7;     // times the rate that a trial found: for a minute, it shortens the wait
@@ -30,17 +30,27 @@ void LaneCount::enter(State state, const Seen& seen, Time now) {
 
 void LaneCount::set(int few, int many) { *this = LaneCount(few, many); }
 
+// What the program sends may have changed meanwhile: one link at a time in place of several that share a port, or data
+// that the network's buffers take at once. So lanes that gain, and had not won before, are closed again for a while.
+std::optional<LaneCount::Trial> LaneCount::tried(double rate, const Seen& seen, Time now) {
+  if (rate < kGain * rate_ || kept_ == many_) return end(rate_, rate, seen, now);
+  rate_many_ = rate;
+  wanted_ = few_;
+  enter(State::closing, seen, now);
+  return std::nullopt;
+}
+
 // Each result like the one before doubles the wait.
-LaneCount::Trial LaneCount::end(double rate, const Seen& seen, Time now) {
-  const bool gains = rate >= kGain * rate_;
+LaneCount::Trial LaneCount::end(double few, double many, const Seen& seen, Time now) {
+  const bool gains = many >= kGain * few;
   const int kept = gains ? many_ : few_;
   wait_ = kept == kept_ ? std::min(2 * wait_, kMostWait) : 1;
   kept_ = wanted_ = kept;
-  kept_rate_ = gains ? rate : rate_;
+  kept_rate_ = gains ? many : few;
   minute_ = minute_of(now);
   minute_from_ = seen;
   enter(gains ? State::many : State::few, seen, now);
-  return {rate_, rate};
+  return {few, many};
 }
 
 // Whether a minute of the clock ends a wait: of 4 minutes, one that 4 divides. At least half a wait has passed then;
@@ -84,7 +94,20 @@ std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, bool may_try, 
       if (busy >= kSettleSeconds) enter(State::trying, seen, now);
       break;
     case State::trying:
-      if (busy >= kMeasureSeconds) return end(rate, seen, now);
+      if (busy >= kMeasureSeconds) return tried(rate, seen, now);
+      break;
+    case State::closing:
+      if (seen.lanes <= few_) enter(State::resettling, seen, now);
+      if (now - since_ >= seconds(kOpeningSeconds)) return end(rate_, rate_many_, seen, now);  // the peer wants them
+      break;
+    case State::resettling:
+    case State::confirming:
+      if (seen.lanes > few_) return end(rate_, rate_many_, seen, now);  // the same
+      if (state_ == State::resettling) {
+        if (busy >= kSettleSeconds) enter(State::confirming, seen, now);
+      } else if (busy >= kMeasureSeconds) {
+        return end(std::max(rate_, rate), rate_many_, seen, now);
+      }
       break;
     case State::few:
     case State::many:

@@ -1,8 +1,8 @@
 // How many bulk lanes the data that one side of a link sends is worth. A link begins with few lanes. Once it has
-// carried much it tries many, and keeps them if it then carries more: connections may be limited each, and there may be
-// several paths behind one address. Networks change, so each result is reviewed: by another trial, at times that all
-// links of a host share, since a link that tries by itself takes its gain from those that it shares a port with. Pure:
-// no sockets, no clock of its own.
+// carried much it tries many, and keeps them if it then carries more, and less again with few: connections may be
+// limited each, and there may be several paths behind one address. Networks change, so each result is reviewed: by
+// another trial, at times that all links of a host share, since a link that tries by itself takes its gain from those
+// that it shares a port with. Pure: no sockets, no clock of its own.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,8 @@ class LaneCount {
   };
 
   int wanted() const { return wanted_; }
+  // How many it may want again at the end of a trial, without a question: wanted() or more.
+  int claimed() const { return checks() ? many_ : wanted_; }
   int few() const { return few_; }
   int many() const { return many_; }
   // Called several times a second while the link is in use. Returns the result of a trial when it ends. `may_try`: a
@@ -40,19 +42,34 @@ class LaneCount {
   std::optional<Trial> look(const Seen& seen, bool may_try, Time now);
 
  private:
-  enum class State : uint8_t { beginning, measuring, opening, settling, trying, few, many };
+  enum class State : uint8_t {
+    beginning,
+    measuring,
+    opening,
+    settling,
+    trying,
+    closing,  // many lanes have carried more: do few carry less again?
+    resettling,
+    confirming,
+    few,
+    many
+  };
 
+  bool checks() const { return state_ == State::closing || state_ == State::resettling || state_ == State::confirming; }
   void enter(State state, const Seen& seen, Time now);
-  Trial end(double rate, const Seen& seen, Time now);
+  std::optional<Trial> tried(double rate, const Seen& seen, Time now);
+  Trial end(double few, double many, const Seen& seen, Time now);
   bool review_due(const Seen& seen, Time now);
 
   int few_;
   int many_;
   int wanted_;
   State state_ = State::beginning;
-  Seen from_;        // when the state began, or the measurement in it
-  Time since_{};     // the same
-  double rate_ = 0;  // with few lanes; bytes a second
+  Seen from_;     // when the state began, or the measurement in it
+  Time since_{};  // the same
+  // Bytes a second.
+  double rate_ = 0;  // with few lanes
+  double rate_many_ = 0;
   // What the last trial has shown, and the wait for the next one.
   int kept_ = 0;  // lanes
   double kept_rate_ = 0;
