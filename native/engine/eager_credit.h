@@ -19,6 +19,12 @@ class EagerCredit {
     sent_ += bytes;
     return true;
   }
+  // The same for bulk, which leaves half of it to small messages.
+  bool spend_on_bulk(uint64_t bytes) {
+    if (sent_ + bytes > kBytes / 2) return false;
+    sent_ += bytes;
+    return true;
+  }
   // The peer says that it has consumed so many.
   void repaid(uint64_t bytes) { sent_ -= std::min(sent_, bytes); }
   // We have consumed so many. Returns how many to tell the peer of now; 0: it is told later.

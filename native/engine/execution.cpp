@@ -237,15 +237,25 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
 
 // ---- sending
 
+// The first bulk of a work that goes to another host: to ask its receiver takes a round trip, which may pass through
+// queues full of other bulk.
+bool Execution::leaves_early(Link* link, const Step& step, uint64_t chunk) {
+  if (link == nullptr || link->needs_shared_memory() || part_) return false;
+  uint64_t bytes = 0;
+  for (uint32_t j = 0; j < geometry_.pieces(step); ++j) bytes += geometry_.bytes(step.src, step, chunk, j) + kFrameCost;
+  return context_.fabric.credit(link->peer()).spend_on_bulk(bytes);
+}
+
 void Execution::issue_send(uint32_t index, uint64_t chunk) {
   const Step& step = plan_.steps()[index];
   SendGate& gate = gates_[static_cast<size_t>(plan_.peer_index(step.peer))].sends;
   if (geometry_.is_empty(step.src, step, chunk)) return complete(index, chunk);  // also if the peer has left by now
-  if (!gate.is_open()) return gate.block({index, chunk});
   Link* link = link_to(step.peer);
+  const bool early = !gate.is_open() && leaves_early(link, step, chunk);
+  if (!gate.is_open() && !early) return gate.block({index, chunk});
   if (link == nullptr) return;  // it went down: the session is failing
   WorkHeader frame = frame_of(request_, MessageType::data);
-  frame.flags = gate.eager() ? kEagerFlag : 0;
+  frame.flags = gate.eager() || early ? kEagerFlag : 0;
   frame.stream = static_cast<uint16_t>(step.stream);
   frame.chunk = static_cast<uint32_t>(chunk);
   uint32_t& left = schedule_.pieces_left(index, chunk);

@@ -103,6 +103,7 @@ class Execution {
   void run_ready();
   void issue(uint32_t step, uint64_t chunk);
   void issue_send(uint32_t step, uint64_t chunk);
+  bool leaves_early(Link* link, const Step& step, uint64_t chunk);
   void issue_recv(uint32_t step, uint64_t chunk);
   void complete(uint32_t step, uint64_t chunk);
   void consume(uint32_t step, Link* link, const WorkHeader& frame, const Payload& payload);

@@ -16,6 +16,17 @@ TEST(credit_is_spent_once) {
   CHECK(credit.spend(10));
 }
 
+TEST(bulk_leaves_half_to_small_messages) {
+  EagerCredit credit;
+  CHECK(credit.spend_on_bulk(EagerCredit::kBytes / 2));
+  CHECK(!credit.spend_on_bulk(1));
+  CHECK(credit.spend(EagerCredit::kBytes / 2));
+  credit.repaid(EagerCredit::kBytes / 2);
+  CHECK(!credit.spend_on_bulk(1));
+  credit.repaid(1);
+  CHECK(credit.spend_on_bulk(1));
+}
+
 TEST(a_peer_that_repays_too_much_gives_no_more_than_all) {
   EagerCredit credit;
   CHECK(credit.spend(5));

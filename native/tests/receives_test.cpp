@@ -97,6 +97,35 @@ TEST(every_message_is_received_once_and_each_senders_in_order) {
       }
 }
 
+// Seven messages of 64 KiB are less than half of the credit, and sixteen are more.
+TEST(bulk_leaves_a_host_before_its_receive_is_called_while_the_credit_lasts) {
+  constexpr size_t kCount = 16 << 10;
+  constexpr size_t kLeave = 7, kMessages = 16;
+  for (const Wire wire : {Wire::memory, Wire::tcp})
+    for (const size_t each : {size_t{1}, size_t{8}}) {  // messages of several chunks: the first of them leave
+      Ranks ranks(wire, 2);
+      std::atomic<bool> called{false};
+      ranks.each([&](int r, RankUnderTest& rank) {
+        std::vector<float> first(kCount, 0.5f);
+        finish(rank, r == 0 ? send(rank, r, 2, 1, first) : receive(rank, r, 2, 0, first));  // there is a link now
+        std::vector<std::vector<float>> data;
+        std::vector<WorkPtr> works;
+        for (size_t i = 0; i < kMessages; ++i) data.emplace_back(kCount * each, r == 0 ? static_cast<float>(i) : -1.0f);
+        if (r == 1) called.wait(false);
+        for (auto& d : data) works.push_back(r == 0 ? send(rank, r, 2, 1, d) : receive(rank, r, 2, 0, d));
+        if (r == 0) {
+          for (size_t i = 0; i < kLeave / each; ++i) finish(rank, works[i]);
+          CHECK(std::count_if(works.begin(), works.end(), [](const WorkPtr& w) { return w->done(); }) <= 8);
+          called = true;
+          called.notify_all();
+        }
+        for (const WorkPtr& work : works) finish(rank, work);
+        for (size_t i = 0; r == 1 && i < kMessages; ++i)
+          CHECK(std::all_of(data[i].begin(), data[i].end(), [i](float v) { return v == static_cast<float>(i); }));
+      });
+    }
+}
+
 TEST(receives_from_one_rank_do_not_overtake_those_from_any) {
   for (const Wire wire : kWires)
     for (const size_t count : {size_t{1}, size_t{30'000}}) {
