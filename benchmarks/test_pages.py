@@ -14,6 +14,7 @@ import allreduce
 import collectives
 import horovod_calls
 import lanes
+import lightgbm_digits
 import many_ranks
 import network
 import pipeline
@@ -48,6 +49,7 @@ PAGES = {
         {model: newest(f"train-{model}-lab", RESULTS) for model in ("resnet50", "bert-base")}
     ),
     "lanes": lambda: lanes.page(newest("lanes", RESULTS)),
+    "lightgbm": lambda: lightgbm_digits.page(newest("lightgbm", RESULTS)),
     "many-ranks": lambda: many_ranks.page(newest("many-ranks", RESULTS)),
     "pipeline": lambda: pipeline.page(newest("pipeline", RESULTS)),
     "protection": lambda: protection.page(newest("protection", RESULTS)),
@@ -56,7 +58,12 @@ PAGES = {
 }
 if any(RESULTS.glob("20*-lab-collectives-*")):
     PAGES["collectives-lab"] = lambda: network.collectives_page(newest("lab-collectives", RESULTS))
-_ELSEWHERE = {"adasum_digits": "migrating.md", "accuracy": "compression.md", "reducers": "reducers.md"}
+_ELSEWHERE = {
+    "adasum_digits": "migrating.md",
+    "accuracy": "compression.md",
+    "reducers": "reducers.md",
+    "lightgbm": "lightgbm.md",
+}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -58,3 +58,17 @@ def test_two_ranks_train(library: str, options: tuple[str, ...]) -> None:
 def test_ray_train() -> None:
     pytest.importorskip("ray.train.torch")
     assert "\nok\nok\n" in outcome([sys.executable, str(HERE / "ray_train_driver.py")])
+
+
+@pytest.mark.slow
+def test_torchft() -> None:
+    coordination = pytest.importorskip("torchft.coordination")
+    lighthouse = coordination.LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
+    script = [sys.executable, str(HERE / "torchft_rank.py")]
+    leaves = subprocess.Popen([*script, "leaves", lighthouse.address()], stderr=subprocess.DEVNULL)
+    try:
+        assert "ok\n" in outcome([*script, "stays", lighthouse.address()])
+        assert leaves.wait(60) == 0
+    finally:
+        leaves.kill()
+        lighthouse.shutdown()

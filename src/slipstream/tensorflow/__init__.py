@@ -23,10 +23,11 @@ from slipstream.tensorflow.optimizers import DistributedOptimizer
 
 __all__ = [*_of_face, "DistributedOptimizer", "SyncBatchNormalization"]
 
-_LATER = ("elastic", "keras")  # loaded by those that use them
+_LATER = ("distribute", "elastic", "keras")  # loaded by those that use them
 
 if TYPE_CHECKING:
     from slipstream.faces.tensorflow.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
+    from slipstream.tensorflow import distribute as distribute
     from slipstream.tensorflow import elastic as elastic
     from slipstream.tensorflow import keras as keras
 else:  # to a type checker a name that is not there is an error
