@@ -179,12 +179,12 @@ int meet(const slipstream_api* api, const Communicator& members, const std::stri
   call.name = "MPI_Comm_split";
   return code_of(api->run(members.group, &call), "MPI_Comm_split",
                  "JAX makes the group of processes " + ranks +
-                     ", and some of them have not come: each must run the computation that needs it, in the same order "
-                     "as the others, with as many computations before it");
+                     ", and some of them have not come: each must run the computations that need it, in the same order; "
+                     "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less");
 }
 
-// The group that JAX makes ahead of a computation that needs it (faces/mpi_trampoline/ahead.py). Its members alone come.
-// *known: whether it is one.
+// The group that JAX makes ahead of a computation that needs it (faces/mpi_trampoline/ahead.py). Its members alone
+// come. *known: whether it is one.
 int join_made_now(int first, int place, Handle* made, bool* known) {
   const std::string told = group_made_now(first, place);
   *known = !told.empty();

@@ -65,6 +65,8 @@ class Ahead:
         # by first device and place, which is what XLA tells: one at a time
         self._wanted: dict[tuple[int, int], _Wanted] = {}
         self._free = threading.Condition(self._lock)
+        self._alone: tuple[int, Group] | None = None  # that of this process's device, until XLA asks for it
+        self._unread = False  # a computation whose groups are not known has run
 
     def make_for(self, executable: Any) -> None:
         """Makes the groups of this computation that this process is in and that have not been made. JAX's error."""
@@ -72,20 +74,37 @@ class Ahead:
             needed = groups.of_this_process(executable)
         except Exception as error:  # of another version of JAX
             _log.info(f"the groups of a computation cannot be found out: {type(error).__name__}: {error}")
+            self._unread = True
             return
         for devices in needed:
-            self._make(executable.client, devices)
+            if len(devices) > 1:
+                self._make(executable.client, devices)
+            elif devices not in self._made:
+                self._await_alone(devices[0])
 
     def group_of(self, first: int, place: int) -> Group | None:
         """The group that XLA asks for, if it is being made."""
         with self._free:
-            wanted = self._wanted.get((first, place))
-            if wanted is None or wanted.asked:
+            wanted = self._wanted.pop((first, place), None)
+            if wanted is not None:
+                wanted.asked = True
+                self._free.notify_all()
+                return wanted.group
+            # All larger groups are made ahead, so outside of that XLA asks for this one.
+            alone = self._alone if self._alone and place == 0 and not self._unread else None
+            if alone is None or alone[0] != first:
                 return None
-            wanted.asked = True
-            del self._wanted[first, place]
-            self._free.notify_all()
-            return wanted.group
+            self._alone = None
+            return alone[1]
+
+    def _await_alone(self, device: int) -> None:
+        """XLA is going to ask for the group of this process's device alone, once; it makes no sum of one device."""
+        group = Group.named("JAX's device alone", [job.current_or_only().rank], job.current_or_only())
+        with self._lock:
+            if (device,) not in self._made:
+                self._made[device,] = Future()
+                self._made[device,].set_result(group)
+                self._alone = device, group
 
     def _make(self, client: Any, devices: _Devices) -> None:
         with self._lock:
@@ -119,8 +138,8 @@ class Ahead:
                     self._free.notify_all()
         if not wanted.asked or total != sum(range(len(devices))):
             raise _error(
-                f"the group of JAX's devices {devices} is not that of ranks {ranks}: the places of its members add up to "
-                f"{total}. This is a bug in slipstream, or JAX's version is not supported: use "
+                f"the group of JAX's devices {devices} is not that of ranks {ranks}: the places of its members add up "
+                f"to {total}. This is a bug in slipstream, or JAX's version is not supported: use "
                 "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
             )
         return group
@@ -130,7 +149,9 @@ def _compiled(client: Any, devices: list[Any]) -> Callable[[], int]:
     """The small computation."""
     n = len(devices)
     options = sys.modules["jax._src.compiler"].get_compile_options(
-        num_replicas=n, num_partitions=1, device_assignment=np.array([one.id for one in devices]).reshape(n, 1)
+        num_replicas=n,
+        num_partitions=1,
+        device_assignment=np.array([one.id for one in devices]).reshape(n, 1),
     )
     text = _SUM.format(n=n, places=list(range(n)))
     place = sys.modules["jaxlib._jax"].DeviceList(tuple(devices))
@@ -159,7 +180,7 @@ _ahead: Ahead | None = None
 
 
 def group_of(first: int, place: int) -> str:
-    """What XLA asks for: "HANDLE 2,3", a new reference to the group's handle and its ranks; empty if it is not known."""
+    """What XLA asks for: "HANDLE 2,3", a new reference to the group's handle and its ranks; empty if unknown."""
     group = _ahead and _ahead.group_of(first, place)
     return f"{handle_of(group)} {','.join(map(str, group.ranks))}" if group else ""
 
