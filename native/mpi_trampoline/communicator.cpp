@@ -177,10 +177,11 @@ int meet(const slipstream_api* api, const Communicator& members, const std::stri
   slipstream_call_init(&call, SLIPSTREAM_BARRIER);
   call.timeout = gathering_seconds();
   call.name = "MPI_Comm_split";
-  return code_of(api->run(members.group, &call), "MPI_Comm_split",
-                 "JAX makes the group of processes " + ranks +
-                     ", and some of them have not come: each must run the computations that need it, in the same order; "
-                     "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less");
+  return code_of(
+      api->run(members.group, &call), "MPI_Comm_split",
+      "JAX makes the group of processes " + ranks +
+          ", and some of them have not come: each must run the computations that need it, in the same order; "
+          "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less");
 }
 
 // The group that JAX makes ahead of a computation that needs it (faces/mpi_trampoline/ahead.py). Its members alone

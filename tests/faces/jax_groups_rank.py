@@ -1,6 +1,8 @@
 """A program of JAX whose computations need groups of processes of all kinds; each process prints what it is told.
 
-slipstream run -np 4 -- python tests/faces/jax_groups_rank.py subsets|orders|alone|meshes|branches|threads|killed|absent
+slipstream run -np 4 -- python tests/faces/jax_groups_rank.py KIND
+
+KIND: subsets, numbered, orders, alone, meshes, branches, threads, killed or absent.
 """
 
 from __future__ import annotations
@@ -124,7 +126,16 @@ def absent(me: int, n: int) -> None:
 
 def main() -> None:
     """Does what the command line says."""
-    jax.distributed.initialize(shutdown_timeout_seconds=5)
+    numbers = {}
+    if sys.argv[1] == "numbered":  # JAX's numbers are other ones than the ranks
+        size = int(os.environ["SLIPSTREAM_SIZE"])
+        numbers = {
+            "coordinator_address": os.environ["SLIPSTREAM_JAX_COORDINATOR"],
+            "num_processes": size,
+            "process_id": (int(os.environ["SLIPSTREAM_RANK"]) + 1) % size,
+        }
+        sys.argv[1] = "subsets"
+    jax.distributed.initialize(shutdown_timeout_seconds=5, **numbers)
     acts = (subsets, orders, alone, meshes, branches, threads, killed, absent)
     act = next(one for one in acts if one.__name__ == sys.argv[1])
     jax.devices()

@@ -72,6 +72,7 @@ def test_programs_that_differ(tag: str) -> None:
     [
         ("subsets", 3),
         ("subsets", 4),
+        ("numbered", 3),
         ("orders", 2),
         ("orders", 3),
         ("alone", 3),
