@@ -62,7 +62,7 @@ def test_programs_that_differ(tag: str) -> None:
     texts = told(tag, "mismatch", 2)
     assert texts.keys() == {0, 1}
     for text in texts.values():
-        assert "Mismatch: operation #0 differs" in text
+        assert "Mismatch: operation #2 differs" in text
         assert "5 elements" in text
         assert "7 elements" in text
 
