@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <cstdlib>
 #include <map>
 #include <memory>
-#include <new>
+#include <mutex>
 #include <vector>
 
 #include "mpi_trampoline/engine.h"
@@ -76,17 +76,33 @@ bool may_be_mixed_up(const std::vector<Part>& parts) {
          std::ranges::any_of(parts, [&](const Part& part) { return part.calls != parts.front().calls; });
 }
 
-// The ranks of each group of JAX that this process has made, as "0,2;0,1,2,3". XLA makes them in one thread.
-std::string made_before;
+// The ranks of each group of JAX that this process has made, as "0,2;0,1,2,3".
+class Made {
+ public:
+  void add(const std::string& ranks) {
+    const std::lock_guard lock(mutex_);
+    groups_.append(groups_.empty() ? "" : ";").append(ranks);
+  }
+  std::string all() const {
+    const std::lock_guard lock(mutex_);
+    return groups_;
+  }
 
-void remember(const std::vector<int32_t>& ranks) {
-  if (!made_before.empty()) made_before += ";";
-  for (size_t i = 0; i < ranks.size(); ++i) made_before += (i ? "," : "") + std::to_string(ranks[i]);
+ private:
+  mutable std::mutex mutex_;
+  std::string groups_;
+};
+Made made_before;
+
+std::string listed(const std::vector<int32_t>& ranks, const char* between) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size(); ++i) text.append(i ? between : "").append(std::to_string(ranks[i]));
+  return text;
 }
 
 // Whether this process's computation wants a group of `size` here. `doubtful`: only if it is sure that it does.
 bool is_wanted(Part mine, size_t size, bool doubtful) {
-  const std::string wanted = group_sizes(static_cast<int>(mine.color), static_cast<int>(mine.key), made_before);
+  const std::string wanted = group_sizes(static_cast<int>(mine.color), static_cast<int>(mine.key), made_before.all());
   if (doubtful || wanted.empty()) return wanted == std::to_string(size) || !doubtful;
   return (" " + wanted + " ").find(" " + std::to_string(size) + " ") != std::string::npos;
 }
@@ -150,16 +166,67 @@ int split(const Communicator& from, int color, int key, Handle* made) {
   auto communicator = std::make_unique<Communicator>();
   code = make_group(api, ranks, communicator.get());
   if (code != MPI_SUCCESS) return code;
-  if (jax) remember(ranks);
+  if (jax) made_before.add(listed(ranks, ","));
+  *made = reinterpret_cast<Handle>(communicator.release());
+  return code;
+}
+
+// The members of a group that JAX makes now meet in it: those that have not come get their time here, and a name.
+int meet(const slipstream_api* api, const Communicator& members, const std::string& ranks) {
+  slipstream_call call;
+  slipstream_call_init(&call, SLIPSTREAM_BARRIER);
+  call.timeout = gathering_seconds();
+  call.name = "MPI_Comm_split";
+  return code_of(
+      api->run(members.group, &call), "MPI_Comm_split",
+      "JAX makes the group of processes " + ranks +
+          ", and some of them have not come: each must run the computations that need it, in the same order; "
+          "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less");
+}
+
+// The group that JAX makes ahead of a computation that needs it (faces/mpi_trampoline/ahead.py). Its members alone
+// come. *known: whether it is one.
+int join_made_now(int first, int place, Handle* made, bool* known) {
+  const std::string told = group_made_now(first, place);
+  *known = !told.empty();
+  const slipstream_api* api = engine();
+  if (!*known || !api) return MPI_SUCCESS;
+  char* ranks = nullptr;
+  auto communicator = std::make_unique<Communicator>();
+  communicator->group = reinterpret_cast<slipstream_group*>(std::strtoull(told.c_str(), &ranks, 10));
+  communicator->rank = api->group_rank(communicator->group);
+  communicator->size = api->group_size(communicator->group);
+  const int code = meet(api, *communicator, ranks + 1);
+  if (code != MPI_SUCCESS) {
+    communicator->failure = text_of(code);
+  } else {
+    made_before.add(ranks + 1);
+  }
   *made = reinterpret_cast<Handle>(communicator.release());
   return code;
 }
 
 }  // namespace
 
+int meet_jax() noexcept {
+  const Communicator* all = world();
+  const slipstream_api* api = engine();
+  if (!jax || !all || !api) return MPI_SUCCESS;
+  const int64_t mine = std::strtoll(process_number().c_str(), nullptr, 10);
+  std::vector<int64_t> numbers(static_cast<size_t>(all->size));
+  const int code = gather(api, *all, &mine, numbers.data(), 1);
+  if (code != MPI_SUCCESS) return code;
+  std::string text;
+  for (const int64_t number : numbers) text += std::to_string(number) + " ";
+  watch_jax(text);
+  return MPI_SUCCESS;
+}
+
 Communicator* world() noexcept { return all_ranks.load(std::memory_order_acquire); }
 
 void used_by_jax(bool yes) noexcept { jax = yes; }
+
+bool is_used_by_jax() noexcept { return jax; }
 
 void count_call() noexcept { ++calls; }
 
@@ -178,13 +245,13 @@ int open_world() noexcept {
   return code;
 }
 
+const Communicator* known(Handle handle) noexcept {
+  if (handle == MPI_COMM_WORLD) return world();
+  return is_constant(handle) ? nullptr : reinterpret_cast<const Communicator*>(handle);
+}
+
 const Communicator* communicator(Handle handle, const char* function, int* code) noexcept {
-  const Communicator* found = nullptr;
-  if (handle == MPI_COMM_WORLD) {
-    found = world();
-  } else if (!is_constant(handle)) {
-    found = reinterpret_cast<const Communicator*>(handle);
-  }
+  const Communicator* found = known(handle);
   if (!engine()) {
     *code = fail(MPI_ERR_OTHER, std::string(function) + ": " + why_no_engine());
   } else if (!found) {
@@ -208,6 +275,9 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_split(Handle comm, int color, int key, Han
   int code = MPI_SUCCESS;
   *made = MPI_COMM_NULL;
   const Communicator* from = communicator(comm, "MPI_Comm_split", &code);
+  bool known = false;
+  if (from && is_used_by_jax()) code = join_made_now(color, key, made, &known);
+  if (known) return code;
   if (from) code = split(*from, color, key, made);
   if (code != MPI_SUCCESS) *made = reinterpret_cast<Handle>(failed(text_of(code)));
   return code;
@@ -231,17 +301,20 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_free(Handle* comm) {
   return MPI_SUCCESS;
 }
 
-// Rank and size of a communicator that has failed are those of a single process: its calls tell what is wrong.
+// XLA goes on with a communicator that has failed, whose rank and size it compares with its own: then the next call
+// tells what is wrong.
 SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_rank(Handle comm, int* rank) {
   int code = MPI_SUCCESS;
-  const Communicator* found = communicator(comm, "MPI_Comm_rank", &code);
+  communicator(comm, "MPI_Comm_rank", &code);
+  const Communicator* found = known(comm);
   *rank = found ? found->rank : 0;
   return code;
 }
 
 SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_size(Handle comm, int* size) {
   int code = MPI_SUCCESS;
-  const Communicator* found = communicator(comm, "MPI_Comm_size", &code);
+  communicator(comm, "MPI_Comm_size", &code);
+  const Communicator* found = known(comm);
   *size = found ? found->size : 1;
   return code;
 }

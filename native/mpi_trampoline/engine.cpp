@@ -99,6 +99,22 @@ std::string ask(const Python& py, const slipstream_api** found, double* seconds)
   return why;
 }
 
+// The text that a function of the module gives; empty if it fails.
+template <class... Arguments>
+std::string said_by(const char* function, const char* format, Arguments... arguments) {
+  Python py;
+  if (!engine() || !py.load() || !py.is_initialized()) return {};
+  const WithGil gil(py);
+  Python::Object module = py.import(kModule);
+  Python::Object given = module ? py.call(module, function, format, arguments...) : nullptr;
+  const char* said = given ? py.text(given, nullptr) : nullptr;
+  std::string found = said ? said : "";
+  if (!said) py.print_error();
+  if (given) py.decref(given);
+  if (module) py.decref(module);
+  return found;
+}
+
 std::string named(int32_t status, const char* text) {
   static constexpr const char* kNames[] = {nullptr,   "PeerLost", "Mismatch", "Timeout",
                                            "Refused", "Aborted",  "Invalid",  "Internal"};
@@ -142,18 +158,14 @@ double parting_seconds() noexcept {
   return seconds;
 }
 
+std::string process_number() noexcept { return said_by("process_number", nullptr); }
+
+void watch_jax(const std::string& numbers) noexcept { said_by("watch_jax", "s", numbers.c_str()); }
+
+std::string group_made_now(int first, int place) noexcept { return said_by("group_made_now", "ii", first, place); }
+
 std::string group_sizes(int first, int place, const std::string& made) noexcept {
-  Python py;
-  if (!engine() || !py.load() || !py.is_initialized()) return {};
-  const WithGil gil(py);
-  Python::Object module = py.import(kModule);
-  Python::Object given = module ? py.call(module, "group_sizes", "iis", first, place, made.c_str()) : nullptr;
-  const char* said = given ? py.text(given, nullptr) : nullptr;
-  std::string found = said ? said : "";
-  if (!said) py.print_error();
-  if (given) py.decref(given);
-  if (module) py.decref(module);
-  return found;
+  return said_by("group_sizes", "iis", first, place, made.c_str());
 }
 
 WithoutGil::WithoutGil() noexcept {

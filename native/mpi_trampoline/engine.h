@@ -14,6 +14,17 @@ int start_engine() noexcept;
 // How many seconds MPI_Finalize may wait for the other ranks: 0 if this one ends by an exception.
 double parting_seconds() noexcept;
 
+// Asks Python's slipstream.faces.mpi_trampoline, whose functions these are.
+
+// The number that JAX gives this process; "-1" if it gives none.
+std::string process_number() noexcept;
+
+// The numbers of all processes of JAX, by rank, with spaces between.
+void watch_jax(const std::string& numbers) noexcept;
+
+// The group that JAX makes now, if it is known, as "HANDLE 2,3": its handle, with a reference, and its ranks.
+std::string group_made_now(int first, int place) noexcept;
+
 // The sizes of groups, with spaces between, that the computation of JAX which runs now in this thread may want to make
 // (slipstream.faces.mpi_trampoline.groups). Empty if that cannot be found out.
 std::string group_sizes(int first, int place, const std::string& made) noexcept;

@@ -33,6 +33,7 @@ int begin(const void* caller) {
   used_by_jax(is_of_jax(caller));
   int code = start_engine();
   if (code == MPI_SUCCESS) code = open_world();
+  if (code == MPI_SUCCESS) code = meet_jax();
   if (code == MPI_SUCCESS) return code;
   // XLA does not look at the code: the calls that follow will tell, and this line is there at once.
   std::fprintf(stderr, "slipstream: MPI_Init: %s\n", text_of(code).c_str());

@@ -44,9 +44,11 @@ def test_collectives_are_those_of_numpy(tag: str, size: int) -> None:
     assert "Gloo" not in out + err
 
 
-def told(tag: str, kind: str, size: int, *options: str) -> dict[int, str]:
-    """The error that each process is told of, by rank."""
-    _, out, err = job(tag, size, HERE / "jax_faults_rank.py", kind, options=options)
+def told(
+    tag: str, kind: str, size: int, *options: str, program: str = "jax_faults_rank.py"
+) -> dict[int, str]:
+    """What each process is told of, which is an error as a rule, by rank."""
+    _, out, err = job(tag, size, HERE / program, kind, options=options)
     found = dict(re.findall(r"^\[(\d)\] told: (.*)$", out, re.MULTILINE))
     assert found, out + err
     return {int(rank): text for rank, text in found.items()}
@@ -60,31 +62,41 @@ def test_programs_that_differ(tag: str) -> None:
     texts = told(tag, "mismatch", 2)
     assert texts.keys() == {0, 1}
     for text in texts.values():
-        assert "Mismatch: operation #0 differs" in text
+        assert "Mismatch: operation #2 differs" in text
         assert "5 elements" in text
         assert "7 elements" in text
 
 
-def test_a_computation_of_some_processes_ends_with_the_cure(tag: str) -> None:
-    texts = told(tag, "subset", 3, "-e", "SLIPSTREAM_TIMEOUT=6")
-    assert texts.keys() == {0, 1}
-    for text in texts.values():
-        assert "Timeout: JAX makes a group of processes with all 3 over MPI" in text
-        assert "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo" in text
-        assert re.search(r"has waited .* for rank 2 ", text)
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("subsets", 3),
+        ("subsets", 4),
+        ("numbered", 3),
+        ("orders", 2),
+        ("orders", 3),
+        ("alone", 3),
+        ("meshes", 4),
+        ("branches", 4),
+        ("threads", 3),
+    ],
+)
+def test_groups_are_made_by_their_members_alone(tag: str, kind: str, size: int) -> None:
+    texts = told(tag, kind, size, "-e", "SLIPSTREAM_TIMEOUT=60", program="jax_groups_rank.py")
+    assert texts == dict.fromkeys(range(size), "all is right")
 
 
-def test_groups_of_two_computations_are_not_taken_for_one(tag: str) -> None:
-    texts = told(tag, "meshes", 4, "-e", "SLIPSTREAM_TIMEOUT=10")
-    assert any("groups of processes for different collectives at once" in text for text in texts.values())
+def test_a_process_killed_while_a_group_is_made_is_named(tag: str) -> None:
+    texts = told(tag, "killed", 3, "--min-np", "1", program="jax_groups_rank.py")
+    assert texts.keys() == {0, 2}
+    assert all(re.search(r"PeerLost: rank 1 \(host .*MPI_Comm_split", text) for text in texts.values())
 
 
-def test_groups_of_two_collectives_that_have_one_size_are_not_taken_for_one(tag: str) -> None:
-    """Two processes come for a group of two, when the others come for the group of all four."""
-    texts = told(tag, "alike", 4, "-e", "SLIPSTREAM_TIMEOUT=10")
-    assert texts.keys() == {0, 1, 2, 3}
-    for text in texts.values():
-        assert "groups of processes for different collectives at once" in text
+def test_a_process_that_does_not_come_to_its_group_is_named(tag: str) -> None:
+    text = told(tag, "absent", 3, "-e", "SLIPSTREAM_TIMEOUT=6", program="jax_groups_rank.py")[0]
+    assert "Timeout: JAX makes the group of processes 0,1, and some of them have not come" in text
+    assert "each must run the computations that need it, in the same order" in text
+    assert re.search(r"has waited .* for rank 1 ", text)
 
 
 def test_groups_that_call_unlike_numbers_of_collectives_are_no_mistake(tag: str) -> None:
@@ -92,10 +104,15 @@ def test_groups_that_call_unlike_numbers_of_collectives_are_no_mistake(tag: str)
 
 
 @pytest.mark.parametrize(
-    "how", ["XLA_FLAGS=--xla_force_host_platform_device_count=2", "JAX_NUM_CPU_DEVICES=2"]
+    ("how", "kind"),
+    [
+        ("XLA_FLAGS=--xla_force_host_platform_device_count=2", "devices"),
+        ("JAX_NUM_CPU_DEVICES=2", "devices"),
+        ("JAX_NUM_CPU_DEVICES=2", "all_to_all"),
+    ],
 )
-def test_a_process_has_one_device(tag: str, how: str) -> None:
-    texts = told(tag, "devices", 2, "-e", how)
+def test_a_process_has_one_device(tag: str, how: str, kind: str) -> None:
+    texts = told(tag, kind, 2, "-e", how)
     assert texts.keys() == {0, 1}
     assert all(
         "JAX has 2 CPU devices in this process, and over MPI it can have one" in text

@@ -86,11 +86,16 @@ class Group:
         # last statement: if a handler breaks this off before, the group has not been, and may be made again.
         made[number] = None
 
+    @classmethod
+    def named(cls, purpose: str, ranks: Sequence[int], current: jobs.Job) -> Group:
+        """A group for what the library does by itself: members make one of each purpose, at any time."""
+        made = object.__new__(cls)
+        made._set_up(current, _members(ranks, current), purpose)
+        return made
+
     def beside(self, purpose: str) -> Group:
         """A group of the same ranks for what the library does by itself, when each rank comes to need it."""
-        other = object.__new__(Group)
-        other._set_up(self.job, self.ranks, f"{purpose} of {self.id}")
-        return other
+        return Group.named(f"{purpose} of {self.id}", self.ranks, self.job)
 
     def _set_up(self, current: jobs.Job, ranks: tuple[int, ...], number: int | str) -> None:
         """``number``: how many groups of these ranks there have been, with this one; 0 for the one of `world`.

@@ -10,8 +10,17 @@ from slipstream import _core
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.log import Log
 from slipstream.comm.membership import job
+from slipstream.faces.mpi_trampoline import ahead, groups
 
-__all__ = ["gathering_seconds", "group_sizes", "parting_seconds", "start"]
+__all__ = [
+    "gathering_seconds",
+    "group_made_now",
+    "group_sizes",
+    "parting_seconds",
+    "process_number",
+    "start",
+    "watch_jax",
+]
 
 _GATHERING_SECONDS = 300.0
 _log = Log("slipstream")
@@ -20,10 +29,12 @@ _log = Log("slipstream")
 def start() -> object:
     """Joins the job that the environment tells of. The capsule with the C interface, or text: what is wrong."""
     if (devices := _jax_devices()) > 1:
-        return (
+        why = (
             f"JAX has {devices} CPU devices in this process, and over MPI it can have one: leave jax_num_cpu_devices "
             "and --xla_force_host_platform_device_count alone, or use JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
         )
+        ahead.refuse(why)
+        return why
     try:
         job.init()
         return _core.c_api()
@@ -41,11 +52,32 @@ def _jax_devices() -> int:
     return int(forced[-1]) if forced else 1
 
 
+def process_number() -> str:
+    """The number that JAX gives this process; -1 if it gives none."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    return str(getattr(state, "process_id", -1))
+
+
+def watch_jax(numbers: str) -> str:
+    """From now on the groups of JAX's computations are made before these run. ``numbers``: "0 1", those of all ranks.
+
+    Nothing where it fails, whatever it is that fails in another version of JAX.
+    """
+    try:
+        ahead.watch([int(number) for number in numbers.split()])
+    except Exception as error:
+        _log.info(f"groups are made by all processes: {type(error).__name__}: {error}")
+    return ""
+
+
+def group_made_now(first: int, place: int) -> str:
+    """What `ahead.group_of` finds."""
+    return ahead.group_of(first, place)
+
+
 def group_sizes(first: int, place: int, made: str) -> str:
     """What `groups.sizes` finds; empty where it fails, whatever it is that fails in another version of JAX."""
     try:
-        from slipstream.faces.mpi_trampoline import groups
-
         return groups.sizes(first, place, made)
     except Exception as error:
         _log.info(f"the groups of a computation cannot be found out: {type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["groups_in", "sizes"]
+__all__ = ["groups_in", "has_any", "of_this_process", "sizes"]
 
 _COLLECTIVE = re.compile(
     r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-broadcast|collective-permute)"
@@ -50,6 +50,26 @@ def sizes(first: int, place: int, made: str) -> str:
             if ours and tuple(process[one] for one in group) not in known:
                 found.add(len(group))
     return " ".join(str(size) for size in sorted(found))
+
+
+def of_this_process(executable: Any) -> list[tuple[int, ...]]:
+    """The groups that this process's device is in, each once, in an order that all have."""
+    local = executable.local_devices()
+    if not local:
+        return []
+    mine = local[0].id
+    found: set[tuple[int, ...]] = set()
+    for module in executable.hlo_modules():
+        hlo = module.to_string()
+        if _COLLECTIVE.search(hlo):
+            devices = _devices_of(module.as_serialized_hlo_module_proto())
+            found |= {tuple(group) for group in groups_in(hlo, devices)}
+    return sorted(group for group in found if mine in group)
+
+
+def has_any(executable: Any) -> bool:
+    """Whether there is a collective in the computation."""
+    return any(_COLLECTIVE.search(module.to_string()) for module in executable.hlo_modules())
 
 
 def groups_in(hlo: str, devices: list[int]) -> list[list[int]]:

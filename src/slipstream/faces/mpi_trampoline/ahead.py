@@ -1,0 +1,225 @@
+"""Makes the groups of devices that a computation of JAX needs before it runs: each by its members alone.
+
+XLA makes a communicator of MPI for a group when a collective first needs it, and tells MPI the group's first device and
+this device's place alone. Groups that differ can look alike in that, and which of them is meant depends on the way that
+the computation takes. So before a computation runs for the first time, each of its groups has a small computation to
+itself: the sum of its devices' places. XLA keeps the communicator that it makes for it, and the group is known, because
+it is the only one that is made at that moment. The members of a group need no other process then.
+
+All members run the same computation and take its groups in one order, so they meet.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slipstream.base.log import Log
+from slipstream.comm.collectives.native_calls import handle_of
+from slipstream.comm.membership import job
+from slipstream.comm.membership.group import Group
+from slipstream.faces.mpi_trampoline import groups
+
+__all__ = ["Ahead", "group_of", "refuse", "watch"]
+
+_log = Log("slipstream")
+_Devices = tuple[int, ...]
+
+_SUM = """module @slipstream_group attributes {{mhlo.num_replicas = {n} : i32, mhlo.num_partitions = 1 : i32}} {{
+  func.func public @main() -> tensor<ui32> {{
+    %place = stablehlo.replica_id : tensor<ui32>
+    %sum = "stablehlo.all_reduce"(%place) ({{
+    ^bb0(%a: tensor<ui32>, %b: tensor<ui32>):
+      %c = stablehlo.add %a, %b : tensor<ui32>
+      stablehlo.return %c : tensor<ui32>
+    }}) {{replica_groups = dense<[{places}]> : tensor<1x{n}xi64>}} : (tensor<ui32>) -> tensor<ui32>
+    return %sum : tensor<ui32>
+  }}
+}}
+"""
+
+
+@dataclass
+class _Wanted:
+    """A group that is being made: XLA is about to ask for it."""
+
+    group: Group
+    asked: bool = False
+
+
+class Ahead:
+    """The groups of one process. ``ranks``: the rank of each of JAX's processes, by its number."""
+
+    def __init__(self, ranks: dict[int, int]) -> None:
+        self._ranks = ranks
+        self._lock = threading.Lock()
+        self._made: dict[_Devices, Future[Group]] = {}
+        # by first device and place, which is what XLA tells: one at a time
+        self._wanted: dict[tuple[int, int], _Wanted] = {}
+        self._free = threading.Condition(self._lock)
+        self._alone: tuple[int, Group] | None = None  # that of this process's device, until XLA asks for it
+        self._unread = False  # a computation whose groups are not known has run
+
+    def make_for(self, executable: Any) -> None:
+        """Makes the groups of this computation that this process is in and that have not been made. JAX's error."""
+        try:
+            needed = groups.of_this_process(executable)
+        except Exception as error:  # of another version of JAX
+            _log.info(f"the groups of a computation cannot be found out: {type(error).__name__}: {error}")
+            self._unread = True
+            return
+        for devices in needed:
+            if len(devices) > 1:
+                self._make(executable.client, devices)
+            elif devices not in self._made:
+                self._await_alone(devices[0])
+
+    def group_of(self, first: int, place: int) -> Group | None:
+        """The group that XLA asks for, if it is being made."""
+        with self._free:
+            wanted = self._wanted.pop((first, place), None)
+            if wanted is not None:
+                wanted.asked = True
+                self._free.notify_all()
+                return wanted.group
+            # All larger groups are made ahead, so outside of that XLA asks for this one.
+            alone = self._alone if self._alone and place == 0 and not self._unread else None
+            if alone is None or alone[0] != first:
+                return None
+            self._alone = None
+            return alone[1]
+
+    def _await_alone(self, device: int) -> None:
+        """XLA is going to ask for the group of this process's device alone, once; it makes no sum of one device."""
+        group = Group.named("JAX's device alone", [job.current_or_only().rank], job.current_or_only())
+        with self._lock:
+            if (device,) not in self._made:
+                self._made[device,] = Future()
+                self._made[device,].set_result(group)
+                self._alone = device, group
+
+    def _make(self, client: Any, devices: _Devices) -> None:
+        with self._lock:
+            future = self._made.get(devices)
+            mine = future is None
+            if future is None:
+                future = self._made[devices] = Future()
+        if mine:
+            try:
+                future.set_result(self._meet(client, devices))
+            except BaseException as error:
+                future.set_exception(error)
+        future.result()  # another thread may make it: then it has the time that the members have to meet
+
+    def _meet(self, client: Any, devices: _Devices) -> Group:
+        """Has XLA make the communicator, and the members meet in it."""
+        by_id = {device.id: device for device in _all_devices(client)}
+        ranks = [self._ranks[by_id[one].process_index] for one in devices]
+        group = Group.named(f"JAX's devices {devices}", ranks, job.current_or_only())
+        run = _compiled(client, [by_id[one] for one in devices])
+        key = devices[0], devices.index(client.local_devices()[0].id)
+        with self._free:
+            self._free.wait_for(lambda: key not in self._wanted)
+            wanted = self._wanted[key] = _Wanted(group)
+        try:
+            total = run()
+        finally:
+            with self._free:
+                if self._wanted.get(key) is wanted:
+                    del self._wanted[key]
+                    self._free.notify_all()
+        if not wanted.asked or total != sum(range(len(devices))):
+            raise _error(
+                f"the group of JAX's devices {devices} is not that of ranks {ranks}: the places of its members add up "
+                f"to {total}. This is a bug in slipstream, or JAX's version is not supported: use "
+                "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
+            )
+        return group
+
+
+def _compiled(client: Any, devices: list[Any]) -> Callable[[], int]:
+    """The small computation."""
+    n = len(devices)
+    options = sys.modules["jax._src.compiler"].get_compile_options(
+        num_replicas=n,
+        num_partitions=1,
+        device_assignment=np.array([one.id for one in devices]).reshape(n, 1),
+    )
+    text = _SUM.format(n=n, places=list(range(n)))
+    place = sys.modules["jaxlib._jax"].DeviceList(tuple(devices))
+    executable = client.compile_and_load(text.encode(), place, options)
+
+    def run() -> int:
+        try:
+            results = executable.execute_sharded([]).disassemble_into_single_device_arrays()
+            return int(np.asarray(results[0][0]))
+        except ValueError as error:  # where XLA runs it in this thread
+            raise _error(str(error)) from None
+
+    return run
+
+
+def _error(text: str) -> Exception:
+    error: Exception = sys.modules["jax"].errors.JaxRuntimeError(text)
+    return error
+
+
+def _all_devices(client: Any) -> list[Any]:
+    return list(client.devices())
+
+
+_ahead: Ahead | None = None
+
+
+def group_of(first: int, place: int) -> str:
+    """What XLA asks for: "HANDLE 2,3", a new reference to the group's handle and its ranks; empty if unknown."""
+    group = _ahead and _ahead.group_of(first, place)
+    return f"{handle_of(group)} {','.join(map(str, group.ranks))}" if group else ""
+
+
+def watch(numbers: list[int]) -> None:
+    """Has JAX make groups ahead. ``numbers``: those of JAX's processes, by rank."""
+    global _ahead
+    if sorted(numbers) != list(range(len(numbers))):
+        _log.info(f"groups are made by all processes: JAX's processes have the numbers {numbers}")
+        return
+    _ahead = Ahead({number: rank for rank, number in enumerate(numbers)})
+    _before_each_computation(_ahead.make_for)
+
+
+def refuse(why: str) -> None:
+    """Has each computation of several processes fail for this reason: XLA hides it in some collectives."""
+
+    def fail(executable: Any) -> None:
+        if groups.has_any(executable):
+            raise _error(f"MPI error: {why}")
+
+    _before_each_computation(fail)
+
+
+def _before_each_computation(act: Callable[[Any], None]) -> None:
+    """Calls ``act`` with each executable of CPUs before JAX runs it for the first time."""
+    kind = getattr(sys.modules.get("jax._src.interpreters.pxla"), "ExecuteReplicated", None)
+    if kind is None:
+        _log.info("groups are made by all processes: this version of JAX is not known")
+        return
+    run = kind.__call__
+    seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @functools.wraps(run)
+    def call(self: Any, *args: Any) -> Any:
+        if self not in seen:
+            if self.xla_executable.client.platform == "cpu":
+                act(self.xla_executable)
+            seen.add(self)
+        return run(self, *args)
+
+    kind.__call__ = call
