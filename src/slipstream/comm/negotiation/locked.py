@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import Key
+from slipstream.comm.negotiation.agreement import Key, Request
 from slipstream.comm.negotiation.buffers import Buffer
 from slipstream.comm.negotiation.messages import ENDLESS, UnderWay, only_joins
-from slipstream.comm.negotiation.negotiated import Negotiated, abort_for, kept
+from slipstream.comm.negotiation.negotiated import Negotiated, Part, abort_for, kept
 from slipstream.comm.negotiation.order import Batch, LockedOrder
 
 __all__ = ["Flight", "Locked"]
@@ -78,6 +80,36 @@ class Locked:
         self.launch()
         return None
 
+    def take_alone(self, request: Request, part: Part) -> Flight | None:
+        """A flight to `run`, if nothing is under way and this sum is next, alone; its inputs are in.
+
+        It has no calls: `land_alone` is quicker without. Who finds that it has to go another way gives it one.
+        """
+        if self._held or self._reason or self.running is not None:
+            return None
+        if self.flights or self.followers or self.starter:
+            return None
+        batch = self.order.take_alone(request)
+        if batch is None:
+            return None
+        free = self._buffers.get(batch.keys)
+        buffer = free.pop() if free else _buffer_of(batch)
+        self.running, self.runner = Flight(batch, [], buffer), threading.get_ident()
+        self._pack(lambda: buffer.pack_one(self._group, part), request)
+        return self.running
+
+    def land_alone(self, flight: Flight, part: Part) -> Any:
+        """It has been run; returns its result. None, and nothing is changed, if some rank has raised the flag."""
+        if flight.buffer.is_flagged():
+            return None
+        result = flight.buffer.unpack_one(part)
+        self.running, self.runner = None, 0
+        self.order.end(False)
+        self._buffers.setdefault(flight.batch.keys, []).append(flight.buffer)
+        if self._held or self._reason:  # others have called meanwhile
+            self._go_on()
+        return result
+
     def launch(self) -> None:
         """Launches all batches that can be."""
         before = self.order.launched
@@ -98,7 +130,7 @@ class Locked:
 
     def run(self, flight: Flight) -> None:
         """Runs what `submit` has returned. Without the lock; `landed` has to follow, whatever it raises."""
-        flight.buffer.reduce(self._group, flight.batch.label, sync=True)
+        flight.buffer.run(self._group, flight.batch.label)
 
     def landed(self, flight: Flight, whole: bool) -> None:
         """It has been run, or its call was broken off (then it goes on, and is waited for by others)."""
@@ -109,6 +141,9 @@ class Locked:
         else:
             flight.work = _BrokenOff(flight.buffer, self._group)
             self.flights.append(flight)
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._reason:
             self.deviate(self._reason)
         self.launch()
@@ -158,16 +193,19 @@ class Locked:
         buffer = free.pop() if free else _buffer_of(batch)
         flight = Flight(batch, calls, buffer)
         if batch.sum is not None:
-            try:
-                buffer.pack(self._group, calls)
-            except BaseException as error:
-                if not isinstance(error, SlipstreamError):
-                    abort_for(self._group, calls[0].request, error)
-                raise
+            self._pack(lambda: buffer.pack(self._group, calls), calls[0].request)
         for call in calls:
             call.starts()
         self.order.launch()
         return flight
+
+    def _pack(self, pack: Callable[[], None], request: Request) -> None:
+        try:
+            pack()
+        except BaseException as error:
+            if not isinstance(error, SlipstreamError):
+                abort_for(self._group, request, error)
+            raise
 
     def _raise_flag(self, number: int) -> None:
         batch = self.order.batch(number)

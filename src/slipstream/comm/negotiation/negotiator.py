@@ -26,6 +26,7 @@ from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.base.weak import weakly
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import JOIN, Key, Request, unnamed
+from slipstream.comm.negotiation.alone import Alone
 from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
 from slipstream.comm.negotiation.messages import await_others
@@ -54,7 +55,7 @@ _TWICE = (
 _GAP = 0.002  # seconds between two calls: they do not wait for each other
 
 
-class Negotiator:
+class Negotiator(Alone):
     """The operations of one group on this rank."""
 
     def __init__(self, group: Group) -> None:
@@ -190,13 +191,6 @@ class Negotiator:
         finally:
             if self._stopped is None:
                 self._guarded.run(self._landed, locked, flight, whole)
-
-    def _miss(self, call: Negotiated, error: BaseException) -> None:
-        """A call was broken off. The batch that it was to run, if it did not come to that, nobody else runs."""
-        with self._lock:
-            running = None if self._locked is None else self._locked.running
-            if running is not None and call in running.calls:
-                self._guarded.end(error)
 
     def _landed(self, locked: Locked, flight: Flight, whole: bool) -> None:
         try:

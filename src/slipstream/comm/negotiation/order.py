@@ -232,6 +232,21 @@ class LockedOrder:
             return request.key
         return self._without_names[self._next % len(self._without_names)]
 
+    def take_alone(self, request: Request) -> Batch | None:
+        """Takes a call of this rank and launches its batch, if that is next and has a sum, and no other operation."""
+        if self._called or self.void or self.deviates:
+            return None
+        batch = self.batch(self.launched)
+        key = batch.keys[0]
+        if batch.sum is None or len(batch.keys) > 1 or self._requests[key] is not request:
+            return None
+        if not key[0]:
+            if key is not self._without_names[self._next % len(self._without_names)]:
+                return None
+            self._next += 1
+        self.launched += 1
+        return batch
+
     def call(self, request: Request) -> str:
         """Takes a call of this rank. Returns why it cannot be in this order, or ""."""
         key = self.key(request)

@@ -128,7 +128,7 @@ def _all_reduce_now(
 ) -> Any:
     """The way of `run`, with nothing on it that takes time."""
     try:
-        result = starting.all_reduce(to_array(tensor), name, op, *factors, process_set, wire).wait()
+        result = starting.all_reduce_now(to_array(tensor), name, op, *factors, process_set, wire)
     except SlipstreamError as error:
         raise as_framework_error(error) from None
     except ValueError as error:
