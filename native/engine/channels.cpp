@@ -44,6 +44,7 @@ bool Channels::enter(Channel& channel, const WorkPtr& work, bool overlaps) {
   work->entry = ++channel.entries_;
   if (!overlaps && !offers && is_small(work->request)) return true;
   if (work->request.timed) due_ = std::min(due_, work->due());
+  channel.urgent_ += work->request.urgency != 0;
   channel.waiting_.push_back(work);
   return false;
 }
@@ -64,11 +65,13 @@ WorkPtr Channels::next(Channel& channel) {
   const auto take = [&](std::deque<WorkPtr>::iterator place) {
     WorkPtr work = std::move(*place);
     waiting.erase(place);
+    channel.urgent_ -= work->request.urgency != 0;
     return work;
   };
   const auto running = [&](auto holds_up) { return std::ranges::count_if(channel.bulk_, holds_up); };
-  // Of equals the one that came first. Works that are as urgent hold it up.
-  const auto first = std::ranges::max_element(waiting, {}, [](const WorkPtr& work) { return work->request.urgency; });
+  // Of equals the one that came first. Works that are as urgent hold it up. Without urgencies nobody need look at all.
+  const auto urgency_of = [](const WorkPtr& work) { return work->request.urgency; };
+  const auto first = channel.urgent_ == 0 ? waiting.begin() : std::ranges::max_element(waiting, {}, urgency_of);
   const int urgency = (*first)->request.urgency;
   if (running([&](const auto& other) { return other.urgency >= urgency; }) < kBulkAtOnce && may_begin(**first))
     return take(first);
@@ -110,6 +113,7 @@ std::vector<WorkPtr> Channels::clear() {
   for (auto& [id, channel] : channels_) {
     for (WorkPtr& work : channel.waiting_) works.push_back(std::move(work));
     channel.waiting_.clear();
+    channel.urgent_ = 0;
     channel.bulk_.clear();
   }
   memory_.clear();

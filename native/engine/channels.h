@@ -33,6 +33,7 @@ class Channels {
       uint64_t entry;
     };
     std::deque<WorkPtr> waiting_;
+    size_t urgent_ = 0;     // of them, those that have an urgency
     uint64_t entries_ = 0;  // works so far
     std::vector<Running> bulk_;
     bool used_ = false;    // since forget_idle() saw it last
@@ -53,7 +54,10 @@ class Channels {
   // The next work of the line, which begins now; null if none may.
   WorkPtr next(Channel& channel);
   // A work that could not begin is the first in line again.
-  void put_back(Channel& channel, WorkPtr work) { channel.waiting_.push_front(std::move(work)); }
+  void put_back(Channel& channel, WorkPtr work) {
+    channel.urgent_ += work->request.urgency != 0;
+    channel.waiting_.push_front(std::move(work));
+  }
   void began(Channel& channel, const Work& work, bool bulk) {
     if (bulk) channel.bulk_.push_back({&work, work.request.urgency, work.entry});
   }
