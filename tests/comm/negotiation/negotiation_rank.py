@@ -15,11 +15,14 @@ negotiation_rank.py stalls          a rank does not go on in a locked order, tho
 negotiation_rank.py joins           the last rank joins, and the others go on without names for longer than the limit
 negotiation_rank.py handles         a signal's handler calls an operation amid a call of a locked order
 negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
+
+With NOW in the environment, blocking sums run by `Negotiator.run_now`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import re
@@ -29,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import memmove
+from typing import Any
 
 import numpy as np
 from locking import patient, until_locked
@@ -45,6 +49,7 @@ from slipstream.comm.negotiation.negotiator import negotiator_of
 
 slipstream.init()
 RANK, SIZE = slipstream.rank(), slipstream.size()
+NOW = "NOW" in os.environ
 _WAITS = re.compile(r"\n  waits: ")
 WORLD = slipstream.world()
 
@@ -64,6 +69,10 @@ class Shared:
         return result
 
 
+def own(name: str) -> float:
+    return RANK + 1.0 + len(name)
+
+
 def submit(
     name: str,
     count: int = 5,
@@ -72,7 +81,7 @@ def submit(
     shared: bool = False,
     value: float | None = None,
 ) -> Negotiated:
-    data = np.full(count, RANK + 1.0 + len(name) if value is None else value)
+    data = np.full(count, own(name) if value is None else value)
 
     def begin(group: Group) -> slipstream.Work:
         return slipstream.all_reduce(data, group=group, async_op=True)  # type: ignore[return-value]
@@ -83,10 +92,46 @@ def submit(
 
 
 def check(name: str, work: Negotiated, wanted: float | None = None) -> None:
+    check_sum(name, work.wait(), wanted)
+    assert work.done()
+
+
+def check_sum(name: str, found: NDArray[np.float64], wanted: float | None = None) -> None:
     if wanted is None:
         wanted = sum(r + 1.0 + len(name) for r in range(SIZE))
-    assert (work.wait() == wanted).all()
-    assert work.done()
+    assert (found == wanted).all()
+
+
+@functools.cache
+def request_of(name: str, count: int) -> Request:
+    one = Sum(int(DType.F64), int(Op.SUM), count, 8 * count)
+    return Request("all_reduce", name, f"{count} elements", sum=one)
+
+
+def blocking(name: str, count: int = 5) -> NDArray[np.float64]:
+    """A sum that this thread waits for."""
+    if not NOW:
+        return submit(name, count, sync=True, shared=True).wait()  # type: ignore[no-any-return]
+    data = np.full(count, own(name))
+    request = request_of(name, count)  # one that is known already runs alone
+
+    def begin(group: Group) -> slipstream.Work:
+        return slipstream.all_reduce(data, group=group, async_op=True)  # type: ignore[return-value]
+
+    return negotiator_of(WORLD).run_now(request, Shared(data), begin)  # type: ignore[no-any-return]
+
+
+def count_alone() -> list[str]:
+    """What runs alone from now on, by name."""
+    mine, names = negotiator_of(WORLD), []
+    run = mine._run_alone
+
+    def counted(locked: Any, flight: Any, part: Any, make: Any) -> Any:
+        names.append(flight.batch.requests[0].name)
+        return run(locked, flight, part, make)
+
+    mine._run_alone = counted  # type: ignore[method-assign]
+    return names
 
 
 def error_of(work: Negotiated) -> Exception:
@@ -372,7 +417,7 @@ def deviates(rounds: int) -> None:
             for name in rng.sample(order, len(order)) if step % 3 else order:
                 check(name, works[name])
             name = f"{thread}/blocking"
-            check(name, submit(name, sync=True, shared=True))
+            check_sum(name, blocking(name))
 
     threads = [threading.Thread(target=part, args=(one,)) for one in range(2)]
     for thread in threads:
@@ -383,9 +428,17 @@ def deviates(rounds: int) -> None:
 
 def dies() -> None:
     lock("x")
+    check_sum("x", blocking("x"))
     if RANK == SIZE - 1:
         os._exit(0)
-    error = error_of(submit("x", sync=True, shared=True))
+    alone = count_alone()
+    try:
+        blocking("x")
+    except slipstream.SlipstreamError as raised:
+        error: Exception = raised
+    else:
+        raise AssertionError("no error")
+    assert alone == ["x"] * NOW
     assert isinstance(error, slipstream.PeerLost), error
     assert error.rank == SIZE - 1
     assert isinstance(error_of(submit("y")), slipstream.SlipstreamError)
@@ -464,29 +517,32 @@ def handles() -> None:
 def interrupted() -> None:
     """The call ends, the operation goes on: its result is void or right on all ranks, and the order goes on."""
     lock("x")
+    check_sum("x", blocking("x"))
     slipstream.barrier()
 
     def handler() -> None:
         raise InterruptedError("by a signal")
 
     amid(handler)
+    alone = count_alone()
     if RANK == 0:
         try:
-            submit("x", sync=True, shared=True).wait()
+            blocking("x")
         except InterruptedError:
             pass
         else:
             raise AssertionError("the call was not broken off")
     else:
-        check("x", submit("x", sync=True, shared=True))
+        check_sum("x", blocking("x"))
     for _ in range(20):
         while True:
             try:
-                work = submit("x", sync=True, shared=True)
+                found = blocking("x")
                 break
             except ValueError:  # the one that was broken off is not done yet
                 time.sleep(0.01)
-        check("x", work)
+        check_sum("x", found)
+    assert not NOW or alone[:1] == ["x"], alone
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import pytest
 from comm import ranks
 
 SCRIPT = Path(__file__).with_name("negotiation_rank.py")
+NOW = {"NOW": "1"}  # blocking sums by `Negotiator.run_now`
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8])
@@ -50,9 +51,9 @@ def test_a_timeline_says_which_rank_left_a_locked_order_and_why(tmp_path: Path) 
         assert any(one.get("name") == "locked" for one in events)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_ranks_that_deviate_from_a_locked_order_lose_nothing(n: int) -> None:
-    ranks.run(SCRIPT, n, args=["deviates", "20"], timeout=200)
+@pytest.mark.parametrize(("n", "env"), [(2, NOW), (3, {}), (3, NOW)])
+def test_ranks_that_deviate_from_a_locked_order_lose_nothing(n: int, env: dict[str, str]) -> None:
+    ranks.run(SCRIPT, n, args=["deviates", "20"], env=env, timeout=200)
 
 
 @pytest.mark.slow
@@ -61,9 +62,10 @@ def test_a_thousand_steps_with_deviations(n: int) -> None:
     ranks.run(SCRIPT, n, args=["deviates", "250"], timeout=900)
 
 
+@pytest.mark.parametrize("env", [{}, NOW])
 @pytest.mark.parametrize("n", [2, 3])
-def test_a_rank_that_dies_in_a_locked_order_is_named(n: int) -> None:
-    ranks.run(SCRIPT, n, args=["dies"], timeout=60)
+def test_a_rank_that_dies_in_a_locked_order_is_named(n: int, env: dict[str, str]) -> None:
+    ranks.run(SCRIPT, n, args=["dies"], env=env, timeout=60)
 
 
 @pytest.mark.parametrize("idle", ["0", "1"])
@@ -71,9 +73,10 @@ def test_a_rank_that_does_not_go_on_in_a_locked_order_is_named_within_the_limit(
     ranks.run(SCRIPT, 3, args=["stalls", idle], env={"SLIPSTREAM_TIMEOUT": "2"}, timeout=60)
 
 
+@pytest.mark.parametrize("env", [{}, NOW])
 @pytest.mark.parametrize("n", [2, 3])
-def test_a_call_of_a_locked_order_may_be_broken_off(n: int) -> None:
-    ranks.run(SCRIPT, n, args=["interrupted"], timeout=60)
+def test_a_call_of_a_locked_order_may_be_broken_off(n: int, env: dict[str, str]) -> None:
+    ranks.run(SCRIPT, n, args=["interrupted"], env=env, timeout=60)
 
 
 @pytest.mark.parametrize("n", [2, 3])
