@@ -12,6 +12,7 @@ class EagerCredit {
  public:
   static constexpr uint64_t kBytes = 1 << 20;  // that a peer may hold unconsumed
   static constexpr uint64_t kStep = kBytes / 8;
+  static constexpr uint64_t kBulkBytes = kBytes / 2 + kBytes / 16;  // half, and the cost of a thousand frames
 
   // True if `bytes` more may be sent now.
   bool spend(uint64_t bytes) {
@@ -19,9 +20,9 @@ class EagerCredit {
     sent_ += bytes;
     return true;
   }
-  // The same for bulk, which leaves half of it to small messages.
+  // The same for bulk, which leaves nearly half of it to small messages.
   bool spend_on_bulk(uint64_t bytes) {
-    if (sent_ + bytes > kBytes / 2) return false;
+    if (sent_ + bytes > kBulkBytes) return false;
     sent_ += bytes;
     return true;
   }

@@ -116,7 +116,7 @@ void Execution::start() {
     const int global = global_rank(peer.rank);
     const auto [out, in] = geometry_.traffic(peer);
     Gate& gate = gates_[i];
-    const bool silent = out == 0 || out > kEagerBytes;  // nothing of ours travels before the receiver moves
+    const bool silent = out == 0 || out > kEagerBytes;  // nothing of ours need travel before the receiver moves
     if (silent && !peer.sends.empty() && request_.channel != request_.group->id)
       context_.fabric.send(global, frame_of(request_, MessageType::announce));
     bulk_ |= out > kEagerBytes || in > kEagerBytes;
@@ -242,7 +242,9 @@ void Execution::complete(uint32_t index, uint64_t chunk) {
 bool Execution::leaves_early(Link* link, const Step& step, uint64_t chunk) {
   if (link == nullptr || link->needs_shared_memory() || part_) return false;
   uint64_t bytes = 0;
-  for (uint32_t j = 0; j < geometry_.pieces(step); ++j) bytes += geometry_.bytes(step.src, step, chunk, j) + kFrameCost;
+  for (uint32_t j = 0; j < geometry_.pieces(step); ++j)
+    if (geometry_.piece(step.src, step, chunk, j).count > 0)
+      bytes += geometry_.bytes(step.src, step, chunk, j) + kFrameCost;
   return context_.fabric.credit(link->peer()).spend_on_bulk(bytes);
 }
 

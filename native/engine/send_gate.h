@@ -1,7 +1,8 @@
 // What a peer lets this rank send of a work. Driver's thread only.
 //
-// Little data travels at once, within the peer's credit (eager), and so does the first bulk to another host; other bulk
-// only when the peer has said `ready`, because it has submitted the work, too. Sends that run before wait at the gate.
+// Little data travels at once, within the peer's credit (eager), and so does the first bulk to another host. Other bulk
+// travels only when the peer has said `ready`, because it has submitted the work, too. Sends that run before wait at
+// the gate.
 #pragma once
 
 #include <cstdint>

@@ -107,7 +107,8 @@ bool is_wanted(Part mine, size_t size, bool doubtful) {
   return (" " + wanted + " ").find(" " + std::to_string(size) + " ") != std::string::npos;
 }
 
-int gather(const slipstream_api* api, const Communicator& from, const int64_t* mine, int64_t* all, size_t count) {
+int gather(const slipstream_api* api, const Communicator& from, const int64_t* mine, int64_t* all, size_t count,
+           const char* function, const std::string& cure) {
   slipstream_call call;
   slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
   call.src = mine;
@@ -115,14 +116,16 @@ int gather(const slipstream_api* api, const Communicator& from, const int64_t* m
   call.count = count;
   call.dtype = SLIPSTREAM_I64;
   call.timeout = gathering_seconds();
-  call.name = "MPI_Comm_split";
-  return code_of(api->run(from.group, &call), "MPI_Comm_split", jax ? missing_in_jax(from.size) : "");
+  call.name = function;
+  return code_of(api->run(from.group, &call), function, cure);
 }
 
 // The ranks of the world that have this rank's color, in the order of their keys.
 int members_of(const slipstream_api* api, const Communicator& from, Part mine, std::vector<Member>* members) {
   std::vector<Part> parts(static_cast<size_t>(from.size));
-  int code = gather(api, from, &mine.color, &parts.front().color, sizeof(Part) / sizeof(int64_t));
+  const std::string cure = jax ? missing_in_jax(from.size) : "";
+  int code =
+      gather(api, from, &mine.color, &parts.front().color, sizeof(Part) / sizeof(int64_t), "MPI_Comm_split", cure);
   if (code != MPI_SUCCESS) return code;
   for (int32_t rank = 0; rank < from.size; ++rank) {
     const Part& part = parts[static_cast<size_t>(rank)];
@@ -132,7 +135,7 @@ int members_of(const slipstream_api* api, const Communicator& from, Part mine, s
   if (!jax) return MPI_SUCCESS;
   std::vector<int64_t> wanted(parts.size());
   const int64_t here = mine.color == MPI_UNDEFINED || is_wanted(mine, members->size(), may_be_mixed_up(parts));
-  code = gather(api, from, &here, wanted.data(), 1);
+  code = gather(api, from, &here, wanted.data(), 1, "MPI_Comm_split", cure);
   if (code != MPI_SUCCESS || std::ranges::find(wanted, 0) == wanted.end()) return code;
   return fail(MPI_ERR_ARG, std::string("JAX makes groups of processes for different collectives at once, and over MPI "
                                        "all must come for one: ") +
@@ -190,7 +193,8 @@ int join_made_now(int first, int place, Handle* made, bool* known) {
   const std::string told = group_made_now(first, place);
   *known = !told.empty();
   const slipstream_api* api = engine();
-  if (!*known || !api) return MPI_SUCCESS;
+  if (!*known) return MPI_SUCCESS;
+  if (!api) return fail(MPI_ERR_OTHER, "MPI_Comm_split: " + why_no_engine());
   char* ranks = nullptr;
   auto communicator = std::make_unique<Communicator>();
   communicator->group = reinterpret_cast<slipstream_group*>(std::strtoull(told.c_str(), &ranks, 10));
@@ -214,7 +218,10 @@ int meet_jax() noexcept {
   if (!jax || !all || !api) return MPI_SUCCESS;
   const int64_t mine = std::strtoll(process_number().c_str(), nullptr, 10);
   std::vector<int64_t> numbers(static_cast<size_t>(all->size));
-  const int code = gather(api, *all, &mine, numbers.data(), 1);
+  const WithoutGil without;  // other threads of the program go on until the last process comes
+  const int code = gather(api, *all, &mine, numbers.data(), 1, "MPI_Init",
+                          "all processes must begin to use JAX's devices; those that come late have 300 seconds, or "
+                          "SLIPSTREAM_TIMEOUT if that is less");
   if (code != MPI_SUCCESS) return code;
   std::string text;
   for (const int64_t number : numbers) text += std::to_string(number) + " ";

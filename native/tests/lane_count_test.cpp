@@ -91,8 +91,22 @@ TEST(lanes_that_the_peer_wants_are_not_waited_for) {
   CHECK_EQ(other.count.claimed(), 16);
   CHECK_EQ(other.count.wanted(), 2);
   other.least = 16;  // it begins to want them during the second look at the few
-  other.go(0.5, of_each);
+  other.go(3, of_each);
   CHECK_EQ(other.count.wanted(), 16);
+}
+
+TEST(a_lane_that_comes_late_does_not_end_the_second_look_at_the_few) {
+  Link link;
+  link.go(0.75, 20e6);
+  link.go(1.25, 60e6);
+  CHECK_EQ(link.count.claimed(), 16);
+  CHECK_EQ(link.count.wanted(), 2);
+  link.seen.lanes = 3;
+  link.go(0.25, 60e6);
+  CHECK(!link.trial.has_value());
+  link.go(5, 60e6);
+  CHECK_EQ(link.trials, 1);
+  CHECK_EQ(link.count.wanted(), 2);
 }
 
 TEST(many_lanes_that_carry_no_more_are_ended_and_tried_again_later) {

@@ -102,8 +102,9 @@ std::optional<LaneCount::Trial> LaneCount::look(const Seen& seen, bool may_try, 
       break;
     case State::resettling:
     case State::confirming:
-      if (seen.lanes > few_) return end(rate_, rate_many_, seen, now);  // the same
-      if (state_ == State::resettling) {
+      if (seen.lanes > few_) {  // one came late, or the peer wants them
+        enter(State::closing, seen, now);
+      } else if (state_ == State::resettling) {
         if (busy >= kSettleSeconds) enter(State::confirming, seen, now);
       } else if (busy >= kMeasureSeconds) {
         return end(std::max(rate_, rate), rate_many_, seen, now);

@@ -14,7 +14,7 @@ from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key, Request, unnamed
 from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
-from slipstream.comm.negotiation.negotiated import Negotiated, Part, Start, abort_for
+from slipstream.comm.negotiation.negotiated import Negotiated, Part, Start, abort_for, told
 
 __all__ = ["Alone"]
 
@@ -27,6 +27,7 @@ class Alone(ABC):
     _lock: Any
     _changed: threading.Condition
     _calls: dict[Key, Negotiated]
+    _alone: Key | None  # what runs alone, if it has a name: the calls do not have it
     _numbers: Iterator[int]
     _locked: Locked | None
     _amid: list[Negotiated]
@@ -62,6 +63,7 @@ class Alone(ABC):
             and (self.joined is None or self.joined.decided())
             and not recording.recording()
         ):
+            flight = None
             try:
                 with self._lock:
                     inside = self._guarded.inside
@@ -79,6 +81,11 @@ class Alone(ABC):
                             request.key if request.has_name else unnamed(next(self._numbers)),
                         ),
                     )
+            except SlipstreamError as error:
+                if flight is None:  # it cannot be packed
+                    self._guarded.run(self._stop, error)
+                    raise told(request, error) from None
+                raise
             except BaseException as error:
                 self._miss(None, error)
                 raise
@@ -91,7 +98,10 @@ class Alone(ABC):
             or (request.has_name and request.key in self._calls)
         ):
             return None
-        return locked.take_alone(request, part)
+        flight = locked.take_alone(request, part)
+        if flight is not None and request.has_name:
+            self._alone = request.key
+        return flight
 
     def _run_alone(self, locked: Locked, flight: Flight, part: Part, make: Callable[[], Negotiated]) -> Any:
         """Runs a flight of `Locked.take_alone`; makes its call, by ``make``, where others have to know of it."""
@@ -121,10 +131,13 @@ class Alone(ABC):
         with self._lock:
             flight.calls = [call]
             self._calls[call.key] = call
+            self._alone = None
         return call
 
     def _land_alone(self, locked: Locked, flight: Flight, part: Part) -> Any:
         result = locked.land_alone(flight, part)
+        if result is not None:
+            self._alone = None
         if locked.waits() or self._amid:
             self._changed.notify()
         return result

@@ -65,6 +65,7 @@ class Negotiator(Alone):
         self._guarded = Guarded(self._group, weakly(self._stop))
         self._lock, self._changed = self._guarded.lock, self._guarded.changed
         self._calls: dict[Key, Negotiated] = {}  # not known to be done
+        self._alone: Key | None = None
         self._numbers = itertools.count()  # of this rank's calls without a name
         self._rounds = Rounds(self._group, weakly(self._begin))  # of the thread alone
         self._locked: Locked | None = None
@@ -110,7 +111,7 @@ class Negotiator(Alone):
         key = request.key if request.has_name else unnamed(next(self._numbers))
         call = Negotiated(self, request, start, part, key)
         before = self._calls.get(key)
-        if before is not None and not before.done():
+        if key == self._alone or (before is not None and not before.done()):
             self._group.session.check()  # has it failed, the one before does not end by itself
             raise ValueError(_TWICE.format(request.kind, request.name))
         if self._group.size == 1:

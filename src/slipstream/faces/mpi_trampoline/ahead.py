@@ -115,8 +115,16 @@ class Ahead:
         if mine:
             try:
                 future.set_result(self._meet(client, devices))
-            except BaseException as error:
+            except Exception as error:
                 future.set_exception(error)
+            except BaseException as error:  # Ctrl-C, say: the other members may have met without this process
+                future.set_exception(
+                    _error(
+                        f"the group of JAX's devices {devices} was not made: {type(error).__name__} was raised "
+                        "meanwhile on this rank. Start the program again"
+                    )
+                )
+                raise
         future.result()  # another thread may make it: then it has the time that the members have to meet
 
     def _meet(self, client: Any, devices: _Devices) -> Group:
