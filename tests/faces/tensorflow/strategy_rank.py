@@ -85,6 +85,18 @@ def reductions() -> None:
     added, mean = (strategy.experimental_local_results(one)[0].numpy() for one in step())
     assert (added, mean) == (total, total / size)
     assert strategy.num_replicas_in_sync == size
+
+    def mine() -> tf.Tensor:
+        return tf.constant(float(rank + 1))
+
+    @tf.function
+    def inside(op: tf.distribute.ReduceOp) -> tf.Tensor:
+        return strategy.reduce(op, strategy.run(mine), axis=None)
+
+    for op, wanted in ((tf.distribute.ReduceOp.SUM, total), (tf.distribute.ReduceOp.MEAN, total / size)):
+        assert float(strategy.reduce(op, strategy.run(mine), axis=None)) == wanted
+        assert float(inside(op)) == wanted
+        assert float(strategy.reduce(op, rank + 1.0, axis=None)) == wanted
     rows = strategy.distribute_datasets_from_function(
         lambda context: tf.data.Dataset.from_tensors([float(context.input_pipeline_id)])
     )

@@ -71,6 +71,12 @@ class _Extended(MirroredExtended):  # type: ignore[misc]
     def _num_replicas_in_sync(self) -> int:
         return size()
 
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        """With one replica here, its value is no DistributedValues, which TensorFlow takes for equal on all replicas."""
+        if isinstance(value, tf.distribute.DistributedValues):
+            return super()._reduce_to(reduce_op, value, destinations, options)
+        return self._cross_device_ops.reduce(reduce_op, value, destinations)
+
     def _make_input_context(self) -> Any:
         return tf.distribute.InputContext(size(), rank(), size())
 
