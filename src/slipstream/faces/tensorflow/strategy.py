@@ -72,7 +72,7 @@ class _Extended(MirroredExtended):  # type: ignore[misc]
         return size()
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        """With one replica here, its value is no DistributedValues, which TensorFlow takes for equal on all replicas."""
+        """The only replica's value is no DistributedValues, and TensorFlow takes such a value for equal on all."""
         if isinstance(value, tf.distribute.DistributedValues):
             return super()._reduce_to(reduce_op, value, destinations, options)
         return self._cross_device_ops.reduce(reduce_op, value, destinations)
