@@ -1,6 +1,6 @@
 """A program of JAX in which something goes wrong; each process prints what it is told.
 
-slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|devices|all_to_all|loops
+slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|devices|all_to_all|loops|late FILE
 """
 
 from __future__ import annotations
@@ -8,11 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
+from pathlib import Path
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+import slipstream
 
 
 def psum(devices: list[jax.Device], size: int) -> None:
@@ -27,9 +32,30 @@ def psum(devices: list[jax.Device], size: int) -> None:
         print(f"told: {error}".replace("\n", " "), flush=True)
 
 
+def late() -> None:
+    """Process 1 begins when a thread of process 0 has seen that process 0 waits for it, and says so in a file."""
+    slipstream.init()
+    session, file = slipstream.world().session, Path(sys.argv[2])
+
+    def watch() -> None:
+        while "\n  waits: " not in session.report():
+            time.sleep(0.01)  # a poll of what the other thread does
+        file.touch()
+
+    if slipstream.rank() == 0:
+        threading.Thread(target=watch, daemon=True).start()
+    else:
+        while not file.exists():
+            time.sleep(0.01)  # a poll for a file of another process
+    print(f"told: {len(jax.devices())}", flush=True)
+
+
 def main() -> None:
     """Goes wrong as the command line says."""
     jax.distributed.initialize(shutdown_timeout_seconds=5)
+    if sys.argv[1] == "late":
+        late()
+        os._exit(0)
     me, kind = jax.process_index(), sys.argv[1]
     everywhere = jax.devices()
     if kind == "killed":

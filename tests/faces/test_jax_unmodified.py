@@ -58,6 +58,14 @@ def test_a_killed_process_is_named(tag: str) -> None:
     assert re.search(r"PeerLost: rank 1 \(host .*\).*all_reduce", told(tag, "killed", 2, "--min-np", "1")[0])
 
 
+def test_other_threads_go_on_while_a_process_waits_for_one_that_begins_late(tag: str, tmp_path: Path) -> None:
+    options = ("-e", "SLIPSTREAM_TIMEOUT=40")
+    _, out, err = job(tag, 2, HERE / "jax_faults_rank.py", "late", str(tmp_path / "seen"), options=options)
+    assert sorted(re.findall(r"^\[(\d)\] told: (.*)$", out, re.MULTILINE)) == [("0", "2"), ("1", "2")], (
+        out + err
+    )
+
+
 def test_programs_that_differ(tag: str) -> None:
     texts = told(tag, "mismatch", 2)
     assert texts.keys() == {0, 1}

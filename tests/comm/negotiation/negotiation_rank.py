@@ -14,6 +14,7 @@ negotiation_rank.py dies            a rank ends in a locked order
 negotiation_rank.py stalls          a rank does not go on in a locked order, though it lives
 negotiation_rank.py joins           the last rank joins, and the others go on without names for longer than the limit
 negotiation_rank.py handles         a signal's handler calls an operation amid a call of a locked order
+negotiation_rank.py twice           two threads call one name of a locked order at once
 negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
 
 With NOW in the environment, blocking sums run by `Negotiator.run_now`.
@@ -514,6 +515,32 @@ def handles() -> None:
     check("y", works[0])
 
 
+def twice() -> None:
+    lock("x")
+    check_sum("x", blocking("x"))
+    slipstream.barrier()
+    if RANK != 0:
+        slipstream.recv(np.zeros(1), 0)  # rank 0 waits in its call until this comes
+        check_sum("x", blocking("x"))
+        return
+    alone = count_alone()
+    first = threading.Thread(target=lambda: check_sum("x", blocking("x")))
+    first.start()
+    while not _WAITS.search(WORLD.session.report()):
+        time.sleep(0.01)  # a poll of what the other thread does
+    try:
+        submit("x", shared=True)
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("the name was taken twice")
+    finally:
+        for other in range(1, SIZE):
+            slipstream.send(np.zeros(1), other)
+        first.join()
+    assert alone == ["x"] * NOW
+
+
 def interrupted() -> None:
     """The call ends, the operation goes on: its result is void or right on all ranks, and the order goes on."""
     lock("x")
@@ -562,6 +589,7 @@ def main() -> None:
         stalls,
         joins,
         handles,
+        twice,
         interrupted,
     )
     # Some are about ranks that leave an order as they wait in vain.

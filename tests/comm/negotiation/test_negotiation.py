@@ -74,6 +74,11 @@ def test_a_rank_that_does_not_go_on_in_a_locked_order_is_named_within_the_limit(
 
 
 @pytest.mark.parametrize("env", [{}, NOW])
+def test_a_name_that_is_under_way_is_not_taken_by_another_thread(env: dict[str, str]) -> None:
+    ranks.run(SCRIPT, 2, args=["twice"], env=env, timeout=60)
+
+
+@pytest.mark.parametrize("env", [{}, NOW])
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_call_of_a_locked_order_may_be_broken_off(n: int, env: dict[str, str]) -> None:
     ranks.run(SCRIPT, n, args=["interrupted"], env=env, timeout=60)
