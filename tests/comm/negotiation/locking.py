@@ -43,3 +43,16 @@ def until_locked(step: Callable[[], Any]) -> None:
             if slipstream.all_reduce(np.array([lasts]), "min")[0]:
                 return
     raise AssertionError("the order does not stay locked")
+
+
+def count_alone() -> list[str]:
+    """What runs alone from now on, by name."""
+    mine, names = negotiator.negotiator_of(slipstream.world()), []
+    run = mine._run_alone
+
+    def counted(locked: Any, flight: Any, part: Any, make: Any) -> Any:
+        names.append(flight.batch.requests[0].name)
+        return run(locked, flight, part, make)
+
+    mine._run_alone = counted  # type: ignore[method-assign]
+    return names

@@ -33,10 +33,9 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import memmove
-from typing import Any
 
 import numpy as np
-from locking import patient, until_locked
+from locking import count_alone, patient, until_locked
 from numpy.typing import NDArray
 
 import slipstream
@@ -120,19 +119,6 @@ def blocking(name: str, count: int = 5) -> NDArray[np.float64]:
         return slipstream.all_reduce(data, group=group, async_op=True)  # type: ignore[return-value]
 
     return negotiator_of(WORLD).run_now(request, Shared(data), begin)  # type: ignore[no-any-return]
-
-
-def count_alone() -> list[str]:
-    """What runs alone from now on, by name."""
-    mine, names = negotiator_of(WORLD), []
-    run = mine._run_alone
-
-    def counted(locked: Any, flight: Any, part: Any, make: Any) -> Any:
-        names.append(flight.batch.requests[0].name)
-        return run(locked, flight, part, make)
-
-    mine._run_alone = counted  # type: ignore[method-assign]
-    return names
 
 
 def error_of(work: Negotiated) -> Exception:
