@@ -1,4 +1,4 @@
-"""A rank of `test_straggler`: steps of little compute and 4 MiB of gradients."""
+"""A rank of `test_straggler`: steps of little compute and 8 MiB of gradients."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import slipstream
 
 slipstream.init()
-data = np.ones(1 << 20, np.float32)
-for _ in range(12):
+data = np.ones(1 << 21, np.float32)
+for _ in range(9):
     time.sleep(0.01)
     slipstream.all_reduce(data)
     slipstream.mark_step()

@@ -62,6 +62,17 @@ def test_links_within_a_host_and_hardly_used_ones_tell_nothing() -> None:
     assert found().cause == "network"
 
 
+def test_a_fast_link_needs_fewer_rates_than_a_slow_one() -> None:
+    """Links that wait for a slow one are seldom busy for long: what they carried in those moments they can carry."""
+    slow = ring({(1, 2): 8e6, (2, 3): 9e6})
+    for mine in (slow[0], slow[3]):
+        for one in mine:
+            one["rate_notes"] = 2
+    found = find_straggler([snapshot(r, links=links) for r, links in enumerate(slow)])
+    assert found is not None
+    assert (found.ranks, found.cause) == ((2,), "network")
+
+
 def test_without_steps_the_one_that_comes_late_is_named() -> None:
     none = steps(0.0, 0.0, count=0)
     ranks = [snapshot(r, steps=none, late={"3": 4.0, "1": 0.2}) for r in range(3)]

@@ -15,7 +15,7 @@ _LEAST_SHARE = 0.05  # of a step that the others lose by it
 _RATE = 0.6  # of the others' rate: what counts as slow if all links of a rank are
 _RATE_OF_ONE = 0.5  # if a single link is: that happens by chance sooner
 _EXPOSED = 0.1  # of a step: below that no link matters
-_LEAST_NOTES = 5  # of a link's rate: fewer may be slow by chance
+_LEAST_NOTES = 5  # of the rate of a link that is called slow: few are slow by chance, but not fast
 _LATE = 0.1  # of the time of a run
 _LEAST_LATE = 1.0  # seconds in all
 _LATER = 2.0  # times the lateness of the next one
@@ -40,6 +40,14 @@ class _Link:
     source: int
     target: int
     rate: float  # bytes a second while it is busy, the best of late
+    notes: int  # how many rates it is the best of
+
+    def touches(self, rank: int) -> bool:
+        return rank in (self.source, self.target)
+
+    def is_known(self) -> bool:
+        """Whether a low rate is that of the network."""
+        return self.notes >= _LEAST_NOTES
 
 
 def find_straggler(snapshots: Sequence[Snapshot]) -> Straggler | None:
@@ -75,12 +83,12 @@ def _slow_network(snapshots: list[Snapshot]) -> Straggler | None:
     links = list(_links(snapshots))
     ends = {rank for link in links for rank in (link.source, link.target)}
     for rank, touching in sorted(
-        ((rank, [one for one in links if rank in (one.source, one.target)]) for rank in ends),
+        ((rank, [one for one in links if one.touches(rank)]) for rank in ends),
         key=lambda found: max(link.rate for link in found[1]),
     ):
         rest = [link.rate for link in links if link not in touching]
         best = max(link.rate for link in touching)
-        if len(touching) >= 2 and rest and best < _RATE * median(rest):
+        if sum(link.is_known() for link in touching) >= 2 and rest and best < _RATE * median(rest):
             text = (
                 f"rank {rank} ({hosts[rank]}): its network is slow, {_rate(best)} at most over its links where those "
                 f"of other ranks carry {_rate(median(rest))}"
@@ -90,9 +98,10 @@ def _slow_network(snapshots: list[Snapshot]) -> Straggler | None:
 
 
 def _slow_link(links: list[_Link], hosts: dict[int, str]) -> Straggler | None:
-    if len(links) < 2:
+    known = [link for link in links if link.is_known()]
+    if not known or len(links) < 2:
         return None
-    slowest = min(links, key=lambda link: link.rate)
+    slowest = min(known, key=lambda link: link.rate)
     rest = median(link.rate for link in links if link is not slowest)
     if slowest.rate >= _RATE_OF_ONE * rest:
         return None
@@ -109,9 +118,9 @@ def _links(snapshots: Iterable[Snapshot]) -> Iterable[_Link]:
     known = {one["rank"] for one in snapshots}
     for one in snapshots:
         for link in one["links"]:  # those to reducers are not filled for as long as a rate needs
-            rate = link.get("best_rate", 0.0) if link["rate_notes"] >= _LEAST_NOTES else 0.0
+            rate = link.get("best_rate", 0.0)
             if link["transport"] == "tcp" and link["rank"] in known and rate > 0:
-                yield _Link(one["rank"], link["rank"], rate)
+                yield _Link(one["rank"], link["rank"], rate, link["rate_notes"])
 
 
 def _late(snapshots: list[Snapshot]) -> Straggler | None:
