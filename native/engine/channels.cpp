@@ -22,11 +22,16 @@ bool is_small(const Request& request) {
 
 Channels::Overlap Channels::overlap(const Work& work) const {
   Overlap found;
-  memory_.conflicts(work, [&](const Work& other) {
+  const auto own = channels_.find(work.request.channel);
+  // Where all works are of one channel, the first one that conflicts is enough.
+  const bool may_be_elsewhere = works_ > (own == channels_.end() ? 0 : own->second.works_);
+  const auto see = [&](const Work& other) {
     found.any = true;
     if (other.request.channel != work.request.channel) found.elsewhere = &other;
-    return found.elsewhere == nullptr;
-  });
+    return may_be_elsewhere && found.elsewhere == nullptr;
+  };
+  begun_.conflicts(work, see);
+  if (found.elsewhere == nullptr && (may_be_elsewhere || !found.any)) in_line_.conflicts(work, see);
   return found;
 }
 
@@ -37,12 +42,17 @@ Channels::Channel& Channels::at(uint64_t id) {
 }
 
 bool Channels::enter(Channel& channel, const WorkPtr& work, bool overlaps) {
-  memory_.add(*work);
+  ++channel.works_;
+  ++works_;
   // A small work never waits behind bulk; but offers go out in order.
   const bool offers = work->request.part && !work->request.part->offer.empty();
   if (overlaps || offers) work->request.urgency = 0;
   work->entry = ++channel.entries_;
-  if (!overlaps && !offers && is_small(work->request)) return true;
+  if (!overlaps && !offers && is_small(work->request)) {
+    begun_.add(*work);
+    return true;
+  }
+  in_line_.add(*work);
   if (work->request.timed) due_ = std::min(due_, work->due());
   channel.urgent_ += work->request.urgency != 0;
   channel.waiting_.push_back(work);
@@ -52,11 +62,21 @@ bool Channels::enter(Channel& channel, const WorkPtr& work, bool overlaps) {
 // False while a work that has begun needs the same memory. Those in line before `work` have begun.
 bool Channels::may_begin(const Work& work) const {
   bool may = true;
-  memory_.conflicts(work, [&](const Work& other) {
-    may = !other.begun.load(std::memory_order_relaxed);
-    return may;
-  });
+  begun_.conflicts(work, [&](const Work&) { return may = false; });
   return may;
+}
+
+void Channels::put_back(Channel& channel, WorkPtr work) {
+  begun_.remove(*work);
+  in_line_.add(*work);
+  channel.urgent_ += work->request.urgency != 0;
+  channel.waiting_.push_front(std::move(work));
+}
+
+void Channels::leave(Channel& channel, const Work& work) {
+  begun_.remove(work);
+  --channel.works_;
+  --works_;
 }
 
 WorkPtr Channels::next(Channel& channel) {
@@ -66,6 +86,8 @@ WorkPtr Channels::next(Channel& channel) {
     WorkPtr work = std::move(*place);
     waiting.erase(place);
     channel.urgent_ -= work->request.urgency != 0;
+    in_line_.remove(*work);
+    begun_.add(*work);
     return work;
   };
   const auto running = [&](auto holds_up) { return std::ranges::count_if(channel.bulk_, holds_up); };
@@ -90,7 +112,7 @@ void Channels::ended(Channel& channel, const Work& work, bool bulk) {
   channel.history_.push_back({work.request.seq, work.request.signature, coarse_now()});
   if (channel.history_.size() > kHistory) channel.history_.pop_front();
   if (bulk) std::erase_if(channel.bulk_, [&](const auto& running) { return running.work == &work; });
-  memory_.remove(work);
+  leave(channel, work);
 }
 
 // A program may use each tag and each group once, without end. The ledger's numbers stay: both sides count.
@@ -101,7 +123,7 @@ void Channels::forget_idle() {
     const auto it = channels_.find(id);
     Channel& channel = it->second;
     const bool used = std::exchange(channel.used_, false);
-    if (used || !channel.bulk_.empty() || !channel.waiting_.empty())
+    if (used || channel.works_ != 0)
       in_turn_.push_back(id);
     else
       channels_.erase(it);
@@ -111,12 +133,15 @@ void Channels::forget_idle() {
 std::vector<WorkPtr> Channels::clear() {
   std::vector<WorkPtr> works;
   for (auto& [id, channel] : channels_) {
+    channel.works_ -= channel.waiting_.size();
+    works_ -= channel.waiting_.size();
     for (WorkPtr& work : channel.waiting_) works.push_back(std::move(work));
     channel.waiting_.clear();
     channel.urgent_ = 0;
     channel.bulk_.clear();
   }
-  memory_.clear();
+  begun_.clear();
+  in_line_.clear();
   return works;
 }
 

@@ -35,13 +35,14 @@ class Channels {
     std::deque<WorkPtr> waiting_;
     size_t urgent_ = 0;     // of them, those that have an urgency
     uint64_t entries_ = 0;  // works so far
+    size_t works_ = 0;      // that have been taken in and are not done
     std::vector<Running> bulk_;
     bool used_ = false;    // since forget_idle() saw it last
     uint32_t newest_ = 0;  // the highest number in history_, and before
     std::deque<Past> history_;
   };
 
-  // The works whose memory a new work needs, and that are not done.
+  // Whether works that are not done need memory of a new work.
   struct Overlap {
     bool any = false;
     const Work* elsewhere = nullptr;  // one of another channel
@@ -54,17 +55,14 @@ class Channels {
   // The next work of the line, which begins now; null if none may.
   WorkPtr next(Channel& channel);
   // A work that could not begin is the first in line again.
-  void put_back(Channel& channel, WorkPtr work) {
-    channel.urgent_ += work->request.urgency != 0;
-    channel.waiting_.push_front(std::move(work));
-  }
+  void put_back(Channel& channel, WorkPtr work);
   void began(Channel& channel, const Work& work, bool bulk) {
     if (bulk) channel.bulk_.push_back({&work, work.request.urgency, work.entry});
   }
   // The work is done. Call next() then.
   void ended(Channel& channel, const Work& work, bool bulk);
-  // Its memory is not needed any more.
-  void release_memory(const Work& work) { memory_.remove(work); }
+  // Neither its memory nor its place in the channel is needed any more.
+  void leave(Channel& channel, const Work& work);
   // Forgets channels without works, a few a call, if there are very many.
   void forget_idle();
   // Empties all lines; returns the works in them.
@@ -92,7 +90,9 @@ class Channels {
 
   std::unordered_map<uint64_t, Channel> channels_;
   std::deque<uint64_t> in_turn_;  // the same: whom forget_idle() looks at next
-  MemoryInUse memory_;            // of the works that have been taken in and are not done
+  MemoryInUse begun_;             // the memory of works that have begun
+  MemoryInUse in_line_;           // and of those in line: tens of thousands may wait for the same memory
+  size_t works_ = 0;              // of all channels
   Time due_ = Time::max();        // when the first work in line may be out of time
 };
 

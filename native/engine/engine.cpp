@@ -101,7 +101,7 @@ void Engine::start_waiting(Channels::Channel& channel) {
       try_begin(channel, std::move(work));
       continue;
     }
-    channels_.release_memory(*work);
+    channels_.leave(channel, *work);
     unfinished_.complete(*work, Error{});
   }
 }

@@ -171,6 +171,59 @@ TEST(a_work_that_could_not_begin_is_the_first_in_line) {
   CHECK_EQ(channels.waiting(), size_t{0});
 }
 
+TEST(many_works_on_the_same_memory_begin_one_after_the_other) {
+  Channels channels;
+  constexpr uint32_t kMany = 50000;  // minutes, if each work looked at all that wait
+  std::vector<WorkPtr> works;
+  for (uint32_t seq = 0; seq < kMany; ++seq) works.push_back(work(7, seq, 1 << 30, seq % 2 ? kBulk : kSmall));
+  CHECK(submit(channels, works[0]));
+  for (uint32_t seq = 1; seq < kMany; ++seq) CHECK(!submit(channels, works[seq]));
+  for (uint32_t seq = 1; seq < kMany; ++seq) CHECK(end(channels, works[seq - 1]) == works[seq]);
+  CHECK_EQ(channels.waiting(), size_t{0});
+}
+
+TEST(a_work_of_another_channel_is_found_behind_those_of_the_own_one) {
+  Channels channels;
+  const WorkPtr own = work(7, 0, 1 << 30, kBulk), waits = work(7, 1, 1 << 30, kBulk);
+  const WorkPtr other = work(8, 0, uint64_t{1} << 40, kBulk);
+  CHECK(submit(channels, own));
+  CHECK(!submit(channels, waits));
+  CHECK(submit(channels, other));
+  const WorkPtr both = work(7, 2, 1 << 30, kBulk);
+  both->request.spaces[1].data = other->request.spaces[1].data;
+  CHECK(channels.overlap(*both).elsewhere == other.get());
+  end(channels, other);
+  CHECK(channels.overlap(*both).elsewhere == nullptr);
+  CHECK(channels.overlap(*both).any);
+}
+
+TEST(a_work_that_is_put_back_needs_its_memory_again) {
+  Channels channels;
+  const WorkPtr first = work(7, 0, 1 << 30, kBulk), second = work(7, 1, 1 << 30, kBulk);
+  CHECK(submit(channels, first));
+  channels.put_back(channels.at(7), first);
+  CHECK(channels.overlap(*second).any);
+  CHECK(channels.next(channels.at(7)) == first);
+  CHECK(!submit(channels, second));
+  CHECK(end(channels, first) == second);
+}
+
+TEST(a_channel_with_a_small_work_under_way_is_not_forgotten) {
+  Channels channels;
+  const WorkPtr stays = work(0, 0, uint64_t{1} << 40, kSmall);
+  CHECK(submit(channels, stays, false));
+  for (uint64_t id = 1; id < 5000; ++id) {
+    const WorkPtr one = work(id, 0, 1 << 30, kSmall);
+    CHECK(submit(channels, one, false));
+    end(channels, one, false);
+    channels.forget_idle();
+  }
+  const WorkPtr elsewhere = work(1, 1, uint64_t{1} << 40, kSmall);
+  CHECK(channels.overlap(*elsewhere).elsewhere == stays.get());
+  end(channels, stays, false);
+  CHECK(channels.past(0, 0) != nullptr);
+}
+
 TEST(channels_without_works_are_forgotten_if_they_are_very_many) {
   Channels channels;
   constexpr uint64_t kMany = 5000;
