@@ -1,23 +1,28 @@
 """`psum` of an unmodified JAX program on two processes: slipstream by MPItrampoline beside JAX's own gloo.
 
     python benchmarks/jax_psum.py [--np 2] [--sizes 4096,16777216] [--rounds 3] [--json FILE|-]
+    python benchmarks/jax_psum.py --np 4 --rate 500mbit --reducers 4  # each process on a host of a lab; needs root
 
 ``--sizes``: bytes of float32 that each process has. Jobs of both take turns; a time is the slowest process's median of
-one job, and the table has the median of the rounds. Every timed batch's result is checked.
+one job, and the table has the median of the rounds. Every timed batch's result is checked. ``--reducers``: additional
+hosts of the lab; gloo cannot use them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 from slipstream.bench.record import head, write
 from slipstream.bench.table import grid
+from slipstream.lab import Lab
 
 WAYS = {"gloo": "gloo", "slipstream": "mpi"}
 _CALLS = {4096: 300, 16 << 20: 15}
@@ -51,18 +56,19 @@ def rank_main(sizes: list[int]) -> None:
     print(_MARK + json.dumps(medians), flush=True)
 
 
-def job(way: str, ranks: int, sizes: list[int]) -> dict[int, float]:
+def job(way: str, ranks: int, sizes: list[int], lab: Lab | None = None) -> dict[int, float]:
     """Seconds by size, of the slowest process."""
     given = ",".join(map(str, sizes))
-    program = [sys.executable, __file__, "--rank", "--sizes", given]
-    ended = subprocess.run(
-        [sys.executable, "-m", "slipstream", "run", "-np", str(ranks), "--no-prefix", "--", *program],
-        env={**os.environ, "JAX_CPU_COLLECTIVES_IMPLEMENTATION": WAYS[way], "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=150,
-        check=True,
-    )
+    launch = [sys.executable, "-m", "slipstream", "run", "-np", str(ranks), "--no-prefix"]
+    if lab is not None and way == "slipstream" and any(host.reducer for host in lab.spec.hosts):
+        launch += ["--reducers", "auto"]
+    command = [*launch, "--", sys.executable, __file__, "--rank", "--sizes", given]
+    chosen = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": WAYS[way], "JAX_PLATFORMS": "cpu"}
+    settings: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "timeout": 150, "check": True}
+    if lab is None:
+        ended = subprocess.run(command, env={**os.environ, **chosen}, **settings)
+    else:
+        ended = lab.run(lab.spec.hosts[0].name, command, env=chosen, **settings)
     lines = [line.partition(_MARK)[2] for line in ended.stdout.splitlines() if _MARK in line]
     told = [{int(size): seconds for size, seconds in json.loads(line).items()} for line in lines]
     assert len(told) == ranks
@@ -77,6 +83,10 @@ def main() -> None:
     parser.add_argument("--np", type=int, default=2)
     parser.add_argument("--sizes", default="4096,65536,1048576,16777216")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--rate", help="each process gets a host of a lab with a link of this rate, such as 500mbit"
+    )
+    parser.add_argument("--reducers", type=int, default=0, help="hosts of the lab beside them that reduce")
     parser.add_argument("--json", help="a file for the raw samples, or -")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -85,9 +95,13 @@ def main() -> None:
         rank_main(sizes)
         return
     samples: dict[str, list[dict[int, float]]] = {way: [] for way in WAYS}
-    for _ in range(args.rounds):
-        for way in WAYS:
-            samples[way].append(job(way, args.np, sizes))
+    if args.reducers and not args.rate:
+        parser.error("--reducers needs a lab: give --rate, too")
+    made = Lab(args.np, rate=args.rate, reducers=args.reducers) if args.rate else contextlib.nullcontext()
+    with made as lab:
+        for _ in range(args.rounds):
+            for way in WAYS:
+                samples[way].append(job(way, args.np, sizes, lab))
     rows = []
     for size in sizes:
         gloo, ours = (statistics.median(one[size] for one in samples[way]) for way in WAYS)
@@ -95,7 +109,10 @@ def main() -> None:
     print(grid(["bytes", "gloo us", "slipstream us", "gloo / slipstream"], rows))
     if args.json:
         raw = {way: [{str(size): one[size] for size in sizes} for one in samples[way]] for way in WAYS}
-        write({**head("jax_psum"), "np": args.np, "seconds": raw}, args.json)
+        write(
+            {**head("jax_psum"), "np": args.np, "rate": args.rate, "reducers": args.reducers, "seconds": raw},
+            args.json,
+        )
 
 
 if __name__ == "__main__":

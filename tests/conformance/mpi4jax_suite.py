@@ -38,8 +38,9 @@ def run_file(size: int, file: Path, limit: float) -> dict[str, Result]:
     """The results of one file's tests; a test has failed if it has on any process."""
     with tempfile.TemporaryDirectory(prefix="mpi4jax-suite-") as folder:
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", str(file)]
-        # each process writes a file of its own
-        rank = ["sh", "-c", f'exec "$@" --junitxml={folder}/$SLIPSTREAM_RANK.xml', "sh", *tests]
+        # Each process writes a file of its own. One with a failed test (pytest's status 1) does not end the others.
+        one = f'"$@" --junitxml={folder}/$SLIPSTREAM_RANK.xml; code=$?; test $code -eq 1 || exit $code'
+        rank = ["sh", "-c", one, "sh", *tests]
         command = [sys.executable, "-m", "slipstream", "run", "-np", str(size), "--mpi4jax", "--", *rank]
         env = {**os.environ, "JAX_PLATFORMS": "cpu"}
         try:

@@ -13,6 +13,7 @@ import pytest
 
 import slipstream
 from launch.test_run import launch, run, tag
+from reducer import service
 
 __all__ = ["tag"]
 
@@ -42,6 +43,21 @@ def test_collectives_are_those_of_numpy(tag: str, size: int) -> None:
     told = sorted(line for line in out.splitlines() if "all is right" in line)
     assert told == [f"[{rank}] rank {rank} of {size}: all is right" for rank in range(size)]
     assert "Gloo" not in out + err
+
+
+def test_reducers_serve_sums_over_all_processes(tag: str, tmp_path: Path) -> None:
+    with service.started(tmp_path) as one:
+        settings = {
+            "SLIPSTREAM_REDUCERS": f"127.0.0.1:{one.port}",
+            "SLIPSTREAM_REDUCER_SECRET": service.SECRET.hex(),
+            "SLIPSTREAM_TRANSPORT": "tcp",
+        }
+        options = tuple(word for name, value in settings.items() for word in ("-e", f"{name}={value}"))
+        code, out, err = job(tag, 3, HERE / "jax_reducers_rank.py", options=options)
+        assert code == 0, err
+        shares = [float(share) for share in re.findall(r"share: ([\d.]+)", out)]
+        assert len(shares) == 3
+        assert min(shares) > 0, shares  # the ring between them carries the rest
 
 
 def told(

@@ -132,6 +132,7 @@ class Ahead:
         by_id = {device.id: device for device in _all_devices(client)}
         ranks = [self._ranks[by_id[one].process_index] for one in devices]
         group = Group.named(f"JAX's devices {devices}", ranks, job.current_or_only())
+        _serve_by_reducers(group)
         run = _compiled(client, [by_id[one] for one in devices])
         key = devices[0], devices.index(client.local_devices()[0].id)
         with self._free:
@@ -151,6 +152,17 @@ class Ahead:
                 "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
             )
         return group
+
+
+def _serve_by_reducers(group: Group) -> None:
+    """Has the job's reducers serve this group in place of the program's, if it is of all ranks in their order.
+
+    There is one such group. All ranks are here before they use it.
+    """
+    program = group.job.world
+    whole = program is not None and group.ranks == program.ranks
+    if whole and group.job.reducers.for_choices(program) is not None:
+        program.give_reducers(group)
 
 
 def _compiled(client: Any, devices: list[Any]) -> Callable[[], int]:
