@@ -13,6 +13,8 @@ constexpr int kAnswersPerSecond = 32;  // to one rank
 constexpr double kPassOnSeconds = 1;   // news of one rank are passed on this often
 constexpr double kAgeSeconds = 0.1;    // a unit of the age of an answer that is passed on
 constexpr size_t kMostAnswerText = 500;
+constexpr const char* kBothSend =
+    "; where both send first, one must receive first, or send with async_op=True, and wait for it after its receive";
 constexpr size_t kMostDescription = 1000;
 constexpr uint8_t kTakesPart = 1;                      // flag of a status
 constexpr uint8_t kAskOnly = 1;                        // flag of a description: do not compare
@@ -105,7 +107,7 @@ void StallQuestions::answer(int peer, const WorkHeader& asked) {
   if (!may_answer(peer, t)) return;
   Execution* execution = executions_.find({asked.channel, asked.seq});
   if (execution == nullptr) {
-    if (const std::string text = absence(asked, t); !text.empty()) send_answer(peer, asked, rank_, false, text);
+    if (const std::string text = absence(peer, asked, t); !text.empty()) send_answer(peer, asked, rank_, false, text);
     return;
   }
   Stall& stall = execution->stall;
@@ -169,7 +171,7 @@ void StallQuestions::answered(int peer, const WorkHeader& frame, const std::stri
 }
 
 // Why this rank is not in the work it is asked for; empty if it has been.
-std::string StallQuestions::absence(const WorkHeader& asked, Time now) const {
+std::string StallQuestions::absence(int asker, const WorkHeader& asked, Time now) const {
   const bool direct = (asked.channel & kPointToPoint) != 0;
   const auto board = boards_ == nullptr ? std::nullopt : boards_->latest_on_board(asked.channel);
   if (asked.seq < ledger_.next(asked.channel) || (board && asked.seq <= board->seq)) return {};
@@ -190,7 +192,14 @@ std::string StallQuestions::absence(const WorkHeader& asked, Time now) const {
   const std::string what = direct ? "has not called its side of #" : "has not called #";
   std::string text = what + std::to_string(asked.seq) + (direct ? " of these sends and receives" : " of this group");
   text += last.empty() ? ", and none before it" : ": its last one there is " + last;
-  return text + kNowIt + report_.occupation(now);
+  return text + kNowIt + report_.occupation(now) + (direct && sends_to(asker) ? kBothSend : "");
+}
+
+bool StallQuestions::sends_to(int rank) const {
+  return std::ranges::any_of(executions_.in_order(), [rank](const Execution* execution) {
+    const Signature& signature = execution->work()->request.signature;
+    return signature.side == Side::sender && signature.other_side == rank;
+  });
 }
 
 }  // namespace slipstream

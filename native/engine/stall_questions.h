@@ -60,7 +60,8 @@ class StallQuestions {
   void send_answer(int to, const WorkHeader& asked, int subject, bool takes_part, const std::string& text,
                    Clock::duration age = {});
   Stall* stall_of(const WorkHeader& frame, int subject);
-  std::string absence(const WorkHeader& asked, Time now) const;
+  bool sends_to(int rank) const;  // a message that is under way
+  std::string absence(int asker, const WorkHeader& asked, Time now) const;
 
   int rank_;
   Fabric& fabric_;

@@ -74,6 +74,7 @@ std::string Signature::describe() const {
     const std::string details = kind.substr(std::min(kind.find('['), kind.size()));
     text = side == Side::sender ? "send" + details + "(to " : "recv" + details + "(from ";
     text += other_side < 0 ? "any rank, " : "rank " + std::to_string(other_side) + ", ";
+    if (extra != 0) text += "tag=" + std::to_string(static_cast<int32_t>(extra)) + ", ";
   }
   if (!named.empty()) text += named + ", ";
   text += name_of(dtype);

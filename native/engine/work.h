@@ -59,7 +59,7 @@ struct Signature {
   uint64_t count = 0;  // elements, 0 where ranks may differ
   int root = -1;
   uint32_t chunk_bytes = 0;
-  uint64_t extra = 0;  // hash of anything else that must agree (tables, scales)
+  uint64_t extra = 0;  // hash of anything else that must agree (tables, scales); of a message: its tag
   // As what f32 data travels between hosts. A reduction is a sum then, or an average, and its plan finishes each block
   // on one rank before it gives it to others: that rank rounds it, and all end with the same bits.
   WireType wire = WireType::exact;

@@ -55,7 +55,7 @@ def test_messages_of_ranks_that_left_still_come(transport: str) -> None:
 def test_a_receive_that_nobody_serves_times_out() -> None:
     texts = ranks.run(SCRIPT, 3, args=["timeout"], timeout=30)
     for text in texts:
-        assert " s in recv(from any rank, float32, 10 elements) for any of rank 1" in text
+        assert " s in recv(from any rank, tag=3, float32, 10 elements) for any of rank 1" in text
         assert "expired: rank 0 has waited " in text
         assert " Timed out on rank 0 " in text
 

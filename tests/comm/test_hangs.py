@@ -80,3 +80,14 @@ def test_every_rank_learns_who_is_missing_and_what_it_does(what: str, transport:
             mine = [x for x in rank.text().splitlines() if not x.startswith("{")]
             assert any(CULPRIT in x and MISSING in x for x in mine)
             assert "waits: all_reduce(float32, 1048576 elements, op=sum) #4 has waited" in rank.text()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_ranks_that_both_send_first_learn_the_cure(transport: str) -> None:
+    script = Path(__file__).with_name("both_send_rank.py")
+    texts = ranks.run(script, 2, transport=transport, env={"SLIPSTREAM_TIMEOUT": "3"})
+    assert any(
+        f"in send(to rank {1 - rank}, tag=7, float32, 4000000 elements) #0" in text
+        and "where both send first, one must receive first, or send with async_op=True" in text
+        for rank, text in enumerate(texts)
+    ), texts

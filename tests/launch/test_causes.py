@@ -138,6 +138,17 @@ def test_a_rank_that_knows_the_exit_code_is_told_the_cure_all_the_same() -> None
     assert advice(first, set(), None) == ""
 
 
+def test_who_waits_for_a_message_is_told_of_messages() -> None:
+    causes = Causes()
+    text = "PeerLost: rank 1 finished (exit code 0); rank 0 still waits in recv(from rank 1, tag=7, int8)"
+    causes.failed(0, 1, "exited with code 1", [b'  File "x"', text.encode()])
+    first = causes.first()
+    assert first is not None
+    assert advice(first, {1}, None) == (
+        "rank 0 still waited for it. Each send needs a recv on the other rank with the same tag, and each recv a send"
+    )
+
+
 def test_a_python_without_slipstream_is_named(tag: str, tmp_path: Path) -> None:
     """As when the launcher's environment is not activated: `python` is another one then."""
     python = tmp_path / "python"

@@ -19,6 +19,7 @@ __all__ = ["Causes", "Failure", "advice", "explained"]
 _TRACEBACK = b"Traceback (most recent call last):"
 _LOST = re.compile(r"\bPeerLost: (?:the job has failed before: )?rank (\d+)\b")
 _FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
+_MESSAGE = re.compile(r"\bstill waits in (?:send|recv)\b")
 _MOST = 8000
 _ABORTED = 128 + signal.SIGABRT  # how C++ ends a process whose exception nobody catches
 
@@ -235,6 +236,8 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
         # the error of the rank that waits may have been made before the exit code was known
         known = "" if "exit code 0" in cause.error else f"rank {cause.lost} finished (exit code 0); "
         waits = f"rank {cause.rank} still waited for it"
+        if _MESSAGE.search(cause.error):
+            return f"{known}{waits}. Each send needs a recv on the other rank with the same tag, and each recv a send"
         return (
             f"{known}{waits}. If rank {cause.lost} ran fewer steps: give all ranks the same number of batches, or let "
             "it join after its loop (hvd.join(); DDP: with model.join())"
