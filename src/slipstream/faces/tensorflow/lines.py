@@ -14,7 +14,7 @@ from slipstream import _core
 from slipstream.comm.collectives.native_calls import Failure, failure_of, handle_of
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
-from slipstream.comm.negotiation.negotiated import DONE, Negotiated, Pending
+from slipstream.comm.negotiation.negotiated import DONE, Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
 from slipstream.faces.horovod.handles import joins_beside, may_take_part
 from slipstream.faces.horovod.process_sets import ProcessSet, process_set_of
@@ -35,14 +35,17 @@ class _Line:
         """Has all ranks agree that there is this line; ValueError where the process set is not registered."""
         ranks, _, name = self._text.partition(": ")
         group: Group = process_set_of([int(rank) for rank in ranks.split(",") if rank != _ALL] or None).group
-        call = negotiator_of(group).submit(Request(_KIND, name, ""), lambda _: DONE)
+        # Nobody has been told anything if there is no thread.
         threading.Thread(
-            target=self._await, args=(group, call), name="slipstream opens a line", daemon=True
+            target=self._agree,
+            args=(group, Request(_KIND, name, "")),
+            name="slipstream opens a line",
+            daemon=True,
         ).start()
 
-    def _await(self, group: Group, call: Negotiated) -> None:
+    def _agree(self, group: Group, request: Request) -> None:
         try:
-            call.wait()
+            negotiator_of(group).submit(request, lambda _: DONE).wait()
             self.give(group)
         except BaseException as error:
             code, _, _, text = failure_of(error)
