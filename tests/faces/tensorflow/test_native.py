@@ -1,4 +1,4 @@
-"""SlipstreamStart and SlipstreamWait: order, overlap with one inter-op thread, and what happens in sessions.
+"""SlipstreamStart and SlipstreamWait: order, work with one inter-op thread, and what happens in sessions.
 
 The ranks have one inter-op thread (rank_process.py), so an operation that kept it busy would stop all others.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
+from faces.rank_jobs import Ranks  # noqa: E402
+from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
 from slipstream.faces.tensorflow.operations import apply_operation  # noqa: E402
 
 v1 = tf.compat.v1
@@ -222,6 +227,22 @@ def check_mismatched_kinds() -> None:
     np.testing.assert_array_equal(run().numpy(), np.full(2, hvd.size()))
 
 
+def check_eager_beside_graph(known: bool) -> None:
+    """They do not meet, whatever their names. It ends by the limit of time, with a text that names both ranks."""
+
+    def call() -> Any:
+        return hvd.allreduce(tf.ones(3), op=hvd.Sum, name="both ways")
+
+    run = tf.function(call)
+    if known:
+        run()
+    error = tf.errors.UnknownError if hvd.rank() else slipstream.SlipstreamError
+    with pytest.raises(error, match=r"both ways.*rank 0|rank 0.*both ways") as caught:
+        run() if hvd.rank() else call()
+    assert "rank 1" in str(caught.value)
+    assert "SLIPSTREAM_TIMEOUT" in str(caught.value)
+
+
 def raw(kind: str, **inputs: Any) -> Any:
     return apply_operation()(kind, name=None, **inputs)
 
@@ -383,6 +404,19 @@ def test_sessions_in_any_order(tensorflow_jobs: Any, size: int, names: bool) -> 
 @pytest.mark.parametrize("session", [False, True])
 def test_a_step_that_is_cancelled(tensorflow_jobs: Any, session: bool) -> None:
     tensorflow_jobs[2](check_cancelled, session)
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Ranks]:
+    """A job of two ranks with a short limit of time."""
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET | {"SLIPSTREAM_TIMEOUT": "4"})
+    yield ranks
+    ranks.stop()
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_eager_beside_graph(hasty: Ranks, known: bool) -> None:
+    hasty(check_eager_beside_graph, known, dying=[0, 1])  # no job is left
 
 
 def test_a_graph_that_another_process_loads(tensorflow_jobs: Any, tmp_path: Any) -> None:

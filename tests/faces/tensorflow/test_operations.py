@@ -306,3 +306,13 @@ def test_errors_are_both_and_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(lost))
     assert type(again) is slipstream.PeerLost
     assert str(again) == "rank 3 is gone"
+
+
+@pytest.mark.parametrize("kind", [slipstream.Timeout, slipstream.Aborted, slipstream.Refused])
+def test_errors_without_a_rank(kind: Any) -> None:
+    found = as_framework_error(kind("it took too long"))
+    assert isinstance(found, kind)
+    assert isinstance(found, tf.errors.UnavailableError)
+    assert (str(found), found.message) == ("it took too long", "it took too long")
+    again = pickle.loads(pickle.dumps(found))
+    assert (type(again), str(again)) == (kind, "it took too long")
