@@ -173,25 +173,63 @@ slipstream_group* make(const int32_t* ranks, uint32_t n) {
 }
 
 // Never freed: TensorFlow's threads may ask until the process ends.
-PyObject* the_line_finder = nullptr;
+PyObject* the_line_opener = nullptr;
 
-slipstream_group* find_line(const std::string& line) {
+void open_line(const std::string& line) {
   const WithGil lock;
-  const nb::object address = called(the_line_finder, nb::make_tuple(nb::str(line.c_str(), line.size())));
-  return reinterpret_cast<slipstream_group*>(nb::cast<uintptr_t>(address));
+  called(the_line_opener, nb::make_tuple(nb::str(line.c_str(), line.size())));
 }
 
-std::string tensorflow_operations(const std::string& library, const nb::object& find) {
-  the_line_finder = nb::object(find).release().ptr();
-  return tensorflow::add_operations(library.c_str(), find_line);
+std::string tensorflow_operations(const std::string& library, const nb::object& open) {
+  the_line_opener = nb::object(open).release().ptr();
+  return tensorflow::add_operations(library.c_str(), open_line);
+}
+
+// The lines of TensorFlow's operations. A thread that has one may wait for Python's lock.
+void bind_lines(nb::module_& m) {
+  using tensorflow::line_of;
+  m.def(
+      "tensorflow_opened",
+      [](const std::string& line, uintptr_t operations, uintptr_t questions) {
+        const WithoutGil unlocked;
+        line_of(line).opened(reinterpret_cast<slipstream_group*>(operations),
+                             reinterpret_cast<slipstream_group*>(questions));
+      },
+      nb::arg("line"), nb::arg("operations"), nb::arg("questions"),
+      "All ranks have agreed to open the line. Takes the handles of two groups, as `c_group` gives them.");
+  m.def(
+      "tensorflow_refused",
+      [](const std::string& line, int status, const std::string& text) {
+        const WithoutGil unlocked;
+        line_of(line).refused(status, text);
+      },
+      nb::arg("line"), nb::arg("status"), nb::arg("text"), "The line was not opened, as this error says.");
+  m.def(
+      "tensorflow_join",
+      [](const std::string& line) {
+        const WithoutGil unlocked;
+        line_of(line).join();
+      },
+      nb::arg("line"), "This rank takes part in what the others start on the line, until all ranks have called this.");
+  m.def(
+      "tensorflow_forget",
+      [](const std::string& line) {
+        const WithoutGil unlocked;
+        line_of(line).forget();
+      },
+      nb::arg("line"), "The process has left the job of this line.");
+  m.def("tensorflow_joining", &tensorflow::set_joining, nb::arg("joining"),
+        "Whether this rank is in join: meanwhile, operations on lines that have joined fail.");
+  m.def("tensorflow_helped", &tensorflow::helped,
+        "In how many operations of other ranks this process has taken part, as it had joined.");
 }
 
 void bind_tensorflow(nb::module_& m) {
   m.def(
-      "tensorflow_operations", &tensorflow_operations, nb::arg("library"), nb::arg("find"),
+      "tensorflow_operations", &tensorflow_operations, nb::arg("library"), nb::arg("open"),
       "Adds SlipstreamStart, SlipstreamOpen and SlipstreamWait to the TensorFlow whose library is this file; once in a "
-      "process. `find` gives the handle of a line's group, as `c_group` does. Returns what is wrong, or an empty "
-      "text.");
+      "process. `open` has the ranks agree that there is a line, and returns what is wrong, or None; later it calls "
+      "`tensorflow_opened` or `tensorflow_refused`. Returns what is wrong, or an empty text.");
   m.def(
       "tensorflow_cancellation",
       [](const std::string& library, const nb::bytes& config) {
@@ -201,13 +239,6 @@ void bind_tensorflow(nb::module_& m) {
       "Has SlipstreamWait look whether its step is cancelled; once, after `tensorflow_operations`. `library`: that of "
       "the "
       "eager C interface; `config`: a serialised ConfigProto. Returns what is wrong, or an empty text.");
-  m.def(
-      "tensorflow_forget",
-      [](const std::string& line) {
-        const WithoutGil unlocked;  // a thread that has the line may wait for it
-        tensorflow::forget_line(line);
-      },
-      nb::arg("line"), "The process has left the job of this line.");
   m.def(
       "tensorflow_end",
       [](int64_t ticket, int code, std::string text) {
@@ -238,6 +269,7 @@ void bind_c_api(nb::module_& m) {
   m.def("xla_forget_messages", &xla::forget_messages,
         "Drops the messages of slipstream.mpi4jax that have come and were not received.");
   bind_tensorflow(m);
+  bind_lines(m);
   m.def("c_group", &c_group, nb::arg("session"), nb::arg("group"), nb::arg("caller"),
         "The address of C's handle of a group, a new reference. `caller` answers for the group.");
   m.def(

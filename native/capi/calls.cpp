@@ -140,14 +140,22 @@ void note_copies(int more) { open_copies.fetch_add(more, std::memory_order_relax
 bool copies_open() { return open_copies.load(std::memory_order_relaxed) > 0; }
 uint64_t saved_bytes() { return saved.load(std::memory_order_relaxed); }
 
-void submit(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user) {
+void submit(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user,
+            const std::string& title) {
   if (done == nullptr) throw Failure(Code::invalid, "submit() needs a function that is called when it is done");
-  issue(group, call, [&](Work& work) { work.listen(Dispatcher::instance().listener(work, done, user)); });
+  issue(group, call, [&](Work& work) {
+    if (!title.empty()) work.entitle(title);
+    work.listen(Dispatcher::instance().listener(work, done, user));
+  });
 }
 
-bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user) {
+bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user,
+                   const std::string& title) {
   const Prepare found = prepare(group, call);
-  const auto listen = [&](Work& work) { work.listen(Dispatcher::instance().listener(work, done, user)); };
+  const auto listen = [&](Work& work) {
+    if (!title.empty()) work.entitle(title);
+    work.listen(Dispatcher::instance().listener(work, done, user));
+  };
   WorkPtr work;
   const OnBoard went = try_board(group, call, found, [&](const WorkPtr& begun) {
     work = begun;

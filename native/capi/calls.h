@@ -1,6 +1,8 @@
 // Operations, as the table's functions ask for them. All throw Failure if nothing was begun.
 #pragma once
 
+#include <string>
+
 #include "capi/handle.h"
 #include "capi/slipstream.h"
 
@@ -13,10 +15,13 @@ struct Memory {
 };
 Memory checked(const slipstream_group& group, const slipstream_call& call);
 
-void submit(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user);
+// `title`: what reports of waits call it on this rank, in place of its name; "": that.
+void submit(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user,
+            const std::string& title = {});
 // As submit(), but a call that may go over the group's board looks for the other ranks for a moment. True if it is
 // done: then done() is not called.
-bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user);
+bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user,
+                   const std::string& title = {});
 slipstream_work* begin(slipstream_group& group, const slipstream_call& call);
 // Throws the operation's error, too.
 void run(slipstream_group& group, const slipstream_call& call);

@@ -1,45 +1,32 @@
 #include "tensorflow/line.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <atomic>
 #include <unordered_map>
 #include <utility>
 
 #include "capi/calls.h"
 #include "capi/table.h"
+#include "tensorflow/explanation.h"
+#include "tensorflow/plan.h"
 
 namespace slipstream::tensorflow {
 
 namespace {
 
-constexpr size_t kMostForms = 4096;  // that a line keeps: functions are traced anew for new shapes
-constexpr size_t kMostShown = 4;     // ranks that an error names
+constexpr double kEndless = 1e9;  // seconds: as long as the others go on without this rank
+constexpr const char* kQuestion = "slipstream: the next operation of a TensorFlow graph";
+constexpr const char* kExplanation = "slipstream: what the next operation of a TensorFlow graph is";
+constexpr const char* kJoin = "join (it takes part in what the others start)";
+
+std::atomic<Opener> opener{nullptr};
+std::atomic<bool> joining{false};
+std::atomic<uint64_t> times_helped{0};
 
 const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
 
-// What a rank tells of its operation.
-struct Told {
-  uint64_t digest = 0;
-  std::array<char, 504> title{};
-
-  std::string text() const { return {title.data(), ::strnlen(title.data(), title.size())}; }
-};
-static_assert(sizeof(Told) == 512);
-
-// Names a rank for each form that there is.
-std::string mismatch(const Ticket& ticket, const std::vector<Told>& told) {
-  std::string text = "Mismatched " + ticket.kind + " in TensorFlow graphs";
-  if (!ticket.what.empty()) text += " (" + ticket.what + ")";
-  std::vector<uint64_t> seen;
-  for (size_t rank = 0; rank < told.size(); ++rank) {
-    if (std::find(seen.begin(), seen.end(), told[rank].digest) != seen.end()) continue;
-    text += (seen.empty() ? ": rank " : "; rank ") + std::to_string(rank) + " with " + told[rank].text();
-    seen.push_back(told[rank].digest);
-    if (seen.size() == kMostShown) break;
-  }
-  return text + ". All ranks must call the same operations in the same order, with the same shapes and dtypes";
-}
+// What a rank asks with, and the highest of all ranks in each place. A rank that has joined has zeros but for `joined`.
+enum Asked : size_t { kDigest, kInverse, kJoined, kFormBytes, kAsked };
 
 struct Known {
   std::mutex mutex;
@@ -54,29 +41,120 @@ Known& known() {
 
 }  // namespace
 
+struct Line::Entry {
+  enum class At : uint8_t { waits, asked, answered, explaining, explained };
+
+  std::shared_ptr<Ticket> ticket;  // null: this rank has joined
+  At at = At::waits;
+  uint64_t opening = 0;  // in which it was asked
+  std::array<uint64_t, kAsked> asked{};
+  std::unique_ptr<Explanation> explanation;
+  int32_t status = SLIPSTREAM_OK;
+  std::string text;
+
+  void fail(int32_t with, std::string why) {
+    status = with;
+    text = std::move(why);
+  }
+};
+
 struct Line::Question {
   Line& line;
-  std::vector<Told> told;
+  std::shared_ptr<Entry> entry;
+  Entry::At next;
 };
 
 void Line::start(std::shared_ptr<Ticket> ticket) {
   std::vector<Ended> ended;
+  std::array<slipstream_group*, 2> gone{};
+  bool opens = false;
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(ticket));
-    if (!asking_) go_on(ended);
+    if (joining.load() && has_joined()) {
+      ended.push_back({ticket, kNone, SLIPSTREAM_INVALID,
+                       ticket->label + " was started while another thread of this rank waits in join: the other ranks "
+                                       "go on without it. Call join after all operations"});
+    } else {
+      auto entry = std::make_shared<Entry>();
+      entry->ticket = std::move(ticket);
+      entries_.push_back(std::move(entry));
+      if (state_ == State::open && has_ended(*operations_->session)) gone = close();
+      opens = state_ == State::closed;
+      if (opens) state_ = State::opening;
+      go_on(ended, true);
+    }
+  }
+  for (slipstream_group* const one : gone) api().group_release(one);
+  tell(ended);
+  if (!opens) return;
+  try {
+    opener.load()(name_);
+  } catch (const Failure& failure) {
+    refused(static_cast<int32_t>(failure.error().code), failure.what());
+  } catch (const std::exception& error) {
+    refused(SLIPSTREAM_INTERNAL, error.what());
+  }
+}
+
+void Line::opened(slipstream_group* operations, slipstream_group* questions) {
+  std::vector<Ended> ended;
+  std::array<slipstream_group*, 2> gone{};
+  {
+    const std::lock_guard lock(mutex_);
+    gone = close();
+    operations_ = operations;
+    questions_ = questions;
+    state_ = State::open;
+    go_on(ended, false);
+  }
+  for (slipstream_group* const one : gone) api().group_release(one);
+  tell(ended);
+}
+
+void Line::refused(int32_t status, const std::string& text) {
+  std::vector<Ended> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::opening) state_ = State::closed;
+    for (const std::shared_ptr<Entry>& entry : entries_)
+      if (entry->at == Entry::At::waits) {
+        entry->fail(status, text);
+        entry->at = Entry::At::answered;
+      }
+    go_on(ended, false);
+  }
+  tell(ended);
+}
+
+void Line::join() {
+  std::vector<Ended> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::closed) return;
+    entries_.push_back(std::make_shared<Entry>());
+    go_on(ended, false);
   }
   tell(ended);
 }
 
 void Line::forget() {
-  slipstream_group* gone = nullptr;
+  std::array<slipstream_group*, 2> gone{};
   {
     const std::lock_guard lock(mutex_);
-    gone = std::exchange(group_, nullptr);
-    agreed_.clear();
+    if (state_ == State::open) gone = close();
   }
-  api().group_release(gone);
+  for (slipstream_group* const one : gone) api().group_release(one);
+}
+
+// Returns what is to be released without the lock.
+std::array<slipstream_group*, 2> Line::close() {
+  state_ = State::closed;
+  ++opening_;
+  return {std::exchange(operations_, nullptr), std::exchange(questions_, nullptr)};
+}
+
+bool Line::has_joined() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->ticket == nullptr; });
 }
 
 void Line::tell(const std::vector<Ended>& ended) {
@@ -87,86 +165,146 @@ void Line::tell(const std::vector<Ended>& ended) {
       one.ticket->ended(one.call, one.status, one.text.c_str());
 }
 
-// Begins what can be begun. The lock is held.
-void Line::go_on(std::vector<Ended>& ended) {
-  while (!waiting_.empty() && !asking_) {
-    const std::shared_ptr<Ticket> ticket = waiting_.front();
-    try {
-      if (group_ == nullptr || has_ended(*group_->session)) renew();
-      if (api().group_size(group_) > 1 && !agreed_.contains(ticket->form)) {
-        ask(ticket);
-        return;
-      }
-    } catch (const Failure& failure) {
-      waiting_.pop_front();
-      ended.push_back({ticket, kNone, static_cast<int32_t>(failure.error().code), failure.what()});
-      continue;
-    } catch (const std::exception& error) {
-      waiting_.pop_front();
-      ended.push_back({ticket, kNone, SLIPSTREAM_INTERNAL, error.what()});
-      continue;
+// Asks what is to be asked, and begins what can be begun. The lock is held. `may_run`: a question may be looked after
+// in this thread for a moment.
+void Line::go_on(std::vector<Ended>& ended, bool may_run) {
+  do {
+    for (size_t i = 0; i < entries_.size() && state_ == State::open; ++i) {
+      const std::shared_ptr<Entry> entry = entries_[i];
+      if (entry->at == Entry::At::waits) ask(entry, may_run);
+      if (entry->ticket == nullptr) break;  // how many questions it has is not known
     }
-    waiting_.pop_front();
-    begin(ticket, ended);
-  }
+  } while (take_first(ended));
 }
 
-// The job may have been replaced by another one, of other ranks.
-void Line::renew() {
-  slipstream_group* const found = find_(name_);
-  if (found != group_) agreed_.clear();
-  slipstream_group* const before = std::exchange(group_, found);
-  api().group_release(before);
-}
-
-void Line::ask(const std::shared_ptr<Ticket>& ticket) {
-  const auto ranks = static_cast<size_t>(api().group_size(group_));
-  auto question = std::make_unique<Question>(Question{*this, std::vector<Told>(ranks)});
-  Told& own = question->told[static_cast<size_t>(api().group_rank(group_))];
-  own.digest = digest_of(ticket->form);
-  ticket->title.copy(own.title.data(), own.title.size());
-  const std::string name = ticket->kind + " in a TensorFlow graph: what all ranks call";
+void Line::ask(const std::shared_ptr<Entry>& entry, bool may_run) {
+  const Ticket* const ticket = entry->ticket.get();
+  const uint64_t digest = ticket == nullptr ? 0 : digest_of(ticket->form);
+  entry->asked = {digest, ticket == nullptr ? 0 : ~digest, ticket == nullptr,
+                  ticket == nullptr ? 0 : ticket->form.size()};
+  entry->opening = opening_;
+  entry->at = Entry::At::answered;
+  if (api().group_size(questions_) == 1) return;
   slipstream_call call;
-  slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
-  call.src = &own;
-  call.dst = question->told.data();
-  call.count = sizeof(Told);
-  call.dtype = SLIPSTREAM_U8;
-  call.name = name.c_str();
-  capi::submit(*group_, call, answered, question.get());
-  question.release();
-  asking_ = true;
+  slipstream_call_init(&call, SLIPSTREAM_ALL_REDUCE);
+  call.src = call.dst = entry->asked.data();
+  call.count = kAsked;
+  call.dtype = SLIPSTREAM_U64;
+  call.op = SLIPSTREAM_MAX;
+  call.name = kQuestion;
+  if (ticket == nullptr) call.timeout = kEndless;
+  const std::string& title = ticket == nullptr ? kJoin : ticket->label;
+  auto question = std::make_unique<Question>(Question{*this, entry, Entry::At::answered});
+  try {
+    if (may_run && ticket != nullptr) {
+      if (capi::submit_or_run(*questions_, call, answered, question.get(), title)) return;
+    } else {
+      capi::submit(*questions_, call, answered, question.get(), title);
+    }
+    static_cast<void>(question.release());
+    entry->at = Entry::At::asked;
+  } catch (const Failure& failure) {
+    entry->fail(static_cast<int32_t>(failure.error().code), failure.what());
+  } catch (const std::exception& error) {
+    entry->fail(SLIPSTREAM_INTERNAL, error.what());
+  }
 }
 
 void Line::answered(void* user, int32_t status, const char* text) {
   const std::unique_ptr<Question> question(static_cast<Question*>(user));
-  question->line.take(*question, status, text);
-}
-
-void Line::take(Question& question, int32_t status, const char* text) {
+  Line& line = question->line;
   std::vector<Ended> ended;
   {
-    const std::lock_guard lock(mutex_);
-    const std::shared_ptr<Ticket> ticket = std::move(waiting_.front());
-    waiting_.pop_front();
-    asking_ = false;
-    const std::vector<Told>& told = question.told;
-    const auto differs = [&](const Told& one) { return one.digest != told[0].digest; };
-    if (status != SLIPSTREAM_OK) {
-      ended.push_back({ticket, kNone, status, text});
-    } else if (std::any_of(told.begin(), told.end(), differs)) {
-      ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, mismatch(*ticket, told)});
-    } else {
-      if (agreed_.size() == kMostForms) agreed_.clear();  // on all ranks at the same operation
-      agreed_.insert(ticket->form);
-      if (group_ != nullptr)
-        begin(ticket, ended);
-      else
-        ended.push_back({ticket, kNone, SLIPSTREAM_ABORTED, "the job was left before this operation was started"});
-    }
-    go_on(ended);
+    const std::lock_guard lock(line.mutex_);
+    Entry& entry = *question->entry;
+    entry.at = question->next;
+    if (status != SLIPSTREAM_OK) entry.fail(status, text);
+    line.go_on(ended, true);
   }
   tell(ended);
+}
+
+// False, if there is nothing to be done about the first entry now.
+bool Line::take_first(std::vector<Ended>& ended) {
+  if (entries_.empty()) return false;
+  const std::shared_ptr<Entry> entry = entries_.front();
+  if (entry->at != Entry::At::answered && entry->at != Entry::At::explained) return false;
+  const auto& asked = entry->asked;
+  if (entry->status == SLIPSTREAM_OK && (state_ != State::open || entry->opening != opening_))
+    entry->fail(SLIPSTREAM_ABORTED, "the job was left before this operation was started");
+  if (entry->status != SLIPSTREAM_OK) {
+    entries_.pop_front();
+    if (entry->ticket != nullptr) ended.push_back({entry->ticket, kNone, entry->status, entry->text});
+  } else if (entry->at == Entry::At::explained) {
+    follow(*entry, ended);
+  } else if (asked[kDigest] == 0 && asked[kInverse] == 0) {
+    entries_.pop_front();  // all ranks have joined
+  } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse]) {
+    entries_.pop_front();
+    begin(entry->ticket, ended);
+  } else {
+    explain(entry);
+  }
+  return true;
+}
+
+// Some rank has joined, or calls something else.
+void Line::explain(const std::shared_ptr<Entry>& entry) {
+  const auto ranks = static_cast<size_t>(api().group_size(operations_));
+  const auto rank = static_cast<size_t>(api().group_rank(operations_));
+  entry->explanation = std::make_unique<Explanation>(ranks, entry->asked[kFormBytes]);
+  Explanation& own = *entry->explanation;
+  if (entry->ticket != nullptr) own.write(rank, *entry->ticket);
+  slipstream_call call;
+  slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
+  call.src = own.of(rank);
+  call.dst = own.of(0);
+  call.count = own.bytes();
+  call.dtype = SLIPSTREAM_U8;
+  call.name = kExplanation;
+  auto question = std::make_unique<Question>(Question{*this, entry, Entry::At::explained});
+  entry->at = Entry::At::explaining;
+  try {
+    capi::submit(*operations_, call, answered, question.get(), entry->ticket == nullptr ? kJoin : entry->ticket->label);
+    static_cast<void>(question.release());
+  } catch (const Failure& failure) {
+    entry->at = Entry::At::explained;
+    entry->fail(static_cast<int32_t>(failure.error().code), failure.what());
+  } catch (const std::exception& error) {
+    entry->at = Entry::At::explained;
+    entry->fail(SLIPSTREAM_INTERNAL, error.what());
+  }
+}
+
+// What the first entry is, all ranks know.
+void Line::follow(Entry& entry, std::vector<Ended>& ended) {
+  std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(operations_)));
+  api().group_ranks(operations_, ranks.data());
+  const std::string problem = entry.explanation->problem(ranks);
+  if (entry.ticket == nullptr) {
+    times_helped.fetch_add(1);
+    if (problem.empty()) help(entry, ended);
+    entry.explanation.reset();
+    entry.at = Entry::At::waits;  // for the next one
+    return;
+  }
+  const std::shared_ptr<Ticket> ticket = entry.ticket;
+  entries_.pop_front();
+  if (problem.empty())
+    begin(ticket, ended);
+  else
+    ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+}
+
+// The part of a rank that has joined. The others count on it.
+void Line::help(const Entry& entry, std::vector<Ended>& ended) {
+  const Explanation& known = *entry.explanation;
+  try {
+    begin(neutral_ticket(known.form(), known.label()), ended);
+  } catch (const std::exception& error) {
+    api().abort(operations_,
+                ("a rank that has joined could not take part in " + known.label() + ": " + error.what()).c_str());
+  }
 }
 
 void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended) {
@@ -179,7 +317,7 @@ void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ende
     }
     std::unique_ptr<Ticket::Of> of(new Ticket::Of{ticket, i});  // clang 14 can do no better
     try {
-      if (!capi::submit_or_run(*group_, call, Ticket::Of::done, of.get())) {
+      if (!capi::submit_or_run(*operations_, call, Ticket::Of::done, of.get())) {
         of.release();
         continue;
       }
@@ -192,22 +330,16 @@ void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ende
   }
 }
 
-Line& line_of(const std::string& name, Finder find) {
+Line& line_of(const std::string& name) {
   Known& all = known();
   const std::lock_guard lock(all.mutex);
   std::unique_ptr<Line>& place = all.lines[name];
-  if (place == nullptr) place = std::make_unique<Line>(name, find);
+  if (place == nullptr) place = std::make_unique<Line>(name);
   return *place;
 }
 
-void forget_line(const std::string& name) {
-  Known& all = known();
-  Line* found = nullptr;
-  {
-    const std::lock_guard lock(all.mutex);
-    if (const auto at = all.lines.find(name); at != all.lines.end()) found = at->second.get();
-  }
-  if (found != nullptr) found->forget();
-}
+void set_opener(Opener open) { opener.store(open); }
+void set_joining(bool now) { joining.store(now); }
+uint64_t helped() { return times_helped.load(); }
 
 }  // namespace slipstream::tensorflow

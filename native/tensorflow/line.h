@@ -1,14 +1,18 @@
-// Operations that all ranks start in one order, on a group of their own.
+// Operations that all ranks start in one order, on groups of their own.
+//
+// Before an operation begins, the ranks ask each other which one it is: 32 bytes of each, in one all-reduce. So a rank
+// that has joined (it has no more batches) finds out that the others start one, and which: it takes part without data.
+// And if the ranks differ, all of them fail the operation, and the next ones go on. Only in these two cases they tell
+// each other more, in an all-gather. Questions run ahead of operations: they have a group of their own.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "capi/handle.h"
@@ -17,25 +21,34 @@
 
 namespace slipstream::tensorflow {
 
-// The group of a line, of the job as it is now: a new reference. Throws Failure. A line is known by its text, which
-// means the same in every process: graphs are saved, and loaded by others.
-using Finder = slipstream_group* (*)(const std::string& line);
+// Has the ranks agree that there is this line, in the job as it is now. Line::opened() or refused() tells of the end of
+// that, later and in another thread. Throws Failure. A line is known by its text, which means the same in every
+// process: graphs are saved, and loaded by others.
+using Opener = void (*)(const std::string& line);
 
-// Starts tickets in their order. What a form (shapes, dtypes, arguments) is, the ranks compare when it is met for the
-// first time: if they differ, all of them fail the operation, and the next ones go on. Later the engine
-// compares operations by what they are called, and ends the job if that differs.
 class Line {
  public:
-  Line(std::string name, Finder find) : name_(std::move(name)), find_(find) {}
+  explicit Line(std::string name) : name_(std::move(name)) {}
   Line(const Line&) = delete;
 
-  // Any thread. Never waits for other ranks.
+  // Any thread may call any of these. None of them waits for other ranks.
+
+  // After all that came before.
   void start(std::shared_ptr<Ticket> ticket);
+  // All ranks have agreed to open it. Takes a reference to each group: of the operations, and of the questions.
+  void opened(slipstream_group* operations, slipstream_group* questions);
+  // Or they have not.
+  void refused(int32_t status, const std::string& text);
+  // This rank takes part in what the others start, after what it has started itself, until all have called this as
+  // often. Nothing, if no rank has used the line.
+  void join();
   // The process has left the job.
   void forget();
 
  private:
+  struct Entry;
   struct Question;
+  enum class State : uint8_t { closed, opening, open };
   // What a ticket is to be told once the lock is free: whoever waits for it goes on in this thread, and may start
   // others.
   struct Ended {
@@ -47,25 +60,33 @@ class Line {
   static constexpr size_t kNone = SIZE_MAX;
 
   static void answered(void* user, int32_t status, const char* text);
-  void take(Question& question, int32_t status, const char* text);
-  void go_on(std::vector<Ended>& ended);
-  void renew();
-  void ask(const std::shared_ptr<Ticket>& ticket);
-  void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
   static void tell(const std::vector<Ended>& ended);
+  void go_on(std::vector<Ended>& ended, bool may_run);
+  void ask(const std::shared_ptr<Entry>& entry, bool may_run);
+  bool take_first(std::vector<Ended>& ended);
+  void explain(const std::shared_ptr<Entry>& entry);
+  void follow(Entry& entry, std::vector<Ended>& ended);
+  void help(const Entry& entry, std::vector<Ended>& ended);
+  void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
+  bool has_joined() const;
+  std::array<slipstream_group*, 2> close();
 
   const std::string name_;
-  const Finder find_;
   std::mutex mutex_;
-  std::deque<std::shared_ptr<Ticket>> waiting_;
-  bool asking_ = false;  // about the form of the first one
-  slipstream_group* group_ = nullptr;
-  std::unordered_set<std::string> agreed_;  // forms, of this group
+  State state_ = State::closed;
+  std::deque<std::shared_ptr<Entry>> entries_;  // not begun
+  slipstream_group *operations_ = nullptr, *questions_ = nullptr;
+  uint64_t opening_ = 0;  // how often it was opened
 };
 
 // The line of this name; made at the first call.
-Line& line_of(const std::string& name, Finder find);
-// Harmless if there is none.
-void forget_line(const std::string& name);
+Line& line_of(const std::string& name);
+// Before any line is started.
+void set_opener(Opener open);
+
+// While this rank is in join, operations that it starts on lines that have joined fail.
+void set_joining(bool joining);
+// In how many operations of others this process has taken part.
+uint64_t helped();
 
 }  // namespace slipstream::tensorflow

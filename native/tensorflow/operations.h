@@ -11,20 +11,8 @@
 
 namespace slipstream::tensorflow {
 
-// Of SlipstreamStart: an attribute of so many 64-bit integers, in this order. slipstream.faces.tensorflow.native
-// writes them.
-enum Field : size_t {
-  kCollective,  // as slipstream.h has it: all-reduce or broadcast
-  kOp,
-  kRoot,
-  kWire,      // of all-reduces that are large enough
-  kPrescale,  // the bits of a double
-  kPostscale,
-  kFields
-};
-
 // Registers them with the TensorFlow whose library is this file; once in a process. Returns what is wrong, or "".
-std::string add_operations(const char* library, Finder find);
+std::string add_operations(const char* library, Opener open);
 
 // Has SlipstreamWait end when its step is cancelled: see find_cancellation().
 std::string watch_steps(const char* eager_library, const std::string& config);

@@ -97,7 +97,7 @@ bool Ticket::has_failed() {
 }
 
 void Ticket::release() {
-  for (Tensor* const one : held) tf_.delete_tensor(one);
+  for (Tensor* const one : held) tf_->delete_tensor(one);
   held.clear();
   packs.clear();
 }

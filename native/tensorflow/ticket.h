@@ -40,7 +40,8 @@ struct Pack {
 
 class Ticket : public std::enable_shared_from_this<Ticket> {
  public:
-  explicit Ticket(const Api& tf) : tf_(tf) {}
+  // `tf`: of one that holds tensors.
+  explicit Ticket(const Api* tf = nullptr) : tf_(tf) {}
   ~Ticket() { release(); }
   Ticket(const Ticket&) = delete;
 
@@ -76,7 +77,7 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   void end(std::unique_lock<std::mutex> lock);
   void release();
 
-  const Api& tf_;
+  const Api* const tf_;
   std::mutex mutex_;
   size_t ended_ = 0;
   bool over_ = false, awaited_ = false;

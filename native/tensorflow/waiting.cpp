@@ -116,7 +116,7 @@ void compute_open(void*, Context* context) {
   const Api& tf = api();
   const Outcome outcome(tf);
   try {
-    Tensor* const number = number_of(tf, std::make_shared<Ticket>(tf));
+    Tensor* const number = number_of(tf, std::make_shared<Ticket>(&tf));
     tf.set_output(context, 0, number, outcome.get());
     tf.delete_tensor(number);
     if (!outcome.ok()) tf.failed(context, outcome.get());

@@ -11,7 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +30,7 @@ from slipstream.comm.negotiation.messages import ENDLESS
 from slipstream.comm.negotiation.negotiated import Pending
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
-__all__ = ["TakesPart", "Turn", "join", "turns_of"]
+__all__ = ["JoinsBeside", "TakesPart", "Turn", "join", "turns_of"]
 
 _I64, _MAX = int(DType.I64), int(Op.MAX)
 _WISH = 1 << 32  # above the numbers of exchanges, so that the highest of all ranks has it if any has
@@ -39,6 +40,10 @@ _JOINED = (
     "join (it takes part in the steps of optimizers and in the operations that the others call, but not in those of "
     "smaller process sets, of slipstream itself, or of torch.distributed)"
 )
+
+
+JoinsBeside = Callable[[], AbstractContextManager[Callable[[], bool]]]
+"""Within it a rank takes part in other operations of other ranks; gives what tells whether it has done so."""
 
 
 class TakesPart(Protocol):
@@ -114,14 +119,20 @@ class _Turns:
         return self._group.ranks[int(np.lexsort(everyone.T[::-1])[0])]
 
 
-def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = None) -> int:
+def join(
+    group: Group,
+    take_part: Callable[[Request, Group], Pending] | None = None,
+    beside: Sequence[JoinsBeside] = (),
+) -> int:
     """Takes part in the steps of the group's other ranks until all of them have called this.
 
-    With ``take_part`` also in the operations that they negotiate. Returns the number in the job of the rank that
-    called it last. An exception of a signal's handler ends the session: the others count on this rank.
+    With ``take_part`` also in the operations that they negotiate, and as ``beside`` says in yet others. Returns the
+    number in the job of the rank that called it last. An exception of a signal's handler ends the session: the others
+    count on this rank.
     """
     turns, since = turns_of(group), time.monotonic()
-    with Together(group, "join"):
+    with Together(group, "join"), ExitStack() as entered:
+        helps = [entered.enter_context(begin()) for begin in beside]
         negotiator = None if take_part is None else negotiator_of(group)
         before = 0 if negotiator is None else negotiator.helped
         named = None if negotiator is None or take_part is None else negotiator.join(take_part)
@@ -133,6 +144,7 @@ def join(group: Group, take_part: Callable[[Request, Group], Pending] | None = N
         if named is not None and negotiator is not None:
             named.wait()
             helped = helped or negotiator.helped > before
+        helped = helped or any(one() for one in helps)
         return turns.last(helped, time.monotonic() - since)
 
 

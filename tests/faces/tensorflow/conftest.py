@@ -24,14 +24,13 @@ def tensorflow_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[i
 
 
 @pytest.fixture(scope="session")
-def native_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Ranks]]:
-    """The same with native operations in graphs."""
-    folder = tmp_path_factory.mktemp("tensorflow-native")
-    environment = QUIET | {"SLIPSTREAM_TENSORFLOW_GRAPHS": "native"}
-    found = {size: Ranks(size, folder, worker=WORKER, environment=environment) for size in (2, 3)}
-    yield found
-    for ranks in found.values():
-        ranks.stop()
+def negotiated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """A job of two ranks whose operations in graphs go through Python."""
+    folder = tmp_path_factory.mktemp("tensorflow-negotiated")
+    environment = QUIET | {"SLIPSTREAM_TENSORFLOW_GRAPHS": "negotiated"}
+    ranks = Ranks(2, folder, worker=WORKER, environment=environment)
+    yield ranks
+    ranks.stop()
 
 
 @pytest.fixture(params=[2, 3])

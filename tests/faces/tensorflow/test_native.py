@@ -1,4 +1,4 @@
-"""SlipstreamStart and SlipstreamWait: order, overlap with one inter-op thread, and what happens in sessions.
+"""SlipstreamStart and SlipstreamWait: order, work with one inter-op thread, and what happens in sessions.
 
 The ranks have one inter-op thread (rank_process.py), so an operation that kept it busy would stop all others.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
+from faces.rank_jobs import Ranks  # noqa: E402
+from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
 from slipstream.faces.tensorflow.operations import apply_operation  # noqa: E402
 
 v1 = tf.compat.v1
@@ -178,7 +183,7 @@ def check_sessions_in_any_order(names: bool) -> None:
 
 
 def check_mismatch() -> None:
-    for turn in range(3):  # a new form each time: those that are known the engine compares
+    for turn in range(3):
         x = tf.ones([1001 + turn + 100 * hvd.rank()])
         text = rf"Mismatched allreduce.*rank 0 with float32, \({1001 + turn},\).*rank 1 with .*\({1101 + turn},\)"
         with pytest.raises(tf.errors.FailedPreconditionError, match=text):
@@ -192,15 +197,50 @@ def check_mismatch() -> None:
 
 
 def check_known_shapes_of_equal_size() -> None:
-    """The engine sees what the ranks need not tell each other any more; that ends the job."""
+    """Ranks that have met both forms before tell each other of every operation, too."""
     sums = [tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum)) for _ in range(2)]
     for run, shape in zip(sums, ([4, 6], [6, 4]), strict=True):
         run(tf.ones(shape))
-    with pytest.raises(
-        tf.errors.FailedPreconditionError,
-        match=r"differs between ranks.*\(4, 6\).*\(6, 4\)|.*\(6, 4\).*\(4, 6\)",
-    ):
-        sums[hvd.rank()](tf.ones([4, 6][:: -1 if hvd.rank() else 1]))
+    for _ in range(2):
+        with pytest.raises(
+            tf.errors.FailedPreconditionError,
+            match=r"Mismatched allreduce.*rank 0 with float32, \(4, 6\).*rank 1 with float32, \(6, 4\)",
+        ):
+            sums[min(hvd.rank(), 1)](tf.ones([4, 6][:: -1 if hvd.rank() else 1]))
+        np.testing.assert_array_equal(sums[0](tf.ones([4, 6])).numpy(), np.full([4, 6], hvd.size()))
+
+
+def check_mismatched_kinds() -> None:
+    """One of them is a broadcast."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum) if hvd.rank() else hvd.broadcast(x, root_rank=1)
+
+    for _ in range(2):
+        with pytest.raises(
+            tf.errors.FailedPreconditionError,
+            match=r"Mismatched broadcast in.*rank 0 with .*\(3,\), from rank 1.*rank 1 with allreduce of float32",
+        ):
+            step(tf.ones(3))
+    run = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
+    np.testing.assert_array_equal(run().numpy(), np.full(2, hvd.size()))
+
+
+def check_eager_beside_graph(known: bool) -> None:
+    """They do not meet, whatever their names. It ends by the limit of time, with a text that names both ranks."""
+
+    def call() -> Any:
+        return hvd.allreduce(tf.ones(3), op=hvd.Sum, name="both ways")
+
+    run = tf.function(call)
+    if known:
+        run()
+    error = tf.errors.UnknownError if hvd.rank() else slipstream.SlipstreamError
+    with pytest.raises(error, match=r"both ways.*rank 0|rank 0.*both ways") as caught:
+        run() if hvd.rank() else call()
+    assert "rank 1" in str(caught.value)
+    assert "SLIPSTREAM_TIMEOUT" in str(caught.value)
 
 
 def raw(kind: str, **inputs: Any) -> Any:
@@ -342,6 +382,8 @@ CHECKS = [
     check_inputs_stay,
     check_results_that_nobody_uses,
     check_mismatch,
+    check_known_shapes_of_equal_size,
+    check_mismatched_kinds,
     check_refused,
     check_second_wait,
 ]
@@ -349,29 +391,38 @@ CHECKS = [
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("check", CHECKS)
-def test_on_ranks(native_jobs: Any, size: int, check: Any) -> None:
-    native_jobs[size](check)
+def test_on_ranks(tensorflow_jobs: Any, size: int, check: Any) -> None:
+    tensorflow_jobs[size](check)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("names", [True, False])
-def test_sessions_in_any_order(native_jobs: Any, size: int, names: bool) -> None:
-    native_jobs[size](check_sessions_in_any_order, names)
+def test_sessions_in_any_order(tensorflow_jobs: Any, size: int, names: bool) -> None:
+    tensorflow_jobs[size](check_sessions_in_any_order, names)
 
 
 @pytest.mark.parametrize("session", [False, True])
-def test_a_step_that_is_cancelled(native_jobs: Any, session: bool) -> None:
-    native_jobs[2](check_cancelled, session)
+def test_a_step_that_is_cancelled(tensorflow_jobs: Any, session: bool) -> None:
+    tensorflow_jobs[2](check_cancelled, session)
 
 
-def test_a_graph_that_another_process_loads(native_jobs: Any, tmp_path: Any) -> None:
-    native_jobs[3](check_saved, str(tmp_path), 0, dying=[0, 1, 2])
-    native_jobs[3](check_saved, str(tmp_path), 1)
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Ranks]:
+    """A job of two ranks with a short limit of time."""
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET | {"SLIPSTREAM_TIMEOUT": "4"})
+    yield ranks
+    ranks.stop()
 
 
-def test_known_shapes_of_equal_size(native_jobs: Any) -> None:
-    native_jobs[2](check_known_shapes_of_equal_size, dying=[0, 1])  # no job is left
+@pytest.mark.parametrize("known", [False, True])
+def test_eager_beside_graph(hasty: Ranks, known: bool) -> None:
+    hasty(check_eager_beside_graph, known, dying=[0, 1])  # no job is left
 
 
-def test_a_rank_that_is_killed(native_jobs: Any) -> None:
-    native_jobs[3](check_lost_amid_many, dying=[1])
+def test_a_graph_that_another_process_loads(tensorflow_jobs: Any, tmp_path: Any) -> None:
+    tensorflow_jobs[3](check_saved, str(tmp_path), 0, dying=[0, 1, 2])
+    tensorflow_jobs[3](check_saved, str(tmp_path), 1)
+
+
+def test_a_rank_that_is_killed(tensorflow_jobs: Any) -> None:
+    tensorflow_jobs[3](check_lost_amid_many, dying=[1])

@@ -215,7 +215,9 @@ def check_mismatch() -> None:
         hvd.allreduce(x, op=hvd.Sum)
     assert isinstance(caught.value, slipstream.Mismatch)
     assert isinstance(caught.value, tf.errors.FailedPreconditionError)
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"Mismatched allreduce tensor shapes"):
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"Mismatched allreduce .*rank 0 .*\(2,\).*rank 1 .*\(3,\)"
+    ):
         tf.function(lambda: hvd.allreduce(x, op=hvd.Sum))()
     with pytest.raises(slipstream.Mismatch, match="root ranks"):
         hvd.broadcast(tf.ones(2), root_rank=min(hvd.rank(), 1))
@@ -274,6 +276,13 @@ def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
 
 
+@pytest.mark.parametrize(
+    "check", [check_arguments, check_movement, check_gradients, check_variables, check_mismatch]
+)
+def test_graphs_by_python(negotiated: Any, check: Any) -> None:
+    negotiated(check)
+
+
 def test_process_set(three: Any) -> None:
     three(check_process_set)
 
@@ -297,3 +306,13 @@ def test_errors_are_both_and_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(lost))
     assert type(again) is slipstream.PeerLost
     assert str(again) == "rank 3 is gone"
+
+
+@pytest.mark.parametrize("kind", [slipstream.Timeout, slipstream.Aborted, slipstream.Refused])
+def test_errors_without_a_rank(kind: Any) -> None:
+    found = as_framework_error(kind("it took too long"))
+    assert isinstance(found, kind)
+    assert isinstance(found, tf.errors.UnavailableError)
+    assert (str(found), found.message) == ("it took too long", "it took too long")
+    again = pickle.loads(pickle.dumps(found))
+    assert (type(again), str(again)) == (kind, "it took too long")

@@ -34,7 +34,7 @@ from slipstream.comm.collectives.requests import (
 from slipstream.comm.collectives.wires import wire_for
 from slipstream.comm.membership.group import Compiled, Group, world
 
-__all__ = ["Caller", "Failure", "find", "handle_of", "handle_or_failure", "make"]
+__all__ = ["Caller", "Failure", "failure_of", "find", "handle_of", "make"]
 
 # As slipstream.h numbers them.
 _NAMES = (
@@ -67,7 +67,8 @@ _T = TypeVar("_T")
 _given: weakref.WeakValueDictionary[int, Group] = weakref.WeakValueDictionary()  # that C may ask for by id
 
 
-def _failure(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> Failure:
+    """An error as the engine has it: code, rank, host, text."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), 7)
     text = str(error) if isinstance(error, errors.SlipstreamError | ValueError) else repr(error)
     return code, getattr(error, "rank", -1), getattr(error, "host", ""), text
@@ -77,7 +78,7 @@ def _answered(f: Callable[[], _T]) -> _T | Failure:
     try:
         return f()
     except BaseException as error:
-        return _failure(error)
+        return failure_of(error)
 
 
 def handle_of(group: Group) -> int:
@@ -107,11 +108,6 @@ def make(ranks: Sequence[int]) -> int | Failure:
     return _answered(lambda: handle_of(Group(ranks)))
 
 
-def handle_or_failure(group: Callable[[], Group]) -> int | Failure:
-    """`handle_of` what this finds."""
-    return _answered(lambda: handle_of(group()))
-
-
 class Caller:
     """Answers for one group, which lives as long as C has its handle."""
 
@@ -131,7 +127,7 @@ class Caller:
         except BaseException as error:
             # It came before the engine had the operation, which the other ranks may wait for.
             abort_interrupted(error, name, lambda: self._group)
-            return _failure(error)
+            return failure_of(error)
 
     def settle(
         self, collective: int, peer: int, tag: int, src: tuple[int, int], dst: tuple[int, int]
@@ -150,7 +146,7 @@ class Caller:
             return _answered(settled)
         except BaseException as error:
             abort_interrupted(error, name, lambda: group)
-            return _failure(error)
+            return failure_of(error)
 
 
 def _prepared(

@@ -21,13 +21,16 @@ from slipstream.comm.negotiation.negotiator import negotiator_of
 from slipstream.faces.horovod.memory import InFlight, Memory
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.words import SHUT_DOWN, add_words, in_horovods_words
+from slipstream.gradients.turns import JoinsBeside
 
 __all__ = [
     "Grouped",
     "Named",
     "PendingResult",
+    "beside_join",
     "forget_all",
     "give",
+    "joins_beside",
     "may_take_part",
     "poll",
     "run",
@@ -206,6 +209,19 @@ def take_part(request: Request, group: Group) -> Pending:
     """Starts what other ranks have called, without data of this rank."""
     of, space, _ = request.form.partition(" ")
     return _kinds[request.kind, of if space else ""](request, group)
+
+
+_beside: list[JoinsBeside] = []
+
+
+def joins_beside(begin: JoinsBeside) -> None:
+    """A face of a framework whose operations do not all go by the negotiation: ``begin`` is entered around `join`."""
+    _beside.append(begin)
+
+
+def beside_join() -> tuple[JoinsBeside, ...]:
+    """What is to be entered around `join`."""
+    return tuple(_beside)
 
 
 _numbers = itertools.count()

@@ -95,7 +95,7 @@ def join(device: object = None) -> int:
     True
     """
     _sets.require_init()
-    return _join(_comm.world(), _handles.take_part)
+    return _join(_comm.world(), _handles.take_part, _handles.beside_join())
 
 
 def is_initialized() -> bool:

@@ -43,7 +43,8 @@ def as_framework_error(error: SlipstreamError) -> Any:
     if isinstance(error, tf.errors.OpError):
         return error
     kind = _class_of(type(error))
-    found = kind.__new__(kind)
+    # Python makes a Timeout, which is an OSError, in no other way.
+    found = OSError.__new__(kind) if issubclass(kind, OSError) else kind.__new__(kind)
     found.__dict__.update(error.__dict__)
     found.args = error.args
     found._message, found._node_def, found._op = str(error), None, None

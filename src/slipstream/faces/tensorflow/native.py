@@ -1,31 +1,28 @@
 """Operations of graphs as two native ones: SlipstreamStart begins, SlipstreamWait gives the results.
 
 They need no Python, and keep none of TensorFlow's threads busy (native/tensorflow). What belongs together on the ranks
-their line says. The operations without a name of all functions are one line, as TensorFlow runs what is stateful in a
-function in the order of the program. Each name is a line of its own, and so is each operation in a graph of
-TensorFlow 1, by the name of its node: these may run in whatever order.
+their line says (`lines`). The operations without a name of all functions are one line, as TensorFlow runs what is
+stateful in a function in the order of the program. Each name is a line of its own, and so is each operation in a graph
+of TensorFlow 1, by the name of its node: these may run in whatever order.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from slipstream import _core
 from slipstream.base.dtypes import WireType
-from slipstream.comm.collectives.native_calls import Failure, handle_or_failure
 from slipstream.comm.membership import job as jobs
-from slipstream.comm.membership.group import Group
 from slipstream.faces.arrays.movement import number_of_root
-from slipstream.faces.horovod.process_sets import ProcessSet, process_set_of
+from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
-from slipstream.faces.tensorflow.operations import apply_operation, set_finder
+from slipstream.faces.tensorflow.lines import line_of
+from slipstream.faces.tensorflow.operations import apply_operation
 
 __all__ = ["Call", "after_latest", "all_reduce_call", "broadcast_call", "started"]
 
@@ -67,49 +64,6 @@ def broadcast_call(root_rank: int, process_set: ProcessSet, name: str | None) ->
     return Call(_BROADCAST, process_set, name, root=number_of_root(root_rank, process_set))
 
 
-class _Line:
-    """Operations that all ranks start in one order, on a group of their own."""
-
-    def __init__(self, line: str) -> None:
-        self._line = line
-        self._group: Group | None = None
-        self._beside: Group | None = None
-
-    def group(self) -> Group:
-        """That of the job as it is now; ValueError where the process set is not registered."""
-        ranks, _, purpose = self._line.partition(": ")
-        group: Group = process_set_of([int(rank) for rank in ranks.split(",") if rank != _ALL] or None).group
-        if self._beside is None or self._group is not group:
-            self._group, self._beside = group, group.beside(purpose)
-            group.job.when_left(lambda: self._forget(group))
-        return self._beside
-
-    def _forget(self, group: Group) -> None:
-        if self._group is group:
-            self._group = self._beside = None
-        _core.tensorflow_forget(self._line)
-
-
-_ALL = "all"
-_lock = threading.Lock()
-_lines: dict[str, _Line] = {}
-
-
-def _line_of(process_set: ProcessSet, purpose: str) -> str:
-    """What the line is called, in a graph that another process may load: a process set's number is this one's alone."""
-    ranks = [_ALL] if process_set.process_set_id == 0 else process_set.group.ranks
-    return f"{','.join(map(str, ranks))}: {purpose}"
-
-
-def _find(line: str) -> int | Failure:
-    with _lock:
-        found = _lines.setdefault(line, _Line(line))
-    return handle_or_failure(found.group)
-
-
-set_finder(_find)
-
-
 @contextlib.contextmanager
 def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
     """Within it nodes of a function run after the latest one that starts an operation; takes the next such node.
@@ -143,12 +97,12 @@ def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
 def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: bool) -> list[Any]:
     kind = "allreduce" if call.collective == _ALL_REDUCE else "broadcast"
     if call.name:
-        purpose = f"graph operations called {kind}.{call.name}"
+        name = f"{kind}.{call.name}"
     elif ordered:
-        purpose = "graph operations"
+        name = "without a name"
     else:
-        purpose = f"graph operations of node {graph.unique_name(f'slipstream_{kind}')}"
-    line = _line_of(call.process_set, purpose)
+        name = f"node {graph.unique_name(f'slipstream_{kind}')}"
+    line = line_of(call.process_set, name)
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
     fields = [call.collective, call.op, call.root, call.wire, *scales]
     with after_latest(graph) as latest:

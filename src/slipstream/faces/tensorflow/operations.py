@@ -15,21 +15,21 @@ import tensorflow as tf
 from slipstream import _core
 from slipstream.base.log import Log
 
-__all__ = ["Finder", "apply_operation", "set_finder"]
+__all__ = ["Opener", "apply_operation", "set_opener"]
 
-Finder = Callable[[str], int | tuple[int, int, str, str]]
+Opener = Callable[[str], tuple[int, int, str, str] | None]
 
 _RELEASES = (2, 16), (2, 21)  # of TensorFlow, whose asynchronous kernels native/tensorflow knows
 _log = Log("slipstream")
 _lock = threading.RLock()  # a signal's handler may build a graph, too
-_finders: list[Finder] = []
+_openers: list[Opener] = []
 _tried = False
 _apply: Any = None
 
 
-def set_finder(find: Finder) -> None:
-    """``find``: the handle of the group of a line, as `_core.c_group` gives it, or what is wrong."""
-    _finders[:] = [find]
+def set_opener(open_line: Opener) -> None:
+    """``open_line``: has the ranks agree that there is a line; returns what is wrong."""
+    _openers[:] = [open_line]
 
 
 def apply_operation() -> Any:
@@ -45,8 +45,8 @@ def apply_operation() -> Any:
     return _apply
 
 
-def _find(line: str) -> int | tuple[int, int, str, str]:
-    return _finders[0](line)
+def _open(line: str) -> tuple[int, int, str, str] | None:
+    return _openers[0](line)
 
 
 def _added() -> Any:
@@ -56,7 +56,7 @@ def _added() -> Any:
     if not _RELEASES[0] <= release <= _RELEASES[1]:
         raise RuntimeError(f"native operations are for TensorFlow 2.16 to 2.21, and this is {tf.__version__}")
     folder = tf.sysconfig.get_lib()
-    problem = _core.tensorflow_operations(f"{folder}/libtensorflow_framework.so.2", _find)
+    problem = _core.tensorflow_operations(f"{folder}/libtensorflow_framework.so.2", _open)
     if problem:
         raise RuntimeError(problem)
     config = tf.compat.v1.ConfigProto(device_count={"CPU": 1, "GPU": 0}, inter_op_parallelism_threads=1)
