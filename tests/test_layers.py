@@ -25,10 +25,12 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "session": {"base", "kernels", "transport", "engine", "boards"},
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "xla": {"capi"},
-    "tensorflow": {"capi"},
+    "lines": {"capi"},
+    "tensorflow": {"capi", "lines"},
+    "mxnet": {"base", "capi", "lines"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}
-    | {"capi", "xla", "tensorflow"},
+    | {"capi", "xla", "tensorflow", "mxnet"},
     "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }

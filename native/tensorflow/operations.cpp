@@ -3,11 +3,11 @@
 #include <array>
 #include <bit>
 #include <exception>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "lines/plan.h"
 #include "tensorflow/cancellation.h"
 #include "tensorflow/waiting.h"
 
@@ -16,9 +16,6 @@ namespace slipstream::tensorflow {
 namespace {
 
 constexpr const char* kStart = "SlipstreamStart";
-constexpr size_t kMostPacked = 128 << 10;  // bytes of a tensor that travels with others
-constexpr size_t kLeastWired = 64 << 10;   // slipstream.comm.collectives.wires has the same
-constexpr size_t kMostLabel = 160;         // letters
 
 Api tf;
 Finder the_finder = nullptr;
@@ -61,27 +58,6 @@ int32_t dtype_of(int of_tensorflow) {
   }
 }
 
-const char* name_of(int32_t dtype) {
-  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16",  "float8_e4m3fn", "float8_e5m2",
-                                    "int8",    "int16",   "int32",   "int64",     "uint8",         "uint16",
-                                    "uint32",  "uint64",  "bool",    "complex64", "complex128"};
-  return kNames[dtype];
-}
-
-const char* name_of_op(int64_t op) {
-  constexpr const char* kNames[] = {"sum", "product", "min", "max", "average"};
-  return op >= 0 && op < 5 ? kNames[op] : "?";
-}
-
-// A factor as numbers of this type are multiplied by it: floating-point ones below float64 by a float32.
-double factor_for(int32_t dtype, double factor) {
-  const bool narrow =
-      dtype == SLIPSTREAM_F32 || dtype == SLIPSTREAM_F16 || dtype == SLIPSTREAM_BF16 || dtype == SLIPSTREAM_C64;
-  if (!narrow) return factor;
-  const volatile float rounded = static_cast<float>(factor);  // GCC 12 leaves out the rounding of two neighbours
-  return static_cast<double>(rounded);
-}
-
 // A node that starts operations.
 struct Start {
   std::array<int64_t, kFields> fields{};
@@ -110,43 +86,23 @@ void* create_start(Construction* construction) {
 
 void destroy_start(void* node) { delete static_cast<Start*>(node); }
 
-// One tensor of a node.
-struct Operand {
-  int32_t dtype = -1;
-  size_t bytes = 0;
-  uint64_t elements = 0;
-  const void* from = nullptr;
-  void* to = nullptr;
-};
-
-void append(std::string& form, int64_t number) { form.append(reinterpret_cast<const char*>(&number), sizeof number); }
-
 // Takes the input of this number, and makes the output for it: in the same memory, if nobody else uses that. Adds both
 // to what the ticket holds. False: the outcome says why not.
-bool take(Context* context, int index, Ticket& ticket, Operand& found, const Outcome& outcome) {
+bool take(Context* context, int index, Ticket& ticket, lines::Operand& found, const Outcome& outcome) {
   Tensor* input = nullptr;
   tf.input(context, index, &input, outcome.get());
   if (!outcome.ok()) return false;
   found.dtype = dtype_of(tf.dtype(input));
   found.bytes = tf.bytes(input);
   found.elements = static_cast<uint64_t>(tf.elements(input));
-  std::vector<int64_t> dims(static_cast<size_t>(tf.rank(input)));
+  std::vector<int64_t>& dims = found.dims;
+  dims.resize(static_cast<size_t>(tf.rank(input)));
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = tf.dim(input, static_cast<int>(i));
   tf.delete_tensor(input);  // else there are two users of its memory
   if (found.dtype < 0) {
     outcome.as(kInvalidArgument, "slipstream cannot communicate tensors of this dtype");
     return false;
   }
-
-  append(ticket.form, found.dtype);
-  append(ticket.form, static_cast<int64_t>(dims.size()));
-  ticket.title += std::string(ticket.title.empty() ? "" : "; ") + name_of(found.dtype) + ", (";
-  for (size_t i = 0; i < dims.size(); ++i) {
-    append(ticket.form, dims[i]);
-    ticket.title += (i == 0 ? "" : " ") + std::to_string(dims[i]) + (i + 1 < dims.size() || i == 0 ? "," : "");
-  }
-  ticket.title += ")";
-
   int forwarded = -1;
   Tensor* const output = tf.forward_or_allocate(context, &index, 1, index + 1, dims.data(),
                                                 static_cast<int>(dims.size()), &forwarded, outcome.get());
@@ -162,86 +118,35 @@ bool take(Context* context, int index, Ticket& ticket, Operand& found, const Out
   return true;
 }
 
-bool adds(int64_t op) { return op == SLIPSTREAM_SUM || op == SLIPSTREAM_AVG; }
-
-slipstream_call call_of(const Start& node, const Ticket& ticket, const Operand& one, uint64_t elements) {
-  slipstream_call call;
-  slipstream_call_init(&call, static_cast<int32_t>(node.fields[kCollective]));
-  call.dtype = one.dtype;
-  call.count = elements;
-  call.root = static_cast<int32_t>(node.fields[kRoot]);
-  call.name = ticket.label.c_str();
-  if (call.collective != SLIPSTREAM_ALL_REDUCE) return call;
-  call.op = static_cast<int32_t>(node.fields[kOp]);
-  call.prescale = factor_for(one.dtype, std::bit_cast<double>(node.fields[kPrescale]));
-  call.postscale = factor_for(one.dtype, std::bit_cast<double>(node.fields[kPostscale]));
-  return call;
-}
-
-// What the engine is asked for. Which tensors travel together depends on what all ranks have in common.
-void plan(const Start& node, const std::vector<Operand>& operands, Ticket& ticket) {
-  std::map<int32_t, std::vector<size_t>> small;
-  const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const Operand& one = operands[i];
-    const bool wired = reduces && node.fields[kWire] != 0 && one.dtype == SLIPSTREAM_F32 && one.bytes >= kLeastWired &&
-                       adds(node.fields[kOp]);
-    if (reduces && operands.size() > 1 && one.bytes <= kMostPacked && !wired) {
-      small[one.dtype].push_back(i);
-      continue;
-    }
-    slipstream_call call = call_of(node, ticket, one, one.elements);
-    call.src = one.from;
-    call.dst = one.to;
-    if (wired) call.wire = static_cast<int32_t>(node.fields[kWire]);
-    ticket.calls.push_back(call);
-    ticket.packs.emplace_back();
-  }
-  for (const auto& [dtype, numbers] : small) {
-    Pack pack;
-    uint64_t elements = 0;
-    for (const size_t i : numbers) {
-      pack.parts.push_back({operands[i].from, operands[i].to, operands[i].bytes});
-      elements += operands[i].elements;
-    }
-    ticket.calls.push_back(call_of(node, ticket, operands[numbers[0]], elements));
-    ticket.packs.push_back(std::move(pack));
-  }
-}
-
-// Begins like the title, and differs wherever the form does.
-std::string label_of(const Ticket& ticket) {
-  const std::string text = (ticket.what.empty() ? ticket.kind : ticket.what) + " of " + ticket.title;
-  if (text.size() <= kMostLabel) return text;
-  return text.substr(0, kMostLabel) + "... (digest " + std::to_string(digest_of(ticket.form)) + ")";
+lines::Asked asked_of(const Start& node) {
+  const auto number = [&](Field field) { return static_cast<int32_t>(node.fields[field]); };
+  return {number(kCollective),
+          number(kOp),
+          number(kRoot),
+          number(kWire),
+          std::bit_cast<double>(node.fields[kPrescale]),
+          std::bit_cast<double>(node.fields[kPostscale])};
 }
 
 void start(const Start& node, Context* context, const Outcome& outcome) {
   const auto ticket = std::make_shared<Ticket>(tf);
-  const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
-  ticket->kind = reduces ? "allreduce" : "broadcast";
   ticket->what = node.what;
-  for (const Field field : {kCollective, kOp, kRoot, kWire, kPrescale, kPostscale})
-    append(ticket->form, node.fields[field]);
-  std::vector<Operand> operands(static_cast<size_t>(tf.inputs(context)));
+  std::vector<lines::Operand> operands(static_cast<size_t>(tf.inputs(context)));
   for (size_t i = 0; i < operands.size(); ++i)
     if (!take(context, static_cast<int>(i), *ticket, operands[i], outcome)) {
       tf.failed(context, outcome.get());
       return;
     }
-  ticket->title += reduces ? std::string(", ") + name_of_op(node.fields[kOp])
-                           : ", from rank " + std::to_string(node.fields[kRoot]) + " of the group";
-  const double prescale = std::bit_cast<double>(node.fields[kPrescale]);
-  const double postscale = std::bit_cast<double>(node.fields[kPostscale]);
-  if (prescale != 1.0 || postscale != 1.0)
-    ticket->title += ", factors " + std::to_string(prescale) + " and " + std::to_string(postscale);
-  ticket->label = label_of(*ticket);
-  plan(node, operands, *ticket);
+  const lines::Asked asked = asked_of(node);
+  lines::describe(asked, operands, *ticket);
+  lines::plan(asked, operands, *ticket);
   Tensor* const number = number_of(tf, ticket);
   tf.set_output(context, 0, number, outcome.get());
   tf.delete_tensor(number);
   line_of(node.line, the_finder).start(ticket);
-  if (ticket->has_failed()) tf.failed(context, Outcome(tf).as(ticket->outcome().code, ticket->outcome().text.c_str()));
+  if (!ticket->has_failed()) return;
+  const End end = ticket->result();
+  tf.failed(context, Outcome(tf).as(end.code, end.text.c_str()));
 }
 
 void compute_start(void* node, Context* context) {

@@ -7,7 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "tensorflow/line.h"
+#include "tensorflow/lines.h"
+#include "tensorflow/ticket.h"
 
 namespace slipstream::tensorflow {
 

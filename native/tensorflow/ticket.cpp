@@ -1,6 +1,6 @@
 #include "tensorflow/ticket.h"
 
-#include <cstring>
+#include <functional>
 #include <unordered_map>
 #include <utility>
 
@@ -35,54 +35,12 @@ int code_of(int32_t status) {
   }
 }
 
-void Pack::fill() {
-  size_t bytes = 0;
-  for (const Part& part : parts) bytes += part.bytes;
-  memory.resize(bytes);
-  std::byte* to = memory.data();
-  for (const Part& part : parts) {
-    if (part.bytes != 0) std::memcpy(to, part.from, part.bytes);
-    to += part.bytes;
-  }
-}
-
-void Pack::empty() const {
-  const std::byte* from = memory.data();
-  for (const Part& part : parts) {
-    if (part.bytes != 0) std::memcpy(part.to, from, part.bytes);
-    from += part.bytes;
-  }
-}
-
-void Ticket::ended(size_t call, int32_t status, const char* text) {
-  if (status == SLIPSTREAM_OK) packs[call].empty();
-  std::unique_lock lock(mutex_);
-  if (status != SLIPSTREAM_OK && end_.code == kOk)
-    end_ = {code_of(status), *text == '\0' ? "the operation has failed" : text};
-  if (++ended_ == calls.size()) end(std::move(lock));
-}
-
-void Ticket::close(End how) {
-  std::unique_lock lock(mutex_);
-  if (over_) return;
-  end_ = std::move(how);
-  end(std::move(lock));
-}
-
-void Ticket::end(std::unique_lock<std::mutex> lock) {
-  release();
-  over_ = true;
-  const std::function<void()> after = std::move(after_);
-  lock.unlock();
-  if (after) after();
-}
-
 bool Ticket::when_done(std::function<void()> after) {
   {
     const std::lock_guard lock(mutex_);
     if (awaited_) return false;
     awaited_ = true;
-    if (!over_) {
+    if (!is_over()) {
       after_ = std::move(after);
       return true;
     }
@@ -91,26 +49,32 @@ bool Ticket::when_done(std::function<void()> after) {
   return true;
 }
 
-bool Ticket::has_failed() {
-  const std::lock_guard lock(mutex_);
-  return over_ && end_.code != kOk;
+void Ticket::close_as(End end) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_over()) code_ = end.code;
+  }
+  close({end.code == kOk ? SLIPSTREAM_OK : SLIPSTREAM_INTERNAL, std::move(end.text)});
+}
+
+End Ticket::result() const {
+  const lines::Outcome& found = outcome();
+  return {code_ == kOk ? code_of(found.status) : code_, found.text};
+}
+
+void Ticket::told() {
+  release();
+  std::function<void()> after;
+  {
+    const std::lock_guard lock(mutex_);
+    after = std::move(after_);
+  }
+  if (after) after();
 }
 
 void Ticket::release() {
   for (Tensor* const one : held) tf_.delete_tensor(one);
   held.clear();
-  packs.clear();
-}
-
-void Ticket::Of::done(void* user, int32_t status, const char* text) {
-  const std::unique_ptr<Of> of(static_cast<Of*>(user));
-  of->ticket->ended(of->call, status, text);
-}
-
-uint64_t digest_of(const std::string& form) {  // FNV-1a
-  uint64_t digest = 0xcbf29ce484222325;
-  for (const char c : form) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return digest;
 }
 
 int64_t give(std::shared_ptr<Ticket> ticket) {

@@ -3,12 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "capi/slipstream.h"
+#include "lines/ticket.h"
 #include "tensorflow/abi.h"
 
 namespace slipstream::tensorflow {
@@ -23,69 +24,33 @@ struct End {
 // MonitoredSession of TensorFlow makes its session anew, for ever.
 int code_of(int32_t status);
 
-// Tensors of one dtype that travel as one message: of small ones the messages are what costs. Their copies lie side by
-// side.
-struct Pack {
-  struct Part {
-    const void* from;
-    void* to;
-    size_t bytes;
-  };
-  std::vector<Part> parts;
-  std::vector<std::byte> memory;
-
-  void fill();
-  void empty() const;
-};
-
-class Ticket : public std::enable_shared_from_this<Ticket> {
+class Ticket final : public lines::Ticket {
  public:
   explicit Ticket(const Api& tf) : tf_(tf) {}
-  ~Ticket() { release(); }
-  Ticket(const Ticket&) = delete;
+  ~Ticket() override { release(); }
 
-  // Before it starts: the calls of the engine. `form`: what all ranks have to agree about; `title`: the same for
-  // people. `packs`: one for each call; empty for those that work on tensors.
-  std::vector<slipstream_call> calls;
-  std::vector<Pack> packs;
-  std::string form, kind, title, what;
-  // What the engine knows it as, so that it compares that as well.
-  std::string label;
   // References that live as long as the engine reads and writes.
   std::vector<Tensor*> held;
 
-  // A call has come to its end. The last one ends the ticket. Whoever waits goes on in this thread.
-  void ended(size_t call, int32_t status, const char* text);
-  // The whole of it has: it was not started, or has no calls. Nothing, if it has ended already.
-  void close(End end);
   // Has `after` called once: now, if it has ended. False, if something else waits for it, or has: then it is not
   // called.
   bool when_done(std::function<void()> after);
+  // One of Python's has ended so, with a code of TensorFlow's. Nothing, if it has ended already.
+  void close_as(End end);
   // Of one that has ended.
-  const End& outcome() const { return end_; }
-  bool has_failed();
-
-  // What a call of the engine is told of it by. It owns a reference.
-  struct Of {
-    std::shared_ptr<Ticket> ticket;
-    size_t call;
-    static void done(void* user, int32_t status, const char* text);
-  };
+  End result() const;
+  bool has_failed() const { return is_over() && result().code != kOk; }
 
  private:
-  void end(std::unique_lock<std::mutex> lock);
+  void told() override;
   void release();
 
   const Api& tf_;
   std::mutex mutex_;
-  size_t ended_ = 0;
-  bool over_ = false, awaited_ = false;
-  End end_;
+  bool awaited_ = false;
+  int code_ = kOk;  // of Python's
   std::function<void()> after_;
 };
-
-// Of a form.
-uint64_t digest_of(const std::string& form);
 
 // Tickets by number, as long as the tensor that has the number lives.
 int64_t give(std::shared_ptr<Ticket> ticket);

@@ -66,8 +66,8 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
 
   // The results, or the error.
   void pass_on(const Ticket& ticket) {
-    if (ticket.outcome().code != kOk) {
-      fail(context_, ticket.outcome().code, ticket.outcome().text.c_str());
+    if (const End end = ticket.result(); end.code != kOk) {
+      fail(context_, end.code, end.text.c_str());
       return;
     }
     const Api& tf = api();
@@ -188,7 +188,7 @@ void add_waiting(const Api& tf, const Outcome& outcome) {
 bool end_ticket(int64_t number, End end) {
   const std::shared_ptr<Ticket> ticket = ticket_of(number);
   if (ticket == nullptr) return false;
-  ticket->close(std::move(end));
+  ticket->close_as(std::move(end));
   return true;
 }
 

@@ -1,0 +1,69 @@
+// Operations that all ranks start in one order, on a group of their own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "capi/handle.h"
+#include "capi/slipstream.h"
+#include "lines/ticket.h"
+
+namespace slipstream::lines {
+
+// The group of a line, of the job as it is now: a new reference. Throws Failure.
+using Finder = std::function<slipstream_group*()>;
+
+// Starts tickets in the order in which they took their places, each once it is ready. What a form (shapes, dtypes,
+// arguments) is, the ranks compare when it is met for the first time: if they differ, all of them fail the operation,
+// and the next ones go on. Later the engine compares operations by what they are called, and ends the job if that
+// differs.
+class Line : public std::enable_shared_from_this<Line> {
+ public:
+  // `where`: what the texts of errors say of the place, such as "in a TensorFlow graph".
+  Line(std::string where, Finder find) : where_(std::move(where)), find_(std::move(find)) {}
+  ~Line();
+  Line(const Line&) = delete;
+
+  // None of these waits for other ranks, nor for a ticket that is being started. Any thread.
+  void take_place(std::shared_ptr<Ticket> ticket);
+  // Those that are ready are started, in this thread or in the one that is at it.
+  void ready(Ticket& ticket);
+  void start(const std::shared_ptr<Ticket>& ticket) {
+    take_place(ticket);
+    ready(*ticket);
+  }
+  // The process has left the job.
+  void forget();
+
+ private:
+  struct Question;
+
+  static void answered(void* user, int32_t status, const char* text);
+  void take(Question& question, int32_t status, const char* text);
+  void go_on(std::unique_lock<std::mutex> lock);
+  bool step(const std::shared_ptr<Ticket>& ticket);
+  void renew();
+  void drop_group();
+  void ask(const std::shared_ptr<Ticket>& ticket);
+  void begin(const std::shared_ptr<Ticket>& ticket);
+  std::string mismatch(const Question& question) const;
+
+  const std::string where_;
+  const Finder find_;
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Ticket>> waiting_;
+  // A thread starts tickets, or the ranks compare a form, whose answer goes on. Only it touches what stands below.
+  bool busy_ = false;
+  bool left_ = false;  // the process has left the job meanwhile
+  slipstream_group* group_ = nullptr;
+  std::unordered_set<std::string> agreed_;  // forms, of this group
+};
+
+}  // namespace slipstream::lines
