@@ -62,13 +62,13 @@ bool Operation::take(uintptr_t input, uintptr_t result) {
   if (mx_.storage(array, &storage) != 0 || storage != kDense) return false;
   if (mx_.device(array, &device, &number) != 0 || !is_cpu(device)) return false;
   if (mx_.dtype(array, &type) != 0 || dtype_of(type) < 0) return false;
-  if (mx_.shape(array, &dims, &sizes) != 0 || dims < 0) return false;
+  if (mx_.shape(array, &dims, &sizes) != 0 || dims <= 0) return false;
   lines::Operand one;
   one.dtype = dtype_of(type);
   if (asked_.collective == SLIPSTREAM_ALL_REDUCE && table().reduces(one.dtype, asked_.op) == 0) return false;
   one.elements = 1;
   for (int i = 0; i < dims; ++i) {
-    if (sizes[i] < 0) return false;
+    if (sizes[i] <= 0) return false;  // which may stand for one that MXNet does not know yet
     one.dims.push_back(sizes[i]);
     one.elements *= static_cast<uint64_t>(sizes[i]);
   }

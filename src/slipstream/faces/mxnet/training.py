@@ -95,7 +95,10 @@ class DistributedOptimizer(mxnet.optimizer.Optimizer):  # type: ignore[misc]
         scale = 1.0 / self._gradient_predivide_factor
         several = isinstance(index, list | tuple)
         pairs = list(zip(index, grad, strict=True)) if several else [(index, grad)]
-        for i, one in pairs:  # a line for each: who calls this begins with the first layer's, which comes last
+        for (
+            i,
+            one,
+        ) in pairs:  # a line for each: who calls this begins with the first layer's, which comes last
             sum_all([(f"gradient.{i}", one)], scale, self._process_set, f"gradient {i}")
 
     def create_state(self, index: Any, weight: Any) -> Any:
