@@ -17,21 +17,18 @@ constexpr size_t kMostShown = 4;     // ranks that an error names
 
 const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
 
-// What a rank tells of its operation.
-struct Told {
-  uint64_t digest = 0;
-  std::array<char, 504> title{};
+// What a rank tells of its operation where the ranks differ.
+using Title = std::array<char, 512>;
 
-  std::string text() const { return {title.data(), ::strnlen(title.data(), title.size())}; }
-};
-static_assert(sizeof(Told) == 512);
+std::string text_of(const Title& title) { return {title.data(), ::strnlen(title.data(), title.size())}; }
 
 }  // namespace
 
 struct Line::Question {
   std::shared_ptr<Line> line;
   std::shared_ptr<Ticket> ticket;
-  std::vector<Told> told;
+  std::vector<uint64_t> digests;  // by rank
+  std::vector<Title> titles;      // the same, once the digests are known to differ
 };
 
 Line::~Line() { drop_group(); }
@@ -85,9 +82,12 @@ bool Line::step(const std::shared_ptr<Ticket>& ticket) {
       ticket->close({SLIPSTREAM_ABORTED, "this rank " + ticket->given_up});
       return true;
     }
-    if (ticket->asks && api().group_size(group_) > 1 && !agreed_.contains(ticket->form)) {
-      ask(ticket);
-      return false;
+    if (has_to_ask(*ticket)) {
+      auto question = std::make_unique<Question>(Question{shared_from_this(), ticket, {}, {}});
+      question->digests.resize(group_->group->ranks.size());
+      question->digests[static_cast<size_t>(group_->group->rank)] = digest_of(ticket->form);
+      if (!exchange(question, question->digests.data(), sizeof(uint64_t))) return false;
+      return judge(std::move(question), SLIPSTREAM_OK, "");
     }
   } catch (const Failure& failure) {
     ticket->close({static_cast<int32_t>(failure.error().code), failure.what()});
@@ -108,50 +108,65 @@ void Line::renew() {
   api().group_release(before);
 }
 
-void Line::ask(const std::shared_ptr<Ticket>& ticket) {
-  const auto ranks = static_cast<size_t>(api().group_size(group_));
-  auto question = std::make_unique<Question>(Question{shared_from_this(), ticket, std::vector<Told>(ranks)});
-  Told& own = question->told[static_cast<size_t>(api().group_rank(group_))];
-  own.digest = digest_of(ticket->form);
-  ticket->title.copy(own.title.data(), own.title.size());
-  const std::string name = ticket->kind + (where_.empty() ? "" : " " + where_) + ": what all ranks call";
+bool Line::has_to_ask(const Ticket& ticket) const {
+  if (ticket.asks == Ticket::Asks::never || api().group_size(group_) == 1) return false;
+  return ticket.asks == Ticket::Asks::always || !agreed_.contains(ticket.form);
+}
+
+// Has each rank tell the others its block of `told`. True: all is there; else answered() takes the question, and goes
+// on.
+bool Line::exchange(std::unique_ptr<Question>& question, void* told, size_t bytes) {
+  const std::string name = question->ticket->kind + (where_.empty() ? "" : " " + where_) + ": what all ranks call";
   slipstream_call call;
   slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
-  call.src = &own;
-  call.dst = question->told.data();
-  call.count = sizeof(Told);
+  call.src = static_cast<std::byte*>(told) + bytes * static_cast<size_t>(group_->group->rank);
+  call.dst = told;
+  call.count = bytes;
   call.dtype = SLIPSTREAM_U8;
   call.name = name.c_str();
-  capi::submit(*group_, call, answered, question.get());
-  question.release();
+  const bool done = capi::submit_or_run(*group_, call, answered, question.get());
+  if (!done) question.release();
+  return done;
 }
 
 void Line::answered(void* user, int32_t status, const char* text) {
-  const std::unique_ptr<Question> question(static_cast<Question*>(user));
-  question->line->take(*question, status, text);
+  std::unique_ptr<Question> question(static_cast<Question*>(user));
+  const std::shared_ptr<Line> line = question->line;
+  {
+    const std::lock_guard lock(line->mutex_);
+    if (std::exchange(line->left_, false)) line->drop_group();
+  }
+  if (line->judge(std::move(question), status, text)) line->go_on(std::unique_lock(line->mutex_));
 }
 
-void Line::take(Question& question, int32_t status, const char* text) {
-  const std::shared_ptr<Ticket> ticket = std::move(question.ticket);
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(left_, false)) drop_group();
+// False: the ranks tell each other more now.
+bool Line::judge(std::unique_ptr<Question> question, int32_t status, const char* text) {
+  const std::shared_ptr<Ticket> ticket = question->ticket;
+  const std::vector<uint64_t>& digests = question->digests;
+  try {
+    if (status != SLIPSTREAM_OK) {
+      ticket->close({status, text});
+    } else if (group_ == nullptr) {
+      ticket->close({SLIPSTREAM_ABORTED, "the job was left before this operation was started"});
+    } else if (std::all_of(digests.begin(), digests.end(), [&](uint64_t one) { return one == digests[0]; })) {
+      if (agreed_.size() == kMostForms) agreed_.clear();  // on all ranks at the same operation
+      if (ticket->asks == Ticket::Asks::if_new) agreed_.insert(ticket->form);
+      begin(ticket);
+    } else {
+      if (question->titles.empty()) {
+        question->titles.resize(digests.size());
+        Title& own = question->titles[static_cast<size_t>(group_->group->rank)];
+        ticket->title.copy(own.data(), own.size());
+        if (!exchange(question, question->titles.data(), sizeof(Title))) return false;
+      }
+      ticket->close({SLIPSTREAM_MISMATCH, mismatch(*question)});
+    }
+  } catch (const Failure& failure) {
+    ticket->close({static_cast<int32_t>(failure.error().code), failure.what()});
+  } catch (const std::exception& error) {
+    ticket->close({SLIPSTREAM_INTERNAL, error.what()});
   }
-  const std::vector<Told>& told = question.told;
-  const auto differs = [&](const Told& one) { return one.digest != told[0].digest; };
-  if (status != SLIPSTREAM_OK) {
-    ticket->close({status, text});
-  } else if (std::any_of(told.begin(), told.end(), differs)) {
-    question.ticket = ticket;
-    ticket->close({SLIPSTREAM_MISMATCH, mismatch(question)});
-  } else if (group_ == nullptr) {
-    ticket->close({SLIPSTREAM_ABORTED, "the job was left before this operation was started"});
-  } else {
-    if (agreed_.size() == kMostForms) agreed_.clear();  // on all ranks at the same operation
-    agreed_.insert(ticket->form);
-    begin(ticket);
-  }
-  go_on(std::unique_lock(mutex_));
+  return true;
 }
 
 // Names a rank for each form that there is.
@@ -159,15 +174,14 @@ std::string Line::mismatch(const Question& question) const {
   const Ticket& ticket = *question.ticket;
   std::string text = "Mismatched " + ticket.kind;
   if (!where_.empty()) text += " " + where_;
-  if (!ticket.what.empty()) text += " (" + ticket.what + ")";
+  if (!ticket.what.empty() && !ticket.title.starts_with(ticket.what)) text += " (" + ticket.what + ")";
   std::vector<uint64_t> seen;
-  for (size_t place = 0; place < question.told.size(); ++place) {
-    const Told& one = question.told[place];
-    if (std::find(seen.begin(), seen.end(), one.digest) != seen.end()) continue;
-    const int rank = group_ == nullptr ? static_cast<int>(place) : group_->group->ranks[place];
-    text += (seen.empty() ? ": rank " : "; rank ") + std::to_string(rank) + " with " + one.text();
-    seen.push_back(one.digest);
-    if (seen.size() == kMostShown) break;
+  for (size_t place = 0; place < question.digests.size() && seen.size() < kMostShown; ++place) {
+    const uint64_t digest = question.digests[place];
+    if (std::find(seen.begin(), seen.end(), digest) != seen.end()) continue;
+    text += (seen.empty() ? ": rank " : "; rank ") + std::to_string(group_->group->ranks[place]) + " with " +
+            text_of(question.titles[place]);
+    seen.push_back(digest);
   }
   return text + ". All ranks must call the same operations in the same order, with the same shapes and dtypes";
 }

@@ -20,10 +20,8 @@ namespace slipstream::lines {
 // The group of a line, of the job as it is now: a new reference. Throws Failure.
 using Finder = std::function<slipstream_group*()>;
 
-// Starts tickets in the order in which they took their places, each once it is ready. What a form (shapes, dtypes,
-// arguments) is, the ranks compare when it is met for the first time: if they differ, all of them fail the operation,
-// and the next ones go on. Later the engine compares operations by what they are called, and ends the job if that
-// differs.
+// Starts tickets in the order in which they took their places, each once it is ready. The ranks compare its form before
+// (shapes, dtypes, arguments), if it asks for that: they tell a digest, and only where these differ, a text.
 class Line : public std::enable_shared_from_this<Line> {
  public:
   // `where`: what the texts of errors say of the place, such as "in a TensorFlow graph".
@@ -46,12 +44,13 @@ class Line : public std::enable_shared_from_this<Line> {
   struct Question;
 
   static void answered(void* user, int32_t status, const char* text);
-  void take(Question& question, int32_t status, const char* text);
+  bool judge(std::unique_ptr<Question> question, int32_t status, const char* text);
   void go_on(std::unique_lock<std::mutex> lock);
   bool step(const std::shared_ptr<Ticket>& ticket);
   void renew();
   void drop_group();
-  void ask(const std::shared_ptr<Ticket>& ticket);
+  bool has_to_ask(const Ticket& ticket) const;
+  bool exchange(std::unique_ptr<Question>& question, void* told, size_t bytes);
   void begin(const std::shared_ptr<Ticket>& ticket);
   std::string mismatch(const Question& question) const;
 

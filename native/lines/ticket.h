@@ -47,9 +47,10 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   std::string form, kind, title, what;
   // What the engine knows it as, so that it compares that as well.
   std::string label;
-  // Whether the ranks compare a form that is new to the line before it begins. Without, the engine alone compares, and
-  // ends the job where ranks differ.
-  bool asks = true;
+  // When the ranks compare its form before it begins: if they differ, it fails, and the job goes on. Without, the
+  // engine compares what operations are called, and ends the job where ranks differ.
+  enum class Asks : uint8_t { never, if_new, always };
+  Asks asks = Asks::if_new;
   // Not empty: this rank cannot run it, for this reason. The job ends in its turn, as the others wait for it.
   std::string given_up;
 

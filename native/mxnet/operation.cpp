@@ -44,7 +44,7 @@ std::shared_ptr<Operation> Operation::make(const Api& mx, const std::shared_ptr<
 Operation::Operation(const Api& mx, std::shared_ptr<lines::Line> line, const Pushed& pushed)
     : mx_(mx), line_(std::move(line)), asked_(pushed.asked) {
   what = pushed.what;
-  asks = pushed.asks;
+  asks = pushed.asks ? Asks::always : Asks::never;
   kind = asked_.collective == SLIPSTREAM_ALL_REDUCE ? "allreduce" : "broadcast";
   in_place_ = pushed.inputs == pushed.results;
   count_flight(1);
@@ -119,6 +119,10 @@ void Operation::arrived(const Done& done) {
   const auto self = shared_from_this();  // its end may come amid this
   try {
     lines::describe(asked_, operands_, *this);
+    if (!what.empty()) {  // other operations of the line have other names
+      form += what;
+      title = what + " of " + title;
+    }
     find_memory();
     lines::plan(asked_, operands_, *this);
   } catch (const std::exception& error) {

@@ -43,7 +43,7 @@ class JobLine {
 struct Pushed {
   lines::Asked asked;
   std::string what;  // what errors call it; may be empty
-  bool asks = true;  // as a Ticket has it
+  bool asks = true;  // whether the ranks compare it before it begins
   // Addresses of NDArrays; results: the same ones, if the operation works in place.
   std::vector<uintptr_t> inputs, results;
 };

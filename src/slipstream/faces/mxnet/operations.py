@@ -89,7 +89,9 @@ def _all_reduce(
         chosen = choose_op(op, average)
         if chosen != Adasum:
             results = tensors if in_place else [_empty_like(one) for one in tensors]
-            if push_all_reduce(tensors, results, engine_op(chosen), name, scales, process_set, line):
+            if push_all_reduce(
+                tensors, results, engine_op(chosen), name, scales, process_set, line, line == CALLS
+            ):
                 return list(results)
         sources = [Memory(tensor, writes=in_place) for tensor in tensors]
         targets = sources if in_place else [new(one.shape, one.array) for one in sources]

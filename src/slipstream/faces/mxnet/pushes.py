@@ -51,8 +51,8 @@ def push_all_reduce(
     """Has MXNet's engine reduce each array into its result, which may be itself; ``op``: the engine's code.
 
     False, and nothing is done, where that is not possible: it has to wait then. ``line``: what all ranks start in one
-    order. ``asks``: the ranks compare shapes, dtypes and arguments that are new to the line, and the job goes on where
-    they differ; else that ends the job.
+    order. ``asks``: the ranks compare shapes, dtypes and arguments before it begins, and the job goes on where they
+    differ; else that ends the job.
     """
     return _push(process_set, line, name, inputs, results, _ALL_REDUCE, op, 0, *scales, asks)
 
