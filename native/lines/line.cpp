@@ -116,7 +116,8 @@ bool Line::has_to_ask(const Ticket& ticket) const {
 // Has each rank tell the others its block of `told`. True: all is there; else answered() takes the question, and goes
 // on.
 bool Line::exchange(std::unique_ptr<Question>& question, void* told, size_t bytes) {
-  const std::string name = question->ticket->kind + (where_.empty() ? "" : " " + where_) + ": what all ranks call";
+  // The engine compares names, and ends the job if they differ: this one says nothing of the operation.
+  const std::string name = "what all ranks call" + (where_.empty() ? "" : " " + where_);
   slipstream_call call;
   slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
   call.src = static_cast<std::byte*>(told) + bytes * static_cast<size_t>(group_->group->rank);
@@ -145,7 +146,7 @@ bool Line::judge(std::unique_ptr<Question> question, int32_t status, const char*
   const std::vector<uint64_t>& digests = question->digests;
   try {
     if (status != SLIPSTREAM_OK) {
-      ticket->close({status, text});
+      ticket->close({status, ticket->label + " waits for all ranks to call it: " + text});
     } else if (group_ == nullptr) {
       ticket->close({SLIPSTREAM_ABORTED, "the job was left before this operation was started"});
     } else if (std::all_of(digests.begin(), digests.end(), [&](uint64_t one) { return one == digests[0]; })) {

@@ -134,6 +134,10 @@ def mismatches() -> None:
         (lambda: hvd.allreduce_(mx.nd.ones(2 + rank % 2)), "rank 1 with"),
         (lambda: hvd.allreduce(mx.nd.ones(2), name=f"name {rank}"), "'name 1'"),
         (lambda: hvd.broadcast(mx.nd.ones(2), rank), "from rank 1"),
+        (
+            lambda: hvd.broadcast(mx.nd.ones(2), 0) if rank else hvd.allreduce(mx.nd.ones(2)),
+            "rank 0 with float32",
+        ),
     ):
         for shape in ((2,), (3,)):  # what differs has been called before
             hvd.allreduce(mx.nd.ones(shape)).wait_to_read()
