@@ -26,9 +26,10 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "xla": {"capi"},
     "tensorflow": {"capi"},
+    "mxnet": {"base", "capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}
-    | {"capi", "xla", "tensorflow"},
+    | {"capi", "xla", "tensorflow", "mxnet"},
     "mpi_trampoline": {"capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }

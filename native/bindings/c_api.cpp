@@ -252,8 +252,22 @@ void bind_tensorflow(nb::module_& m) {
   m.def("tensorflow_has", &tensorflow::is_open, nb::arg("ticket"), "Whether the graph of this ticket still has it.");
 }
 
+// The session for C, whose threads may give it back last. A pointer that nanobind has made takes Python's lock in a
+// function that is noexcept (gil.h), so whoever has it takes the lock before. In a process that ends, it stays.
+std::shared_ptr<Session> for_c(const std::shared_ptr<Session>& session) {
+  auto* const held = new std::shared_ptr<Session>(session);
+  return {session.get(), [held](Session*) {
+            try {
+              const WithGil lock;
+              delete held;
+            } catch (const Failure&) {
+            }
+          }};
+}
+
 uintptr_t c_group(const std::shared_ptr<Session>& session, const std::shared_ptr<Group>& group, nb::object caller) {
-  return reinterpret_cast<uintptr_t>(capi::handle_of(session, group, std::make_unique<PythonMaker>(std::move(caller))));
+  return reinterpret_cast<uintptr_t>(
+      capi::handle_of(for_c(session), group, std::make_unique<PythonMaker>(std::move(caller))));
 }
 
 }  // namespace

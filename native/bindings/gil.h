@@ -35,8 +35,10 @@ inline bool finalizing() {
 // A destructor notices the unwinding, and not a handler: whoever catches what is no C++ exception inside the handler of
 // one ends the process, and Python's exceptions are made in such a handler (errors.cpp). C's frames have no
 // destructors, so f() must have none either while Python runs: one would change Python's objects without the lock.
+//
+// Never inlined: in a function that is noexcept the compiler leaves out what a destructor does before the process ends.
 template <class F>
-decltype(auto) or_stop(F f) {
+[[gnu::noinline]] decltype(auto) or_stop(F f) {
   struct Watch {
     const int thrown = std::uncaught_exceptions();
     bool returned = false;

@@ -16,6 +16,7 @@ NB_MODULE(_core, m) {
   slipstream::bind_quick_calls(m);
   slipstream::bind_completions(m);
   slipstream::bind_c_api(m);
+  slipstream::bind_mxnet(m);
   slipstream::bind_reducers(m);
   slipstream::bind_records(m);
 }

@@ -12,7 +12,8 @@ void bind_guarded_calls(nanobind::module_& m);
 void bind_kernels(nanobind::module_& m);
 void bind_lightgbm(nanobind::module_& m);
 void bind_quick_calls(nanobind::module_& m);  // after bind_session()
-void bind_options(nanobind::module_& m);      // before bind_session()
+void bind_mxnet(nanobind::module_& m);
+void bind_options(nanobind::module_& m);  // before bind_session()
 void bind_reducers(nanobind::module_& m);
 void bind_records(nanobind::module_& m);  // after bind_session()
 void bind_session(nanobind::module_& m);

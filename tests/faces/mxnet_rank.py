@@ -68,6 +68,14 @@ def operations() -> None:
     assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
 
 
+def waited(result: object) -> object:
+    """What an operation returns, once it is done; raises its error."""
+    for one in result if isinstance(result, list | tuple) else [result]:
+        if isinstance(one, mx.nd.NDArray):
+            one.wait_to_read()
+    return result
+
+
 def mistakes() -> None:
     for wrong in (np.ones(2), mx.nd.ones((2, 2)).tostype("csr")):
         try:
@@ -75,14 +83,14 @@ def mistakes() -> None:
         except TypeError as error:
             print(f"raised {error}")
     try:
-        hvd.allreduce(mx.nd.ones(2 + rank))
+        waited(hvd.allreduce(mx.nd.ones(2 + rank)))
     except slipstream.Mismatch as error:
         print(f"raised {error}")
 
 
 def raises(kinds: object, call: Callable[[], object], text: str) -> None:
     with pytest.raises(kinds, match=text):  # type: ignore[call-overload]
-        call()
+        waited(call())
 
 
 def mistakes_end_nothing() -> None:
@@ -225,11 +233,11 @@ def store() -> None:
 
 
 def lost() -> None:
-    hvd.allreduce(mx.nd.ones(2))
+    waited(hvd.allreduce(mx.nd.ones(2)))
     if rank == size - 1:
         os._exit(0)
     try:
-        hvd.allreduce(mx.nd.ones(2))
+        waited(hvd.allreduce(mx.nd.ones(2)))
     except hvd.HorovodInternalError as error:
         print(f"raised {type(error).__name__}: {error}")
 

@@ -20,7 +20,7 @@ tf = pytest.importorskip("tensorflow")
 import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
-from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
+from faces.tensorflow.conftest import NATIVE, WORKER  # noqa: E402
 from slipstream.faces.tensorflow.operations import apply_operation  # noqa: E402
 
 v1 = tf.compat.v1
@@ -409,7 +409,7 @@ def test_a_step_that_is_cancelled(tensorflow_jobs: Any, session: bool) -> None:
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Ranks]:
     """A job of two ranks with a short limit of time."""
-    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET | {"SLIPSTREAM_TIMEOUT": "4"})
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=NATIVE | {"SLIPSTREAM_TIMEOUT": "4"})
     yield ranks
     ranks.stop()
 

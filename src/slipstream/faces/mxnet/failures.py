@@ -1,11 +1,16 @@
-"""Arguments that do not fit, as the error that programs of Horovod expect: one of MXNet's."""
+"""Errors as programs of Horovod expect them: those of arguments, and those that MXNet's engine raises of ours."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from mxnet.base import MXNetError
+from mxnet.base import MXNetError, register_error
+
+from slipstream.base import errors
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership import job as jobs
+from slipstream.comm.membership.failures import retold
 
 __all__ = ["wrong_arguments"]
 
@@ -26,3 +31,28 @@ def wrong_arguments() -> Iterator[None]:
         if isinstance(error, MXNetError):
             raise
         raise _WrongArgument(str(error)) from None
+
+
+def _made_by(kind: type[SlipstreamError]) -> Callable[[str], SlipstreamError]:
+    """Makes of a text of MXNet's what ``kind`` begins with, and what else the job knows of the error."""
+
+    def make(text: str) -> SlipstreamError:
+        told = text.removeprefix(f"{kind.__name__}: ")
+        try:
+            jobs.current().session.check()
+        except SlipstreamError as error:
+            if type(error) is kind:
+                return retold(error, told)
+        return kind(told)
+
+    return make
+
+
+def _register() -> None:
+    """MXNet raises an error by the name that its text begins with, as native/mxnet writes it."""
+    kinds = SlipstreamError, errors.PeerLost, errors.Mismatch, errors.Timeout, errors.Refused, errors.Aborted
+    for kind in kinds:
+        register_error(kind.__name__, _made_by(kind))
+
+
+_register()

@@ -1,9 +1,10 @@
 """Horovod's operations on MXNet's arrays.
 
-Each waits until MXNet has computed what it reads, and returns when it is done. So all ranks call them in one order.
-They start when all ranks have called them: where ranks differ in shape, dtype, operation, factors or root, every rank
-raises Mismatch, and the job goes on. ``name`` is what errors and the timeline call an operation, and is compared.
-``priority`` is accepted and changes nothing. Arguments that do not fit are a ValueError that is an MXNetError, too.
+All ranks call them in one order. All-reduces and broadcasts return at once: MXNet's engine runs them (`pushes`), and
+raises their errors for whoever waits for the result. The others wait until MXNet has computed what they read, and
+return when they are done. Where ranks differ in shape, dtype, operation, factors or root, every rank gets Mismatch.
+``name`` is what errors and the timeline call an operation, and is compared. ``priority`` is accepted and changes
+nothing. Arguments that do not fit are a ValueError that is an MXNetError, too.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group, world
 from slipstream.faces.arrays import starting
+from slipstream.faces.arrays.movement import number_of_root
 from slipstream.faces.arrays.operands import Array
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.horovod.reduce_ops import Average, choose_op, engine_op
+from slipstream.faces.horovod.reduce_ops import Adasum, Average, choose_op, engine_op
 from slipstream.faces.mxnet.failures import wrong_arguments
 from slipstream.faces.mxnet.memory import Memory, new
+from slipstream.faces.mxnet.pushes import CALLS, push_all_reduce, push_broadcast
 
 __all__ = [
     "allgather",
@@ -41,6 +44,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_",
     "start_sum",
+    "sum_of",
 ]
 
 _whole_call = whole(
@@ -55,7 +59,7 @@ _whole_call = whole(
 
 
 def start_sum(tensor: Any, op: int, name: str, prescale: float, group: Group) -> Work:
-    """Starts an all-reduce in the array itself, which all ranks of the group start in one order."""
+    """Starts an all-reduce in the array itself, which all ranks of the group start in one order. For `sum_all`."""
     memory = Memory(tensor, writes=True)
     return addresses.all_reduce(
         group,
@@ -79,9 +83,16 @@ def _all_reduce(
     scales: tuple[float, float],
     process_set: ProcessSet,
     op: int | None,
+    line: str = CALLS,
 ) -> list[Any]:
     with wrong_arguments():
         chosen = choose_op(op, average)
+        if chosen != Adasum:
+            results = tensors if in_place else [_empty_like(one) for one in tensors]
+            if push_all_reduce(
+                tensors, results, engine_op(chosen), name, scales, process_set, line, line == CALLS
+            ):
+                return list(results)
         sources = [Memory(tensor, writes=in_place) for tensor in tensors]
         targets = sources if in_place else [new(one.shape, one.array) for one in sources]
         views = [one.view() for one in sources]
@@ -94,6 +105,13 @@ def _all_reduce(
         else:
             found = []
     return [_written(one, out, target) for one, out, target in zip(found, outs, targets, strict=True)]
+
+
+def _empty_like(tensor: Any) -> Any:
+    """A new array of its kind; the same, if it is no array: who reads it says so."""
+    if not isinstance(tensor, mxnet.nd.NDArray):
+        return tensor
+    return mxnet.nd.empty(tensor.shape, ctx=tensor.context, dtype=tensor.dtype)
 
 
 def _written(result: Array, out: Array, target: Memory) -> Any:
@@ -136,6 +154,12 @@ def allreduce_(
 ) -> Any:
     """As `allreduce`, but the result is in ``tensor``, which is returned."""
     return _all_reduce([tensor], True, average, name, (prescale_factor, postscale_factor), process_set, op)[0]
+
+
+@_whole_call
+def sum_of(tensor: Any, name: str, line: str) -> Any:
+    """The sum of all ranks' ``tensor``, in itself. ``line``: what all ranks call in one order."""
+    return _all_reduce([tensor], True, False, name, (1.0, 1.0), global_process_set, None, line)[0]
 
 
 @_whole_call
@@ -201,8 +225,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Returns the ``tensor`` of ``root_rank`` (its number in the job) as a new array, on all ranks."""
-    source = Memory(tensor)
-    return _broadcast(source, new(source.shape, tensor), root_rank, name, process_set)
+    return _broadcast(tensor, _empty_like(tensor), root_rank, name, process_set)
 
 
 @_whole_call
@@ -214,16 +237,19 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """As `broadcast`, but ``tensor`` itself gets the values, and is returned."""
-    memory = Memory(tensor, writes=True)
-    return _broadcast(memory, memory, root_rank, name, process_set)
+    return _broadcast(tensor, tensor, root_rank, name, process_set)
 
 
-def _broadcast(
-    source: Memory, target: Memory, root_rank: int, name: str | None, process_set: ProcessSet
-) -> Any:
+def _broadcast(tensor: Any, result: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
     with wrong_arguments():
+        root = number_of_root(root_rank, process_set)
+        if push_broadcast(tensor, result, root, name, process_set):
+            return result
+        in_place = result is tensor
+        source = Memory(tensor, writes=in_place)
+        target = source if in_place else Memory(result, writes=True)
         starting.broadcast([source.view()], root_rank, name, process_set, [target.view()]).wait()
-    return target.array
+    return result
 
 
 @_whole_call

@@ -8,8 +8,7 @@ import mxnet
 
 from slipstream import comm
 from slipstream.faces.horovod import job
-from slipstream.faces.horovod.reduce_ops import Sum
-from slipstream.faces.mxnet.operations import allreduce_, barrier, broadcast_
+from slipstream.faces.mxnet.operations import barrier, broadcast_, sum_of
 
 __all__ = ["NAMES", "Slipstream", "replace_stores"]
 
@@ -96,7 +95,8 @@ class Slipstream(mxnet.kvstore.KVStoreBase):  # type: ignore[misc]
         )
         if first is not into:
             first.copyto(into)
-        return allreduce_(into, name=f"push.{name}", op=Sum)
+        # A line of its own for each key: MXNet pushes them from the first layer on, and computes the last one's first.
+        return sum_of(into, f"push.{name}", f"key {name}")
 
 
 def replace_stores() -> None:

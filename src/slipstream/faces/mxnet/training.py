@@ -1,7 +1,8 @@
 """Horovod's `DistributedTrainer`, `DistributedOptimizer` and `broadcast_parameters` for MXNet.
 
 MXNet computes gradients in threads of its own, the last layer's first. So they are taken from the last to the first:
-each is under way while MXNet still computes those before it.
+each is under way while MXNet still computes those before it. MXNet's engine runs the sums, and the update of each
+parameter waits for its own alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import mxnet
 
+from slipstream.base.dtypes import Op
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
@@ -21,16 +23,27 @@ from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Sum
 from slipstream.faces.mxnet.compression import Compression
 from slipstream.faces.mxnet.operations import broadcast_, start_sum
+from slipstream.faces.mxnet.pushes import push_all_reduce
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer", "broadcast_parameters", "sum_all"]
 
 
-def sum_all(gradients: Sequence[tuple[str, Any]], prescale: float, group: Group) -> None:
-    """Sums arrays over a group's ranks, in place: name and array of each, in the order in which layers use them."""
+def sum_all(
+    gradients: Sequence[tuple[str, Any]], prescale: float, process_set: ProcessSet, line: str
+) -> None:
+    """Sums arrays over a set's ranks, in place: name and array of each, in the order in which layers use them.
+
+    MXNet's engine does it, if it can. ``line``: what all ranks sum in one order.
+    """
+    group: Group = process_set.group
     works: list[Work] = []
     with Together(group, "a step"):
         for name, gradient in reversed(gradients):
-            works.append(start_sum(gradient, Sum, name, prescale, group))
+            pushed = push_all_reduce(
+                [gradient], [gradient], int(Op.SUM), name, (prescale, 1.0), process_set, line, asks=False
+            )
+            if not pushed:
+                works.append(start_sum(gradient, Sum, name, prescale, group))
         for work in works:
             work.wait()
 
@@ -79,10 +92,14 @@ class DistributedOptimizer(mxnet.optimizer.Optimizer):  # type: ignore[misc]
     def _sum(self, index: Any, grad: Any) -> None:
         if _is_alone(self._process_set):
             return
+        scale = 1.0 / self._gradient_predivide_factor
         several = isinstance(index, list | tuple)
         pairs = list(zip(index, grad, strict=True)) if several else [(index, grad)]
-        named = [(f"gradient.{i}", one) for i, one in pairs]
-        sum_all(named, 1.0 / self._gradient_predivide_factor, self._process_set.group)
+        for (
+            i,
+            one,
+        ) in pairs:  # a line for each: who calls this begins with the first layer's, which comes last
+            sum_all([(f"gradient.{i}", one)], scale, self._process_set, f"gradient {i}")
 
     def create_state(self, index: Any, weight: Any) -> Any:
         """The wrapped optimizer's state of a parameter."""
@@ -167,7 +184,7 @@ class DistributedTrainer(mxnet.gluon.Trainer):  # type: ignore[misc]
                 sent.append((f"{self._prefix}{i}", gradient, *self._compression.compress(gradient)))
         scale = 1.0 / self._gradient_predivide_factor
         named = [(f"gradient.{name}", compressed) for name, _, compressed, _ in sent]
-        sum_all(named, scale, self._process_set.group)
+        sum_all(named, scale, self._process_set, f"gradients {self._prefix}")
         for _, gradient, compressed, context in sent:
             if compressed is not gradient:
                 gradient[:] = self._compression.decompress(compressed, context)
