@@ -14,7 +14,8 @@ constexpr double kPassOnSeconds = 1;   // news of one rank are passed on this of
 constexpr double kAgeSeconds = 0.1;    // a unit of the age of an answer that is passed on
 constexpr size_t kMostAnswerText = 500;
 constexpr const char* kBothSend =
-    "; where both send first, one must receive first, or send with async_op=True, and wait for it after its receive";
+    "; a send and its recv need the same tag, and where both send first, one must receive first, or send with "
+    "async_op=True, and wait for it after its receive";
 constexpr size_t kMostDescription = 1000;
 constexpr uint8_t kTakesPart = 1;                      // flag of a status
 constexpr uint8_t kAskOnly = 1;                        // flag of a description: do not compare
