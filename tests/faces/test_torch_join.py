@@ -255,3 +255,9 @@ def test_a_rank_that_has_dropped_the_optimizer_ends_all() -> None:
     script = Path(__file__).with_name("join_rank.py")
     for text in ranks.run(script, 2, timeout=60):
         assert "rank 1 has joined, and does not have optimizer 1 any more" in text
+
+
+def test_a_rank_that_never_had_the_optimizer_ends_all() -> None:
+    script = Path(__file__).with_name("join_rank.py")
+    for text in ranks.run(script, 2, timeout=60, args=["never"]):
+        assert "rank 1 has joined, and has not stepped optimizer 1 (or its gradient tape) before" in text

@@ -93,9 +93,13 @@ class _Turns:
         exchange = self._exchanges[number - 1]() if number <= len(self._exchanges) else None
         if exchange is None:
             rank = self._group.native.ranks[self._group.rank]
-            text = (
-                f"rank {rank} has joined, and does not have optimizer {number} any more, which other ranks step: keep "
-                "optimizers until join has returned"
+            made = number <= len(self._exchanges)
+            text = f"rank {rank} has joined, and " + (
+                f"does not have optimizer {number} any more, which other ranks step: keep optimizers until join has "
+                "returned"
+                if made
+                else f"has not stepped optimizer {number} (or its gradient tape) before, which other ranks step: give "
+                "each rank at least one batch before it joins"
             )
             self._group.session.abort(text)
             raise Aborted(text)
