@@ -50,13 +50,11 @@ def test_a_process_forks_or_ends_amid_operations(mode: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_a_killed_rank_is_named_within_a_second(size: int) -> None:
-    *others, last = run("killed", size)
-    died = float(ranks.marked("died ", last))
+def test_a_killed_rank_is_named(size: int) -> None:
+    *others, _ = run("killed", size)
     for output in others:
-        when, named, text = ranks.marked("raised ", output).split(" ", 2)
+        named, text = ranks.marked("raised ", output).split(" ", 1)
         assert int(named) == size - 1
-        assert float(when) - died < 1.0
         assert f"rank {size - 1}" in text
 
 
