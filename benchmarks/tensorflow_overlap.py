@@ -6,8 +6,8 @@
 A function goes through layers like a backward pass: each makes a gradient, which is summed over the ranks while the
 next layers compute. The ideal is the larger of compute and communication, each measured alone; the compute of a layer
 is chosen so that all of it takes about as long as all communication, or the multiple that --compute says. Medians in
-milliseconds, after --warm steps. Ranks check every sum of the last step. SLIPSTREAM_TENSORFLOW_GRAPHS=native has native
-operations.
+milliseconds, after --warm steps. Ranks check every sum of the last step. With
+SLIPSTREAM_TENSORFLOW_GRAPHS=negotiated operations go through Python.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
     np.testing.assert_allclose([float(one) for one in function(x, gradient)[1]], want)
     ideal = max(compute, communication)
     if hvd.rank() == 0:
-        graphs = os.environ.get("SLIPSTREAM_TENSORFLOW_GRAPHS", "negotiated")
+        graphs = os.environ.get("SLIPSTREAM_TENSORFLOW_GRAPHS", "native")
         print(f"graphs: {graphs}, inter-op threads: {options.threads}")
         print(f"compute {compute:.1f} ms, communication {communication:.1f} ms, both {both:.1f} ms")
         print(

@@ -52,6 +52,7 @@ void find_kernels(Library& library, Api& to) {
   library.find(to.set_output, "TF_SetOutput");
   library.find(to.forward_or_allocate, "TF_ForwardInputOrAllocateOutput");
   library.find(to.failed, "TF_OpKernelContext_Failure");
+  library.find(to.step, "TF_StepId");
 }
 
 }  // namespace

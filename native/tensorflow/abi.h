@@ -85,6 +85,7 @@ struct Running {
   Tensor* (*forward_or_allocate)(Context*, const int* candidates, int count, int output, const int64_t* dims, int rank,
                                  int* forwarded, Status*);
   void (*failed)(Context*, Status*);
+  int64_t (*step)(Context*);  // another number for each run of a function or a session
 };
 
 struct Api : Values, Declarations, Kernels, Running {};

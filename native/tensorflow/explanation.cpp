@@ -39,7 +39,7 @@ const Explanation::Told& Explanation::told(size_t rank) const {
 
 void Explanation::write(size_t rank, const Ticket& ticket) {
   Told& own = *reinterpret_cast<Told*>(of(rank));
-  own.digest = digest_of(ticket.form);
+  own.digest = ticket.digest();
   own.form_bytes = ticket.form.size();
   own.root = root_of(ticket.form);
   own.called = 1;

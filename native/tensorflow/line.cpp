@@ -9,6 +9,7 @@
 #include "capi/table.h"
 #include "tensorflow/explanation.h"
 #include "tensorflow/plan.h"
+#include "tensorflow/runs.h"
 
 namespace slipstream::tensorflow {
 
@@ -18,6 +19,10 @@ constexpr double kEndless = 1e9;  // seconds: as long as the others go on withou
 constexpr const char* kQuestion = "slipstream: the next operation of a TensorFlow graph";
 constexpr const char* kExplanation = "slipstream: what the next operation of a TensorFlow graph is";
 constexpr const char* kJoin = "join (it takes part in what the others start)";
+constexpr const char* kFlush = "what comes after an operation that the ranks called differently";
+constexpr const char* kGivenUp =
+    ", which this rank has given up, as that step has failed; on another rank it belongs to "
+    "another step (where a step fails on some ranks alone, the program has to end)";
 
 std::atomic<Opener> opener{nullptr};
 std::atomic<bool> joining{false};
@@ -25,8 +30,11 @@ std::atomic<uint64_t> times_helped{0};
 
 const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
 
-// What a rank asks with, and the highest of all ranks in each place. A rank that has joined has zeros but for `joined`.
-enum Asked : size_t { kDigest, kInverse, kJoined, kFormBytes, kAsked };
+// What a rank asks with, and the highest of all ranks in each place. A rank that has joined has zeros but for `joined`;
+// one that waits for all to be at the same place has zeros but for `flushing`.
+enum Asked : size_t { kDigest, kInverse, kRun, kInverseRun, kJoined, kFlushing, kFormBytes, kAsked };
+
+constexpr size_t kEndedSteps = 64;
 
 struct Known {
   std::mutex mutex;
@@ -44,7 +52,17 @@ Known& known() {
 struct Line::Entry {
   enum class At : uint8_t { waits, asked, answered, explaining, explained };
 
-  std::shared_ptr<Ticket> ticket;  // null: this rank has joined
+  enum class Kind : uint8_t {
+    operation,
+    joined,    // this rank has
+    flushing,  // it waits for all ranks to do so
+    stale      // another operation of its step has failed: only its question has to be answered
+  };
+
+  explicit Entry(Kind of_kind, std::shared_ptr<Ticket> of = nullptr) : kind(of_kind), ticket(std::move(of)) {}
+
+  Kind kind;
+  std::shared_ptr<Ticket> ticket;  // of an operation
   At at = At::waits;
   uint64_t opening = 0;  // in which it was asked
   std::array<uint64_t, kAsked> asked{};
@@ -74,10 +92,10 @@ void Line::start(std::shared_ptr<Ticket> ticket) {
       ended.push_back({ticket, kNone, SLIPSTREAM_INVALID,
                        ticket->label + " was started while another thread of this rank waits in join: the other ranks "
                                        "go on without it. Call join after all operations"});
+    } else if (std::find(ended_steps_.begin(), ended_steps_.end(), ticket->step) != ended_steps_.end()) {
+      ended.push_back({ticket, kNone, SLIPSTREAM_ABORTED, "another operation of this step has failed"});
     } else {
-      auto entry = std::make_shared<Entry>();
-      entry->ticket = std::move(ticket);
-      entries_.push_back(std::move(entry));
+      entries_.push_back(std::make_shared<Entry>(Entry::Kind::operation, std::move(ticket)));
       if (state_ == State::open && has_ended(*operations_->session)) gone = close();
       opens = state_ == State::closed;
       if (opens) state_ = State::opening;
@@ -131,7 +149,7 @@ void Line::join() {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::closed) return;
-    entries_.push_back(std::make_shared<Entry>());
+    entries_.push_back(std::make_shared<Entry>(Entry::Kind::joined));
     go_on(ended, false);
   }
   tell(ended);
@@ -150,11 +168,13 @@ void Line::forget() {
 std::array<slipstream_group*, 2> Line::close() {
   state_ = State::closed;
   ++opening_;
+  forget_runs();
   return {std::exchange(operations_, nullptr), std::exchange(questions_, nullptr)};
 }
 
 bool Line::has_joined() const {
-  return std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->ticket == nullptr; });
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const auto& entry) { return entry->kind == Entry::Kind::joined; });
 }
 
 void Line::tell(const std::vector<Ended>& ended) {
@@ -172,16 +192,21 @@ void Line::go_on(std::vector<Ended>& ended, bool may_run) {
     for (size_t i = 0; i < entries_.size() && state_ == State::open; ++i) {
       const std::shared_ptr<Entry> entry = entries_[i];
       if (entry->at == Entry::At::waits) ask(entry, may_run);
-      if (entry->ticket == nullptr) break;  // how many questions it has is not known
+      // How many questions these two have is not known.
+      if (entry->kind == Entry::Kind::joined || entry->kind == Entry::Kind::flushing) break;
     }
   } while (take_first(ended));
 }
 
 void Line::ask(const std::shared_ptr<Entry>& entry, bool may_run) {
   const Ticket* const ticket = entry->ticket.get();
-  const uint64_t digest = ticket == nullptr ? 0 : digest_of(ticket->form);
-  entry->asked = {digest, ticket == nullptr ? 0 : ~digest, ticket == nullptr,
-                  ticket == nullptr ? 0 : ticket->form.size()};
+  const bool joined = entry->kind == Entry::Kind::joined;
+  if (ticket == nullptr) {
+    entry->asked = {0, 0, 0, 0, joined, !joined, 0};
+  } else {
+    const uint64_t digest = ticket->digest();
+    entry->asked = {digest, ~digest, ticket->run, ~ticket->run, 0, 0, ticket->form.size()};
+  }
   entry->opening = opening_;
   entry->at = Entry::At::answered;
   if (api().group_size(questions_) == 1) return;
@@ -192,8 +217,8 @@ void Line::ask(const std::shared_ptr<Entry>& entry, bool may_run) {
   call.dtype = SLIPSTREAM_U64;
   call.op = SLIPSTREAM_MAX;
   call.name = kQuestion;
-  if (ticket == nullptr) call.timeout = kEndless;
-  const std::string& title = ticket == nullptr ? kJoin : ticket->label;
+  if (joined) call.timeout = kEndless;
+  const std::string title = ticket != nullptr ? ticket->label : joined ? kJoin : kFlush;
   auto question = std::make_unique<Question>(Question{*this, entry, Entry::At::answered});
   try {
     if (may_run && ticket != nullptr) {
@@ -229,23 +254,38 @@ bool Line::take_first(std::vector<Ended>& ended) {
   if (entries_.empty()) return false;
   const std::shared_ptr<Entry> entry = entries_.front();
   if (entry->at != Entry::At::answered && entry->at != Entry::At::explained) return false;
-  const auto& asked = entry->asked;
   if (entry->status == SLIPSTREAM_OK && (state_ != State::open || entry->opening != opening_))
     entry->fail(SLIPSTREAM_ABORTED, "the job was left before this operation was started");
   if (entry->status != SLIPSTREAM_OK) {
     entries_.pop_front();
     if (entry->ticket != nullptr) ended.push_back({entry->ticket, kNone, entry->status, entry->text});
+  } else if (entry->kind == Entry::Kind::stale) {
+    entries_.pop_front();
   } else if (entry->at == Entry::At::explained) {
     follow(*entry, ended);
-  } else if (asked[kDigest] == 0 && asked[kInverse] == 0) {
+  } else {
+    judge(entry, ended);
+  }
+  return true;
+}
+
+// All ranks have asked.
+void Line::judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended) {
+  const auto& asked = entry->asked;
+  const bool operations = asked[kDigest] != 0 || asked[kInverse] != 0;
+  if (entry->kind == Entry::Kind::flushing) {
+    if (operations || asked[kJoined] != 0)
+      entry->at = Entry::At::waits;  // once more
+    else
+      entries_.pop_front();
+  } else if (!operations) {
     entries_.pop_front();  // all ranks have joined
   } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse]) {
     entries_.pop_front();
-    begin(entry->ticket, ended);
+    begin_agreed(*entry, ended);
   } else {
     explain(entry);
   }
-  return true;
 }
 
 // Some rank has joined, or calls something else.
@@ -281,19 +321,45 @@ void Line::follow(Entry& entry, std::vector<Ended>& ended) {
   std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(operations_)));
   api().group_ranks(operations_, ranks.data());
   const std::string problem = entry.explanation->problem(ranks);
-  if (entry.ticket == nullptr) {
+  if (entry.kind == Entry::Kind::joined) {
     times_helped.fetch_add(1);
     if (problem.empty()) help(entry, ended);
     entry.explanation.reset();
     entry.at = Entry::At::waits;  // for the next one
-    return;
+  } else {
+    entries_.pop_front();
+    if (problem.empty()) {
+      begin_agreed(entry, ended);
+    } else {
+      end_step(*entry.ticket);
+      ended.push_back({entry.ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+    }
   }
-  const std::shared_ptr<Ticket> ticket = entry.ticket;
-  entries_.pop_front();
-  if (problem.empty())
-    begin(ticket, ended);
-  else
-    ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+  if (!problem.empty()) flush(problem, ended);
+}
+
+// Fails what is in the line, and has all ranks come to the same place: see above.
+void Line::flush(const std::string& problem, std::vector<Ended>& ended) {
+  std::deque<std::shared_ptr<Entry>> asked;
+  const bool joined = has_joined();
+  for (const std::shared_ptr<Entry>& entry : entries_) {
+    if (entry->ticket != nullptr) {
+      end_step(*entry->ticket);
+      ended.push_back({entry->ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+    }
+    entry->kind = Entry::Kind::stale;
+    if (entry->at != Entry::At::waits) asked.push_back(entry);
+  }
+  entries_ = std::move(asked);
+  entries_.push_back(std::make_shared<Entry>(Entry::Kind::flushing));
+  if (joined) entries_.push_back(std::make_shared<Entry>(Entry::Kind::joined));
+}
+
+// What is still to be started of it, does not start: TensorFlow cancels the step a moment later.
+void Line::end_step(Ticket& ticket) {
+  if (std::find(ended_steps_.begin(), ended_steps_.end(), ticket.step) != ended_steps_.end()) return;
+  ended_steps_.push_back(ticket.step);
+  if (ended_steps_.size() > kEndedSteps) ended_steps_.pop_front();
 }
 
 // The part of a rank that has joined. The others count on it.
@@ -304,6 +370,20 @@ void Line::help(const Entry& entry, std::vector<Ended>& ended) {
   } catch (const std::exception& error) {
     api().abort(operations_,
                 ("a rank that has joined could not take part in " + known.label() + ": " + error.what()).c_str());
+  }
+}
+
+// In a rank that has given it up, an operation has another name: where some have not, the engine ends the job.
+void Line::begin_agreed(const Entry& entry, std::vector<Ended>& ended) {
+  const std::shared_ptr<Ticket>& ticket = entry.ticket;
+  if (!ticket->given_up() || entry.asked[kRun] == ~entry.asked[kInverseRun]) {
+    begin(ticket, ended);
+    return;
+  }
+  try {
+    begin(neutral_ticket(ticket->form, ticket->label + kGivenUp), ended);
+  } catch (const std::exception& error) {
+    api().abort(operations_, (ticket->label + kGivenUp + ": " + error.what()).c_str());
   }
 }
 

@@ -2,8 +2,15 @@
 //
 // Before an operation begins, the ranks ask each other which one it is: 32 bytes of each, in one all-reduce. So a rank
 // that has joined (it has no more batches) finds out that the others start one, and which: it takes part without data.
-// And if the ranks differ, all of them fail the operation, and the next ones go on. Only in these two cases they tell
-// each other more, in an all-gather. Questions run ahead of operations: they have a group of their own.
+// Only if one has joined, or the ranks differ, they tell each other more, in an all-gather. Questions run ahead of
+// operations: they have a group of their own.
+//
+// If the ranks differ, all of them fail the operation, and with it the steps that it belongs to. TensorFlow ends such a
+// step at another place on each rank, so some have asked about more operations of it than others. Each rank fails what
+// it has in its line, and asks with `flushing` from then on, until all ranks do: then all are at the same place again.
+//
+// A step may also fail for another reason, while operations of it wait for other ranks. Where these start them in the
+// same run of their functions, this rank takes part with its data. If it is another run there, the job ends.
 #pragma once
 
 #include <array>
@@ -64,10 +71,14 @@ class Line {
   void go_on(std::vector<Ended>& ended, bool may_run);
   void ask(const std::shared_ptr<Entry>& entry, bool may_run);
   bool take_first(std::vector<Ended>& ended);
+  void judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
   void explain(const std::shared_ptr<Entry>& entry);
   void follow(Entry& entry, std::vector<Ended>& ended);
   void help(const Entry& entry, std::vector<Ended>& ended);
+  void flush(const std::string& problem, std::vector<Ended>& ended);
+  void end_step(Ticket& ticket);
   void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
+  void begin_agreed(const Entry& entry, std::vector<Ended>& ended);
   bool has_joined() const;
   std::array<slipstream_group*, 2> close();
 
@@ -76,7 +87,8 @@ class Line {
   State state_ = State::closed;
   std::deque<std::shared_ptr<Entry>> entries_;  // not begun
   slipstream_group *operations_ = nullptr, *questions_ = nullptr;
-  uint64_t opening_ = 0;  // how often it was opened
+  uint64_t opening_ = 0;             // how often it was opened
+  std::deque<int64_t> ended_steps_;  // the latest, with an operation that the ranks called differently
 };
 
 // The line of this name; made at the first call.

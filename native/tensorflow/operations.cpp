@@ -8,6 +8,7 @@
 
 #include "tensorflow/cancellation.h"
 #include "tensorflow/plan.h"
+#include "tensorflow/runs.h"
 #include "tensorflow/waiting.h"
 
 namespace slipstream::tensorflow {
@@ -61,6 +62,7 @@ int32_t dtype_of(int of_tensorflow) {
 struct Start {
   Fields fields{};
   std::string line, what;  // what errors call it
+  std::string place;       // in the program
 };
 
 std::string text_of(Construction* construction, const char* attribute, const Outcome& outcome) {
@@ -79,6 +81,7 @@ void* create_start(Construction* construction) {
   tf.attribute_numbers(construction, "call", node->fields.data(), kFields, outcome.get());
   node->line = text_of(construction, "line", outcome);
   node->what = text_of(construction, "what", outcome);
+  node->place = text_of(construction, "place", outcome);
   if (!outcome.ok()) tf.construction_failed(construction, outcome.get());
   return node.release();
 }
@@ -130,7 +133,7 @@ bool take(Context* context, int index, Ticket& ticket, Operand& found, const Out
 std::string label_of(const Ticket& ticket) {
   const std::string text = (ticket.what.empty() ? ticket.kind : ticket.what) + " of " + ticket.title;
   if (text.size() <= kMostLabel) return text;
-  return text.substr(0, kMostLabel) + "... (digest " + std::to_string(digest_of(ticket.form)) + ")";
+  return text.substr(0, kMostLabel) + "... (digest " + std::to_string(ticket.digest()) + ")";
 }
 
 void start(const Start& node, Context* context, const Outcome& outcome) {
@@ -138,6 +141,9 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
   const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
   ticket->kind = reduces ? "allreduce" : "broadcast";
   ticket->what = node.what;
+  ticket->place = node.place;
+  ticket->step = tf.step(context);
+  ticket->run = run_of(ticket->step);
   for (const Field field : {kCollective, kOp, kRoot, kWire, kPrescale, kPostscale})
     append(ticket->form, node.fields[field]);
   std::vector<Operand> operands(static_cast<size_t>(tf.inputs(context)));
@@ -152,6 +158,7 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
   const double postscale = std::bit_cast<double>(node.fields[kPostscale]);
   if (prescale != 1.0 || postscale != 1.0)
     ticket->title += ", factors " + std::to_string(prescale) + " and " + std::to_string(postscale);
+  if (!node.place.empty()) ticket->title += " (" + node.place + ")";
   ticket->label = label_of(*ticket);
   plan(node.fields, operands, *ticket);
   Tensor* const number = number_of(tf, ticket);
@@ -185,7 +192,8 @@ void infer(ShapeContext* context, Status* status) {
 
 void add_start(const Outcome& outcome) {
   OpBuilder* const op = tf.new_op(kStart);
-  for (const char* text : {"T: list(type) >= 1", "call: list(int)", "line: string", "what: string"})
+  for (const char* text :
+       {"T: list(type) >= 1", "call: list(int)", "line: string", "what: string", "place: string = ''"})
     tf.add_attribute(op, text);
   tf.add_input(op, "inputs: T");
   tf.add_output(op, "ticket: int64");
@@ -206,6 +214,7 @@ std::string add_operations(const char* library, Opener open) {
   const Outcome outcome(tf);
   add_start(outcome);
   if (outcome.ok()) add_waiting(tf, outcome);
+  if (outcome.ok()) add_begin(tf, outcome);
   return outcome.ok() ? "" : outcome.text();
 }
 

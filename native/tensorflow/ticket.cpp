@@ -96,6 +96,13 @@ bool Ticket::has_failed() {
   return over_ && end_.code != kOk;
 }
 
+void Ticket::dropped() {
+  const std::lock_guard lock(mutex_);
+  if (!awaited_ && !over_) give_up();
+}
+
+uint64_t Ticket::digest() const { return digest_of(form + place); }
+
 void Ticket::release() {
   for (Tensor* const one : held) tf_->delete_tensor(one);
   held.clear();
@@ -130,11 +137,14 @@ std::shared_ptr<Ticket> ticket_of(int64_t number) {
 void forget_ticket(int64_t number) {
   Given& all = given();
   std::shared_ptr<Ticket> gone;  // its end may free tensors, which may free tickets
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.tickets.find(number);
-  if (found == all.tickets.end()) return;
-  gone = std::move(found->second);
-  all.tickets.erase(found);
+  {
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.tickets.find(number);
+    if (found == all.tickets.end()) return;
+    gone = std::move(found->second);
+    all.tickets.erase(found);
+  }
+  gone->dropped();
 }
 
 }  // namespace slipstream::tensorflow

@@ -1,6 +1,7 @@
 // An operation of a graph between the node that starts it and the one that waits for it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,6 +51,9 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   std::vector<slipstream_call> calls;
   std::vector<Pack> packs;
   std::string form, kind, title, what;
+  std::string place;  // in the program; empty if the line says it all. Ranks have to agree about it, too
+  int64_t step = 0;   // TensorFlow's number for the run that it belongs to
+  uint64_t run = 0;   // how many there have been (runs.h)
   // What the engine knows it as, so that it compares that as well.
   std::string label;
   // References that live as long as the engine reads and writes.
@@ -65,6 +69,13 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   // Of one that has ended.
   const End& outcome() const { return end_; }
   bool has_failed();
+  // Its step ends without it: an error of another operation has cancelled the step, or the graph does not wait for it.
+  void give_up() { given_up_.store(true, std::memory_order_release); }
+  bool given_up() const { return given_up_.load(std::memory_order_acquire); }
+  // Nobody can wait for it any more.
+  void dropped();
+  // Of all that the ranks have to agree about.
+  uint64_t digest() const;
 
   // What a call of the engine is told of it by. It owns a reference.
   struct Of {
@@ -81,6 +92,7 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   std::mutex mutex_;
   size_t ended_ = 0;
   bool over_ = false, awaited_ = false;
+  std::atomic<bool> given_up_{false};
   End end_;
   std::function<void()> after_;
 };

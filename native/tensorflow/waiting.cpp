@@ -36,8 +36,8 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
   Waiter(const Waiter&) = delete;
 
   void wait_for(const std::shared_ptr<Ticket>& ticket) {
-    if (!watch_.begin(context_, [self = shared_from_this()] { self->cancelled(); })) {
-      cancelled();
+    if (!watch_.begin(context_, [self = shared_from_this(), ticket] { self->cancelled(*ticket); })) {
+      cancelled(*ticket);
       return;
     }
     if (ticket->when_done([self = shared_from_this(), of = ticket.get()] { self->over(*of); })) return;
@@ -49,8 +49,9 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
     end([&] { pass_on(ticket); });
   }
 
-  void cancelled() {
+  void cancelled(Ticket& ticket) {
     if (taken_.exchange(true)) return;
+    ticket.give_up();
     fail(context_, kCancelled, "the step was cancelled while it waited for other ranks");
     std::exchange(done_, nullptr)();
   }
@@ -148,6 +149,7 @@ void add_wait(const Api& tf, const Outcome& outcome) {
   tf.add_input(op, "ticket: int64");
   tf.add_input(op, "results: T");
   tf.add_output(op, "outputs: T");
+  tf.set_stateful(op, true);  // else TensorFlow leaves out those whose results nobody uses, with their errors
   tf.set_shapes(op, infer_wait);
   tf.register_op(op, outcome.get());
   if (!outcome.ok()) return;

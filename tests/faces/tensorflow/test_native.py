@@ -20,7 +20,7 @@ tf = pytest.importorskip("tensorflow")
 import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
-from faces.tensorflow.conftest import NATIVE, WORKER  # noqa: E402
+from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
 from slipstream.faces.tensorflow.operations import apply_operation  # noqa: E402
 
 v1 = tf.compat.v1
@@ -253,14 +253,19 @@ def check_refused() -> None:
     @tf.function
     def of_a_dtype(line: str = "all: refused") -> Any:
         ticket, results = raw(
-            "SlipstreamStart", inputs=[tf.constant(["text"])], call=[1, 0, 0, 0, 0, 0], line=line, what=""
+            "SlipstreamStart",
+            inputs=[tf.constant(["text"])],
+            call=[1, 0, 0, 0, 0, 0],
+            line=line,
+            what="",
+            place="",
         )
         return raw("SlipstreamWait", ticket=ticket, results=results)
 
     @tf.function
     def of_no_set() -> Any:
         ticket, results = raw(
-            "SlipstreamStart", inputs=[tf.ones(2)], call=[1, 0, 0, 0, 0, 0], line="0: gone", what=""
+            "SlipstreamStart", inputs=[tf.ones(2)], call=[1, 0, 0, 0, 0, 0], line="0: gone", what="", place=""
         )
         return raw("SlipstreamWait", ticket=ticket, results=results)
 
@@ -278,7 +283,7 @@ def check_second_wait() -> None:
     @tf.function
     def twice(x: Any) -> Any:
         call = [1, 0, 0, 0, *np.array([1.0, 1.0]).view(np.int64).tolist()]
-        ticket, results = raw("SlipstreamStart", inputs=[x], call=call, line="all: twice", what="")
+        ticket, results = raw("SlipstreamStart", inputs=[x], call=call, line="all: twice", what="", place="")
         (first,) = raw("SlipstreamWait", ticket=ticket, results=results)
         (second,) = raw("SlipstreamWait", ticket=ticket, results=[results[0] + 1])
         return first, second
@@ -409,7 +414,7 @@ def test_a_step_that_is_cancelled(tensorflow_jobs: Any, session: bool) -> None:
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Ranks]:
     """A job of two ranks with a short limit of time."""
-    ranks = Ranks(2, tmp_path, worker=WORKER, environment=NATIVE | {"SLIPSTREAM_TIMEOUT": "4"})
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET | {"SLIPSTREAM_TIMEOUT": "4"})
     yield ranks
     ranks.stop()
 

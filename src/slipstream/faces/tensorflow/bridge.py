@@ -18,7 +18,8 @@ from slipstream.faces.arrays.kept import keeping
 from slipstream.faces.arrays.operands import Array, is_aligned, new_array
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error
 from slipstream.faces.tensorflow.graph_calls import graph_call
-from slipstream.faces.tensorflow.native import Call, after_latest, started
+from slipstream.faces.tensorflow.native import Call, started
+from slipstream.faces.tensorflow.order import after_latest
 from slipstream.faces.tensorflow.xla import called, is_compiling
 
 __all__ = ["Outputs", "as_tensor", "is_eager", "is_plain", "may_record", "run", "to_array", "to_tensor"]

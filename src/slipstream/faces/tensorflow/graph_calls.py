@@ -22,6 +22,7 @@ from slipstream.faces.arrays.operands import Array
 from slipstream.faces.tensorflow.failures import code_in_graph
 from slipstream.faces.tensorflow.naming import in_session
 from slipstream.faces.tensorflow.operations import apply_operation
+from slipstream.faces.tensorflow.order import CALL
 
 __all__ = ["graph_call"]
 
@@ -41,7 +42,7 @@ def graph_call(call: Call, inputs: Sequence[Any], outputs: Outputs) -> list[Any]
 
 
 def _tensors(function: Call, inputs: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
-    found = tf.numpy_function(function, list(inputs), list(dtypes))
+    found = tf.numpy_function(function, list(inputs), list(dtypes), name=CALL)
     return list(found) if isinstance(found, list | tuple) else [found]
 
 

@@ -23,7 +23,7 @@ from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Average
 from slipstream.faces.tensorflow.bridge import as_tensor, is_eager, may_record, run
 from slipstream.faces.tensorflow.failures import as_framework_error, group_of
-from slipstream.faces.tensorflow.naming import name_in_session
+from slipstream.faces.tensorflow.naming import name_in_graph
 from slipstream.faces.tensorflow.native import Call, all_reduce_call, broadcast_call
 
 __all__ = [
@@ -115,7 +115,7 @@ def grouped_allgather(
 
 def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSet) -> list[Any]:
     inputs = [as_tensor(one) for one in tensors]
-    name = name_in_session(name, "allgather")
+    name = name_in_graph(name, "allgather")
 
     def work(*arrays: Any) -> Any:
         if len(arrays) == 1:
@@ -125,7 +125,7 @@ def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSe
     def gradient(*dys: Any) -> Any:
         rows = [tf.shape(one)[:1] if one.shape.rank != 0 else tf.constant([1]) for one in inputs]
         shapes = [(dy.dtype, one.shape) for dy, one in zip(dys, inputs, strict=True)]
-        of_gradient = name_in_session(None, "allgather_gradient")
+        of_gradient = name_in_graph(None, "allgather_gradient")
 
         def back(*arrays: Any) -> list[Any]:
             counts = [int(one.sum()) for one in arrays[len(dys) :]]
@@ -167,18 +167,18 @@ def broadcast(
     x = as_tensor(tensor)
     group = group_of(process_set)
     is_root = group.ranks[group.rank] == root_rank
-    name = name_in_session(name, "broadcast")
+    name = name_in_graph(name, "broadcast")
 
     def work(array: Any) -> Any:
         return starting.broadcast([array], root_rank, name, process_set).wait()
 
     def gradient(dy: Any) -> Any:
-        of_gradient = name_in_session(None, "broadcast_gradient")
+        of_gradient = name_in_graph(None, "broadcast_gradient")
 
         def back(array: Any) -> list[Any]:
             return [starting.all_reduce(array, of_gradient, Average, 1.0, 1.0, process_set).wait()]
 
-        native = all_reduce_call(Average, 1.0, 1.0, process_set, WireType.EXACT, None)
+        native = all_reduce_call(Average, 1.0, 1.0, process_set, WireType.EXACT, of_gradient)
         reduced = run(back, [dy], [(dy.dtype, dy.shape)], native, "the gradient of broadcast")[0]
         if is_root:
             return reduced
@@ -208,7 +208,7 @@ def broadcast_(
     found = [getattr(one, "_value", one) if not isinstance(one, tf.Variable) else one for one in variables]
     if not found:
         return found
-    name = name_in_session(name, "broadcast")
+    name = name_in_graph(name, "broadcast")
     values = [tf.convert_to_tensor(one) for one in found]
 
     def work(*arrays: Any) -> Any:
@@ -261,7 +261,7 @@ def alltoall(
 
 
 def _all_to_all(x: Any, splits: Any, name: str | None, process_set: ProcessSet) -> tuple[Any, Any]:
-    name = name_in_session(name, "alltoall")
+    name = name_in_graph(name, "alltoall")
 
     def work(array: Any, counts: Any) -> list[Any]:
         found, receive = starting.all_to_all(array, counts.tolist(), name, process_set).wait()

@@ -8,9 +8,8 @@ of TensorFlow 1, by the name of its node: these may run in whatever order.
 
 from __future__ import annotations
 
-import contextlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +21,17 @@ from slipstream.faces.arrays.movement import number_of_root
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
 from slipstream.faces.tensorflow.lines import line_of
+from slipstream.faces.tensorflow.naming import Place
 from slipstream.faces.tensorflow.operations import apply_operation
+from slipstream.faces.tensorflow.order import after_latest, count_runs
 
-__all__ = ["Call", "after_latest", "all_reduce_call", "broadcast_call", "started"]
+__all__ = ["Call", "all_reduce_call", "broadcast_call", "started"]
 
 _ALL_REDUCE, _BROADCAST = 1, 4  # as slipstream.h has them
 _DTYPES = frozenset(
     [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
     + ["float64", "float32", "float16", "bfloat16", "bool", "complex64", "complex128"]
 )
-_LATEST = "_slipstream_latest"  # of a graph: what was started in it last
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,6 @@ def broadcast_call(root_rank: int, process_set: ProcessSet, name: str | None) ->
     return Call(_BROADCAST, process_set, name, root=number_of_root(root_rank, process_set))
 
 
-@contextlib.contextmanager
-def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
-    """Within it nodes of a function run after the latest one that starts an operation; takes the next such node.
-
-    So they run in the order of the trace on all ranks: a backward function orders nothing by itself.
-    """
-    in_function = graph.building_function and graph._get_control_flow_context() is None
-    before = getattr(graph, _LATEST, None) if in_function else None
-    with graph.control_dependencies([before] if before is not None else []):
-        yield lambda node: setattr(graph, _LATEST, node) if in_function else None
-
-
 def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
     """Adds the operation to the graph; its results. None where it has to go another way."""
     if call is None or not inputs or not all(one.dtype.name in _DTYPES for one in inputs):
@@ -96,8 +84,9 @@ def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
 
 def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: bool) -> list[Any]:
     kind = "allreduce" if call.collective == _ALL_REDUCE else "broadcast"
-    if call.name:
-        name = f"{kind}.{call.name}"
+    given, place = ("", call.name) if isinstance(call.name, Place) else (call.name or "", "")
+    if given:
+        name = f"{kind}.{given}"
     elif ordered:
         name = "without a name"
     else:
@@ -105,9 +94,10 @@ def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: b
     line = line_of(call.process_set, name)
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
     fields = [call.collective, call.op, call.root, call.wire, *scales]
+    count_runs()
     with after_latest(graph) as latest:
         ticket, results = apply(
-            "SlipstreamStart", name=None, inputs=list(inputs), call=fields, line=line, what=call.name or ""
+            "SlipstreamStart", name=None, inputs=list(inputs), call=fields, line=line, what=given, place=place
         )
         latest(ticket.op)
     return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))

@@ -1,7 +1,8 @@
 """The native operations (native/tensorflow), which are added to TensorFlow when a graph needs one for the first time.
 
 SlipstreamStart begins an operation of the engine (`native`), SlipstreamOpen makes a ticket for one of Python's
-(`graph_calls`), and SlipstreamWait waits for either. They are there too when a graph is loaded that has them.
+(`graph_calls`), and SlipstreamWait waits for either. SlipstreamBegin counts the runs of functions (`order`). They are
+there too when a graph is loaded that has them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def apply_operation() -> Any:
             _tried = True
             try:
                 _apply = _added()
-            except (ImportError, OSError, RuntimeError) as error:
+            except (AttributeError, ImportError, OSError, RuntimeError) as error:
                 _log.warning("operations in TensorFlow's graphs go through Python: %s", error)
     return _apply
 
@@ -50,6 +51,7 @@ def _open(line: str) -> tuple[int, int, str, str] | None:
 
 
 def _added() -> Any:
+    from tensorflow.python.framework import auto_control_deps
     from tensorflow.python.framework.op_def_library import apply_op
 
     release = tuple(int(part) for part in tf.__version__.split(".")[:2])
@@ -61,6 +63,12 @@ def _added() -> Any:
         raise RuntimeError(problem)
     config = tf.compat.v1.ConfigProto(device_count={"CPU": 1, "GPU": 0}, inter_op_parallelism_threads=1)
     problem = _core.tensorflow_cancellation(f"{folder}/libtensorflow_cc.so.2", config.SerializeToString())
+    # A function runs it even if nobody uses the result, so its errors are raised; and nothing waits for it in vain.
+    unordered = frozenset(auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS)
+    auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = unordered | {
+        "SlipstreamWait",
+        "SlipstreamBegin",
+    }
     if problem:
         _log.info("operations in TensorFlow's graphs do not end when their step is cancelled: %s", problem)
     return apply_op

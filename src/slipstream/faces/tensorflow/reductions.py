@@ -34,7 +34,7 @@ from slipstream.faces.tensorflow.bridge import (
 )
 from slipstream.faces.tensorflow.failures import as_argument_error, as_framework_error, group_of
 from slipstream.faces.tensorflow.movement import CHECKS, grouped_allgather, with_gradient
-from slipstream.faces.tensorflow.naming import name_in_session
+from slipstream.faces.tensorflow.naming import name_in_graph
 from slipstream.faces.tensorflow.native import all_reduce_call
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
@@ -102,7 +102,7 @@ def _all_reduce(
 ) -> Any:
     if is_eager(tensor) and not may_record():
         return _all_reduce_now(tensor, name, op, factors, process_set, wire)
-    name = name_in_session(name, "allreduce")
+    name = name_in_graph(name, "allreduce")
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduce(x: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -180,7 +180,7 @@ def _grouped_all_reduce(
     process_set: ProcessSet,
     wire: WireType,
 ) -> list[Any]:
-    name = name_in_session(name, "allreduce")
+    name = name_in_graph(name, "allreduce")
 
     def work(*arrays: Any) -> Any:
         return starting.grouped_all_reduce(arrays, name, op, *factors, process_set, wire).wait()
@@ -279,7 +279,7 @@ def _reduce_scatter(
     small = [compression.compress(as_tensor(one)) for one in tensors]
     inputs = [one for one, _ in small]
     factor = prescale * postscale * (process_set.size() or 1 if op == Sum else 1)
-    name = name_in_session(name, "reducescatter")
+    name = name_in_graph(name, "reducescatter")
 
     def work(*arrays: Any) -> Any:
         given = name, op, prescale, postscale, process_set, wire

@@ -1,0 +1,18 @@
+// How often this process has run functions that have operations. Each run begins with a node that depends on nothing,
+// so it is counted also if it fails before any operation: ranks that call the same functions have the same numbers.
+#pragma once
+
+#include <cstdint>
+
+#include "tensorflow/abi.h"
+
+namespace slipstream::tensorflow {
+
+// The number of the run that has this step of TensorFlow's: a new one at the first call.
+uint64_t run_of(int64_t step);
+// The process has left the job: ranks that come new begin to count, so all of them do.
+void forget_runs();
+
+void add_begin(const Api& tf, const Outcome& outcome);
+
+}  // namespace slipstream::tensorflow

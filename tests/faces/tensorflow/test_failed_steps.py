@@ -1,0 +1,111 @@
+"""Steps that fail, and programs that go on after them: each rank may have started other operations of such a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import slipstream.tensorflow as hvd  # noqa: E402
+
+MANY = 8
+
+
+def check_mismatch_amid_many() -> None:
+    """The operations of its step fail with it, whether or not a rank has started them; the next step is right."""
+
+    @tf.function
+    def step(turn: Any, bad: Any) -> Any:
+        found = []
+        for i in range(MANY):
+            slow = (
+                tf.reduce_sum(tf.ones([128, 128]) @ tf.ones([128, 128])) * 0
+                if (i + hvd.rank()) % 3 == 0
+                else 0.0
+            )
+            found.append(hvd.allreduce(tf.fill([4], turn + float(i)) + slow, op=hvd.Sum))
+            if i == 2:
+                hvd.allreduce(bad, op=hvd.Sum)
+        return found
+
+    for turn in range(12):
+        bad = tf.ones([3 + (hvd.rank() if turn % 2 else 0)])
+        if turn % 2:
+            with pytest.raises(tf.errors.FailedPreconditionError, match="Mismatched allreduce"):
+                step(float(turn), bad)
+            continue
+        for i, one in enumerate(step(float(turn), bad)):
+            np.testing.assert_array_equal(one.numpy(), np.full(4, (turn + i) * hvd.size()))
+
+
+def check_failures_of_all() -> None:
+    """A step that fails on all ranks, each at a moment of its own, for a reason that has nothing to do with ranks."""
+
+    @tf.function
+    def step(x: Any, bad: Any) -> Any:
+        first = hvd.allreduce(x, op=hvd.Sum)
+        return first, hvd.allreduce(tf.debugging.check_numerics(bad, "no number"), op=hvd.Sum)
+
+    for turn in range(12):
+        if turn % 3 == 1:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="no number"):
+                step(tf.fill([2], float(turn)), tf.constant(np.nan))
+            continue
+        first, second = step(tf.fill([2], float(turn)), tf.constant(1.0))
+        np.testing.assert_array_equal(first.numpy(), np.full(2, turn * hvd.size()))
+        assert second == hvd.size()
+
+
+@tf.function
+def checked(x: Any, before: Any, after: Any) -> Any:
+    """One operation, with a check before it and one beside it."""
+    with tf.control_dependencies([tf.debugging.Assert(before, ["before"])]):
+        found = hvd.allreduce(x, op=hvd.Sum)
+    tf.debugging.Assert(after, ["after"])
+    return found
+
+
+def check_another_run() -> None:
+    """A rank has given up an operation that another one has never started: a later one of that rank is not the same."""
+    yes, no = tf.constant(True), tf.constant(False)
+    np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="after"):
+            checked(tf.fill([2], 100.0), yes, no)
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="before"):
+            checked(tf.fill([2], 100.0), no, yes)
+    hvd.barrier()
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0.*given up, as that step has failed"):
+        checked(tf.ones(2), yes, yes)
+
+
+def check_the_same_run() -> None:
+    """What a rank has begun goes on without its step, for the others' part of the same step."""
+    yes, no = tf.constant(True), tf.constant(False)
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="after"):
+            checked(tf.fill([2], 3.0), yes, no)
+    hvd.barrier()
+    if hvd.rank():
+        found = checked(tf.fill([2], 1.0), yes, yes)
+        np.testing.assert_array_equal(found.numpy(), np.full(2, 3 + hvd.size() - 1))
+    hvd.barrier()
+    np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
+
+
+@pytest.mark.parametrize("check", [check_mismatch_amid_many, check_failures_of_all, check_the_same_run])
+def test_on_ranks(ranks: Any, check: Any) -> None:
+    ranks(check)
+
+
+def test_another_run(two: Any) -> None:
+    two(check_another_run, dying=[0, 1])  # no job is left
+
+
+@pytest.mark.parametrize("check", [check_mismatch_amid_many, check_failures_of_all])
+def test_by_python(negotiated: Any, check: Any) -> None:
+    negotiated(check)
