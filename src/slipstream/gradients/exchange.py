@@ -29,10 +29,12 @@ from slipstream.comm.collectives.interruption import Together, abort_interrupted
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement, check_arguments, check_compressions, check_values
 from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
+from slipstream.gradients.compression import as_data
 from slipstream.gradients.lines import Line
+from slipstream.gradients.numbers import Told
 from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, in_order, missing, places_of
 from slipstream.gradients.policy import Policy, as_it_acts
-from slipstream.gradients.reductions import Exact, Reduction, Terms
+from slipstream.gradients.reductions import Exact, Reduction, Terms, without_effect
 from slipstream.gradients.states import Saved, States, check_kind, check_state, key_of, saved_of
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import Turn, turns_of
@@ -105,7 +107,7 @@ class GradientExchange:
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
     that share a bucket. ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
     on after the step (`launch`, `settle`); those gradients that backward computes last then travel first, as the next
-    forward pass needs their parameters first.
+    forward pass needs their parameters first. ``stands_in``: for an exchange of other ranks (`stand_ins`).
     Backward may run in any thread; `synchronize` runs in the caller's.
     """
 
@@ -122,6 +124,7 @@ class GradientExchange:
         groups: Sequence[Sequence[int]],
         policy: Policy | None = None,
         overlaps: bool = False,
+        stands_in: bool = False,
     ) -> None:
         self.passes = passes
         self.touched = False
@@ -141,6 +144,8 @@ class GradientExchange:
         self._left = [passes] * count
         self._order: list[int] = []
         self._buckets: list[Bucket] | None = None
+        self._known: Cut | None = None  # what to make buckets of, where other ranks have them already
+        self._absent = False  # this rank takes part in a step of others
         self._bucket_of: dict[int, Bucket] = {}
         self._reductions: dict[Bucket, Reduction] = {}  # in the order of the buckets
         self._sparse: list[int] = []
@@ -149,7 +154,9 @@ class GradientExchange:
         self._lock = threading.RLock()
         self._amid = False  # a thread is amid a part of a step
         self._story = StepStory()
-        self._line = Line(group, turns_of(group()).add(self))
+        self._line = Line(group)
+        if not stands_in:
+            turns_of(group()).add(self)
         gradients.watch(_ready(self))
 
     def detach(self) -> None:
@@ -331,12 +338,73 @@ class GradientExchange:
         self._alone(self._complete_alone, wish)
 
     def _complete_alone(self, wish: bool) -> None:
+        self._absent = True
         try:
             with Together(self._group(), _EXCHANGE):
                 again = self._complete()
                 self._due = wish and not again
         finally:
+            self._absent = False
             self._begin()
+
+    def told(self) -> Told:
+        """What a rank that lacks this exchange must know to take part."""
+        group, terms = self._group(), self._terms
+        asked = [self._asked(index, group) for index in range(self._count)]
+        same = {
+            "parameters": list(self._gradients.describe()),
+            "op": terms.op,
+            "prescale": terms.prescale,
+            "postscale": terms.postscale,
+            "groups": [list(members) for members in self._groups],
+            "overlaps": self._overlaps,
+            "compression": as_data(self._policy.of_all(group)),
+            "travel": [[p.name, list(p.shape), p.count, int(p.dtype), as_data(p.way)] for p in asked],
+        }
+        cut_before = self._cut_before()
+        return {
+            "kind": "gradients",
+            "same": same,
+            "passes": self.passes,
+            "marks": list(self._gradients.marks()),
+            "line": self._line.purpose,
+            "buckets": cut_before and [[parameter.index for parameter in part] for part in cut_before],
+            "sparse": self._sparse,
+            "due": self._due,
+        }
+
+    def stand_in(self, told: Told) -> None:
+        """Becomes what the ranks have that have ``told`` of theirs; before anything else."""
+        self._line.purpose = told["line"]
+        self._sparse, self._due = told["sparse"], told["due"]
+        if told["buckets"] is not None:
+            group = self._group()
+            self._known = [
+                [self._travelling(self._asked(index, group), group) for index in part]
+                for part in told["buckets"]
+            ]
+
+    def numbered(self, number: int) -> None:
+        """It has this number among the exchanges of the group."""
+        self._line.numbered(number)
+
+    def take_over(self, stand_in: GradientExchange) -> None:
+        """Takes the place of one that has taken part for this rank: with its group, buckets like its, and factors."""
+        self._line, self._sparse, self._due = stand_in._line, stand_in._sparse, stand_in._due
+        self._known = stand_in._cut_before()
+        self._states.share_factors(stand_in._states)
+
+    def rest(self) -> None:
+        """Gives memory back that can be made anew: this one is a stand-in, and may not be needed again."""
+        self._known = self._cut_before()
+        self._buckets, self._bucket_of, self._reductions = None, {}, {}
+        before, self._states = self._states, States()
+        self._states.share_factors(before)
+        self._line.end()
+
+    def _cut_before(self) -> Cut | None:
+        """The parameters of each bucket, if the ranks have agreed on buckets."""
+        return self._known if self._buckets is None else self._parts()
 
     def broken_off(self, error: BaseException) -> None:
         """What breaks the exchange off, from outside, would leave the other ranks with less than all gradients."""
@@ -348,7 +416,11 @@ class GradientExchange:
 
     def _complete(self) -> bool:
         """Reduces all gradients; returns whether the ranks have agreed on their order anew."""
-        if self._buckets is None:
+        if self._known is not None:
+            self._line.begin_again()
+            self._build(self._known, self._line.group())
+            self._known = None
+        elif self._buckets is None:
             self._learn()
         self._launch_rest()
         sparse = [self._gradients.start_sparse(index) for index in self._sparse]
@@ -477,6 +549,8 @@ class GradientExchange:
         while self._next < len(buckets) and not buckets[self._next].waiting:
             bucket, group = buckets[self._next], self._line.group()
             with Together(group, _EXCHANGE):
+                if self._absent:
+                    bucket.fill(without_effect(bucket.dtype, self._terms.op))
                 self._reductions[bucket].start(group, self._next if self._overlaps else 0)
                 self._next += 1
             recording.mark(

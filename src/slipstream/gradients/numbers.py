@@ -1,0 +1,155 @@
+"""The numbers by which the ranks of a group know their exchanges, and what stands in where a rank has none.
+
+The number of an exchange is its place among those that a rank has made, from 1: all ranks make them in one order. A
+rank that has joined may lack one that the others step. They tell it what the exchange is like, and a stand-in takes
+part for it. From then on places say nothing on this rank: an exchange that it makes has no number before its first
+turn, in which it learns the number from the others. If there is a stand-in of that number, the exchange takes its
+place.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol, TypeAlias
+
+__all__ = ["Numbers", "TakesPart", "Told"]
+
+Told: TypeAlias = "dict[str, Any]"
+"""What JSON can carry of an exchange. ``kind``: of which class it is; ``same``: what all ranks must have alike."""
+
+_MOST_SHOWN = 200  # characters of what differs
+
+
+class TakesPart(Protocol):
+    """An exchange that the ranks of a group run together."""
+
+    def take_part(self, wish: bool) -> None:
+        """Runs it once without gradients of this rank; ``wish``: whether any rank has told one."""
+
+    def told(self) -> Told:
+        """What a rank that lacks it must know to take part."""
+
+    def numbered(self, number: int) -> None:
+        """It has this number from now on."""
+
+    def take_over(self, stand_in: Any) -> None:
+        """Takes the place of one of the same class, which has taken part for this rank."""
+
+    def rest(self) -> None:
+        """Gives memory back that can be made anew: this one is a stand-in, and may not be needed again."""
+
+
+class Numbers:
+    """Those of one group, as this rank knows them."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, weakref.ref[TakesPart]] = {}
+        self._number_of: weakref.WeakKeyDictionary[TakesPart, int] = weakref.WeakKeyDictionary()
+        self._without: list[weakref.ref[TakesPart]] = []  # those that have no number yet, in their order
+        self._stand_ins: dict[int, TakesPart] = {}
+        self._had_a_turn: set[int] = set()
+        self._learns = False  # places on this rank say nothing
+        self._highest = 0
+
+    @property
+    def highest(self) -> int:
+        """The highest number that an exchange has."""
+        return self._highest
+
+    def add(self, exchange: TakesPart) -> None:
+        """Takes note of a new one."""
+        if self._learns:
+            self._without.append(weakref.ref(exchange))
+        else:
+            self._give(exchange, self._highest + 1)
+
+    def knows(self, exchange: TakesPart) -> bool:
+        """Whether it has been added."""
+        return exchange in self._number_of or any(one() is exchange for one in self._without)
+
+    def of(self, exchange: TakesPart) -> int:
+        """Its number; 0 if it has none yet."""
+        return self._number_of.get(exchange, 0)
+
+    def guess(self, exchange: TakesPart) -> int:
+        """The number that one without a number gets if no rank knows better."""
+        taken: set[int] = set()
+        new = self._highest
+        for one in filter(None, [reference() for reference in self._without]):
+            same = one.told()["same"]
+            fitting = [
+                n for n, other in self._stand_ins.items() if n not in taken and other.told()["same"] == same
+            ]
+            new += not fitting
+            number = min(fitting, default=new)
+            if one is exchange:
+                return number
+            taken.add(number)
+        raise AssertionError("the exchange has a number")
+
+    def settle(self, exchange: TakesPart, number: int) -> str:
+        """It has this number, as the ranks have agreed; returns what stands in the way, "" if nothing does."""
+        own = self.of(exchange)
+        if own:
+            return "" if own == number else f"steps optimizer {own}, and another rank optimizer {number}"
+        if self._of_this_rank(number) is not None:
+            return f"steps an optimizer that is not optimizer {number}, which other ranks step"
+        stand_in = self._stand_ins.get(number)
+        if stand_in is not None:
+            difference = _difference(exchange.told(), stand_in.told())
+            if difference:
+                return f"steps an optimizer that is not like optimizer {number} of the other ranks ({difference})"
+            exchange.take_over(stand_in)
+            del self._stand_ins[number]
+        self._give(exchange, number)
+        return ""
+
+    def is_new(self, number: int) -> bool:
+        """Whether no rank has had a turn of this one before."""
+        return number not in self._had_a_turn
+
+    def has_a_turn(self, number: int) -> None:
+        """It is this one's turn: all ranks of the group learn of that."""
+        self._had_a_turn.add(number)
+
+    def find(self, number: int) -> TakesPart | None:
+        """The one with this number, or what stands in for it; None if this rank has neither."""
+        return self._of_this_rank(number) or self._stand_ins.get(number)
+
+    def stand_in(self, number: int, exchange: TakesPart) -> None:
+        """``exchange`` takes part for the one of this number."""
+        self._stand_ins[number] = exchange
+        self._highest = max(self._highest, number)
+        self._learns = True
+
+    def all_have_joined(self, highest: int) -> None:
+        """``highest``: the highest number on any rank. Other ranks may have made exchanges meanwhile."""
+        self._learns = self._learns or highest > self._highest
+        self._highest = max(self._highest, highest)
+        for one in self._stand_ins.values():
+            one.rest()
+
+    def _of_this_rank(self, number: int) -> TakesPart | None:
+        return self._made[number]() if number in self._made else None
+
+    def _give(self, exchange: TakesPart, number: int) -> None:
+        self._made[number] = weakref.ref(exchange)
+        self._number_of[exchange] = number
+        self._without = [one for one in self._without if one() not in (None, exchange)]
+        self._highest = max(self._highest, number)
+        exchange.numbered(number)
+
+
+def _difference(mine: Told, theirs: Told) -> str:
+    """What ranks must have alike, and do not; "" if all is alike."""
+    if mine["kind"] != theirs["kind"]:
+        return f"{mine['kind']} here, {theirs['kind']} there"
+    for what, here in mine["same"].items():
+        there = theirs["same"][what]
+        if here == there:
+            continue
+        if not isinstance(here, list) or len(here) != len(there):
+            return f"{what}: {here!s:.{_MOST_SHOWN}} here, {there!s:.{_MOST_SHOWN}} there"
+        number = next(i for i, one in enumerate(here) if one != there[i])
+        return f"{what}, number {number}: {here[number]} here, {there[number]} there"
+    return ""
