@@ -312,16 +312,19 @@ def check_the_others_join_first() -> None:
 
 
 def check_mismatch() -> None:
-    """Of ranks that step: all ranks learn of it, the one that has joined too."""
-    if hvd.rank() == 0:
-        with pytest.raises(Mismatch, match="the ranks optimise different parameters"):
-            hvd.join()
-    else:
+    """Of ranks that step: these go on, and so does the join of the other one."""
+    if hvd.rank():
         param = torch.nn.Parameter(torch.zeros(hvd.rank()))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0))
-        param.sum().backward()
-        with pytest.raises(Mismatch, match="the ranks optimise different parameters"):
-            optimizer.step()
+        for _ in range(2):
+            param.sum().backward()
+            with pytest.raises(Mismatch, match="the ranks optimise different parameters"):
+                optimizer.step()
+        params = parameters()
+        step(optimizer_of(params), params, 0)
+        assert trained(params) == pytest.approx(wanted(([1, 2], 0)))
+    assert hvd.join() > 0
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [3, 3]
 
 
 def check_process_set() -> None:

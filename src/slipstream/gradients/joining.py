@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 
+from slipstream.base.errors import Mismatch
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
@@ -41,7 +42,8 @@ def join(
         helped = False
         while (turn := turns.next(partial(stand_in_of, group))) is not None:
             exchange, wish = turn
-            exchange.take_part(wish)
+            with suppress(Mismatch):  # which the ranks that step raise, too, and may go on
+                exchange.take_part(wish)
             helped = True
         if named is not None and negotiator is not None:
             named.wait()

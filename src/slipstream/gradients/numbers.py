@@ -9,7 +9,9 @@ place.
 
 from __future__ import annotations
 
+import gc
 import weakref
+from collections.abc import Collection
 from typing import Any, Protocol, TypeAlias
 
 __all__ = ["Numbers", "TakesPart", "Told"]
@@ -71,21 +73,23 @@ class Numbers:
         """Its number; 0 if it has none yet."""
         return self._number_of.get(exchange, 0)
 
-    def guess(self, exchange: TakesPart) -> int:
-        """The number that one without a number gets if no rank knows better."""
-        taken: set[int] = set()
-        new = self._highest
-        for one in filter(None, [reference() for reference in self._without]):
-            same = one.told()["same"]
-            fitting = [
-                n for n, other in self._stand_ins.items() if n not in taken and other.told()["same"] == same
-            ]
-            new += not fitting
-            number = min(fitting, default=new)
-            if one is exchange:
-                return number
-            taken.add(number)
-        raise AssertionError("the exchange has a number")
+    def alike(self, same: Any) -> list[int]:
+        """The numbers of this rank's own exchanges that have this in common with another one (`Told`)."""
+        gc.collect()  # what nobody uses any more may still be there, in a cycle
+        made = [(number, reference()) for number, reference in self._made.items()]
+        return [number for number, one in made if one is not None and one.told()["same"] == same]
+
+    def choose(self, exchange: TakesPart, others: Collection[int]) -> int:
+        """A number for one that has none, where no rank knows better: ranks make those that look alike in one order.
+
+        ``others``: the numbers of those on all ranks that look like it.
+        """
+        same = exchange.told()["same"]
+        waiting = [one for one in (reference() for reference in self._without) if one is not None]
+        before = waiting[: waiting.index(exchange)]
+        place = sum(one.told()["same"] == same for one in before)
+        free = sorted(number for number in others if self._of_this_rank(number) is None)
+        return free[place] if place < len(free) else self._highest + 1 + place - len(free)
 
     def settle(self, exchange: TakesPart, number: int) -> str:
         """It has this number, as the ranks have agreed; returns what stands in the way, "" if nothing does."""

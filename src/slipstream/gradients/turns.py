@@ -41,11 +41,11 @@ _JOINED = (
 class _Facts(NamedTuple):
     """What the ranks tell with a turn; of each the highest of all ranks counts.
 
-    ``number``: of the exchange; ``guess``: where the rank does not know it. Both are 0 on a rank that has ``joined``.
+    ``number``: of the exchange, 0 where the rank is ``unsure`` of it, or has ``joined``.
     """
 
     number: int
-    guess: int
+    unsure: int
     wish: int
     joined: int
 
@@ -72,6 +72,9 @@ class _Turns:
     def __init__(self, group: Group) -> None:
         self._group = group.beside("the turns of optimizers")
         self._numbers = Numbers()
+        self._checks = (
+            False  # a rank has joined before it knew an exchange: ranks may number others differently
+        )
 
     def add(self, exchange: TakesPart) -> None:
         """Takes note of a new one; all ranks make them in one order."""
@@ -83,14 +86,14 @@ class _Turns:
         if not numbers.knows(exchange):  # made in a job before this one
             numbers.add(exchange)
         number = numbers.of(exchange)
-        guess = 0 if number else numbers.guess(exchange)
-        turn = self._tell(_Facts(number, guess, wish, False), _STEP)
-        if not number or numbers.is_new(number):
-            self._begin_first(exchange, turn.heard())
+        turn = self._tell(_Facts(number, not number, wish, False), _STEP)
+        if self._checks or numbers.is_new(number):
+            self._check(exchange, turn.heard())
         return turn
 
-    def _begin_first(self, exchange: TakesPart, heard: _Facts) -> None:
-        number = heard.number or heard.guess
+    def _check(self, exchange: TakesPart, heard: _Facts) -> None:
+        """The ranks step the same one; all that have joined know it afterwards."""
+        number = heard.number or self._agree(exchange)
         problem = self._numbers.settle(exchange, number)
         if problem:
             self._abort(
@@ -100,7 +103,16 @@ class _Turns:
         new = self._numbers.is_new(number)
         self._numbers.has_a_turn(number)
         if new and heard.joined:
+            self._checks = True
             self._share(exchange.told())
+
+    def _agree(self, exchange: TakesPart | None) -> int:
+        """A number, where no rank that steps knows one; every rank calls it. ``exchange``: None where it has joined."""
+        told = self._share(None if exchange is None else exchange.told())
+        mine = np.array(self._numbers.alike(told["same"]), np.int64)
+        alike = arrays.all_gather(mine, group=self._group, name=_LIKE).tolist()
+        choice = 0 if exchange is None else self._numbers.choose(exchange, set(alike))
+        return int(arrays.all_reduce(np.array([choice]), Op.MAX, group=self._group, name=_LIKE)[0])
 
     def next(self, stand_in: Callable[[Told], TakesPart]) -> tuple[TakesPart, bool] | None:
         """Whose turn it is, and whether any rank has told a wish; None if no rank has batches any more.
@@ -108,13 +120,14 @@ class _Turns:
         ``stand_in``: makes what takes part for an exchange that this rank lacks.
         """
         heard = self._tell(
-            _Facts(0, 0, False, True), _JOINED, ENDLESS
+            _Facts(0, False, False, True), _JOINED, ENDLESS
         ).heard()  # the others may go on without steps
-        number = heard.number or heard.guess
-        if number == 0:
+        if not heard.number and not heard.unsure:
             return None
+        number = heard.number or self._agree(None)
         exchange = self._numbers.find(number)
         if self._numbers.is_new(number):
+            self._checks = True
             self._numbers.has_a_turn(number)
             told = self._share(None)
             if exchange is None:
@@ -162,7 +175,9 @@ class _Turns:
         """
         mine = np.array([[helped, waited, self._numbers.highest]], np.float64)
         everyone = np.asarray(arrays.all_gather(mine, group=self._group))
-        self._numbers.all_have_joined(int(everyone[:, 2].max()))
+        highest = everyone[:, 2]
+        self._checks = self._checks or bool((highest != highest[0]).any())
+        self._numbers.all_have_joined(int(highest.max()))
         return self._group.ranks[int(np.lexsort(everyone[:, 1::-1].T)[0])]
 
 
