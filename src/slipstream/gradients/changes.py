@@ -53,10 +53,14 @@ class ChangeExchange:
             vectors.memory[...] = 0
         _guarded(self, turns=False)
 
+    def same(self) -> Told:
+        """What all ranks must have alike, as far as others are told of it."""
+        vectors = [[int(one.dtype), list(one.counts)] for one in self._vectors]
+        return {"kind": "changes", "parameters": list(self._described), "vectors": vectors}
+
     def told(self) -> Told:
         """What a rank that lacks this exchange must know to take part."""
-        vectors = [[int(one.dtype), list(one.counts)] for one in self._vectors]
-        return {"kind": "changes", "same": {"parameters": list(self._described), "vectors": vectors}}
+        return {"same": self.same()}
 
     def numbered(self, number: int) -> None:
         """Nothing depends on the number."""

@@ -15,27 +15,25 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from slipstream.base import recording
-from slipstream.base.dtypes import Op, name_of
+from slipstream.base.dtypes import Op
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.log import Log
 from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement, check_arguments, check_compressions, check_values
-from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
-from slipstream.gradients.compression import as_data
+from slipstream.gradients.buckets import Bucket, Parameter, bucket_of
+from slipstream.gradients.likeness import Likeness
 from slipstream.gradients.lines import Line
 from slipstream.gradients.numbers import Told
-from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, in_order, missing, places_of
-from slipstream.gradients.policy import Policy, as_it_acts
+from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, places_of
+from slipstream.gradients.policy import Policy
 from slipstream.gradients.reductions import Exact, Reduction, Terms, without_effect
-from slipstream.gradients.states import Saved, States, check_kind, check_state, key_of, saved_of
+from slipstream.gradients.states import Saved, States, check_kind, check_state, saved_of
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import Turn, turns_of
 from slipstream.gradients.ways import reduction_of
@@ -132,8 +130,8 @@ class GradientExchange:
         self._count = count
         self._group = group
         self._terms = Terms(op, prescale, postscale)
-        self._groups = groups
         self._policy = Policy() if policy is None else policy
+        self._like = Likeness(gradients, count, group, self._terms, groups, self._policy, overlaps)
         self._states = States()
         self._overlaps = overlaps
         self._unsettled: list[Bucket] = []
@@ -180,12 +178,12 @@ class GradientExchange:
 
     def state_dict(self) -> Saved:
         """What compressions remember of each parameter on this rank, as copies; between steps."""
-        return saved_of(self._policy.way, self._states.copies(self._parameters()))
+        return saved_of(self._policy.way, self._states.copies(self._like.parameters()))
 
     def load_state_dict(self, saved: Saved) -> None:
         """Takes over what `state_dict` returned on this rank; ValueError if it does not fit."""
         check_kind(saved, self._policy.way)
-        check_state(saved["parameters"], self._parameters())
+        check_state(saved["parameters"], self._like.parameters())
         self._states.take_over(saved["parameters"])
 
     def inherit(self, before: GradientExchange, numbers: Sequence[int | None]) -> None:
@@ -193,18 +191,9 @@ class GradientExchange:
 
         ``numbers``: here, of each parameter that is there; None for one that is not here.
         """
-        there = before._parameters()
-        states = before._states.copies(there)
-        self._states.take_over(
-            {
-                key_of(self._gradients.parameter(number)): states[key_of(parameter)]
-                for parameter, number in zip(there, numbers, strict=True)
-                if number is not None
-            }
-        )
-
-    def _parameters(self) -> list[Parameter]:
-        return [self._gradients.parameter(index) for index in range(self._count)]
+        there, here = before._like.parameters(), self._like.parameters()
+        kept = [(one, here[number]) for one, number in zip(there, numbers, strict=True) if number is not None]
+        self._states.inherit(before._states, kept)
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
@@ -347,24 +336,15 @@ class GradientExchange:
             self._absent = False
             self._begin()
 
+    def same(self) -> Told:
+        """What all ranks must have alike, as far as others are told of it."""
+        return {"kind": "gradients", **self._like.told()}
+
     def told(self) -> Told:
         """What a rank that lacks this exchange must know to take part."""
-        group, terms = self._group(), self._terms
-        asked = [self._asked(index, group) for index in range(self._count)]
-        same = {
-            "parameters": list(self._gradients.describe()),
-            "op": terms.op,
-            "prescale": terms.prescale,
-            "postscale": terms.postscale,
-            "groups": [list(members) for members in self._groups],
-            "overlaps": self._overlaps,
-            "compression": as_data(self._policy.of_all(group)),
-            "travel": [[p.name, list(p.shape), p.count, int(p.dtype), as_data(p.way)] for p in asked],
-        }
         cut_before = self._cut_before()
         return {
-            "kind": "gradients",
-            "same": same,
+            "same": self.same(),
             "passes": self.passes,
             "marks": list(self._gradients.marks()),
             "line": self._line.purpose,
@@ -378,11 +358,8 @@ class GradientExchange:
         self._line.purpose = told["line"]
         self._sparse, self._due = told["sparse"], told["due"]
         if told["buckets"] is not None:
-            group = self._group()
-            self._known = [
-                [self._travelling(self._asked(index, group), group) for index in part]
-                for part in told["buckets"]
-            ]
+            travelling = [self._like.travelling(one) for one in self._like.asked()]
+            self._known = [[travelling[index] for index in part] for part in told["buckets"]]
 
     def numbered(self, number: int) -> None:
         """It has this number among the exchanges of the group."""
@@ -462,21 +439,12 @@ class GradientExchange:
         self._line.take_reducers()
         group = self._line.group()
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
-        described = self._gradients.describe()
-        check_agreement("optimise", described, group)
-        named = all(self._gradients.parameter(index).name for index in range(self._count))
-        check_values(self._gradients.marks(), described, named, group)
-        asked = [self._asked(index, group) for index in range(self._count)]
-        ways = [f"{one.way} ({name_of(one.dtype)})" for one in asked]
-        check_compressions(str(self._policy.of_all(group)), ways, described, group)
-        self._policy.tell_of_no_effect(group)
-        parameters = [self._travelling(one, group) for one in asked]
-        check_arguments(self._overlaps, self.passes, group)
+        parameters = self._like.compare(self.passes, group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         places = arrays.all_reduce(places_of(self._order, self._count), Op.MAX, group=group)
         self._sparse = [index for index, flag in enumerate(flags) if flag]
         in_buckets = [one for one in reversed(parameters) if not flags[one.index]]
-        self._build(self._cut(in_buckets, places), group)
+        self._build(self._like.cut(in_buckets, places), group)
 
     def _learn_again(self) -> None:
         """Gradients come in another order for long: agree on it, and cut the buckets anew if that is worth it.
@@ -487,34 +455,8 @@ class GradientExchange:
         places = arrays.all_reduce(self._watch.places, Op.MAX, group=group)
         self._watch.agreed()
         before, after = self._parts(), self._recut(places)
-        facts = {
-            "buckets": len(after),
-            "percent_hidden_before": round(100 - 100 * exposed(before, places)),
-            "percent_hidden_after": round(100 - 100 * exposed(after, places)),
-        }
-        if not gains(before, after, places):
-            recording.mark("gradients", "order kept", **facts)
-            return
-        self._build(after, group)
-        recording.mark("gradients", "order learnt again", **facts)
-        if group.rank == 0:
-            _log.info(
-                "gradients come in another order: %d buckets are cut anew, which can hide %d %% of their exchange "
-                "behind backward in place of %d %%",
-                len(after),
-                facts["percent_hidden_after"],
-                facts["percent_hidden_before"],
-            )
-
-    def _asked(self, index: int, group: Group) -> Parameter:
-        """A parameter with the way that is asked for."""
-        parameter = self._gradients.parameter(index)
-        return replace(parameter, way=self._policy.asked_of(parameter, group, self._terms.op))
-
-    def _travelling(self, parameter: Parameter, group: Group) -> Parameter:
-        """A parameter with the way that its gradient takes."""
-        way = as_it_acts(parameter.way, group)
-        return replace(parameter, dtype=way.dtype(parameter.dtype), way=way)
+        if _is_better(before, after, places, group.rank == 0):
+            self._build(after, group)
 
     def _build(self, parts: Cut, group: Group) -> None:
         self._buckets = [bucket_of(part, group, _label(part)) for part in parts]
@@ -526,17 +468,12 @@ class GradientExchange:
             for place in bucket.places:
                 self._bucket_of[place.parameter.index] = bucket
 
-    def _cut(self, parameters: Sequence[Parameter], places: Places) -> Cut:
-        """Into buckets, for gradients that come at these places."""
-        most = OVERLAPPED_BYTES if self._overlaps else None
-        return cut(in_order(parameters, places), self._groups, most, missing(places))
-
     def _parts(self) -> Cut:
         """The parameters of each bucket that there is."""
         return [[place.parameter for place in bucket.places] for bucket in self._buckets or ()]
 
     def _recut(self, places: Places) -> Cut:
-        return self._cut([parameter for part in self._parts() for parameter in part], places)
+        return self._like.cut([parameter for part in self._parts() for parameter in part], places)
 
     def _fill(self, index: int) -> None:
         self._gradients.write(index)
@@ -564,6 +501,26 @@ class GradientExchange:
 
 def _drop(_: list[int]) -> None:
     """Takes gradients that nobody wants."""
+
+
+def _is_better(before: Cut, after: Cut, places: Places, logs: bool) -> bool:
+    """Whether other buckets are worth a change, of which the timeline and, if this rank ``logs``, the log tell."""
+    facts = {
+        "buckets": len(after),
+        "percent_hidden_before": round(100 - 100 * exposed(before, places)),
+        "percent_hidden_after": round(100 - 100 * exposed(after, places)),
+    }
+    better = gains(before, after, places)
+    recording.mark("gradients", "order learnt again" if better else "order kept", **facts)
+    if better and logs:
+        _log.info(
+            "gradients come in another order: %d buckets are cut anew, which can hide %d %% of their exchange "
+            "behind backward in place of %d %%",
+            len(after),
+            facts["percent_hidden_after"],
+            facts["percent_hidden_before"],
+        )
+    return better
 
 
 def _label(parameters: Sequence[Parameter]) -> str:

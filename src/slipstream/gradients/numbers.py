@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 __all__ = ["Numbers", "TakesPart", "Told"]
 
 Told: TypeAlias = "dict[str, Any]"
-"""What JSON can carry of an exchange. ``kind``: of which class it is; ``same``: what all ranks must have alike."""
+"""What JSON can carry of an exchange."""
 
 _MOST_SHOWN = 200  # characters of what differs
 
@@ -28,8 +28,11 @@ class TakesPart(Protocol):
     def take_part(self, wish: bool) -> None:
         """Runs it once without gradients of this rank; ``wish``: whether any rank has told one."""
 
+    def same(self) -> Told:
+        """What all ranks must have alike of it."""
+
     def told(self) -> Told:
-        """What a rank that lacks it must know to take part."""
+        """What a rank that lacks it must know to take part; `same` is a part of it, by this name."""
 
     def numbered(self, number: int) -> None:
         """It has this number from now on."""
@@ -73,23 +76,24 @@ class Numbers:
         """Its number; 0 if it has none yet."""
         return self._number_of.get(exchange, 0)
 
-    def alike(self, same: Any) -> list[int]:
-        """The numbers of this rank's own exchanges that have this in common with another one (`Told`)."""
+    def alike(self, same: Told) -> list[int]:
+        """The numbers of this rank's own exchanges that are like one of which this is the same on all ranks."""
         gc.collect()  # what nobody uses any more may still be there, in a cycle
         made = [(number, reference()) for number, reference in self._made.items()]
-        return [number for number, one in made if one is not None and one.told()["same"] == same]
+        return [number for number, one in made if one is not None and one.same() == same]
 
     def choose(self, exchange: TakesPart, others: Collection[int]) -> int:
         """A number for one that has none, where no rank knows better: ranks make those that look alike in one order.
 
         ``others``: the numbers of those on all ranks that look like it.
         """
-        same = exchange.told()["same"]
+        same = exchange.same()
         waiting = [one for one in (reference() for reference in self._without) if one is not None]
         before = waiting[: waiting.index(exchange)]
-        place = sum(one.told()["same"] == same for one in before)
+        place = sum(one.same() == same for one in before)
         free = sorted(number for number in others if self._of_this_rank(number) is None)
-        return free[place] if place < len(free) else self._highest + 1 + place - len(free)
+        new = self._highest + 1 + place - len(free)
+        return free[place] if place < len(free) else new
 
     def settle(self, exchange: TakesPart, number: int) -> str:
         """It has this number, as the ranks have agreed; returns what stands in the way, "" if nothing does."""
@@ -100,7 +104,7 @@ class Numbers:
             return f"steps an optimizer that is not optimizer {number}, which other ranks step"
         stand_in = self._stand_ins.get(number)
         if stand_in is not None:
-            difference = _difference(exchange.told(), stand_in.told())
+            difference = _difference(exchange.same(), stand_in.same())
             if difference:
                 return f"steps an optimizer that is not like optimizer {number} of the other ranks ({difference})"
             exchange.take_over(stand_in)
@@ -145,14 +149,12 @@ class Numbers:
 
 
 def _difference(mine: Told, theirs: Told) -> str:
-    """What ranks must have alike, and do not; "" if all is alike."""
-    if mine["kind"] != theirs["kind"]:
-        return f"{mine['kind']} here, {theirs['kind']} there"
-    for what, here in mine["same"].items():
-        there = theirs["same"][what]
+    """What ranks must have alike, and do not (`TakesPart.same`); "" if all is alike."""
+    for what, here in mine.items():
+        there = theirs.get(what)
         if here == there:
             continue
-        if not isinstance(here, list) or len(here) != len(there):
+        if not isinstance(here, list) or not isinstance(there, list) or len(here) != len(there):
             return f"{what}: {here!s:.{_MOST_SHOWN}} here, {there!s:.{_MOST_SHOWN}} there"
         number = next(i for i, one in enumerate(here) if one != there[i])
         return f"{what}, number {number}: {here[number]} here, {there[number]} there"

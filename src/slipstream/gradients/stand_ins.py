@@ -42,8 +42,7 @@ def stand_in_of(group: Group, told: Told) -> TakesPart:
         assert found is not None
         return found
 
-    make = {"changes": _of_changes, "gradients": _of_gradients}[told["kind"]]
-    return make(told, there)
+    return _of_changes(told, there) if told["same"]["kind"] == "changes" else _of_gradients(told, there)
 
 
 def _of_changes(told: Told, group: Callable[[], Group]) -> ChangeExchange:
