@@ -397,6 +397,13 @@ def test_on_four_ranks_against_numpy(four: Any) -> None:
     four(check_against_numpy, "average")
 
 
+def test_ranks_that_step_different_optimizers_afterwards_end_all() -> None:
+    """They would wait for each other."""
+    script = Path(__file__).with_name("join_rank.py")
+    for text in ranks.run(script, 2, timeout=60, args=["order"]):
+        assert "rank 0 steps optimizer 1, and another rank optimizer 2: give all ranks the same" in text, text
+
+
 def test_a_rank_that_makes_another_optimizer_afterwards_ends_all() -> None:
     script = Path(__file__).with_name("join_rank.py")
     for text in ranks.run(script, 2, timeout=60, args=["other"]):
