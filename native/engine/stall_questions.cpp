@@ -16,6 +16,8 @@ constexpr size_t kMostAnswerText = 500;
 constexpr const char* kBothSend =
     "; a send and its recv need the same tag, and where both send first, one must receive first, or send with "
     "async_op=True, and wait for it after its receive";
+constexpr const char* kBothReceive =
+    "; a send and its recv need the same tag, and where both receive first, one must send first";
 constexpr size_t kMostDescription = 1000;
 constexpr uint8_t kTakesPart = 1;                      // flag of a status
 constexpr uint8_t kAskOnly = 1;                        // flag of a description: do not compare
@@ -193,13 +195,19 @@ std::string StallQuestions::absence(int asker, const WorkHeader& asked, Time now
   const std::string what = direct ? "has not called its side of #" : "has not called #";
   std::string text = what + std::to_string(asked.seq) + (direct ? " of these sends and receives" : " of this group");
   text += last.empty() ? ", and none before it" : ": its last one there is " + last;
-  return text + kNowIt + report_.occupation(now) + (direct && sends_to(asker) ? kBothSend : "");
+  return text + kNowIt + report_.occupation(now) + (direct ? cure_with(asker) : "");
 }
 
-bool StallQuestions::sends_to(int rank) const {
-  return std::ranges::any_of(executions_.in_order(), [rank](const Execution* execution) {
+const char* StallQuestions::cure_with(int rank) const {
+  if (waits_for(rank, Side::sender)) return kBothSend;
+  return waits_for(rank, Side::receiver) ? kBothReceive : "";
+}
+
+bool StallQuestions::waits_for(int rank, Side side) const {
+  if (side == Side::receiver && receives_.may_come_from(rank)) return true;
+  return std::ranges::any_of(executions_.in_order(), [=](const Execution* execution) {
     const Signature& signature = execution->work()->request.signature;
-    return signature.side == Side::sender && signature.other_side == rank;
+    return signature.side == side && signature.other_side == rank;
   });
 }
 

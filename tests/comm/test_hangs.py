@@ -91,3 +91,14 @@ def test_ranks_that_both_send_first_learn_the_cure(transport: str) -> None:
         and "where both send first, one must receive first, or send with async_op=True" in text
         for rank, text in enumerate(texts)
     ), texts
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_ranks_that_both_receive_first_learn_the_cure(transport: str) -> None:
+    script = Path(__file__).with_name("both_receive_rank.py")
+    texts = ranks.run(script, 2, transport=transport, env={"SLIPSTREAM_TIMEOUT": "3"})
+    assert any(
+        f"in recv(from rank {1 - rank}, tag=7, float32, 1000 elements) #0" in text
+        and "where both receive first, one must send first" in text
+        for rank, text in enumerate(texts)
+    ), texts

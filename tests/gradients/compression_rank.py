@@ -22,8 +22,8 @@ from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_compressions
 from slipstream.gradients.compression import PowerSGD, TopK, Wire
+from slipstream.gradients.joining import join
 from slipstream.gradients.policy import Policy
-from slipstream.gradients.turns import join
 
 SHAPES = [((80, 60), "f4"), ((60,), "f4"), ((30, 8, 20), "f8"), ((5, 3), "f4"), ((80, 60), "i4")]
 COMPRESSED = (0, 2)

@@ -124,6 +124,10 @@ class Bucket:
         """A new round: no gradient is there yet."""
         self.waiting = len(self.places)
 
+    def fill(self, element: NDArray[np.uint8]) -> None:
+        """Puts an element, given by its bytes, everywhere."""
+        self.memory[: self.count * element.size].reshape(-1, element.size)[...] = element
+
     def floats(self) -> NDArray[np.float32]:
         """All of its numbers; only if they are float32."""
         assert self.dtype == DType.F32

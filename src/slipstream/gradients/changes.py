@@ -10,6 +10,7 @@ from slipstream.comm.collectives.adasum_line import start_adasum
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.agreement import check_agreement
+from slipstream.gradients.numbers import Told
 from slipstream.gradients.turns import turns_of
 
 __all__ = ["ChangeExchange"]
@@ -22,17 +23,22 @@ class ChangeExchange:
 
     ``vectors``: the changes, a vector of each parameter, by dtype. ``described``: each parameter in words, which the
     ranks compare at first (`slipstream.gradients.agreement.description`). ``group``: gives the group, and is asked anew
-    in each step.
+    in each step. ``stands_in``: for one of other ranks (`stand_ins`).
     """
 
     def __init__(
-        self, vectors: Sequence[Vectors], described: Sequence[str], group: Callable[[], Group]
+        self,
+        vectors: Sequence[Vectors],
+        described: Sequence[str],
+        group: Callable[[], Group],
+        stands_in: bool = False,
     ) -> None:
         self._vectors = vectors
         self._described = described
         self._group = group
         self._agreed = False
-        turns_of(group()).add(self)
+        if not stands_in:
+            turns_of(group()).add(self)
 
     def reduce(self) -> None:
         """Makes this rank's changes those of all ranks. Every rank calls it.
@@ -46,6 +52,25 @@ class ChangeExchange:
         for vectors in self._vectors:
             vectors.memory[...] = 0
         _guarded(self, turns=False)
+
+    def same(self) -> Told:
+        """What all ranks must have alike, as far as others are told of it."""
+        vectors = [[int(one.dtype), list(one.counts)] for one in self._vectors]
+        return {"kind": "changes", "parameters": list(self._described), "vectors": vectors}
+
+    def told(self) -> Told:
+        """What a rank that lacks this exchange must know to take part."""
+        return {"same": self.same()}
+
+    def numbered(self, number: int) -> None:
+        """Nothing depends on the number."""
+
+    def take_over(self, stand_in: ChangeExchange) -> None:
+        """Takes the place of one that has taken part for this rank: the ranks have compared the parameters then."""
+        self._agreed = stand_in._agreed
+
+    def rest(self) -> None:
+        """Keeps its memory."""
 
     def broken_off(self, error: BaseException) -> None:
         """What breaks the exchange off, from outside, would leave the other ranks waiting."""

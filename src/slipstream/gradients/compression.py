@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import astuple, dataclass
+from typing import Any, TypeAlias
 
 from slipstream.base.arguments import as_number
 from slipstream.base.dtypes import WIRE_NAMES, DType, name_of
@@ -19,8 +19,10 @@ __all__ = [
     "TopK",
     "Way",
     "Wire",
+    "as_data",
     "is_floating_point",
     "kind_of",
+    "way_of",
 ]
 
 _NARROW = ("f8", "int8")  # wires of fewer bits than any floating-point dtype of a gradient
@@ -151,6 +153,27 @@ def kind_of(way: Way | None) -> str:
     if isinstance(way, PowerSGD):
         return "PowerSGD"
     return f"{way.name} with error feedback" if isinstance(way, Wire) and way.feedback else "none"
+
+
+def as_data(way: Way) -> list[Any]:
+    """A way as other ranks are told of it.
+
+    >>> as_data(Wire("int8"))
+    ['Wire', 'int8', False]
+    """
+    return [type(way).__name__, *astuple(way)]
+
+
+def way_of(data: list[Any]) -> Way:
+    """What `as_data` has made a list of.
+
+    >>> way_of(["TopK", 0.01])
+    TopK(ratio=0.01)
+    """
+    kind, *fields = data
+    if kind == "Cast":
+        return Cast(None if fields[0] is None else DType(fields[0]))
+    return {"Wire": Wire, "TopK": TopK, "PowerSGD": PowerSGD}[kind](*fields)  # type: ignore[no-any-return]
 
 
 EXACT = Cast(None)

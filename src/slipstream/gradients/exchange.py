@@ -15,25 +15,25 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from slipstream.base import recording
-from slipstream.base.dtypes import Op, name_of
+from slipstream.base.dtypes import Op
 from slipstream.base.errors import SlipstreamError
 from slipstream.base.log import Log
 from slipstream.comm.collectives import arrays
 from slipstream.comm.collectives.interruption import Together, abort_interrupted, guarded_call
 from slipstream.comm.membership.group import Group
-from slipstream.gradients.agreement import check_agreement, check_arguments, check_compressions, check_values
-from slipstream.gradients.buckets import OVERLAPPED_BYTES, Bucket, Parameter, bucket_of, cut
+from slipstream.gradients.buckets import Bucket, Parameter, bucket_of
+from slipstream.gradients.likeness import Likeness
 from slipstream.gradients.lines import Line
-from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, in_order, missing, places_of
-from slipstream.gradients.policy import Policy, as_it_acts
-from slipstream.gradients.reductions import Exact, Reduction, Terms
-from slipstream.gradients.states import Saved, States, check_kind, check_state, key_of, saved_of
+from slipstream.gradients.numbers import Told
+from slipstream.gradients.order import Cut, Places, Watch, exposed, gains, places_of
+from slipstream.gradients.policy import Policy
+from slipstream.gradients.reductions import Exact, Reduction, Terms, without_effect
+from slipstream.gradients.states import Saved, States, check_kind, check_state, saved_of
 from slipstream.gradients.story import StepStory
 from slipstream.gradients.turns import Turn, turns_of
 from slipstream.gradients.ways import reduction_of
@@ -105,7 +105,7 @@ class GradientExchange:
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
     that share a bucket. ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
     on after the step (`launch`, `settle`); those gradients that backward computes last then travel first, as the next
-    forward pass needs their parameters first.
+    forward pass needs their parameters first. ``stands_in``: for an exchange of other ranks (`stand_ins`).
     Backward may run in any thread; `synchronize` runs in the caller's.
     """
 
@@ -122,6 +122,7 @@ class GradientExchange:
         groups: Sequence[Sequence[int]],
         policy: Policy | None = None,
         overlaps: bool = False,
+        stands_in: bool = False,
     ) -> None:
         self.passes = passes
         self.touched = False
@@ -129,8 +130,8 @@ class GradientExchange:
         self._count = count
         self._group = group
         self._terms = Terms(op, prescale, postscale)
-        self._groups = groups
         self._policy = Policy() if policy is None else policy
+        self._like = Likeness(gradients, count, group, self._terms, groups, self._policy, overlaps)
         self._states = States()
         self._overlaps = overlaps
         self._unsettled: list[Bucket] = []
@@ -141,6 +142,8 @@ class GradientExchange:
         self._left = [passes] * count
         self._order: list[int] = []
         self._buckets: list[Bucket] | None = None
+        self._known: Cut | None = None  # what to make buckets of, where other ranks have them already
+        self._absent = False  # this rank takes part in a step of others
         self._bucket_of: dict[int, Bucket] = {}
         self._reductions: dict[Bucket, Reduction] = {}  # in the order of the buckets
         self._sparse: list[int] = []
@@ -149,7 +152,9 @@ class GradientExchange:
         self._lock = threading.RLock()
         self._amid = False  # a thread is amid a part of a step
         self._story = StepStory()
-        self._line = Line(group, turns_of(group()).add(self))
+        self._line = Line(group)
+        if not stands_in:
+            turns_of(group()).add(self)
         gradients.watch(_ready(self))
 
     def detach(self) -> None:
@@ -173,12 +178,12 @@ class GradientExchange:
 
     def state_dict(self) -> Saved:
         """What compressions remember of each parameter on this rank, as copies; between steps."""
-        return saved_of(self._policy.way, self._states.copies(self._parameters()))
+        return saved_of(self._policy.way, self._states.copies(self._like.parameters()))
 
     def load_state_dict(self, saved: Saved) -> None:
         """Takes over what `state_dict` returned on this rank; ValueError if it does not fit."""
         check_kind(saved, self._policy.way)
-        check_state(saved["parameters"], self._parameters())
+        check_state(saved["parameters"], self._like.parameters())
         self._states.take_over(saved["parameters"])
 
     def inherit(self, before: GradientExchange, numbers: Sequence[int | None]) -> None:
@@ -186,18 +191,9 @@ class GradientExchange:
 
         ``numbers``: here, of each parameter that is there; None for one that is not here.
         """
-        there = before._parameters()
-        states = before._states.copies(there)
-        self._states.take_over(
-            {
-                key_of(self._gradients.parameter(number)): states[key_of(parameter)]
-                for parameter, number in zip(there, numbers, strict=True)
-                if number is not None
-            }
-        )
-
-    def _parameters(self) -> list[Parameter]:
-        return [self._gradients.parameter(index) for index in range(self._count)]
+        there, here = before._like.parameters(), self._like.parameters()
+        kept = [(one, here[number]) for one, number in zip(there, numbers, strict=True) if number is not None]
+        self._states.inherit(before._states, kept)
 
     def ready(self, index: int) -> None:
         """A parameter's gradient has been accumulated once more."""
@@ -331,12 +327,61 @@ class GradientExchange:
         self._alone(self._complete_alone, wish)
 
     def _complete_alone(self, wish: bool) -> None:
+        self._absent = True
         try:
             with Together(self._group(), _EXCHANGE):
                 again = self._complete()
                 self._due = wish and not again
         finally:
+            self._absent = False
             self._begin()
+
+    def same(self) -> Told:
+        """What all ranks must have alike, as far as others are told of it."""
+        return {"kind": "gradients", **self._like.told()}
+
+    def told(self) -> Told:
+        """What a rank that lacks this exchange must know to take part."""
+        cut_before = self._cut_before()
+        return {
+            "same": self.same(),
+            "passes": self.passes,
+            "marks": list(self._gradients.marks()),
+            "line": self._line.purpose,
+            "buckets": cut_before and [[parameter.index for parameter in part] for part in cut_before],
+            "sparse": self._sparse,
+            "due": self._due,
+        }
+
+    def stand_in(self, told: Told) -> None:
+        """Becomes what the ranks have that have ``told`` of theirs; before anything else."""
+        self._line.purpose = told["line"]
+        self._sparse, self._due = told["sparse"], told["due"]
+        if told["buckets"] is not None:
+            travelling = [self._like.travelling(one) for one in self._like.asked()]
+            self._known = [[travelling[index] for index in part] for part in told["buckets"]]
+
+    def numbered(self, number: int) -> None:
+        """It has this number among the exchanges of the group."""
+        self._line.numbered(number)
+
+    def take_over(self, stand_in: GradientExchange) -> None:
+        """Takes the place of one that has taken part for this rank: with its group, buckets like its, and factors."""
+        self._line, self._sparse, self._due = stand_in._line, stand_in._sparse, stand_in._due
+        self._known = stand_in._cut_before()
+        self._states.share_factors(stand_in._states)
+
+    def rest(self) -> None:
+        """Gives memory back that can be made anew: this one is a stand-in, and may not be needed again."""
+        self._known = self._cut_before()
+        self._buckets, self._bucket_of, self._reductions = None, {}, {}
+        before, self._states = self._states, States()
+        self._states.share_factors(before)
+        self._line.end()
+
+    def _cut_before(self) -> Cut | None:
+        """The parameters of each bucket, if the ranks have agreed on buckets."""
+        return self._known if self._buckets is None else self._parts()
 
     def broken_off(self, error: BaseException) -> None:
         """What breaks the exchange off, from outside, would leave the other ranks with less than all gradients."""
@@ -348,7 +393,11 @@ class GradientExchange:
 
     def _complete(self) -> bool:
         """Reduces all gradients; returns whether the ranks have agreed on their order anew."""
-        if self._buckets is None:
+        if self._known is not None:
+            self._line.begin_again()
+            self._build(self._known, self._line.group())
+            self._known = None
+        elif self._buckets is None:
             self._learn()
         self._launch_rest()
         sparse = [self._gradients.start_sparse(index) for index in self._sparse]
@@ -390,21 +439,12 @@ class GradientExchange:
         self._line.take_reducers()
         group = self._line.group()
         sparse = np.array(self._gradients.sparse(), dtype=np.bool_)
-        described = self._gradients.describe()
-        check_agreement("optimise", described, group)
-        named = all(self._gradients.parameter(index).name for index in range(self._count))
-        check_values(self._gradients.marks(), described, named, group)
-        asked = [self._asked(index, group) for index in range(self._count)]
-        ways = [f"{one.way} ({name_of(one.dtype)})" for one in asked]
-        check_compressions(str(self._policy.of_all(group)), ways, described, group)
-        self._policy.tell_of_no_effect(group)
-        parameters = [self._travelling(one, group) for one in asked]
-        check_arguments(self._overlaps, self.passes, group)
+        parameters = self._like.compare(self.passes, group)
         flags = arrays.all_reduce(sparse, Op.MAX, group=group).tolist()
         places = arrays.all_reduce(places_of(self._order, self._count), Op.MAX, group=group)
         self._sparse = [index for index, flag in enumerate(flags) if flag]
         in_buckets = [one for one in reversed(parameters) if not flags[one.index]]
-        self._build(self._cut(in_buckets, places), group)
+        self._build(self._like.cut(in_buckets, places), group)
 
     def _learn_again(self) -> None:
         """Gradients come in another order for long: agree on it, and cut the buckets anew if that is worth it.
@@ -415,34 +455,8 @@ class GradientExchange:
         places = arrays.all_reduce(self._watch.places, Op.MAX, group=group)
         self._watch.agreed()
         before, after = self._parts(), self._recut(places)
-        facts = {
-            "buckets": len(after),
-            "percent_hidden_before": round(100 - 100 * exposed(before, places)),
-            "percent_hidden_after": round(100 - 100 * exposed(after, places)),
-        }
-        if not gains(before, after, places):
-            recording.mark("gradients", "order kept", **facts)
-            return
-        self._build(after, group)
-        recording.mark("gradients", "order learnt again", **facts)
-        if group.rank == 0:
-            _log.info(
-                "gradients come in another order: %d buckets are cut anew, which can hide %d %% of their exchange "
-                "behind backward in place of %d %%",
-                len(after),
-                facts["percent_hidden_after"],
-                facts["percent_hidden_before"],
-            )
-
-    def _asked(self, index: int, group: Group) -> Parameter:
-        """A parameter with the way that is asked for."""
-        parameter = self._gradients.parameter(index)
-        return replace(parameter, way=self._policy.asked_of(parameter, group, self._terms.op))
-
-    def _travelling(self, parameter: Parameter, group: Group) -> Parameter:
-        """A parameter with the way that its gradient takes."""
-        way = as_it_acts(parameter.way, group)
-        return replace(parameter, dtype=way.dtype(parameter.dtype), way=way)
+        if _is_better(before, after, places, group.rank == 0):
+            self._build(after, group)
 
     def _build(self, parts: Cut, group: Group) -> None:
         self._buckets = [bucket_of(part, group, _label(part)) for part in parts]
@@ -454,17 +468,12 @@ class GradientExchange:
             for place in bucket.places:
                 self._bucket_of[place.parameter.index] = bucket
 
-    def _cut(self, parameters: Sequence[Parameter], places: Places) -> Cut:
-        """Into buckets, for gradients that come at these places."""
-        most = OVERLAPPED_BYTES if self._overlaps else None
-        return cut(in_order(parameters, places), self._groups, most, missing(places))
-
     def _parts(self) -> Cut:
         """The parameters of each bucket that there is."""
         return [[place.parameter for place in bucket.places] for bucket in self._buckets or ()]
 
     def _recut(self, places: Places) -> Cut:
-        return self._cut([parameter for part in self._parts() for parameter in part], places)
+        return self._like.cut([parameter for part in self._parts() for parameter in part], places)
 
     def _fill(self, index: int) -> None:
         self._gradients.write(index)
@@ -477,6 +486,8 @@ class GradientExchange:
         while self._next < len(buckets) and not buckets[self._next].waiting:
             bucket, group = buckets[self._next], self._line.group()
             with Together(group, _EXCHANGE):
+                if self._absent:
+                    bucket.fill(without_effect(bucket.dtype, self._terms.op))
                 self._reductions[bucket].start(group, self._next if self._overlaps else 0)
                 self._next += 1
             recording.mark(
@@ -490,6 +501,26 @@ class GradientExchange:
 
 def _drop(_: list[int]) -> None:
     """Takes gradients that nobody wants."""
+
+
+def _is_better(before: Cut, after: Cut, places: Places, logs: bool) -> bool:
+    """Whether other buckets are worth a change, of which the timeline and, if this rank ``logs``, the log tell."""
+    facts = {
+        "buckets": len(after),
+        "percent_hidden_before": round(100 - 100 * exposed(before, places)),
+        "percent_hidden_after": round(100 - 100 * exposed(after, places)),
+    }
+    better = gains(before, after, places)
+    recording.mark("gradients", "order learnt again" if better else "order kept", **facts)
+    if better and logs:
+        _log.info(
+            "gradients come in another order: %d buckets are cut anew, which can hide %d %% of their exchange "
+            "behind backward in place of %d %%",
+            len(after),
+            facts["percent_hidden_after"],
+            facts["percent_hidden_before"],
+        )
+    return better
 
 
 def _label(parameters: Sequence[Parameter]) -> str:

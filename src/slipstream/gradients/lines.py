@@ -21,20 +21,27 @@ __all__ = ["Line"]
 
 
 class Line:
-    """``program``: gives the program's group, and is asked anew each time; ``number``: of the exchange there."""
+    """``program``: gives the program's group, and is asked anew each time.
 
-    def __init__(self, program: Callable[[], Group], number: int) -> None:
+    ``purpose`` is what all ranks name the group after: "" before the exchange has a number there.
+    """
+
+    def __init__(self, program: Callable[[], Group]) -> None:
         self._program = program
-        self._purpose = f"the gradients of optimizer {number} since {program().id}"
+        self.purpose = ""
         self._groups: weakref.WeakKeyDictionary[Group, Group] = weakref.WeakKeyDictionary()  # one a job
         self._ended = False
+
+    def numbered(self, number: int) -> None:
+        """The exchange has this number among those of the program's group."""
+        self.purpose = self.purpose or f"the gradients of optimizer {number} since {self._program().id}"
 
     def group(self) -> Group:
         """A group of the program's ranks for this exchange alone."""
         program = self._program()
         found = self._groups.get(program)
         if found is None:
-            found = self._groups[program] = program.beside(self._purpose)
+            found = self._groups[program] = program.beside(self.purpose)
         return found
 
     def take_reducers(self) -> None:
@@ -53,6 +60,10 @@ class Line:
     def end(self) -> None:
         """Nothing travels any more: another exchange may have the reducers."""
         self._ended = True
+
+    def begin_again(self) -> None:
+        """The opposite."""
+        self._ended = False
 
 
 # Of the program's groups whose reducers serve an exchange instead: that of this.

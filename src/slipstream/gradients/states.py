@@ -92,6 +92,17 @@ class States:
                 state[RESIDUAL][...] = 0
             state.pop(FACTOR, None)
 
+    def inherit(self, before: States, kept: Sequence[tuple[Parameter, Parameter]]) -> None:
+        """Takes over those of ``before``, of parameters as they are there and here."""
+        states = before.copies([there for there, _ in kept])
+        self.take_over({key_of(here): states[key_of(there)] for there, here in kept})
+
+    def share_factors(self, others: States) -> None:
+        """Takes over the factors of PowerSGD, which all ranks have alike."""
+        for key, state in others._of.items():
+            if FACTOR in state:
+                self._of.setdefault(key, {})[FACTOR] = state[FACTOR]
+
     def copies(self, parameters: Sequence[Parameter] = ()) -> dict[str, State]:
         """Copies of all, by the parameter's key and what it is. Those of ``parameters`` are there also if empty."""
         states = {

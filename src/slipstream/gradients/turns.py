@@ -1,19 +1,18 @@
-"""Ranks that have no more batches take part in the others' steps, with zeros, until these have none either.
+"""Whose turn it is: before an exchange completes, the ranks of its group tell each other which one they step.
 
-Before an exchange completes, the ranks of its group tell each other whose turn it is. A rank without batches learns
-from that which exchange it has to take part in. With its turn each rank tells whether it wishes that all ranks agree on
-something after the next turn: that is one bit, and no further message.
+A rank without batches learns from that which exchange it has to take part in. In the first turn of an exchange the
+ranks that step it tell those that have joined what it is like. With its turn each rank tells whether it wishes that all
+ranks agree on something after the next turn: that takes no further message.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +21,16 @@ from slipstream.base.dtypes import DType, Op
 from slipstream.base.errors import Aborted
 from slipstream.base.own_names import own_name
 from slipstream.comm.collectives import addresses, arrays
-from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
-from slipstream.comm.negotiation.agreement import Request
 from slipstream.comm.negotiation.messages import ENDLESS
-from slipstream.comm.negotiation.negotiated import Pending
-from slipstream.comm.negotiation.negotiator import negotiator_of
+from slipstream.gradients.numbers import Numbers, TakesPart, Told
 
-__all__ = ["JoinsBeside", "TakesPart", "Turn", "join", "turns_of"]
+__all__ = ["Turn", "turns_of"]
 
 _I64, _MAX = int(DType.I64), int(Op.MAX)
-_WISH = 1 << 32  # above the numbers of exchanges, so that the highest of all ranks has it if any has
 _NAME = own_name("the turn of an optimizer, or join")
+_LIKE = own_name("what an optimizer is like, for ranks that have joined")
 _STEP = "the step of an optimizer"
 _JOINED = (
     "join (it takes part in the steps of optimizers and in the operations that the others call, but not in those of "
@@ -42,114 +38,147 @@ _JOINED = (
 )
 
 
-JoinsBeside = Callable[[], AbstractContextManager[Callable[[], bool]]]
-"""Within it a rank takes part in other operations of other ranks; gives what tells whether it has done so."""
+class _Facts(NamedTuple):
+    """What the ranks tell with a turn; of each the highest of all ranks counts.
+
+    ``number``: of the exchange, 0 where the rank is ``unsure`` of it, or has ``joined``.
+    """
+
+    number: int
+    unsure: int
+    wish: int
+    joined: int
 
 
-class TakesPart(Protocol):
-    """An exchange that the ranks of a group run together."""
-
-    def take_part(self, wish: bool) -> None:
-        """Runs it once without gradients of this rank; ``wish``: whether any rank has told one."""
-
-
-class Turn(NamedTuple):
+class Turn:
     """The turn of an exchange, which this rank tells the others."""
 
-    number: NDArray[np.int64]
-    work: Work
+    def __init__(self, memory: NDArray[np.int64], work: Work) -> None:
+        self._memory, self._work = memory, work
+
+    def heard(self) -> _Facts:
+        """Waits until all ranks have told theirs; returns what all of them have."""
+        self._work.wait()
+        return _Facts(*self._memory.tolist())
 
     def wait(self) -> bool:
-        """Waits until all ranks have told it; returns whether any of them has told a wish."""
-        self.work.wait()
-        return bool(self.number[0] & _WISH)
+        """Waits as `heard` does; returns whether any rank has told a wish."""
+        return bool(self.heard().wish)
 
 
 class _Turns:
-    """The exchanges of one group, in the order in which they were made: the same on all ranks."""
+    """The exchanges of one group."""
 
     def __init__(self, group: Group) -> None:
         self._group = group.beside("the turns of optimizers")
-        self._exchanges: list[weakref.ref[TakesPart]] = []
+        self._numbers = Numbers()
+        self._checks = (
+            False  # a rank has joined before it knew an exchange: ranks may number others differently
+        )
 
-    def add(self, exchange: TakesPart) -> int:
-        """Takes note of a new one; returns its number, from 1."""
-        self._exchanges.append(weakref.ref(exchange))
-        return len(self._exchanges)
+    def add(self, exchange: TakesPart) -> None:
+        """Takes note of a new one; all ranks make them in one order."""
+        self._numbers.add(exchange)
 
     def begin(self, exchange: TakesPart, wish: bool = False) -> Turn:
         """Tells the others that it is this one's turn, and a ``wish``; the turn is to be waited for."""
-        if not any(one() is exchange for one in self._exchanges):  # made in a job before this one
-            self.add(exchange)
-        number = next(i for i, one in enumerate(self._exchanges, 1) if one() is exchange)
-        return self._tell(np.array([number + _WISH * wish], np.int64), _STEP)
+        numbers = self._numbers
+        if not numbers.knows(exchange):  # made in a job before this one
+            numbers.add(exchange)
+        number = numbers.of(exchange)
+        turn = self._tell(_Facts(number, not number, wish, False), _STEP)
+        if self._checks or numbers.is_new(number):
+            self._check(exchange, turn.heard())
+        return turn
 
-    def next(self) -> tuple[TakesPart, bool] | None:
-        """Whose turn it is, and whether any rank has told a wish; None if no rank has batches any more."""
-        turn = self._tell(np.zeros(1, np.int64), _JOINED, ENDLESS)  # the others may go on without steps
-        wish, number = turn.wait(), int(turn.number[0]) % _WISH
-        if number == 0:
-            return None
-        exchange = self._exchanges[number - 1]() if number <= len(self._exchanges) else None
-        if exchange is None:
-            rank = self._group.native.ranks[self._group.rank]
-            made = number <= len(self._exchanges)
-            text = f"rank {rank} has joined, and " + (
-                f"does not have optimizer {number} any more, which other ranks step: keep optimizers until join has "
-                "returned"
-                if made
-                else f"has not stepped optimizer {number} (or its gradient tape) before, which other ranks step: give "
-                "each rank at least one batch before it joins"
+    def _check(self, exchange: TakesPart, heard: _Facts) -> None:
+        """The ranks step the same one; all that have joined know it afterwards."""
+        number = heard.number or self._agree(exchange)
+        problem = self._numbers.settle(exchange, number)
+        if problem:
+            self._abort(
+                f"rank {self._rank} {problem}: give all ranks the same parameters and options, and have them step "
+                "their optimizers in one order"
             )
-            self._group.session.abort(text)
-            raise Aborted(text)
-        return exchange, wish
+        new = self._numbers.is_new(number)
+        self._numbers.has_a_turn(number)
+        if new and heard.joined:
+            self._checks = True
+            self._share(exchange.told())
 
-    def _tell(self, number: NDArray[np.int64], title: str, timeout: float = 0.0) -> Turn:
-        """``number`` becomes the highest of all ranks. ``title``: what reports call it while it waits for them."""
-        address = number.ctypes.data
+    def _agree(self, exchange: TakesPart | None) -> int:
+        """A number, where no rank that steps knows one; every rank calls it. ``exchange``: None where it has joined."""
+        told = self._share(None if exchange is None else exchange.told())
+        mine = np.array(self._numbers.alike(told["same"]), np.int64)
+        alike = arrays.all_gather(mine, group=self._group, name=_LIKE).tolist()
+        choice = 0 if exchange is None else self._numbers.choose(exchange, set(alike))
+        return int(arrays.all_reduce(np.array([choice]), Op.MAX, group=self._group, name=_LIKE)[0])
+
+    def next(self, stand_in: Callable[[Told], TakesPart]) -> tuple[TakesPart, bool] | None:
+        """Whose turn it is, and whether any rank has told a wish; None if no rank has batches any more.
+
+        ``stand_in``: makes what takes part for an exchange that this rank lacks.
+        """
+        heard = self._tell(
+            _Facts(0, False, False, True), _JOINED, ENDLESS
+        ).heard()  # the others may go on without steps
+        if not heard.number and not heard.unsure:
+            return None
+        number = heard.number or self._agree(None)
+        exchange = self._numbers.find(number)
+        if self._numbers.is_new(number):
+            self._checks = True
+            self._numbers.has_a_turn(number)
+            told = self._share(None)
+            if exchange is None:
+                exchange = stand_in(told)
+                self._numbers.stand_in(number, exchange)
+        if exchange is None:
+            self._abort(
+                f"rank {self._rank} has joined, and does not have optimizer {number} any more, which other ranks step: "
+                "keep optimizers until join has returned"
+            )
+        return exchange, bool(heard.wish)
+
+    @property
+    def _rank(self) -> int:
+        return self._group.native.ranks[self._group.rank]
+
+    def _abort(self, text: str) -> NoReturn:
+        self._group.session.abort(text)
+        raise Aborted(text)
+
+    def _tell(self, facts: _Facts, title: str, timeout: float = 0.0) -> Turn:
+        """``title``: what reports call it while it waits for the other ranks."""
+        memory = np.array(facts, np.int64)
+        address = memory.ctypes.data
         work = addresses.all_reduce(
-            self._group, address, address, 1, _I64, _MAX, name=_NAME, keep=number, timeout=timeout
+            self._group, address, address, memory.size, _I64, _MAX, name=_NAME, keep=memory, timeout=timeout
         )
         work.entitle(title)
-        return Turn(number, work)
+        return Turn(memory, work)
+
+    def _share(self, told: Told | None) -> Told:
+        """Every rank calls it; returns what the first rank tells that tells anything."""
+        line = np.frombuffer(b"" if told is None else json.dumps(told).encode(), np.uint8)
+        sizes = arrays.all_gather(np.array([line.size], np.int64), group=self._group, name=_LIKE).tolist()
+        teller = next(rank for rank, size in enumerate(sizes) if size)
+        given = line if self._group.rank == teller else np.empty(sizes[teller], np.uint8)
+        found: Told = json.loads(arrays.broadcast(given, teller, group=self._group, name=_LIKE).tobytes())
+        return found
 
     def last(self, helped: bool, waited: float) -> int:
         """The rank (its number in the job) that has joined last: it ``helped`` nobody, and ``waited`` least (seconds).
 
-        Ranks that have called operations for each other, and have joined before these began, have all helped.
+        Ranks that have called operations for each other, and have joined before these began, have all helped. All
+        ranks call it once all have joined.
         """
-        everyone = np.asarray(arrays.all_gather(np.array([[helped, waited]], np.float64), group=self._group))
-        return self._group.ranks[int(np.lexsort(everyone.T[::-1])[0])]
-
-
-def join(
-    group: Group,
-    take_part: Callable[[Request, Group], Pending] | None = None,
-    beside: Sequence[JoinsBeside] = (),
-) -> int:
-    """Takes part in the steps of the group's other ranks until all of them have called this.
-
-    With ``take_part`` also in the operations that they negotiate, and as ``beside`` says in yet others. Returns the
-    number in the job of the rank that called it last. An exception of a signal's handler ends the session: the others
-    count on this rank.
-    """
-    turns, since = turns_of(group), time.monotonic()
-    with Together(group, "join"), ExitStack() as entered:
-        helps = [entered.enter_context(begin()) for begin in beside]
-        negotiator = None if take_part is None else negotiator_of(group)
-        before = 0 if negotiator is None else negotiator.helped
-        named = None if negotiator is None or take_part is None else negotiator.join(take_part)
-        helped = False
-        while (turn := turns.next()) is not None:
-            exchange, wish = turn
-            exchange.take_part(wish)
-            helped = True
-        if named is not None and negotiator is not None:
-            named.wait()
-            helped = helped or negotiator.helped > before
-        helped = helped or any(one() for one in helps)
-        return turns.last(helped, time.monotonic() - since)
+        mine = np.array([[helped, waited, self._numbers.highest]], np.float64)
+        everyone = np.asarray(arrays.all_gather(mine, group=self._group))
+        highest = everyone[:, 2]
+        self._checks = self._checks or bool((highest != highest[0]).any())
+        self._numbers.all_have_joined(int(highest.max()))
+        return self._group.ranks[int(np.lexsort(everyone[:, 1::-1].T)[0])]
 
 
 _turns: weakref.WeakKeyDictionary[Group, _Turns] = weakref.WeakKeyDictionary()

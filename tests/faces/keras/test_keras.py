@@ -94,6 +94,32 @@ def check_same_as_one() -> None:
         assert len(set(hvd.allgather_object(history["loss"][-1]))) == 1
 
 
+def check_joins_first() -> None:
+    """Rank 0 trains while the others have joined before their first step; then all train."""
+    rank, size = hvd.rank(), hvd.size()
+    x, y = data()
+    for options in ({"run_eagerly": True}, {}):
+        keras.utils.set_random_seed(0)
+        plain = model_of(keras.optimizers.SGD(0.1 / size), **options)
+        model = model_of(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), **options)
+        model.set_weights(plain.get_weights())
+        for step in range(3):
+            plain.train_on_batch(x[step : step + BATCH], y[step : step + BATCH])
+            if rank == 0:
+                model.train_on_batch(x[step : step + BATCH], y[step : step + BATCH])
+        assert int(hvd.join()) == 0
+        if rank == 0:
+            for one, other in zip(weights(model), weights(plain), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+        model.set_weights(plain.get_weights())
+        model.train_on_batch(x[rank:BATCH:size], y[rank:BATCH:size])
+        whole = model_of(keras.optimizers.SGD(0.1), **options)
+        whole.set_weights(plain.get_weights())
+        whole.train_on_batch(x[:BATCH], y[:BATCH])
+        for one, other in zip(weights(model), weights(whole), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 def check_kinds() -> None:
     """Keras's own accumulation, EMA: equal weights on all ranks."""
     assert_kinds(
@@ -294,6 +320,7 @@ def check_lost() -> None:
 
 CHECKS = [
     check_same_as_one,
+    check_joins_first,
     check_kinds,
     check_kinds_of_reductions,
     check_accumulation,

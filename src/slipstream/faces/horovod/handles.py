@@ -21,7 +21,7 @@ from slipstream.comm.negotiation.negotiator import negotiator_of
 from slipstream.faces.horovod.memory import InFlight, Memory
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.words import SHUT_DOWN, add_words, in_horovods_words
-from slipstream.gradients.turns import JoinsBeside
+from slipstream.gradients.joining import JoinsBeside
 
 __all__ = [
     "Grouped",

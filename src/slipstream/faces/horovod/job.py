@@ -9,7 +9,7 @@ from slipstream import comm as _comm
 from slipstream.base.errors import SlipstreamError
 from slipstream.faces.horovod import handles as _handles
 from slipstream.faces.horovod import process_sets as _sets
-from slipstream.gradients.turns import join as _join
+from slipstream.gradients.joining import join as _join
 from slipstream.observe import timeline as _timeline
 
 __all__ = [

@@ -15,6 +15,7 @@ import torch
 
 from slipstream.base.dtypes import DType
 from slipstream.base.log import Log
+from slipstream.comm.membership.group import Group
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Average, engine_op
 from slipstream.faces.torch.compression import AnyCompression, way_and_compressor
@@ -25,6 +26,7 @@ from slipstream.gradients.buckets import Bucket, Parameter
 from slipstream.gradients.compression import Way
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.policy import Policy
+from slipstream.gradients.stand_ins import may_start_sparse
 
 __all__ = ["exchange_gradients"]
 
@@ -247,3 +249,18 @@ class _TorchGradients:
                 if grad.shape != view.shape:
                     raise ValueError("a compression for gradients must not change the shape")
             view.copy_(grad)
+
+
+def _start_without_rows(dtype: DType, shape: Sequence[int], group: Group) -> Callable[[], None]:
+    """The part of a rank in the sum of a sparse gradient of which it has nothing."""
+    indices = torch.empty((0, 1), dtype=torch.int64, device="cpu")
+    values = torch.empty((0, *shape[1:]), dtype=DTYPES[dtype], device="cpu")
+    started = start_grouped_all_gather([indices, values], None, ProcessSet(group.ranks).on(group))
+
+    def finish() -> None:
+        started.wait()
+
+    return finish
+
+
+may_start_sparse(_start_without_rows)
