@@ -8,8 +8,9 @@
 
 namespace slipstream::mpi {
 
-std::string LocalMessages::Key::text() const {
-  return "from place " + std::to_string(from) + " to place " + std::to_string(to) + " with tag " + std::to_string(tag);
+std::string LocalMessages::named(const Key& key) const {
+  return "a message between devices of rank " + std::to_string(rank_) + ", from place " + std::to_string(key.from) +
+         " to place " + std::to_string(key.to) + " of their group with tag " + std::to_string(key.tag) + ",";
 }
 
 std::string LocalMessages::post(const Key& key, const std::shared_ptr<LocalMessage>& message) {
@@ -28,8 +29,8 @@ std::string LocalMessages::post(const Key& key, const std::shared_ptr<LocalMessa
     if (other->bytes != message->bytes) {
       const LocalMessage& sent = message->is_sent ? *message : *other;
       const LocalMessage& taken = message->is_sent ? *other : *message;
-      return "Mismatch: a message " + key.text() + " has " + std::to_string(sent.bytes) +
-             " bytes, and is received with " + std::to_string(taken.bytes);
+      return "Mismatch: " + named(key) + " has " + std::to_string(sent.bytes) + " bytes, and is received with " +
+             std::to_string(taken.bytes) + ": both must have the same length";
     }
     other->matched = message->matched = true;
   }
@@ -58,8 +59,9 @@ std::string LocalMessages::wait(const Key& key, const std::shared_ptr<LocalMessa
   if (ended == Ended::done || !*done) return {};
   if (const auto found = posted_.find(key); found != posted_.end()) std::erase(found->second, message);
   if (ended == Ended::failed) return local_failure();
-  return "Timeout: a message " + key.text() + ": " + (message->is_sent ? "the receiver" : "the sender") +
-         ", another device of this process, has not called within " + std::to_string(static_cast<int>(limit)) + " s";
+  return "Timeout: " + named(key) + " has waited " + std::to_string(static_cast<int>(limit)) + " s for its " +
+         (message->is_sent ? "receiver" : "sender") +
+         ": both devices must reach the collective; those that come later have SLIPSTREAM_TIMEOUT seconds";
 }
 
 }  // namespace slipstream::mpi

@@ -23,13 +23,15 @@ struct LocalMessage {
 
 class LocalMessages {
  public:
-  // From one place to another. Who and which, for errors: "from place 0 to place 1 with tag 0".
+  // `rank`: this process's, for errors.
+  explicit LocalMessages(int rank) : rank_(rank) {}
+
+  // From one place to another.
   struct Key {
     int from;
     int to;
     int tag;
     auto operator<=>(const Key&) const = default;
-    std::string text() const;
   };
 
   // An end is there. What is wrong, if something is.
@@ -40,6 +42,9 @@ class LocalMessages {
   std::string wait(const Key& key, const std::shared_ptr<LocalMessage>& message, double seconds, bool* done);
 
  private:
+  std::string named(const Key& key) const;
+
+  const int rank_;
   // Ends that wait for the other one; those of a key are all of one kind. Under the mutex of local waits.
   std::map<Key, std::deque<std::shared_ptr<LocalMessage>>> posted_;
 };

@@ -33,7 +33,12 @@ std::shared_ptr<SharedMembers> SharedMembers::of(slipstream_group* group, const 
 }
 
 SharedMembers::SharedMembers(slipstream_group* group, const std::vector<int32_t>& owners, int32_t rank)
-    : group_(group), rank_(rank), layout_(owners, rank), come_(layout_.here.size()), absent_(come_.size()) {
+    : group_(group),
+      rank_(rank),
+      layout_(owners, rank),
+      messages_(rank),
+      come_(layout_.here.size()),
+      absent_(come_.size()) {
   engine()->group_retain(group_);
 }
 
@@ -111,31 +116,37 @@ int SharedMembers::wait(const Begun& begun, double seconds, bool* done) noexcept
 // The last one to come leads: it does the collective for all.
 int SharedMembers::meet(size_t index, Arrival* mine) {
   const double seconds = mine->call->timeout > 0.0 ? mine->call->timeout : operation_seconds();
+  const auto ended = [&] { return mine->code == MPI_SUCCESS ? MPI_SUCCESS : fail(mine->code, mine->text); };
+  const auto is_done = [&] { return mine->done; };
   std::unique_lock lock(local_mutex());
   // Another thread of this device may be here: its collective comes first.
-  Ended ended = wait_locally(lock, seconds, [&] { return come_[index] == nullptr; });
-  if (ended == Ended::done && local_failure().empty()) {
+  std::string absent = "another thread of its device";
+  const Ended free = wait_locally(lock, seconds, [&] { return come_[index] == nullptr; });
+  if (free == Ended::done && local_failure().empty()) {
     come_[index] = mine;
     if (--absent_ == 0) {
       lock.unlock();
       lead();
-      return mine->code == MPI_SUCCESS ? MPI_SUCCESS : fail(mine->code, mine->text);
+      return ended();
     }
-    ended = wait_locally(lock, seconds, [&] { return mine->done; });
-    // While the collective runs, it uses this member's memory; it ends with an error if the job has failed.
-    if (ended != Ended::done && absent_ == 0) {
-      wait_for_end(lock, [&] { return mine->done; });
-      ended = Ended::done;
+    if (wait_locally(lock, seconds, is_done) == Ended::done) return ended();
+    // While the collective runs, it uses this member's memory. If the job has failed it soon ends.
+    if (absent_ == 0) {
+      wait_for_end(lock, is_done);
+      return ended();
     }
-    if (ended == Ended::done) return mine->code == MPI_SUCCESS ? MPI_SUCCESS : fail(mine->code, mine->text);
+    absent = missing();
     come_[index] = nullptr;
     ++absent_;
   }
-  const std::string why = local_failure().empty()
-                              ? "Timeout: " + described(*mine->call) + " of rank " + std::to_string(rank_) +
-                                    " has waited " + std::to_string(static_cast<int>(seconds)) + " s for " + missing()
-                              : local_failure();
+  std::string why = local_failure();
   lock.unlock();
+  if (why.empty()) {
+    why = "Timeout: " + described(*mine->call) + " of a device of rank " + std::to_string(rank_) + " has waited " +
+          std::to_string(static_cast<int>(seconds)) + " s for " + absent +
+          ": each must reach the collective; those that come later have SLIPSTREAM_TIMEOUT seconds (" + mine->function +
+          ")";
+  }
   return end(why);
 }
 
@@ -153,7 +164,10 @@ void SharedMembers::lead() {
     const auto place = static_cast<size_t>(other - calls.begin());
     code = end("Mismatch: devices of rank " + std::to_string(rank_) + " differ: the one at place " +
                std::to_string(layout_.here.front()) + " called " + described(*calls.front()) + ", the one at place " +
-               std::to_string(layout_.here[place]) + " " + described(**other) + " (" + function + ")");
+               std::to_string(layout_.here[place]) + " " + described(**other) +
+               "; all devices of a group must call the same operations, in the same order, with the same shape, dtype "
+               "and op (" +
+               function + ")");
   } else {
     code = run_for_all(*api, group_, layout_, calls, function, *come_.front()->missing);
     if (code != MPI_SUCCESS) code = end(text_of(code));
@@ -172,12 +186,12 @@ void SharedMembers::lead() {
   wake_local_waits();
 }
 
-// The places that have not come. Under the mutex.
+// Whom a member waits for. Under the mutex.
 std::string SharedMembers::missing() const {
-  std::string text;
+  std::string places;
   for (size_t i = 0; i < come_.size(); ++i)
-    if (!come_[i]) text.append(text.empty() ? "" : ", ").append(std::to_string(layout_.here[i]));
-  return "devices of its own, which have not called: those at the places " + text + " of the group";
+    if (!come_[i]) places.append(places.empty() ? "" : ", ").append(std::to_string(layout_.here[i]));
+  return "its devices at the places " + places + " of the group";
 }
 
 }  // namespace slipstream::mpi

@@ -51,7 +51,7 @@ class SharedMembers {
     const std::string* missing;
     bool done = false;
     int code = 0;
-    std::string text;  // of the code
+    std::string text{};  // of the code
   };
 
   using Act = std::function<int32_t(const slipstream_api& api, const slipstream_call& call)>;

@@ -112,7 +112,8 @@ class Ahead:
 
     def why_unknown(self) -> str:
         """Why `group_of` must know each group; empty if all processes may make one together."""
-        return f"it is not a group of the computation that JAX runs. {_USE_GLOO}" if self._several else ""
+        several = self._several or devices_here() > 1
+        return f"it is not a group of the computation that JAX runs. {_USE_GLOO}" if several else ""
 
     def _await_alone(self, device: int) -> None:
         """XLA is going to ask for the group of this device alone, once; it makes no sum of one device."""
