@@ -172,31 +172,33 @@ int split(const Communicator& from, int color, int key, Handle* made) {
   return code;
 }
 
-// The members of a group that JAX makes now meet in it: those that have not come get their time here, and a name.
-int meet(const slipstream_api* api, const Communicator& members, const std::string& ranks) {
-  slipstream_call call;
-  slipstream_call_init(&call, SLIPSTREAM_BARRIER);
-  call.timeout = gathering_seconds();
-  call.name = "MPI_Comm_split";
-  const std::string missing =
-      "JAX makes the group of processes " + ranks +
-      ", and some of them have not come: each must run the computations that need it, in the same order; "
-      "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less";
-  if (members.shared) return members.shared->run(members.rank, call, "MPI_Comm_split", missing);
-  return code_of(api->run(members.group, &call), "MPI_Comm_split", missing);
-}
-
 // The ranks of "2,3".
-std::vector<int32_t> listed(const char* text) {
+std::vector<int32_t> ranks_of(const char* text) {
   std::vector<int32_t> ranks;
   for (char* end = nullptr; *text; text = *end ? end + 1 : end)
     ranks.push_back(static_cast<int32_t>(std::strtol(text, &end, 10)));
   return ranks;
 }
 
-bool has_twice(std::vector<int32_t> ranks) {
+// Each rank once.
+std::vector<int32_t> processes_of(std::vector<int32_t> ranks) {
   std::ranges::sort(ranks);
-  return std::ranges::adjacent_find(ranks) != ranks.end();
+  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+  return ranks;
+}
+
+// The members of a group that JAX makes now meet in it: those that have not come get their time here, and a name.
+int meet(const slipstream_api* api, const Communicator& members, const std::string& processes) {
+  slipstream_call call;
+  slipstream_call_init(&call, SLIPSTREAM_BARRIER);
+  call.timeout = gathering_seconds();
+  call.name = "MPI_Comm_split";
+  const std::string missing =
+      "JAX makes the group of processes " + processes +
+      ", and some of them have not come: each must run the computations that need it, in the same order; "
+      "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less";
+  if (members.shared) return members.shared->run(members.rank, call, "MPI_Comm_split", missing);
+  return code_of(api->run(members.group, &call), "MPI_Comm_split", missing);
 }
 
 // The group that JAX makes ahead of a computation that needs it (faces/mpi_trampoline/ahead.py). Its members alone
@@ -216,11 +218,12 @@ int join_made_now(int first, int place, Handle* made, bool* known) {
   char* text = nullptr;
   auto communicator = std::make_unique<Communicator>();
   communicator->group = reinterpret_cast<slipstream_group*>(std::strtoull(told.c_str(), &text, 10));
-  const std::vector<int32_t> ranks = listed(++text);
+  const std::vector<int32_t> ranks = ranks_of(++text), processes = processes_of(ranks);
   communicator->rank = place;
   communicator->size = static_cast<int>(ranks.size());
-  if (has_twice(ranks)) communicator->shared = SharedMembers::of(communicator->group, ranks, world()->rank);
-  const int code = meet(api, *communicator, text);
+  if (processes.size() < ranks.size())
+    communicator->shared = SharedMembers::of(communicator->group, ranks, world()->rank);
+  const int code = meet(api, *communicator, processes.size() < ranks.size() ? listed(processes, ",") : text);
   if (code != MPI_SUCCESS) {
     communicator->failure = text_of(code);
   } else {

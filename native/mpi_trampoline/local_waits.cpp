@@ -1,5 +1,6 @@
 #include "mpi_trampoline/local_waits.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 
@@ -24,7 +25,7 @@ std::mutex& local_mutex() noexcept { return all().mutex; }
 
 Ended wait_locally(std::unique_lock<std::mutex>& lock, double seconds, const std::function<bool()>& done) {
   const auto ended = [&] { return done() || !all().failure.empty(); };
-  all().changed.wait_for(lock, std::chrono::duration<double>(seconds), ended);
+  all().changed.wait_for(lock, std::chrono::duration<double>(std::min(seconds, 1e9)), ended);
   if (done()) return Ended::done;
   return all().failure.empty() ? Ended::late : Ended::failed;
 }
