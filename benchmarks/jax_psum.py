@@ -3,9 +3,9 @@
     python benchmarks/jax_psum.py [--np 2] [--devices 1] [--sizes 4096,16777216] [--rounds 3] [--json FILE|-]
     python benchmarks/jax_psum.py --np 4 --rate 500mbit --reducers 4  # each process on a host of a lab; needs root
 
-``--sizes``: bytes of float32 that each device has. ``--devices``: in each process. Jobs of both take turns; a time is the slowest process's median of
-one job, and the table has the median of the rounds. Every timed batch's result is checked. ``--reducers``: additional
-hosts of the lab; gloo cannot use them.
+``--sizes``: bytes of float32 that each device has. ``--devices``: in each process. Jobs of both take turns; a time is
+the slowest process's median of one job, and the table has the median of the rounds. Every timed batch's result is
+checked. ``--reducers``: additional hosts of the lab; gloo cannot use them.
 """
 
 from __future__ import annotations

@@ -105,6 +105,7 @@ def test_programs_that_differ(tag: str) -> None:
         ("meshes", 4),
         ("branches", 4),
         ("threads", 3),
+        ("guarded", 2),
     ],
 )
 def test_groups_are_made_by_their_members_alone(tag: str, kind: str, size: int) -> None:

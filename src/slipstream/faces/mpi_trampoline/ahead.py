@@ -168,6 +168,10 @@ class Ahead:
                 for key in keys:
                     if self._wanted.get(key) is wanted:
                         del self._wanted[key]
+                if (
+                    not wanted.asked
+                ):  # JAX has refused to run it, in this thread say: the next computation tries anew
+                    del self._made[devices]
                 self._free.notify_all()
         if wanted.asked != len(keys) or totals != [sum(range(len(devices)))] * len(keys):
             raise _error(
